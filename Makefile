@@ -1,0 +1,59 @@
+# Every target does its own set-up.  It needs Python 3.11 or 3.12 and, the first time only, a network.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint clean
+.SUFFIXES:
+
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := spark,demo,functions,dev
+# The stamp carries a checksum of what is installed from: as long as that stays, nothing is fetched again.
+STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
+# Behind a proxy that inspects TLS only the system's certificates are right; uv brings its own unless told.
+ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
+export UV_SYSTEM_CERTS ?= true
+endif
+SOURCES := layers/icekeeper/src
+# Code beside the package; handlers of several functions share file names, so each folder is checked alone.
+SCRIPTS := $(wildcard functions/* glue_jobs)
+
+help: ## show the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## create .venv with everything pinned in constraints.txt
+
+demo: $(STAMP) ## make a messy local table bucket healthy, with proof
+	$(BIN)/icekeeper demo
+
+test: $(STAMP) ## run all tests
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests
+
+lint: $(STAMP) ## check style, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(SOURCES)
+	@set -e; for folder in $(SCRIPTS); do \
+	  if ls $$folder/*.py >/dev/null 2>&1; then $(BIN)/mypy $$folder; fi; done
+
+clean: ## remove .venv and all caches
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	find $(SOURCES) tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP):
+	@set -e; \
+	python=; \
+	for candidate in $(PYTHON) python3.11 python3 python3.12; do \
+	  if $$candidate -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; then \
+	    python=$$candidate; break; fi; done; \
+	if [ -z "$$python" ]; then \
+	  echo "Python 3.11 or 3.12 is needed: apt install python3.11 python3.11-venv, or name one with make PYTHON=..." >&2; \
+	  exit 1; fi; \
+	if ! $$python -c 'import ensurepip, venv' 2>/dev/null; then \
+	  version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	  echo "This Python cannot create virtual environments: apt install python$$version-venv" >&2; \
+	  exit 1; fi; \
+	echo "setting up $(VENV) with $$python"; \
+	$$python -m venv $(VENV); \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv; \
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[$(EXTRAS)]'
+	@rm -f $(VENV)/.installed-*
+	@touch $@

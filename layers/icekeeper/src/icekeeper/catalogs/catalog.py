@@ -1,0 +1,67 @@
+"""The catalog seam: load a table's document, swap it for a new one, nothing more (DESIGN: capability, not brand)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import TableName
+
+__all__ = ["Catalog", "LoadedTable"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTable:
+    """A table at one moment: what the catalog's pointer named, and the token that the next swap must match."""
+
+    name: TableName
+    metadata: TableMetadata
+    metadata_location: str
+    token: str
+    """What the swap compares: the metadata location, or the version token where the catalog has one."""
+    io_properties: Mapping[str, str]
+    """PyIceberg FileIO properties that reach this table's files (they may hold vended credentials: never log)."""
+
+
+class Catalog(Protocol):
+    """What every adapter does; one contract suite holds over all of them."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def warehouse(self) -> str:
+        """The warehouse or table bucket, as configured; part of a table's identity."""
+        ...
+
+    def list_tables(self) -> Iterator[TableName]:
+        """Every table of every namespace, nested ones included.
+
+        Raises:
+            StorageError: the catalog cannot be reached.
+        """
+        ...
+
+    def load(self, table: TableName) -> LoadedTable:
+        """The table's newest state, never a cached one.
+
+        Raises:
+            PolicyError: there is no such table.
+            MetadataUnreadable: the metadata file is missing or damaged.
+            StorageError: the catalog or store cannot be reached.
+        """
+        ...
+
+    def commit(
+        self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
+    ) -> LoadedTable:
+        """Swap ``base`` for the state after ``updates``; on failure no partial state is visible.
+
+        Raises:
+            CommitConflict: the table is no longer at ``base``, or a requirement does not hold; nothing changed.
+            CommitStateUnknown: the request was sent and its outcome is not known.
+            StorageError: the swap failed before it was sent.
+        """
+        ...

@@ -1,0 +1,111 @@
+"""What catalogs share that only hold a pointer to the newest metadata file: stage a document, then swap the pointer.
+
+The document exists before the pointer names it, under a name nobody else has.  A swap that surely did not happen takes
+its document away again; one of unknown outcome leaves it, because it may be the table by now.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.clock import Clock
+from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, StorageError
+from icekeeper.metadata.document import (
+    TableMetadata,
+    apply_updates,
+    check_requirements,
+    parse_document,
+    render_document,
+)
+from icekeeper.storage import Storage
+from icekeeper.storage_paths import is_under, normalise
+
+__all__ = ["Swap", "commit_document", "load_document", "next_metadata_location"]
+
+Swap = Callable[[str], str]
+"""Point the table at a new metadata location if it is still at its base; returns the new token.
+
+Raises CommitConflict or StorageError when the table surely was not changed, CommitStateUnknown when in doubt."""
+
+_VERSION = re.compile(r"^(\d+)-")
+
+
+def load_document(storage: Storage, location: str) -> TableMetadata:
+    """Read the metadata file that a pointer names.
+
+    Raises:
+        MetadataUnreadable: it is missing or damaged.
+        StorageError: the store cannot be reached.
+    """
+    try:
+        data = storage.read(location)
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise MetadataUnreadable(f"metadata file {location} does not exist") from error
+        raise
+    return parse_document(data, location)
+
+
+def next_metadata_location(metadata: TableMetadata, base_location: str) -> str:
+    """A unique name for the next metadata file, numbered as Iceberg-Java numbers them.
+
+    Source: ``BaseMetastoreTableOperations.newTableMetadataFilePath``: one more than the base's number, 0 after a name
+    without one.
+    """
+    match = _VERSION.match(base_location.rpartition("/")[2])
+    version = int(match.group(1)) + 1 if match else 0
+    extension = ".gz.metadata.json" if _compressed(metadata) else ".metadata.json"
+    return f"{metadata.metadata_directory}/{version:05d}-{uuid.uuid4()}{extension}"
+
+
+def commit_document(
+    storage: Storage,
+    base: LoadedTable,
+    requirements: Sequence[Mapping[str, Any]],
+    updates: Sequence[Mapping[str, Any]],
+    *,
+    swap: Swap,
+    clock: Clock,
+) -> LoadedTable:
+    """Stage the document that the updates make of ``base`` and swap the pointer to it.
+
+    Raises:
+        CommitConflict: a requirement does not hold, or the pointer had moved; nothing is left behind.
+        CommitStateUnknown: the swap may have happened; the staged document is kept.
+        StorageError: the document could not be written, or the swap surely failed; nothing is left behind.
+    """
+    check_requirements(base.metadata, requirements)
+    metadata = apply_updates(base.metadata, updates, metadata_location=base.metadata_location, now_ms=clock())
+    location = next_metadata_location(metadata, base.metadata_location)
+    try:
+        storage.write(location, render_document(metadata, compress=_compressed(metadata)))
+        token = swap(location)
+    except (CommitConflict, PolicyError, StorageError):
+        # Where nothing can be deleted, the bucket removes unreferenced files by itself.
+        storage.delete([location])
+        raise
+    _delete_dropped_metadata(storage, base.metadata, metadata, keep=(base.metadata_location, location))
+    return LoadedTable(base.name, metadata, location, token, base.io_properties)
+
+
+def _compressed(metadata: TableMetadata) -> bool:
+    # Any other codec is read by its file name as uncompressed, so uncompressed is what gets written.
+    return metadata.properties.get("write.metadata.compression-codec", "none").strip().lower() == "gzip"
+
+
+def _delete_dropped_metadata(
+    storage: Storage, base: TableMetadata, metadata: TableMetadata, keep: Sequence[str]
+) -> None:
+    """Delete the metadata files that fell off the log, as Iceberg-Java does after a commit; best effort."""
+    if not metadata.property_flag("write.metadata.delete-after-commit.enabled", default=False):
+        return
+    if not metadata.property_flag("gc.enabled", default=True):
+        return
+    kept = {normalise(path) for path in (*keep, *(entry["metadata-file"] for entry in metadata.metadata_log))}
+    dropped = [entry["metadata-file"] for entry in base.metadata_log if normalise(entry["metadata-file"]) not in kept]
+    owned = (metadata.location, metadata.metadata_directory)
+    storage.delete(path for path in dropped if any(is_under(path, location) for location in owned))

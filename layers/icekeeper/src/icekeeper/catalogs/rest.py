@@ -1,0 +1,196 @@
+"""REST catalogs: raw JSON through PyIceberg's authenticated session (SigV4, OAuth, tokens), so no field is lost.
+
+The server compares and swaps: it checks the *requirements* of a commit, not the state that the commit was based on.
+What must not have changed meanwhile must therefore be said in a requirement.
+Source: the Iceberg REST catalog specification, ``rest-catalog-open-api.yaml``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyiceberg.exceptions
+import requests
+from botocore.exceptions import BotoCoreError
+from pydantic import ValidationError
+from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.io_properties import file_io_properties
+from icekeeper.errors import CommitConflict, CommitStateUnknown, MetadataUnreadable, PolicyError, StorageError
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import TableName
+from icekeeper.pyiceberg_private import BoundedRestCatalog, rest_credentials, rest_request
+from icekeeper.storage_s3 import has_credentials, scrub
+
+__all__ = ["RestCatalog"]
+
+TABLE = "namespaces/{namespace}/tables/{table}"
+# NotImplementedError: the server does not offer an endpoint.
+REST_ERRORS = (pyiceberg.exceptions.RESTError, pyiceberg.exceptions.OAuthError, NotImplementedError)
+# SeaweedFS answers 400, not 409, when another commit overtook a sequence number or first row id.
+OVERTAKEN = re.compile(
+    r"must be > than last sequence number|is behind table next-row-id|older than last sequence number"
+)
+
+
+class RestCatalog:
+    """A catalog that speaks the Iceberg REST protocol."""
+
+    def __init__(self, name: str, properties: Mapping[str, Any]) -> None:
+        """Connect and fetch the server's configuration.
+
+        Raises:
+            PolicyError: the properties do not make sense to PyIceberg.
+            StorageError: the server cannot be reached, refuses the credentials, or is no REST catalog.
+        """
+        self._name = name
+        self._properties = {key: value for key, value in properties.items() if isinstance(value, str)}
+        self._uri = str(properties["uri"])
+        try:
+            if self._properties.get("rest.sigv4-enabled", "").lower() == "true" and not has_credentials(
+                self._properties, ("client",)
+            ):
+                raise StorageError(f"catalog {name} signs its requests, but no AWS credentials are configured")
+            self._client = BoundedRestCatalog(name, **properties)
+        except (requests.RequestException, BotoCoreError, *REST_ERRORS) as error:
+            raise self._unusable(error) from error
+        except ValidationError as error:
+            raise StorageError(f"what answers at {self._uri} is not an Iceberg REST catalog") from error
+        except ValueError as error:
+            raise PolicyError(f"catalog {name}: {scrub(str(error), self._properties)}") from error
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def warehouse(self) -> str:
+        """The warehouse as configured; the address of a server that has only one."""
+        return self._properties.get("warehouse") or self._uri
+
+    def list_tables(self) -> Iterator[TableName]:
+        pending, seen = self._children(()), set[tuple[str, ...]]()
+        while pending:
+            namespace = pending.pop(0)
+            if namespace in seen:
+                continue  # SeaweedFS lists nested namespaces at the top, too
+            seen.add(namespace)
+            try:
+                tables = self._client.list_tables(namespace)
+            except pyiceberg.exceptions.NoSuchNamespaceError:
+                continue  # dropped meanwhile
+            except (requests.RequestException, *REST_ERRORS) as error:
+                raise self._unusable(error) from error
+            yield from (TableName(tuple(table[:-1]), table[-1]) for table in tables)
+            pending = [*self._children(namespace), *pending]
+
+    def load(self, table: TableName) -> LoadedTable:
+        try:
+            response = rest_request(self._client, "GET", TABLE, namespace=table.namespace, table=table.name)
+        except (requests.RequestException, *REST_ERRORS) as error:
+            raise self._unusable(error) from error
+        if not response.ok:
+            raise self._refusal(table, response)
+        return self._loaded(table, response)
+
+    def commit(
+        self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
+    ) -> LoadedTable:
+        table = base.name
+        checked = list(requirements)
+        if base.metadata.uuid is not None and all(r["type"] != "assert-table-uuid" for r in checked):
+            checked.insert(0, {"type": "assert-table-uuid", "uuid": base.metadata.uuid})
+        body = {
+            "identifier": {"namespace": list(table.namespace), "name": table.name},
+            "requirements": checked,
+            "updates": list(updates),
+        }
+        try:
+            response = rest_request(self._client, "POST", TABLE, namespace=table.namespace, table=table.name, json=body)
+        except (requests.RequestException, *REST_ERRORS) as error:
+            # PyIceberg's own errors come from signing in again: the commit itself had been refused.
+            if isinstance(error, REST_ERRORS) or _never_sent(error):
+                raise self._unusable(error) from error
+            raise CommitStateUnknown(
+                f"{table}: the commit was sent, but catalog {self._name} did not answer; whether it landed is not known"
+            ) from error
+        if response.status_code >= 500 and response.status_code != 501:
+            raise CommitStateUnknown(
+                f"{table}: catalog {self._name} answered the commit with HTTP {response.status_code}"
+                f" ({self._message(response)}); whether it landed is not known"
+            )
+        if response.status_code == 409 or (response.status_code == 400 and OVERTAKEN.search(self._message(response))):
+            raise CommitConflict(f"{table}: {self._message(response)}")
+        if not response.ok:
+            raise self._refusal(table, response)
+        # The answer lacks the configuration, so what was loaded with the base stays in force.
+        return self._loaded(table, response, base.io_properties)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _children(self, parent: tuple[str, ...]) -> list[tuple[str, ...]]:
+        try:
+            found = self._client.list_namespaces(parent)
+        except (pyiceberg.exceptions.NoSuchNamespaceError, pyiceberg.exceptions.BadRequestError) as error:
+            if parent:
+                return []  # dropped meanwhile, or a server without nested namespaces
+            raise self._unusable(error) from error
+        except (requests.RequestException, *REST_ERRORS) as error:
+            raise self._unusable(error) from error
+        # A server without nested namespaces may ignore the parent and list the top level again.
+        return [tuple(child) for child in found if len(child) > len(parent) and tuple(child[: len(parent)]) == parent]
+
+    def _loaded(
+        self, table: TableName, response: requests.Response, io_properties: Mapping[str, str] | None = None
+    ) -> LoadedTable:
+        try:
+            answer = response.json()
+            document, location = answer["metadata"], answer["metadata-location"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise MetadataUnreadable(f"{table}: catalog {self._name} did not answer with table metadata") from error
+        if not isinstance(document, dict) or not isinstance(location, str):
+            raise MetadataUnreadable(f"{table}: catalog {self._name} answered without a metadata file")
+        if io_properties is None:
+            vended = rest_credentials(answer.get("storage-credentials") or (), location)
+            config = answer.get("config") or {}
+            io_properties = file_io_properties({**self._client.properties, **config, **vended})
+        return LoadedTable(table, TableMetadata(document), location, location, io_properties)
+
+    def _refusal(self, table: TableName, response: requests.Response) -> PolicyError | StorageError:
+        if response.status_code == 404:
+            return PolicyError(f"there is no table {table} in catalog {self._name}")
+        if response.status_code in (401, 403, 419):
+            return StorageError(f"catalog {self._name} denies access to {table}: {self._message(response)}")
+        return StorageError(
+            f"catalog {self._name} answered HTTP {response.status_code} about {table}: {self._message(response)}"
+        )
+
+    def _message(self, response: requests.Response) -> str:
+        try:
+            message = str(response.json()["error"]["message"])
+        except (ValueError, KeyError, TypeError):
+            message = response.text[:200] or str(response.reason)
+        return scrub(" ".join(message.split()), self._properties)
+
+    def _unusable(self, error: Exception) -> StorageError:
+        if isinstance(error, requests.Timeout):
+            return StorageError(f"catalog {self._name} at {self._uri} does not answer in time")
+        if isinstance(error, requests.ConnectionError):
+            return StorageError(f"catalog {self._name} cannot be reached: nothing answers at {self._uri}")
+        reason = scrub(" ".join(str(error).split())[:300], self._properties)
+        return StorageError(f"catalog {self._name} at {self._uri} cannot be used: {reason}")
+
+
+def _never_sent(error: Exception) -> bool:
+    """Whether a request surely failed before a byte of it was sent; in doubt, no."""
+    if isinstance(error, requests.ConnectTimeout):
+        return True
+    cause = error.args[0] if error.args else None
+    if isinstance(cause, MaxRetryError):
+        cause = cause.reason
+    return isinstance(cause, NewConnectionError | ConnectTimeoutError)

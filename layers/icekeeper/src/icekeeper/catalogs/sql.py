@@ -1,0 +1,113 @@
+"""SQL catalogs: PyIceberg's table of pointers, swapped by ``UPDATE … WHERE metadata_location = the base's``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pyiceberg.catalog.sql import SqlCatalog as PyIcebergSqlCatalog
+from sqlalchemy.exc import SQLAlchemyError
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.io_properties import file_io_properties
+from icekeeper.catalogs.pointer import commit_document, load_document
+from icekeeper.clock import Clock, system_clock
+from icekeeper.errors import CommitConflict, CommitStateUnknown, PolicyError, StorageError
+from icekeeper.model import TableName
+from icekeeper.pyiceberg_private import sql_engine, sql_pointer, sql_swap, sql_tables
+from icekeeper.storage import Storage
+
+__all__ = ["SqlCatalog"]
+
+
+class SqlCatalog:
+    """A catalog in a SQL database, as PyIceberg and Iceberg-Java's JDBC catalog share it."""
+
+    def __init__(self, name: str, properties: Mapping[str, Any], *, clock: Clock = system_clock) -> None:
+        """Connect; a database without catalog tables gets them, as with PyIceberg.
+
+        Raises:
+            PolicyError: the driver for this kind of database is not installed.
+            StorageError: the database cannot be reached.
+        """
+        self._name = name
+        self._clock = clock
+        self._warehouse = str(properties.get("warehouse") or "")
+        self._io_properties = file_io_properties(properties)
+        self._storage = Storage(self._io_properties)
+        try:
+            self._client = PyIcebergSqlCatalog(name, **properties)
+        except ImportError as error:
+            raise PolicyError(f"catalog {name}: the driver of its database is not installed: {error}") from error
+        except SQLAlchemyError as error:
+            raise self._unusable(error) from error
+        self._engine = sql_engine(self._client)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def warehouse(self) -> str:
+        return self._warehouse
+
+    def list_tables(self) -> Iterator[TableName]:
+        try:
+            with self._engine.connect() as connection:
+                rows = connection.execute(sql_tables(self._client)).all()
+        except SQLAlchemyError as error:
+            raise self._unusable(error) from error
+        yield from (TableName(tuple(namespace.split(".")), table) for namespace, table in rows)
+
+    def load(self, table: TableName) -> LoadedTable:
+        try:
+            with self._engine.connect() as connection:
+                location = connection.execute(
+                    sql_pointer(self._client, ".".join(table.namespace), table.name)
+                ).scalar_one_or_none()
+        except SQLAlchemyError as error:
+            raise self._unusable(error) from error
+        if not location:
+            raise PolicyError(f"there is no table {table} in catalog {self._name}")
+        metadata = load_document(self._storage, location)
+        return LoadedTable(table, metadata, location, location, self._io_properties)
+
+    def commit(
+        self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
+    ) -> LoadedTable:
+        def swap(location: str) -> str:
+            self._swap(base, location)
+            return location
+
+        return commit_document(self._storage, base, requirements, updates, swap=swap, clock=self._clock)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._engine.dispose()
+
+    def _swap(self, base: LoadedTable, location: str) -> None:
+        table = base.name
+        statement = sql_swap(self._client, ".".join(table.namespace), table.name, base.token, location)
+        try:
+            connection = self._engine.connect()
+        except SQLAlchemyError as error:
+            raise self._unusable(error) from error
+        with connection:
+            try:
+                changed = connection.execute(statement).rowcount
+            except SQLAlchemyError as error:
+                # Leaving the block rolls back: nothing was committed.
+                raise self._unusable(error) from error
+            if changed != 1:
+                raise CommitConflict(f"{table} is no longer at {base.token}: another writer committed first")
+            try:
+                connection.commit()
+            except SQLAlchemyError as error:
+                raise CommitStateUnknown(
+                    f"{table}: catalog {self._name} did not confirm the commit; whether it landed is not known"
+                ) from error
+
+    def _unusable(self, error: SQLAlchemyError) -> StorageError:
+        # The driver's own words: SQLAlchemy's carry the statement and its parameters.
+        reason = " ".join(str(getattr(error, "orig", None) or error).split())
+        return StorageError(f"the database of catalog {self._name} cannot be used: {reason}")

@@ -1,0 +1,7 @@
+"""The ``icekeeper`` command."""
+
+from __future__ import annotations
+
+from icekeeper.cli.app import main
+
+__all__ = ["main"]

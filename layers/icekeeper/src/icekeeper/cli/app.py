@@ -1,0 +1,166 @@
+"""Commands, exit codes and errors of ``icekeeper`` (contract: DESIGN 6.1).
+
+Exit codes: 0 every operation succeeded or was skipped; 1 the pass is failed or partial, damage was found, or
+something cannot be reached or read; 2 the call itself is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from icekeeper.cli.arguments import (
+    AsJson,
+    CatalogName,
+    Engine,
+    Settings,
+    Table,
+    Unsafe,
+    overrides,
+    table_name,
+)
+from icekeeper.cli.console import people, print_error, print_json, progress_bar
+from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.report.outcome import PassStatus, listing_in
+from icekeeper.report.terminal import print_detection, print_outcome, print_policy, print_problems
+from icekeeper.runtime import Runtime, default_engine, open_engine
+from icekeeper.state.sqlite import state_path
+
+__all__ = ["app", "main"]
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+
+app = typer.Typer(
+    name="icekeeper",
+    help="Keeps Apache Iceberg tables in S3 table buckets healthy.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+policy_app = typer.Typer(no_args_is_help=True, help="The settings that hold for a table, and where each came from.")
+app.add_typer(policy_app, name="policy")
+
+
+@app.command()
+def maintain(
+    table: Table,
+    catalog: CatalogName,
+    operations: Annotated[
+        str | None, typer.Option("--operations", metavar="LIST|all", help="comma-separated; run in canonical order")
+    ] = None,
+    settings: Settings = None,
+    engine: Engine = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be done, and change nothing")] = False,
+    unsafe: Unsafe = False,
+    as_json: AsJson = False,
+) -> int:
+    """Run a maintenance pass over one table."""
+    chosen = overrides(settings, operations)
+    name = table_name(table)
+    runtime = Runtime.open(catalog)
+    with progress_bar() as progress, open_engine(engine or default_engine()) as started:
+        outcome = runtime.maintain(name, chosen, started, dry_run=dry_run, unsafe=unsafe, progress=progress)
+    if as_json:
+        print_json(outcome.to_json(listing_in(_listing_folder())))
+    print_outcome(people(as_json=as_json), outcome)
+    return EXIT_OK if outcome.status is PassStatus.SUCCEEDED else EXIT_FAILED
+
+
+@app.command()
+def detect(catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False) -> int:
+    """Find the tables of a catalog that need maintenance, and say why."""
+    report = Runtime.open(catalog).detect(overrides(settings), unsafe=unsafe)
+    document = report.to_json()
+    if as_json:
+        print_json(document)
+    print_detection(people(as_json=as_json), document)
+    return EXIT_FAILED if report.has_errors else EXIT_OK
+
+
+@app.command()
+def verify(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
+    """Check that every referenced file exists, that counts add up, that the specification holds."""
+    name = table_name(table)
+    found = Runtime.open(catalog).verify(name)
+    document = found.to_json()
+    if as_json:
+        print_json(document)
+    print_problems(people(as_json=as_json), document)
+    return EXIT_OK if found.ok else EXIT_FAILED
+
+
+@policy_app.command("show")
+def policy_show(
+    table: Table, catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False
+) -> int:
+    """Print every setting that holds for a table, with its source."""
+    chosen = overrides(settings)
+    runtime = Runtime.open(catalog)
+    rows = runtime.policy(runtime.catalog.load(table_name(table)).metadata, chosen, unsafe=unsafe).rows()
+    if as_json:
+        print_json({"table": table, "policy": {key: {"value": v, "source": s} for key, v, s, _ in rows}})
+    else:
+        print_policy(people(as_json=False), rows)
+    return EXIT_OK
+
+
+@app.command()
+def demo(
+    keep: Annotated[
+        Path | None, typer.Option("--keep", metavar="DIR", help="keep the bucket in DIR, and say how to explore it")
+    ] = None,
+    explore: Annotated[
+        Path | None, typer.Option("--explore", metavar="DIR", help="serve a bucket kept earlier, until interrupted")
+    ] = None,
+    engine: Engine = None,
+    as_json: AsJson = False,
+) -> int:
+    """Make a messy table bucket healthy, on this machine, and prove that no row changed."""
+    from icekeeper.demo import run  # its readers and its server are optional to install
+
+    if explore is not None:
+        run.explore(explore, people(as_json=as_json))
+    healthy = run.run_demo(keep, engine or default_engine(), people(as_json=as_json))
+    if as_json:
+        print_json(healthy.to_json())
+    return EXIT_OK if healthy.ok else EXIT_FAILED
+
+
+def _listing_folder() -> Path:
+    return state_path(os.environ).parent / "listings"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; every failure becomes one sentence and the right exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in given
+    # Libraries log what they handle themselves; a person reads our sentence instead.
+    logging.basicConfig(level=os.environ.get("ICEKEEPER_LOG", "CRITICAL").upper(), stream=sys.stderr)
+    try:
+        result = app(args=given, prog_name="icekeeper", standalone_mode=False)
+        return result if isinstance(result, int) else EXIT_OK
+    except typer.TyperException as error:
+        # Usage errors have a sentence of their own; a group without a command shows its help this way.
+        describe = getattr(error, "format_message", error.__str__)
+        print_error("UsageError", describe(), as_json=as_json)
+        return EXIT_USAGE
+    except PolicyError as error:
+        print_error("PolicyError", str(error), as_json=as_json)
+        return EXIT_USAGE
+    except MaintenanceError as error:
+        print_error(type(error).__name__, str(error), as_json=as_json)
+        return EXIT_FAILED
+    except (KeyboardInterrupt, typer.Abort):
+        print_error("Interrupted", "interrupted; files written so far are left to the orphan pass", as_json=as_json)
+        return EXIT_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""What the command prints: JSON on standard output for programs, text and progress for people.
+
+With ``--json`` standard output holds exactly one JSON document, also for errors (DESIGN 6.1); everything else goes to
+standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from icekeeper.operations.context import Progress as ProgressCallback
+from icekeeper.operations.context import silent
+
+__all__ = ["people", "print_error", "print_json", "progress_bar"]
+
+# A log or a pipe has no width of its own; columns should stay whole there.
+_WIDTH_WITHOUT_TERMINAL = 160
+
+
+def people(*, as_json: bool) -> Console:
+    """Where text for people goes: standard output, or standard error when programs read the former."""
+    console = Console(stderr=as_json, highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDTH_WITHOUT_TERMINAL
+    return console
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """One document on standard output, and nothing after it."""
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def print_error(kind: str, message: str, *, as_json: bool) -> None:
+    """One clear sentence on standard error; with ``--json`` also the error document."""
+    if as_json:
+        print_json({"error": {"type": kind, "message": message}})
+    # Never wrapped or coloured: paths and keys must stay whole.
+    Console(stderr=True, highlight=False).print(f"error: {message}", soft_wrap=True, markup=False)
+
+
+@contextmanager
+def progress_bar() -> Iterator[ProgressCallback]:
+    """Bars on standard error while work goes on; nothing at all where that is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield silent
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield show

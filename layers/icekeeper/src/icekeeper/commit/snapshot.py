@@ -1,0 +1,273 @@
+"""Builds a ``replace`` snapshot on a given head: manifests, manifest list, summary, requirements, updates.
+
+Called once per commit attempt, because ids, sequence numbers and carried-over manifests all depend on the head
+(specification, "Optimistic Concurrency", "Sequence Numbers").
+"""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from icekeeper.commit.summary import replace_summary
+from icekeeper.commit.transaction import PreparedCommit
+from icekeeper.errors import PlanStale
+from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import DataFile, EntryStatus, ManifestContent, ManifestEntry, ManifestFile
+
+__all__ = [
+    "MANIFEST_TARGET_BYTES",
+    "FileReplacement",
+    "SnapshotWriter",
+    "manifest_header_bytes",
+    "manifest_target_bytes",
+]
+
+FileKey = tuple[str, int | None]
+
+# Java's TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT
+MANIFEST_TARGET_BYTES = 8 * 1024 * 1024
+RUN_ID_KEY = "icekeeper.run-id"
+
+
+def manifest_target_bytes(metadata: TableMetadata) -> int:
+    """``commit.manifest.target-size-bytes`` in bytes, at least 1."""
+    return max(1, metadata.property_int("commit.manifest.target-size-bytes", MANIFEST_TARGET_BYTES))
+
+
+def manifest_header_bytes(metadata: TableMetadata) -> int:
+    """What a data manifest of the default spec takes before its first entry: its schemas, above all."""
+    empty = encode_manifest(
+        metadata,
+        spec_id=metadata.default_spec_id,
+        content=ManifestContent.DATA,
+        entries=(),
+        path="",
+        snapshot_id=0,
+        sequence_number=0,
+    )
+    return len(empty.data)
+
+
+@dataclass(frozen=True, slots=True)
+class FileReplacement:
+    """Replace these live data files by those; rows stay the same."""
+
+    removed: frozenset[FileKey]
+    added: tuple[tuple[int, DataFile], ...]
+    """Spec id and file."""
+    data_sequence_number: int
+    """Of the planning snapshot, for every added file: newer equality deletes still apply (ICEBERG-RULES 1)."""
+
+
+@dataclass(slots=True)
+class SnapshotWriter:
+    """Writes one attempt's files; ``staged`` lists what must go if the attempt does not land."""
+
+    metadata: TableMetadata
+    reader: TableReader
+    write: Callable[[str, bytes], None]
+    branch: str
+    run_id: str
+    now_ms: int
+    staged: list[str] = field(default_factory=list)
+    snapshot_id: int = field(default_factory=lambda: secrets.randbits(63) or 1)
+    attempt_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+    @property
+    def head(self) -> Snapshot:
+        head = self.metadata.head(self.branch)
+        if head is None:
+            raise PlanStale(f"branch '{self.branch}' has no snapshot any more")
+        return head
+
+    @property
+    def sequence_number(self) -> int:
+        """Over all branches, hence from the table and not from the head (ICEBERG-RULES 7)."""
+        return 0 if self.metadata.format_version == 1 else self.metadata.last_sequence_number + 1
+
+    def replace_files(
+        self, replacement: FileReplacement, manifests: Sequence[ManifestFile], affected: Iterable[str]
+    ) -> PreparedCommit:
+        """Swap data files; ``manifests`` are the head's, ``affected`` the paths of those that hold removed files.
+
+        Entries marked DELETED get manifests of their own, which every planner skips and the next commit drops.
+
+        Raises:
+            PlanStale: a removed file is in none of the affected manifests.
+            MetadataUnreadable: an affected manifest cannot be read.
+        """
+        affected = set(affected)
+        carried = [m for m in manifests if m.manifest_path not in affected and m.may_have_live_files]
+        live: dict[int, list[ManifestEntry]] = defaultdict(list)
+        deleted: dict[int, list[ManifestEntry]] = defaultdict(list)
+        for spec_id, file in replacement.added:
+            number = None if self.metadata.format_version == 1 else replacement.data_sequence_number
+            live[spec_id].append(ManifestEntry(EntryStatus.ADDED, self.snapshot_id, number, None, file))
+        old = [m for m in manifests if m.manifest_path in affected]
+        for manifest, entries in self.reader.entries(old):
+            for entry in entries:
+                if not entry.is_live:
+                    continue
+                if entry.file.key in replacement.removed:
+                    gone = replace(entry, status=EntryStatus.DELETED, snapshot_id=self.snapshot_id)
+                    deleted[manifest.partition_spec_id].append(gone)
+                else:
+                    live[manifest.partition_spec_id].append(replace(entry, status=EntryStatus.EXISTING))
+        removed = [(spec_id, entry.file) for spec_id, entries in deleted.items() for entry in entries]
+        if len({file.key for _, file in removed}) != len(replacement.removed):
+            raise PlanStale("a file to be replaced is no longer in the table; plan again")
+        entry_bytes = _bytes_per_entry(old)
+        written = [
+            manifest
+            for by_spec in (live, deleted)
+            for spec_id, entries in sorted(by_spec.items())
+            for manifest in self._write_manifests(spec_id, ManifestContent.DATA, entries, entry_bytes)
+        ]
+        summary = replace_summary(self.head.summary, replacement.added, removed, self._extra(written, carried, old))
+        return self._prepare([*written, *carried], summary)
+
+    def replace_manifests(
+        self,
+        spec_entries: Mapping[int, Sequence[Sequence[ManifestEntry]]],
+        old: Sequence[ManifestFile],
+        manifests: Sequence[ManifestFile],
+    ) -> PreparedCommit:
+        """Swap data manifests for new ones that hold the same live entries, already chunked per manifest."""
+        gone = {manifest.manifest_path for manifest in old}
+        carried = [m for m in manifests if m.manifest_path not in gone and m.may_have_live_files]
+        written = [
+            self._write_manifest(spec_id, ManifestContent.DATA, chunk)
+            for spec_id, chunks in sorted(spec_entries.items())
+            for chunk in chunks
+        ]
+        extra = self._extra(written, carried, old)
+        extra["entries-processed"] = str(sum(len(c) for chunks in spec_entries.values() for c in chunks))
+        summary = replace_summary(self.head.summary, (), (), extra)
+        return self._prepare([*written, *carried], summary)
+
+    def _extra(
+        self, written: Sequence[ManifestFile], carried: Sequence[ManifestFile], old: Sequence[ManifestFile]
+    ) -> dict[str, str]:
+        """Java's own manifest counters, and who wrote the snapshot."""
+        return {
+            RUN_ID_KEY: self.run_id,
+            "manifests-created": str(len(written)),
+            "manifests-kept": str(len(carried)),
+            "manifests-replaced": str(len(old)),
+        }
+
+    def _prepare(self, manifests: Sequence[ManifestFile], summary: dict[str, str]) -> PreparedCommit:
+        head, version = self.head, self.metadata.format_version
+        manifests = self._counted(manifests)
+        path = f"{self.metadata.metadata_directory}/snap-{self.snapshot_id}-1-{self.attempt_id}.avro"
+        data = encode_manifest_list(
+            version,
+            manifests,
+            snapshot_id=self.snapshot_id,
+            parent_snapshot_id=head.snapshot_id,
+            sequence_number=self.sequence_number,
+        )
+        self._store(path, data)
+        snapshot: dict[str, Any] = {
+            "snapshot-id": self.snapshot_id,
+            "parent-snapshot-id": head.snapshot_id,
+            "timestamp-ms": max(self.now_ms, self.metadata.last_updated_ms, head.timestamp_ms),
+            "manifest-list": path,
+            "summary": summary,
+            "schema-id": int(self.metadata.current_schema.get("schema-id", 0)),
+        }
+        if version >= 2:
+            snapshot["sequence-number"] = self.sequence_number
+        ref = self.metadata.refs[self.branch]
+        keep = {
+            "min-snapshots-to-keep": ref.min_snapshots_to_keep,
+            "max-snapshot-age-ms": ref.max_snapshot_age_ms,
+            "max-ref-age-ms": ref.max_ref_age_ms,
+        }
+        set_ref = {
+            "action": "set-snapshot-ref",
+            "ref-name": self.branch,
+            "type": "branch",
+            "snapshot-id": self.snapshot_id,
+            **{key: value for key, value in keep.items() if value is not None},
+        }
+        requirements: list[dict[str, Any]] = [
+            {"type": "assert-ref-snapshot-id", "ref": self.branch, "snapshot-id": head.snapshot_id}
+        ]
+        if self.metadata.uuid is not None:
+            requirements.insert(0, {"type": "assert-table-uuid", "uuid": self.metadata.uuid})
+        wanted = self.snapshot_id
+        return PreparedCommit(
+            requirements=requirements,
+            updates=[{"action": "add-snapshot", "snapshot": snapshot}, set_ref],
+            landed=lambda metadata: wanted in metadata.snapshots,
+            staged=tuple(self.staged),
+            snapshot_id=wanted,
+        )
+
+    def _counted(self, manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
+        """Fill in counts that a v1 writer left out and that v2 manifest lists require."""
+        unknown = [m for m in manifests if m.added_files_count is None or m.added_rows_count is None]
+        if not unknown:
+            return list(manifests)
+        counted: dict[str, ManifestFile] = {}
+        for manifest, entries in self.reader.entries(unknown):
+            files = dict.fromkeys(EntryStatus, 0)
+            rows = dict.fromkeys(EntryStatus, 0)
+            for entry in entries:
+                files[entry.status] += 1
+                rows[entry.status] += entry.file.record_count
+            counted[manifest.manifest_path] = replace(
+                manifest,
+                added_files_count=files[EntryStatus.ADDED],
+                existing_files_count=files[EntryStatus.EXISTING],
+                deleted_files_count=files[EntryStatus.DELETED],
+                added_rows_count=rows[EntryStatus.ADDED],
+                existing_rows_count=rows[EntryStatus.EXISTING],
+                deleted_rows_count=rows[EntryStatus.DELETED],
+            )
+        return [counted.get(m.manifest_path, m) for m in manifests]
+
+    def _write_manifests(
+        self, spec_id: int, content: ManifestContent, entries: Sequence[ManifestEntry], entry_bytes: float
+    ) -> list[ManifestFile]:
+        per_manifest = max(1, int(manifest_target_bytes(self.metadata) / entry_bytes))
+        return [
+            self._write_manifest(spec_id, content, entries[start : start + per_manifest])
+            for start in range(0, len(entries), per_manifest)
+        ]
+
+    def _write_manifest(self, spec_id: int, content: ManifestContent, entries: Sequence[ManifestEntry]) -> ManifestFile:
+        # The last path written is counted, so names never repeat within an attempt.
+        path = f"{self.metadata.metadata_directory}/{self.attempt_id}-m{len(self.staged)}.avro"
+        encoded = encode_manifest(
+            self.metadata,
+            spec_id=spec_id,
+            content=content,
+            entries=entries,
+            path=path,
+            snapshot_id=self.snapshot_id,
+            sequence_number=self.sequence_number,
+        )
+        self._store(path, encoded.data)
+        return encoded.manifest
+
+    def _store(self, path: str, data: bytes) -> None:
+        self.staged.append(path)
+        self.write(path, data)
+
+
+def _bytes_per_entry(manifests: Iterable[ManifestFile]) -> float:
+    """Observed size of one encoded entry, headers included; 1 kB where nothing is known."""
+    manifests = list(manifests)
+    entries = sum(
+        (m.added_files_count or 0) + (m.existing_files_count or 0) + (m.deleted_files_count or 0) for m in manifests
+    )
+    return max(1.0, sum(m.manifest_length for m in manifests) / entries) if entries else 1024.0

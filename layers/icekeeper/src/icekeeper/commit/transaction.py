@@ -1,0 +1,118 @@
+"""The compare-and-swap loop: prepare on the newest head, swap, and on a lost swap try again.
+
+Seed 000, "Commit Protocol"; the resolution of unknown outcomes is DESIGN 6.2 and iceberg 5752, 13443: staged files
+are never removed while the commit that names them may have landed.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.errors import CommitConflict, CommitStateUnknown, StorageError
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import Nothing
+
+__all__ = ["Committed", "PreparedCommit", "backoff_seconds", "commit_with_retries"]
+
+# Seed 000, "Commit Protocol": 50 ms, 100 ms, 200 ms, ... capped at 5 s.
+_FIRST_BACKOFF_S = 0.05
+_MAX_BACKOFF_S = 5.0
+# How often an unknown outcome is looked up before giving up; the waits add up to about six seconds.
+_RESOLVE_ATTEMPTS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCommit:
+    """One attempt on one head."""
+
+    requirements: Sequence[Mapping[str, Any]]
+    updates: Sequence[Mapping[str, Any]]
+    landed: Callable[[TableMetadata], bool]
+    """Does this document show that the attempt landed?  By snapshot id, or by the state that was asked for."""
+    staged: Sequence[str] = ()
+    """Files written for this attempt only; removed when the attempt certainly did not land."""
+    snapshot_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The table after the commit, and the attempt that landed."""
+
+    table: LoadedTable
+    prepared: PreparedCommit
+    attempts: int
+
+
+def backoff_seconds(attempt: int) -> float:
+    """Wait before retry ``attempt`` (0 first), with jitter between half and the whole of the step."""
+    step = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2.0**attempt)
+    return step * random.uniform(0.5, 1.0)
+
+
+def commit_with_retries(
+    catalog: Catalog,
+    head: LoadedTable,
+    prepare: Callable[[LoadedTable], PreparedCommit | Nothing],
+    *,
+    max_retries: int,
+    discard: Callable[[Sequence[str]], None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> Committed | Nothing:
+    """Prepare and swap until it lands; ``prepare`` is called anew on every head and may answer ``Nothing``.
+
+    Raises:
+        CommitConflict: ``max_retries`` retries were lost to other writers; nothing changed.
+        StorageError: the swap could not be sent; nothing changed.
+        CommitStateUnknown: the outcome could not be found out; staged files are kept.
+        PlanStale: from ``prepare``, the table moved where the plan cannot follow.
+    """
+    attempt = 0
+    while True:
+        prepared = prepare(head)
+        if isinstance(prepared, Nothing):
+            return prepared
+        try:
+            after = catalog.commit(head, prepared.requirements, prepared.updates)
+            return Committed(after, prepared, attempt + 1)
+        except CommitConflict:
+            discard(prepared.staged)
+            if attempt >= max_retries:
+                raise
+            sleep(backoff_seconds(attempt))
+            head = catalog.load(head.name)
+        except CommitStateUnknown as unknown:
+            resolved = _resolve(catalog, head, prepared, unknown, sleep)
+            if prepared.landed(resolved.metadata):
+                return Committed(resolved, prepared, attempt + 1)
+            discard(prepared.staged)
+            if attempt >= max_retries:
+                raise CommitConflict(f"{head.name}: another commit landed first, {attempt + 1} times") from unknown
+            head = resolved
+        except StorageError:
+            discard(prepared.staged)  # by its contract the swap was not sent
+            raise
+        attempt += 1
+
+
+def _resolve(
+    catalog: Catalog,
+    base: LoadedTable,
+    prepared: PreparedCommit,
+    unknown: CommitStateUnknown,
+    sleep: Callable[[float], None],
+) -> LoadedTable:
+    """Reload until the attempt is seen, or until the head moved past the base, which proves that it lost."""
+    for attempt in range(_RESOLVE_ATTEMPTS):
+        sleep(backoff_seconds(attempt))
+        try:
+            now = catalog.load(base.name)
+        except StorageError:
+            continue
+        if prepared.landed(now.metadata) or now.token != base.token:
+            return now
+    raise unknown

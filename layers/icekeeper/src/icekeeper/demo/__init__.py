@@ -1,0 +1,1 @@
+"""The demonstration: a real table bucket on this machine, and a reader that is not ours."""

@@ -1,0 +1,109 @@
+"""The process in which DuckDB runs: one request as JSON on standard input, one answer.
+
+A checksum goes to standard output as JSON, rows go to an Arrow IPC file, a failure is one line on standard error with
+exit code 1.  Started by :mod:`icekeeper.demo.duckdb_reader` only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = ["main"]
+
+# httpfs and avro first: the Iceberg extension needs both.
+_EXTENSIONS = ("duckdb_extension_httpfs", "duckdb_extension_avro", "duckdb_extension_iceberg")
+
+
+def main() -> int:
+    """Answer the request on standard input and return the exit code."""
+    request = json.load(sys.stdin)
+    try:
+        connection = _connect(request["s3"])
+        scan = _scan(request["metadata_location"], request["snapshot_id"])
+        columns = [row[0] for row in connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()]
+        # By name: an engine may put columns into another order without changing a row.
+        names = ", ".join(_identifier(column) for column in sorted(columns))
+        if request["what"] == "checksum":
+            _checksum(connection, scan, names)
+        else:
+            _rows(connection, scan, names, request["output"])
+    except Exception as error:
+        message = str(error).strip().partition("\nLINE 1:")[0]  # what follows repeats our query
+        sys.stderr.write(" ".join(message.split()) + "\n")
+        return 1
+    return 0
+
+
+def _connect(s3: dict[str, str] | None) -> Any:
+    import duckdb  # here, so that its absence is reported like any other failure
+
+    connection = duckdb.connect(
+        config={
+            "allow_unsigned_extensions": "true",  # the wheels' files are loaded by path, not from DuckDB's own site
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+        }
+    )
+    for package in _EXTENSIONS:
+        connection.execute(f"LOAD {_literal(str(_extension_file(package)))}")
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET preserve_insertion_order = false")
+    if s3:
+        scheme, _, host = s3["s3.endpoint"].partition("://")
+        settings = {
+            "KEY_ID": s3["s3.access-key-id"],
+            "SECRET": s3["s3.secret-access-key"],
+            "REGION": s3.get("s3.region", "us-east-1"),
+            "ENDPOINT": host.rstrip("/"),
+            "URL_STYLE": "path",
+            "USE_SSL": str(scheme == "https").lower(),
+        }
+        options = ", ".join(f"{key} {_literal(value)}" for key, value in settings.items())
+        connection.execute(f"CREATE TEMPORARY SECRET table_bucket (TYPE s3, {options})")
+    return connection
+
+
+def _extension_file(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"the Python package {package.replace('_', '-')} is not installed")
+    return next(Path(spec.origin).parent.glob("extensions/*/*.duckdb_extension"))
+
+
+def _scan(metadata_location: str, snapshot_id: int | None) -> str:
+    options = "" if snapshot_id is None else f", snapshot_from_id = {snapshot_id:d}"
+    if ".gz." in metadata_location or metadata_location.endswith(".gz"):
+        options += ", metadata_compression_codec = 'gzip'"
+    return f"iceberg_scan({_literal(metadata_location)}{options})"
+
+
+def _checksum(connection: Any, scan: str, names: str) -> None:
+    # A sum, not an exclusive or: a row that appears twice must count twice.
+    query = f"SELECT count(*), coalesce(sum(hash({names})::HUGEINT), 0) FROM {scan}"
+    rows, total = connection.execute(query).fetchone()
+    json.dump({"rows": rows, "checksum": f"{total:x}"}, sys.stdout)
+
+
+def _rows(connection: Any, scan: str, names: str, output: str) -> None:
+    import pyarrow as pa
+
+    reader = connection.execute(f"SELECT {names} FROM {scan}").to_arrow_reader()
+    with pa.OSFile(output, "wb") as sink, pa.ipc.new_file(sink, reader.schema) as writer:
+        for batch in reader:
+            writer.write_batch(batch)
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""What the demonstration compares: a table's files and costs, and its rows as another engine reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.demo.duckdb_reader import TableChecksum, read_checksum
+from icekeeper.metadata.reachability import reachable_files
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import ManifestContent
+from icekeeper.storage import Storage
+from icekeeper.storage_paths import normalise
+
+__all__ = ["Contents", "Figures", "measure", "read_contents"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A table in numbers.  ``planning_requests`` are the objects a query planner opens before it reads data: the
+    metadata file, the manifest list, and every manifest with live files."""
+
+    data_files: int
+    stored_bytes: int
+    snapshots: int
+    manifests: int
+    orphans: int
+    planning_requests: int
+
+    def to_json(self) -> dict[str, int]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Rows at the head and at a tag, counted and hashed by DuckDB."""
+
+    head: TableChecksum
+    tagged: TableChecksum | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"head": asdict(self.head), "tagged": None if self.tagged is None else asdict(self.tagged)}
+
+
+def measure(loaded: LoadedTable, storage: Storage) -> Figures:
+    """Count by metadata and by one listing of the table's location."""
+    metadata = loaded.metadata
+    reader = TableReader(metadata, storage.read)
+    head = metadata.current_snapshot
+    manifests = [] if head is None else [m for m in reader.manifests(head) if m.may_have_live_files]
+    data = [m for m in manifests if m.content is ManifestContent.DATA]
+    needed = {normalise(path) for path in reachable_files(reader, loaded.metadata_location)}
+    listed = list(storage.list(metadata.location))
+    # A metadata file that a catalog forgot to log is bookkeeping; what counts as an orphan here is what costs.
+    unknown = [f for f in listed if normalise(f.path) not in needed and not f.path.endswith(".metadata.json")]
+    return Figures(
+        data_files=sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in data),
+        stored_bytes=sum(found.size for found in listed),
+        snapshots=len(metadata.snapshots),
+        manifests=len(manifests),
+        orphans=len(unknown),
+        planning_requests=2 + len(manifests),
+    )
+
+
+def read_contents(loaded: LoadedTable, s3: Mapping[str, str], tag: str | None) -> Contents:
+    """Read every row with DuckDB, at the head and at ``tag``.
+
+    Raises:
+        StorageError: DuckDB cannot read the table.
+    """
+    head = read_checksum(loaded.metadata_location, s3=s3)
+    if tag is None:
+        return Contents(head, None)
+    snapshot_id = loaded.metadata.refs[tag].snapshot_id
+    return Contents(head, read_checksum(loaded.metadata_location, s3=s3, snapshot_id=snapshot_id))

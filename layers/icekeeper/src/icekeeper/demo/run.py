@@ -1,0 +1,218 @@
+"""``icekeeper demo``: a real table bucket with messy tables becomes healthy, with proof that no row changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pyiceberg.catalog import load_catalog
+from rich.console import Console
+
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.demo.measure import Contents, Figures, measure, read_contents
+from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
+from icekeeper.demo.tables import NAMESPACE, MessyTable, create_messy_tables
+from icekeeper.demo.tell import tell_contents, tell_figures
+from icekeeper.errors import PolicyError
+from icekeeper.model import TableName
+from icekeeper.report.outcome import PassOutcome, PassStatus
+from icekeeper.report.terminal import print_detection, print_outcome
+from icekeeper.runtime import EngineName, Runtime, open_engine
+from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.storage import Storage
+
+__all__ = ["DemoResult", "explore", "run_demo"]
+
+CATALOG = "demo"
+BUCKET = "icekeeper-demo"
+# A demonstration cannot wait a week: old means a moment ago.
+SETTINGS = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1", "orphan_older_than_hours": "0"}
+# Object stores give ages in whole seconds.
+_SECONDS_UNTIL_OLD = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class TableStory:
+    """One table before and after."""
+
+    table: MessyTable
+    before: Figures
+    after: Figures
+    rows_before: Contents
+    rows_after: Contents
+    outcome: PassOutcome | None
+
+    @property
+    def same_rows(self) -> bool:
+        return self.rows_before == self.rows_after
+
+    @property
+    def ok(self) -> bool:
+        return self.same_rows and self.outcome is not None and self.outcome.status is PassStatus.SUCCEEDED
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """Every table's story; ``seconds`` without set-up of the machine."""
+
+    stories: tuple[TableStory, ...]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Every table was proposed, maintained, and holds the rows it held."""
+        return all(story.ok for story in self.stories)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "seconds": round(self.seconds, 1),
+            "tables": [
+                {
+                    "table": f"{NAMESPACE}.{story.table.name}",
+                    "mess": story.table.mess,
+                    "status": None if story.outcome is None else story.outcome.status.value,
+                    "same_rows": story.same_rows,
+                    "before": story.before.to_json(),
+                    "after": story.after.to_json(),
+                    "rows_before": story.rows_before.to_json(),
+                    "rows_after": story.rows_after.to_json(),
+                }
+                for story in self.stories
+            ],
+        }
+
+
+def run_demo(keep: Path | None, engine: EngineName, console: Console) -> DemoResult:
+    """Run the whole demonstration; everything it starts and writes is gone afterwards, save what ``keep`` names.
+
+    Raises:
+        PolicyError: ``keep`` already holds something.
+        StorageError: SeaweedFS or DuckDB is not installed, or does not work.
+    """
+    started = time.perf_counter()
+    with _folder(keep) as folder, running_seaweedfs(folder / "bucket") as server:
+        console.print(f"SeaweedFS serves a table bucket at {server.s3_endpoint} (process {server.pid})")
+        server.create_table_bucket(BUCKET)
+        properties = server.catalog_properties(BUCKET)
+        runtime = _runtime(properties, folder)
+        tables = _make_mess(properties, console)
+        before = {table.name: runtime.catalog.load(_name(table)) for table in tables}
+        storage = Storage(properties)
+        figures = {name: measure(loaded, storage) for name, loaded in before.items()}
+        contents = {table.name: read_contents(before[table.name], properties, table.tag) for table in tables}
+        time.sleep(_SECONDS_UNTIL_OLD)
+        outcomes = _maintain(runtime, engine, console)
+        after = {table.name: runtime.catalog.load(_name(table)) for table in tables}
+        stories = tuple(
+            TableStory(
+                table=table,
+                before=figures[table.name],
+                after=measure(after[table.name], storage),
+                rows_before=contents[table.name],
+                rows_after=read_contents(after[table.name], properties, table.tag),
+                outcome=outcomes.get(f"{NAMESPACE}.{table.name}"),
+            )
+            for table in tables
+        )
+        result = DemoResult(stories, time.perf_counter() - started)
+    tell_figures(console, [(s.table, s.before, s.after) for s in stories])
+    tell_contents(console, [(s.table, s.rows_before, s.rows_after) for s in stories])
+    verdict = "every table is healthy and holds the rows it held" if result.ok else "something is wrong, see above"
+    console.print(f"\n{verdict} ({result.seconds:.0f} s)")
+    if keep is not None:
+        console.print(f"The bucket is kept in {keep}; explore it with: icekeeper demo --explore {keep}", soft_wrap=True)
+    return result
+
+
+def explore(folder: Path, console: Console) -> NoReturn:
+    """Serve a kept bucket until interrupted, and say how to reach it.
+
+    Raises:
+        PolicyError: the folder holds no kept bucket.
+    """
+    if not (folder / "bucket").is_dir():
+        raise PolicyError(f"{folder} holds no demonstration; make one with: icekeeper demo --keep {folder}")
+    with running_seaweedfs(folder / "bucket") as server:
+        for line in _environment(server, folder):
+            console.print(line, soft_wrap=True, markup=False)
+        console.print("\nfor example: icekeeper verify shop.clicks --catalog demo     (Ctrl-C here stops the server)")
+        while True:
+            signal.pause()
+
+
+def _environment(server: SeaweedFSServer, folder: Path) -> Iterator[str]:
+    yield f"export ICEKEEPER_STATE={folder / 'state.db'}"
+    for key, value in {"type": "rest", **server.catalog_properties(BUCKET)}.items():
+        # PyIceberg reads __ as a dot and _ as a dash.
+        name = key.upper().replace(".", "__").replace("-", "_")
+        yield f"export PYICEBERG_CATALOG__{CATALOG.upper()}__{name}={value}"
+
+
+def _make_mess(properties: Mapping[str, str], console: Console) -> list[MessyTable]:
+    catalog = load_catalog(CATALOG, **properties)
+    tables = []
+    for table in create_messy_tables(catalog, Storage(properties)):
+        tables.append(table)
+        console.print(f"  {NAMESPACE}.{table.name}: {table.mess}", markup=False)
+    return tables
+
+
+def _maintain(runtime: Runtime, engine: EngineName, console: Console) -> dict[str, PassOutcome]:
+    report = runtime.detect(SETTINGS, unsafe=True)
+    console.print()
+    print_detection(console, report.to_json())
+    outcomes = {}
+    with open_engine(engine) as started:
+        for proposal in report.proposals:
+            console.print()
+            outcome = runtime.maintain(TableName.parse(proposal.table), SETTINGS, started, unsafe=True)
+            print_outcome(console, outcome)
+            outcomes[proposal.table] = outcome
+    return outcomes
+
+
+def _name(table: MessyTable) -> TableName:
+    return TableName((NAMESPACE,), table.name)
+
+
+def _runtime(properties: Mapping[str, str], folder: Path) -> Runtime:
+    catalog = open_catalog(CATALOG, properties)
+    return Runtime(catalog, SqliteStateStore(folder / "state.db"), environment={})
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    """A folder that goes away, also when the process is asked to end; or the one to keep."""
+    # Loopback is never behind a proxy, and a terminated process must still stop its server.
+    os.environ["NO_PROXY"] = ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1"]))
+    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    folder = Path(tempfile.mkdtemp(prefix="icekeeper-demo-")) if keep is None else keep
+    try:
+        if keep is not None:
+            _take(keep)
+        (folder / "bucket").mkdir()
+        yield folder
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+        if keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _take(keep: Path) -> None:
+    try:
+        keep.mkdir(parents=True, exist_ok=True)
+        occupied = any(keep.iterdir())
+    except OSError as error:
+        raise PolicyError(f"--keep {keep} cannot be used as a folder: {error.strerror}") from error
+    if occupied:
+        raise PolicyError(f"--keep {keep} is not empty; name a new folder")

@@ -1,0 +1,46 @@
+"""An engine that is started by its first work: most passes have nothing to rewrite, and Spark takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Protocol, TypeVar
+
+__all__ = ["DeferredEngine"]
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class _Engine(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def map(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
+    ) -> list[Result]: ...
+
+
+class DeferredEngine:
+    """Starts the engine once, when work arrives; closing it stops what was started."""
+
+    def __init__(self, name: str, start: Callable[[], AbstractContextManager[_Engine]]) -> None:
+        self.name = name
+        self._start = start
+        self._started = ExitStack()
+        self._engine: _Engine | None = None
+
+    def __enter__(self) -> DeferredEngine:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._started.close()
+        self._engine = None
+
+    def map(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
+    ) -> list[Result]:
+        """See :class:`icekeeper.operations.context.Engine`."""
+        if self._engine is None:
+            self._engine = self._started.enter_context(self._start())
+        return self._engine.map(function, tasks, on_done)

@@ -1,0 +1,48 @@
+"""The local engine: the work unit in a pool of processes on this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from icekeeper.errors import StorageError
+
+__all__ = ["LocalEngine"]
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class LocalEngine:
+    """One process per core at most; a single task runs in this process, which saves starting one."""
+
+    name = "local"
+
+    def __init__(self, processes: int | None = None) -> None:
+        self._processes = processes or os.cpu_count() or 1
+
+    def map(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
+    ) -> list[Result]:
+        """See :class:`icekeeper.operations.context.Engine`."""
+        processes = min(self._processes, len(tasks))
+        if processes <= 1:
+            results = []
+            for done, task in enumerate(tasks, start=1):
+                results.append(function(task))
+                on_done(done)
+            return results
+        # Spawned, not forked: Arrow's and boto3's threads do not survive a fork.
+        pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
+        try:
+            with pool:
+                futures = [pool.submit(function, task) for task in tasks]
+                for done, _ in enumerate(as_completed(futures), start=1):
+                    on_done(done)
+                return [future.result() for future in futures]
+        except BrokenProcessPool as error:
+            raise StorageError("a worker process died, probably for lack of memory; nothing was committed") from error

@@ -1,0 +1,67 @@
+"""Every error Icekeeper raises on purpose, in one tree.
+
+::
+
+    MaintenanceError
+    ├── PolicyError            the input is wrong: unknown key, table, catalog, malformed value (exit code 2)
+    ├── TableUnsupported       a legal table that this version must not touch
+    ├── PlanStale              the table moved in a way the plan cannot follow: plan again
+    ├── CommitConflict         another writer won the swap: reload, revalidate, retry
+    ├── CommitStateUnknown     the swap was sent, its outcome is not known: resolve by run id
+    ├── OperationRefused       a guard saw danger: nothing was deleted
+    └── StorageError           an object or endpoint could not be read or written
+        └── MetadataUnreadable a metadata file, manifest list or manifest is missing or damaged
+
+"Nothing to do" is an outcome (:class:`icekeeper.model.Nothing`), never an error.  The message is always one
+sentence for a person, and says what to do where that is known.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CommitConflict",
+    "CommitStateUnknown",
+    "MaintenanceError",
+    "MetadataUnreadable",
+    "OperationRefused",
+    "PlanStale",
+    "PolicyError",
+    "StorageError",
+    "TableUnsupported",
+]
+
+
+class MaintenanceError(Exception):
+    """Root of the tree; ``type(error).__name__`` is the name that state machines catch."""
+
+
+class PolicyError(MaintenanceError):
+    """The caller's input is wrong and must be corrected; nothing was read or changed."""
+
+
+class TableUnsupported(MaintenanceError):
+    """The table is legal, but this version of Icekeeper must leave it alone."""
+
+
+class PlanStale(MaintenanceError):
+    """The table changed so that no part of the plan applies any more; plan again."""
+
+
+class CommitConflict(MaintenanceError):
+    """The catalog holds another state than the commit was based on; nothing was changed."""
+
+
+class CommitStateUnknown(MaintenanceError):
+    """The commit was sent and may or may not have landed; staged files must be kept."""
+
+
+class OperationRefused(MaintenanceError):
+    """A safety guard stopped the operation before it deleted anything."""
+
+
+class StorageError(MaintenanceError):
+    """An object store or endpoint did not do what was asked."""
+
+
+class MetadataUnreadable(StorageError):
+    """A metadata JSON, manifest list or manifest is missing or cannot be parsed."""

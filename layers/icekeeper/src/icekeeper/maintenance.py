@@ -1,0 +1,126 @@
+"""The pass: the operations of a policy over one table, in canonical order, one failing not stopping the next."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.errors import (
+    MaintenanceError,
+    MetadataUnreadable,
+    OperationRefused,
+    PolicyError,
+    TableUnsupported,
+)
+from icekeeper.operations.compaction.compact import compact
+from icekeeper.operations.context import OperationContext
+from icekeeper.operations.expire_snapshots import expire_snapshots
+from icekeeper.operations.remove_orphans import remove_orphans
+from icekeeper.operations.rewrite_manifests import rewrite_manifests
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped
+from icekeeper.state.store import LastSeen, PassRecord, StateStore, TableIdentity
+
+__all__ = ["OPERATIONS", "identity_of", "run_pass"]
+
+log = logging.getLogger(__name__)
+
+OPERATIONS: Mapping[Operation, Callable[[OperationContext], OperationOutcome]] = {
+    Operation.COMPACT: compact,
+    Operation.EXPIRE_SNAPSHOTS: expire_snapshots,
+    Operation.REMOVE_ORPHANS: remove_orphans,
+    Operation.REWRITE_MANIFESTS: rewrite_manifests,
+}
+# These delete files: what they cannot read is a reason to refuse, not merely a failure.
+_DELETING = frozenset({Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS})
+
+
+def identity_of(context: OperationContext, loaded: LoadedTable) -> TableIdentity:
+    """Which table this is, for good (DESIGN 1)."""
+    catalog = context.catalog
+    return TableIdentity(catalog.name, catalog.warehouse, loaded.name, loaded.metadata.uuid or "")
+
+
+def run_pass(context: OperationContext, state: StateStore) -> PassOutcome:
+    """Run every operation that the policy asks for; the journal gets every pass that did something.
+
+    Raises:
+        PolicyError: there is no such table.
+        StorageError: the table cannot be loaded at all, or the state store cannot be written.
+    """
+    loaded = context.load()
+    identity = identity_of(context, loaded)
+    context.pins = lambda: state.pins(identity, now_ms=context.clock())
+    started_ms = context.clock()
+    log.info("pass over %s started, run %s", context.table, context.run_id)
+    outcome = PassOutcome(
+        table=str(context.table),
+        catalog=context.catalog.name,
+        run_id=context.run_id,
+        dry_run=context.dry_run,
+        operations=tuple(_run(operation, context) for operation in context.policy.operations),
+    )
+    log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
+    if not context.dry_run:
+        _remember(context, state, identity, started_ms, outcome)
+    return outcome
+
+
+def _run(operation: Operation, context: OperationContext) -> OperationOutcome:
+    reason = context.resolved.why_disabled() or context.resolved.why_switched_off(operation)
+    if reason is not None:
+        return skipped(operation, reason)
+    log.info("%s: %s started", context.table, operation.value)
+    try:
+        work = OPERATIONS.get(operation)
+        if work is None:
+            return skipped(operation, f"{operation.value} is not available in this version")
+        outcome = work(context)
+    except (OperationRefused, TableUnsupported) as error:
+        outcome = refused(operation, str(error))
+    except MetadataUnreadable as error:
+        outcome = (refused if operation in _DELETING else failed)(operation, str(error))
+    except PolicyError:
+        raise
+    except MaintenanceError as error:
+        outcome = failed(operation, f"{type(error).__name__}: {error}")
+    except Exception as error:  # a bug in one operation must not keep the others from running
+        log.exception("%s: %s broke", context.table, operation.value)
+        outcome = failed(operation, f"{type(error).__name__}: {error}")
+    log.info("%s: %s %s: %s", context.table, operation.value, outcome.status.value, outcome.summary)
+    return _only_planned(outcome) if context.dry_run else outcome
+
+
+def _only_planned(outcome: OperationOutcome) -> OperationOutcome:
+    return replace(outcome, files_deleted=(), snapshot_ids=())
+
+
+def _remember(
+    context: OperationContext, state: StateStore, identity: TableIdentity, started_ms: int, outcome: PassOutcome
+) -> None:
+    finished_ms = context.clock()
+    if any(operation.status is not Status.SKIPPED for operation in outcome.operations):
+        state.record_pass(
+            PassRecord(
+                identity=identity,
+                run_id=context.run_id,
+                started_ms=started_ms,
+                finished_ms=finished_ms,
+                status=outcome.status.value,
+                summary=outcome.summary,
+                metrics=outcome.metrics,
+                engine=context.engine.name,
+            )
+        )
+    head = context.load().metadata.current_snapshot
+    state.remember(
+        identity,
+        LastSeen(
+            snapshot_id=None if head is None else head.snapshot_id,
+            fingerprint=context.resolved.fingerprint(),
+            finished_ms=finished_ms,
+            idle=outcome.is_idle,
+        ),
+    )

@@ -1,0 +1,80 @@
+"""Avro container files with raw values: what is read can be written again unchanged.
+
+Logical types are stripped from the writer's schema before decoding, so that dates, decimals and uuids arrive as
+their integers and bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import fastavro
+from fastavro.schema import parse_schema
+
+from icekeeper.errors import MetadataUnreadable
+
+__all__ = ["read_avro", "write_avro"]
+
+AvroSchema = dict[str, Any]
+
+# Iceberg-Java writes manifests with gzip, which Avro calls deflate; every reader has it.
+_CODEC = "deflate"
+_LOGICAL_KEYS = frozenset({"logicalType", "precision", "scale", "adjust-to-utc"})
+
+
+def read_avro(
+    data: bytes, path: str, *, prune: Callable[[AvroSchema], AvroSchema] | None = None
+) -> tuple[Mapping[str, str], AvroSchema, Iterator[dict[str, Any]]]:
+    """Open a container file: its header, the writer's schema (logical types stripped), its records.
+
+    ``prune`` may return a narrower reader schema, made from the writer's; decoding then skips the rest.
+
+    Raises:
+        MetadataUnreadable: the bytes are not a whole Avro file; raised while iterating for damage further in.
+    """
+    try:
+        blocks = fastavro.block_reader(io.BytesIO(data))
+        header = dict(blocks.metadata)
+        stripped = _strip_logical_types(json.loads(header["avro.schema"]))
+        writer_schema = parse_schema(stripped)
+        reader_schema = None if prune is None else parse_schema(prune(stripped))
+    except Exception as error:  # fastavro raises many types on damaged input; all mean the same here
+        raise MetadataUnreadable(f"{path} is not a readable Avro file: {_first_line(error)}") from error
+    return header, stripped, _records(blocks, writer_schema, reader_schema, path)
+
+
+def _records(blocks: Any, writer_schema: Any, reader_schema: Any, path: str) -> Iterator[dict[str, Any]]:
+    try:
+        for block in blocks:
+            payload = block.bytes_
+            for _ in range(block.num_records):
+                yield fastavro.schemaless_reader(payload, writer_schema, reader_schema)
+    except Exception as error:  # see above: truncated blocks surface as EOFError, IndexError, ValueError, zlib.error
+        raise MetadataUnreadable(f"{path} is damaged or truncated: {_first_line(error)}") from error
+
+
+def write_avro(schema: AvroSchema, records: Iterable[Mapping[str, Any]], header: Mapping[str, str]) -> bytes:
+    """A container file of ``records`` with ``header`` as its key-value metadata."""
+    sink = io.BytesIO()
+    fastavro.writer(sink, parse_schema(schema), records, codec=_CODEC, metadata=dict(header))
+    return sink.getvalue()
+
+
+def _strip_logical_types(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_strip_logical_types(part) for part in schema]
+    if isinstance(schema, dict):
+        return {
+            key: _strip_logical_types(value) if key in ("type", "items", "values", "fields") else value
+            for key, value in schema.items()
+            if key not in _LOGICAL_KEYS
+        }
+    return schema
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

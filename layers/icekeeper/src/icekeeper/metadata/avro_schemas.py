@@ -1,0 +1,255 @@
+"""Avro schemas of manifests and manifest lists, field for field as Iceberg-Java writes them.
+
+Every field carries its ``field-id`` and every list its ``element-id``: without them Java's metadata tables fail
+and DuckDB aborts.  Source: Iceberg table specification, "Manifests", "Manifest Lists", and Java's ``V1Metadata``,
+``V2Metadata``.  v3 adds fields at the marked places.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from icekeeper.errors import TableUnsupported
+from icekeeper.model import ManifestContent
+
+__all__ = ["AvroSchema", "avro_name", "manifest_header", "manifest_list_schema", "manifest_schema", "partition_type"]
+
+AvroSchema = dict[str, Any]
+
+_PRIMITIVES = frozenset({"boolean", "int", "long", "float", "double", "string"})
+_TIMESTAMPS = {
+    "timestamp": ("timestamp-micros", False),
+    "timestamptz": ("timestamp-micros", True),
+    "timestamp_ns": ("timestamp-nanos", False),
+    "timestamptz_ns": ("timestamp-nanos", True),
+}
+
+
+def avro_name(name: str) -> str:
+    """A column name as Avro allows it (Java's ``AvroSchemaUtil.makeCompatibleName``): ``we ird`` → ``we_x20ird``."""
+    safe = "".join(c if c == "_" or (c.isascii() and c.isalnum()) else f"_x{ord(c):X}" for c in name)
+    return f"_{safe}" if safe[:1].isdigit() else safe
+
+
+def _optional(name: str, schema: Any, field_id: int) -> AvroSchema:
+    return {"name": name, "type": ["null", schema], "default": None, "field-id": field_id}
+
+
+def _required(name: str, schema: Any, field_id: int) -> AvroSchema:
+    return {"name": name, "type": schema, "field-id": field_id}
+
+
+def _int_map(key_id: int, value_id: int, value_type: str) -> AvroSchema:
+    record = {
+        "type": "record",
+        "name": f"k{key_id}_v{value_id}",
+        "fields": [_required("key", "int", key_id), _required("value", value_type, value_id)],
+    }
+    return {"type": "array", "items": record, "logicalType": "map"}
+
+
+def _list(element: Any, element_id: int) -> AvroSchema:
+    return {"type": "array", "items": element, "element-id": element_id}
+
+
+def _decimal_bytes(precision: int) -> int:
+    """Bytes that a two's complement number of so many decimal digits needs."""
+    size = 1
+    while 2 ** (8 * size - 1) < 10**precision:
+        size += 1
+    return size
+
+
+def _value_schema(iceberg_type: str, named: set[str]) -> Any:
+    """The Avro type of a partition value; a named type that was written before is referred to by its name."""
+    if iceberg_type in _PRIMITIVES:
+        return iceberg_type
+    if iceberg_type == "binary":
+        return "bytes"
+    if iceberg_type == "date":
+        return {"type": "int", "logicalType": "date"}
+    if iceberg_type == "time":
+        return {"type": "long", "logicalType": "time-micros"}
+    if iceberg_type in _TIMESTAMPS:
+        logical, utc = _TIMESTAMPS[iceberg_type]
+        return {"type": "long", "logicalType": logical, "adjust-to-utc": utc}
+    if iceberg_type == "unknown":
+        return "null"
+    schema: AvroSchema
+    if iceberg_type == "uuid":
+        schema = {"type": "fixed", "name": "uuid_fixed", "size": 16, "logicalType": "uuid"}
+    elif match := re.fullmatch(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)", iceberg_type):
+        precision, scale = int(match[1]), int(match[2])
+        schema = {
+            "type": "fixed",
+            "name": f"decimal_{precision}_{scale}",
+            "size": _decimal_bytes(precision),
+            "logicalType": "decimal",
+            "precision": precision,
+            "scale": scale,
+        }
+    elif match := re.fullmatch(r"fixed\[(\d+)\]", iceberg_type):
+        schema = {"type": "fixed", "name": f"fixed_{match[1]}", "size": int(match[1])}
+    else:
+        raise TableUnsupported(f"partition values of type {iceberg_type} cannot be written to a manifest")
+    if schema["name"] in named:
+        return schema["name"]
+    named.add(schema["name"])
+    return schema
+
+
+def partition_type(table_schemas: Sequence[Mapping[str, Any]], field: Mapping[str, Any]) -> str:
+    """The result type of a partition field (specification, "Partition Transforms").
+
+    ``table_schemas`` holds every schema of the table, the current one first, because a field may partition by a
+    column that the current schema no longer has.
+
+    Raises:
+        TableUnsupported: the transform is unknown, or its source column is in no schema.
+    """
+    transform = str(field["transform"])
+    if re.fullmatch(r"bucket\[\d+\]", transform) or transform in ("year", "month", "hour"):
+        return "int"
+    if transform == "day":
+        return "date"
+    if transform not in ("identity", "void") and not re.fullmatch(r"truncate\[\d+\]", transform):
+        raise TableUnsupported(f"partition transform {transform} is unknown; Icekeeper must not write this table")
+    for schema in table_schemas:
+        found = _find_type(schema, int(field["source-id"]))
+        if found is not None:
+            return found
+    raise TableUnsupported(f"partition field {field['name']} refers to column {field['source-id']}, which is unknown")
+
+
+def _find_type(struct: Mapping[str, Any], field_id: int) -> str | None:
+    for field in struct["fields"]:
+        kind = field["type"]
+        if int(field["id"]) == field_id:
+            return kind if isinstance(kind, str) else None
+        if isinstance(kind, dict) and kind["type"] == "struct":
+            found = _find_type(kind, field_id)
+            if found is not None:
+                return found
+    return None
+
+
+def manifest_schema(
+    format_version: int, table_schemas: Sequence[Mapping[str, Any]], spec: Mapping[str, Any]
+) -> AvroSchema:
+    """The schema of ``manifest_entry`` for one partition spec.
+
+    Raises:
+        TableUnsupported: the format version is not written yet, or a partition type is unknown.
+    """
+    _check_written_version(format_version)
+    named: set[str] = set()
+    partition = []
+    for field in spec["fields"]:
+        name = avro_name(field["name"])
+        column = _optional(name, _value_schema(partition_type(table_schemas, field), named), int(field["field-id"]))
+        if name != field["name"]:
+            column["iceberg-field-name"] = field["name"]
+        partition.append(column)
+    modern = format_version >= 2
+    data_file = [_required("content", "int", 134)] if modern else []
+    data_file += [
+        _required("file_path", "string", 100),
+        _required("file_format", "string", 101),
+        _required("partition", {"type": "record", "name": "r102", "fields": partition}, 102),
+        _required("record_count", "long", 103),
+        _required("file_size_in_bytes", "long", 104),
+    ]
+    if not modern:
+        data_file.append(_required("block_size_in_bytes", "long", 105))
+    data_file += [
+        _optional("column_sizes", _int_map(117, 118, "long"), 108),
+        _optional("value_counts", _int_map(119, 120, "long"), 109),
+        _optional("null_value_counts", _int_map(121, 122, "long"), 110),
+        _optional("nan_value_counts", _int_map(138, 139, "long"), 137),
+        _optional("lower_bounds", _int_map(126, 127, "bytes"), 125),
+        _optional("upper_bounds", _int_map(129, 130, "bytes"), 128),
+        _optional("key_metadata", "bytes", 131),
+        _optional("split_offsets", _list("long", 133), 132),
+    ]
+    if modern:
+        data_file.append(_optional("equality_ids", _list("int", 136), 135))
+    data_file.append(_optional("sort_order_id", "int", 140))
+    # v3: first_row_id (142) goes here.
+    if modern:
+        data_file.append(_optional("referenced_data_file", "string", 143))
+    # v3: content_offset (144) and content_size_in_bytes (145) go here.
+    entry = [_required("status", "int", 0), _optional("snapshot_id", "long", 1)]
+    if modern:
+        entry += [_optional("sequence_number", "long", 3), _optional("file_sequence_number", "long", 4)]
+    entry.append(_required("data_file", {"type": "record", "name": "r2", "fields": data_file}, 2))
+    return {"type": "record", "name": "manifest_entry", "fields": entry}
+
+
+def manifest_header(
+    format_version: int, schema_json: str, spec_fields_json: str, spec_id: int, content: ManifestContent
+) -> dict[str, str]:
+    """The key-value metadata of a manifest file (specification, "Manifests")."""
+    header = {
+        "schema": schema_json,
+        "partition-spec": spec_fields_json,
+        "partition-spec-id": str(spec_id),
+        "format-version": str(format_version),
+    }
+    if format_version >= 2:
+        header["content"] = "deletes" if content is ManifestContent.DELETES else "data"
+    return header
+
+
+def manifest_list_schema(format_version: int) -> AvroSchema:
+    """The schema of ``manifest_file``.
+
+    Raises:
+        TableUnsupported: the format version is not written yet.
+    """
+    _check_written_version(format_version)
+    modern = format_version >= 2
+    count = _required if modern else _optional
+    summary = {
+        "type": "record",
+        "name": "r508",
+        "fields": [
+            _required("contains_null", "boolean", 509),
+            _optional("contains_nan", "boolean", 518),
+            _optional("lower_bound", "bytes", 510),
+            _optional("upper_bound", "bytes", 511),
+        ],
+    }
+    partitions = _optional("partitions", _list(summary, 508), 507)
+    rows = [
+        count("added_rows_count", "long", 512),
+        count("existing_rows_count", "long", 513),
+        count("deleted_rows_count", "long", 514),
+    ]
+    fields = [
+        _required("manifest_path", "string", 500),
+        _required("manifest_length", "long", 501),
+        _required("partition_spec_id", "int", 502),
+    ]
+    if modern:
+        fields += [
+            _required("content", "int", 517),
+            _required("sequence_number", "long", 515),
+            _required("min_sequence_number", "long", 516),
+        ]
+    fields += [
+        _required("added_snapshot_id", "long", 503),
+        count("added_files_count", "int", 504),
+        count("existing_files_count", "int", 505),
+        count("deleted_files_count", "int", 506),
+    ]
+    fields += [*rows, partitions] if modern else [partitions, *rows]
+    fields.append(_optional("key_metadata", "bytes", 519))
+    # v3: first_row_id (520) goes here.
+    return {"type": "record", "name": "manifest_file", "fields": fields}
+
+
+def _check_written_version(format_version: int) -> None:
+    if format_version not in (1, 2):
+        raise TableUnsupported(f"format version {format_version} metadata is not written by this version of Icekeeper")

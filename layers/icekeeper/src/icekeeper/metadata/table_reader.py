@@ -1,0 +1,94 @@
+"""Reads a table's manifest lists and manifests through a storage seam, in parallel where order does not matter."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from icekeeper.errors import MetadataUnreadable, StorageError
+from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.manifest_read import (
+    decode_live_keys,
+    decode_manifest,
+    decode_manifest_list,
+    manifest_from_file,
+)
+from icekeeper.model import ManifestEntry, ManifestFile
+
+__all__ = ["TableReader"]
+
+ReadBytes = Callable[[str], bytes]
+
+# Enough requests in flight to hide an object store's latency; at most this many manifests are held undecoded.
+_PARALLEL_READS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TableReader:
+    """Reads what one metadata document points at; every failure names the file."""
+
+    metadata: TableMetadata
+    read: ReadBytes
+
+    def manifests(self, snapshot: Snapshot) -> list[ManifestFile]:
+        """The snapshot's manifests, from its manifest list or from v1's inline list.
+
+        Raises:
+            MetadataUnreadable: a file is missing or damaged.
+        """
+        if snapshot.manifest_list is not None:
+            return decode_manifest_list(self._bytes(snapshot.manifest_list, "manifest list"), snapshot.manifest_list)
+        return [
+            manifest_from_file(self._bytes(path, "manifest"), path, snapshot.snapshot_id)
+            for path in snapshot.inline_manifests
+        ]
+
+    def entries(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, Iterator[ManifestEntry]]]:
+        """Each manifest with its entries, all statuses; manifests are fetched ahead in parallel.
+
+        Raises:
+            MetadataUnreadable: a manifest is missing or damaged.
+        """
+        for manifest, data in self._fetch(manifests):
+            try:
+                spec = self.metadata.specs[manifest.partition_spec_id]
+            except KeyError:
+                raise MetadataUnreadable(
+                    f"manifest {manifest.manifest_path} uses partition spec {manifest.partition_spec_id}, "
+                    "which the table does not have"
+                ) from None
+            yield manifest, decode_manifest(data, manifest, spec)
+
+    def live_keys(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, tuple[str, int | None]]]:
+        """``(path, content offset)`` of every live entry of every manifest.
+
+        Raises:
+            MetadataUnreadable: a manifest is missing or damaged.
+        """
+        for manifest, data in self._fetch(manifests):
+            for key in decode_live_keys(data, manifest.manifest_path):
+                yield manifest, key
+
+    def _fetch(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
+        waiting: deque[tuple[ManifestFile, Future[bytes]]] = deque()
+        with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="manifest-read") as pool:
+            try:
+                for manifest in manifests:
+                    waiting.append((manifest, pool.submit(self._bytes, manifest.manifest_path, "manifest")))
+                    if len(waiting) >= _PARALLEL_READS:
+                        first, future = waiting.popleft()
+                        yield first, future.result()
+                while waiting:
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+            finally:
+                for _, future in waiting:
+                    future.cancel()
+
+    def _bytes(self, path: str, kind: str) -> bytes:
+        try:
+            return self.read(path)
+        except StorageError as error:
+            raise MetadataUnreadable(f"{kind} {path} cannot be read: {error}") from error

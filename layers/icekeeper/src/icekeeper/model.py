@@ -1,0 +1,169 @@
+"""The frozen vocabulary: Iceberg's terms as plain immutable values.
+
+Partition values and bounds stay in the raw form in which Avro stores them (dates as days, decimals and uuids as
+big-endian bytes), so that an entry that is read and written again is unchanged.  Terms: Iceberg table
+specification, sections "Manifests" and "Manifest Lists".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeAlias
+
+__all__ = [
+    "DataFile",
+    "EntryStatus",
+    "FileContent",
+    "ManifestContent",
+    "ManifestEntry",
+    "ManifestFile",
+    "Nothing",
+    "PartitionFieldSummary",
+    "PartitionValue",
+    "TableName",
+]
+
+PartitionValue: TypeAlias = bool | int | float | str | bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A table as users write it: everything before the last dot is the namespace."""
+
+    namespace: tuple[str, ...]
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> TableName:
+        """Parse ``ns.sub.table``.
+
+        Raises:
+            ValueError: there is no dot, or a part is empty.
+        """
+        parts = tuple(text.split("."))
+        if len(parts) < 2 or not all(parts):
+            raise ValueError(f"'{text}' is not a table name; write NAMESPACE.TABLE, for example analytics.events")
+        return cls(parts[:-1], parts[-1])
+
+    def __str__(self) -> str:
+        return ".".join((*self.namespace, self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """A planner's answer when there is no work, with the reason in words."""
+
+    reason: str
+
+
+class FileContent(IntEnum):
+    """``data_file.content`` (field 134)."""
+
+    DATA = 0
+    POSITION_DELETES = 1
+    EQUALITY_DELETES = 2
+
+
+class ManifestContent(IntEnum):
+    """``manifest_file.content`` (field 517)."""
+
+    DATA = 0
+    DELETES = 1
+
+
+class EntryStatus(IntEnum):
+    """``manifest_entry.status`` (field 0)."""
+
+    EXISTING = 0
+    ADDED = 1
+    DELETED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A data or delete file as a manifest describes it; sizes in bytes, maps keyed by column field id."""
+
+    content: FileContent
+    file_path: str
+    file_format: str
+    partition: tuple[PartitionValue, ...]
+    record_count: int
+    file_size_in_bytes: int
+    column_sizes: Mapping[int, int] | None = None
+    value_counts: Mapping[int, int] | None = None
+    null_value_counts: Mapping[int, int] | None = None
+    nan_value_counts: Mapping[int, int] | None = None
+    lower_bounds: Mapping[int, bytes] | None = None
+    upper_bounds: Mapping[int, bytes] | None = None
+    key_metadata: bytes | None = None
+    split_offsets: tuple[int, ...] | None = None
+    equality_ids: tuple[int, ...] | None = None
+    sort_order_id: int | None = None
+    first_row_id: int | None = None
+    referenced_data_file: str | None = None
+    content_offset: int | None = None
+    content_size_in_bytes: int | None = None
+
+    @property
+    def key(self) -> tuple[str, int | None]:
+        """What identifies the file within a snapshot: its path, for deletion vectors also the offset (rule 15)."""
+        return self.file_path, self.content_offset
+
+    @property
+    def content_bytes(self) -> int:
+        """Bytes that this entry accounts for: a deletion vector's own, not its whole Puffin file's (rule 9)."""
+        return self.file_size_in_bytes if self.content_size_in_bytes is None else self.content_size_in_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEntry:
+    """One tracked file; after reading, ids and sequence numbers are resolved (inheritance applied)."""
+
+    status: EntryStatus
+    snapshot_id: int | None
+    sequence_number: int | None
+    file_sequence_number: int | None
+    file: DataFile
+
+    @property
+    def is_live(self) -> bool:
+        return self.status is not EntryStatus.DELETED
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFieldSummary:
+    """``field_summary`` (508): bounds in the single-value encoding of the partition type."""
+
+    contains_null: bool
+    contains_nan: bool | None
+    lower_bound: bytes | None
+    upper_bound: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestFile:
+    """One manifest as its manifest list describes it; counts are ``None`` where a v1 writer left them out."""
+
+    manifest_path: str
+    manifest_length: int
+    partition_spec_id: int
+    content: ManifestContent = ManifestContent.DATA
+    sequence_number: int = 0
+    min_sequence_number: int = 0
+    added_snapshot_id: int | None
+    added_files_count: int | None = None
+    existing_files_count: int | None = None
+    deleted_files_count: int | None = None
+    added_rows_count: int | None = None
+    existing_rows_count: int | None = None
+    deleted_rows_count: int | None = None
+    partitions: tuple[PartitionFieldSummary, ...] | None = None
+    key_metadata: bytes | None = None
+    first_row_id: int | None = None
+
+    @property
+    def may_have_live_files(self) -> bool:
+        """False only when the counts say that every entry is DELETED; unknown counts may hide live files."""
+        return self.added_files_count != 0 or self.existing_files_count != 0

@@ -1,0 +1,111 @@
+"""Iceberg schemas as Arrow schemas, and back to the leaf columns that Parquet counts.
+
+Source: specification, "Parquet" data type mappings.  Strings stay 32-bit Arrow strings: batches are small, and the
+Parquet reader delivers them so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from icekeeper.errors import TableUnsupported
+
+__all__ = ["FIELD_ID_KEY", "LeafColumn", "arrow_schema", "arrow_type", "field_id_of", "leaf_columns"]
+
+FIELD_ID_KEY = b"PARQUET:field_id"
+
+_PRIMITIVES: Mapping[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", tz="UTC"),
+    "string": pa.string(),
+    "uuid": pa.uuid(),
+    "binary": pa.binary(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LeafColumn:
+    """A primitive column in the order in which Parquet stores them; ``repeated`` inside a list or map."""
+
+    field_id: int
+    name: str
+    iceberg_type: str
+    repeated: bool
+
+
+def arrow_schema(schema: Mapping[str, Any]) -> pa.Schema:
+    """The Arrow schema of an Iceberg schema, field ids attached.
+
+    Raises:
+        TableUnsupported: a column type is not rewritten by this version.
+    """
+    return pa.schema([_field(f["name"], f["id"], f["type"], bool(f["required"])) for f in schema["fields"]])
+
+
+def arrow_type(iceberg_type: Any) -> pa.DataType:
+    """The Arrow type of an Iceberg type, nested ones with field ids attached."""
+    if isinstance(iceberg_type, str):
+        return _primitive(iceberg_type)
+    kind = iceberg_type["type"]
+    if kind == "struct":
+        fields = [_field(f["name"], f["id"], f["type"], bool(f["required"])) for f in iceberg_type["fields"]]
+        return pa.struct(fields)
+    if kind == "list":
+        element = iceberg_type["element"]
+        return pa.list_(_field("element", iceberg_type["element-id"], element, bool(iceberg_type["element-required"])))
+    if kind == "map":
+        return pa.map_(
+            _field("key", iceberg_type["key-id"], iceberg_type["key"], True),
+            _field("value", iceberg_type["value-id"], iceberg_type["value"], bool(iceberg_type["value-required"])),
+        )
+    raise TableUnsupported(f"columns of type {kind} are not rewritten by this version of Icekeeper")
+
+
+def _field(name: str, field_id: int, iceberg_type: Any, required: bool) -> pa.Field:
+    return pa.field(name, arrow_type(iceberg_type), nullable=not required, metadata={FIELD_ID_KEY: str(field_id)})
+
+
+def _primitive(name: str) -> pa.DataType:
+    if name in _PRIMITIVES:
+        return _PRIMITIVES[name]
+    if match := re.fullmatch(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)", name):
+        return pa.decimal128(int(match[1]), int(match[2]))
+    if match := re.fullmatch(r"fixed\[(\d+)\]", name):
+        return pa.binary(int(match[1]))
+    raise TableUnsupported(f"columns of type {name} are not rewritten by this version of Icekeeper")
+
+
+def field_id_of(field: pa.Field) -> int | None:
+    """The Iceberg field id that a Parquet file gives a column, ``None`` where the writer left it out."""
+    value = (field.metadata or {}).get(FIELD_ID_KEY)
+    return None if value is None else int(value)
+
+
+def leaf_columns(schema: Mapping[str, Any]) -> list[LeafColumn]:
+    """Primitive columns depth first, which is Parquet's column order."""
+    return [leaf for field in schema["fields"] for leaf in _leaves(field["name"], field["id"], field["type"], False)]
+
+
+def _leaves(name: str, field_id: int, iceberg_type: Any, repeated: bool) -> Iterator[LeafColumn]:
+    if isinstance(iceberg_type, str):
+        yield LeafColumn(field_id, name, iceberg_type, repeated)
+    elif iceberg_type["type"] == "struct":
+        for field in iceberg_type["fields"]:
+            yield from _leaves(f"{name}.{field['name']}", field["id"], field["type"], repeated)
+    elif iceberg_type["type"] == "list":
+        yield from _leaves(f"{name}.element", iceberg_type["element-id"], iceberg_type["element"], True)
+    else:
+        yield from _leaves(f"{name}.key", iceberg_type["key-id"], iceberg_type["key"], True)
+        yield from _leaves(f"{name}.value", iceberg_type["value-id"], iceberg_type["value"], True)

@@ -1,0 +1,220 @@
+"""The ``compact`` operation: plan → rewrite through an engine → commit what still holds → report."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.commit.rebase import GroupClaim, rebase
+from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
+from icekeeper.commit.transaction import Committed, PreparedCommit, commit_with_retries
+from icekeeper.errors import CommitStateUnknown, MaintenanceError, OperationRefused
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import DataFile, ManifestContent, ManifestFile, Nothing
+from icekeeper.operations.compaction.arrow_schema import arrow_schema, leaf_columns
+from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, LiveFile, plan_compaction
+from icekeeper.operations.compaction.rewrite import rewrite_group
+from icekeeper.operations.compaction.task import InputFile, RewriteResult, RewriteTask
+from icekeeper.operations.context import OperationContext, require_writable, stopwatch
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
+from icekeeper.storage_paths import is_under
+
+__all__ = ["compact"]
+
+_OPERATION = Operation.COMPACT
+_NAME_MAPPING = "schema.name-mapping.default"
+
+
+def compact(context: OperationContext) -> OperationOutcome:
+    """Merge small data files; summary and metric keys are those of seed 000.
+
+    Raises:
+        MaintenanceError: nothing was committed.
+    """
+    with stopwatch() as elapsed_ms:
+        loaded = context.load()
+        metadata = loaded.metadata
+        require_writable(metadata)
+        snapshot = metadata.head(context.policy.branch)
+        reader = context.reader(loaded)
+        manifests = [] if snapshot is None else reader.manifests(snapshot)
+        if context.policy.apply_deletes:
+            _refuse_deletes(manifests)
+        plan = plan_compaction(
+            metadata, snapshot, manifests, _live_files(reader, manifests), context.policy, now_ms=context.clock()
+        )
+        if isinstance(plan, Nothing):
+            return skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
+        arrow_schema(metadata.current_schema)  # refuses column types that this version cannot rewrite
+        if context.dry_run:
+            summary = f"would compact {_sizes(plan, len(plan.groups))}"
+            return succeeded(_OPERATION, summary, metrics=_counters(plan), files_planned=plan.input_files)
+        results = _rewrite(context, loaded, plan)
+        outcome = _commit(context, loaded, plan, results)
+        return replace(outcome, metrics={**outcome.metrics, "compact.duration_ms": elapsed_ms()})
+
+
+def _refuse_deletes(manifests: Sequence[ManifestFile]) -> None:
+    deletes = sum(m.content is ManifestContent.DELETES and m.may_have_live_files for m in manifests)
+    if deletes:
+        raise OperationRefused(
+            f"the table has {deletes} delete manifest(s), and applying deletes is not available in this version; "
+            "only compact is refused"
+        )
+
+
+def _live_files(reader: TableReader, manifests: Sequence[ManifestFile]) -> Iterator[LiveFile]:
+    data = [m for m in manifests if m.content is ManifestContent.DATA and m.may_have_live_files]
+    for manifest, entries in reader.entries(data):
+        for entry in entries:
+            if entry.is_live:
+                yield LiveFile(manifest, entry)
+
+
+def _rewrite(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> list[RewriteResult]:
+    tasks = [_task(loaded, plan, group) for group in plan.groups]
+    total = len(tasks)
+    context.progress("compact: file groups", 0, total)
+    return context.engine.map(rewrite_group, tasks, lambda done: context.progress("compact: file groups", done, total))
+
+
+def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup) -> RewriteTask:
+    metadata = loaded.metadata
+    fields = metadata.specs[group.spec_id]["fields"]
+    identity = {
+        int(field["source-id"]): value
+        for field, value in zip(fields, group.partition, strict=True)
+        if field["transform"] == "identity"
+    }
+    first = group.files[0].file.file_path
+    folder = first.rpartition("/")[0] if is_under(first, metadata.data_location) else metadata.data_location
+    return RewriteTask(
+        group_id=group.group_id,
+        inputs=tuple(InputFile(c.file.file_path, c.file.record_count, c.file.file_size_in_bytes) for c in group.files),
+        schema_json=json.dumps(metadata.current_schema),
+        name_mapping_json=metadata.properties.get(_NAME_MAPPING),
+        identity_values=identity,
+        partition=group.partition,
+        output_path=f"{folder}/compact-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}.parquet",
+        table_properties={k: v for k, v in metadata.properties.items() if k.startswith("write.")},
+        io_properties=dict(loaded.io_properties),
+    )
+
+
+def _commit(
+    context: OperationContext, loaded: LoadedTable, plan: CompactionPlan, results: Sequence[RewriteResult]
+) -> OperationOutcome:
+    done = {r.group_id: r for r in results if r.error is None}
+    errors = [r.error for r in results if r.error is not None]
+    groups = [group for group in plan.groups if group.group_id in done]
+    outputs = {r.group_id: r.written for r in done.values() if r.written is not None}
+    kept: frozenset[int] = frozenset()
+    dropped: dict[int, str] = {}
+    committed: Committed | Nothing = Nothing(f"every file group failed: {errors[0]}" if errors else "")
+
+    def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
+        nonlocal kept, dropped
+        require_writable(head.metadata)
+        reader = context.reader(head)
+        result = rebase(
+            loaded.metadata,
+            plan.planning_manifests,
+            plan.snapshot_id,
+            head.metadata,
+            reader,
+            context.policy.branch,
+            _claims(loaded.metadata, groups),
+        )
+        kept, dropped = result.kept, dict(result.dropped)
+        if not kept:
+            return Nothing(next(iter(dropped.values())))
+        writer = SnapshotWriter(
+            head.metadata,
+            reader,
+            context.storage(head).write,
+            context.policy.branch,
+            context.run_id,
+            context.clock(),
+        )
+        replacement = FileReplacement(
+            removed=frozenset(c.file.key for g in groups if g.group_id in kept for c in g.files),
+            added=tuple((g.spec_id, outputs[g.group_id]) for g in groups if g.group_id in kept & outputs.keys()),
+            data_sequence_number=plan.sequence_number,
+        )
+        return writer.replace_files(replacement, result.manifests, result.affected)
+
+    if groups:
+        try:
+            committed = commit_with_retries(
+                context.catalog,
+                context.load(),
+                prepare,
+                max_retries=context.policy.max_commit_retries,
+                discard=lambda paths: context.discard(loaded, paths),
+                sleep=context.sleep,
+            )
+        except CommitStateUnknown:
+            raise  # the outputs may be live: they stay
+        except MaintenanceError:
+            context.discard(loaded, [file.file_path for file in outputs.values()])
+            raise
+    context.discard(loaded, [file.file_path for group_id, file in outputs.items() if group_id in dropped])
+    return _outcome(plan, committed, kept, dropped, errors, outputs)
+
+
+def _claims(planned: TableMetadata, groups: Sequence[FileGroup]) -> list[GroupClaim]:
+    held = frozenset(leaf.field_id for leaf in leaf_columns(planned.current_schema))
+    return [
+        GroupClaim(g.group_id, g.spec_id, g.partition, {c.file.key: c.manifest_path for c in g.files}, held)
+        for g in groups
+    ]
+
+
+def _outcome(
+    plan: CompactionPlan,
+    committed: Committed | Nothing,
+    kept: frozenset[int],
+    dropped: dict[int, str],
+    errors: Sequence[str],
+    outputs: dict[int, DataFile],
+) -> OperationOutcome:
+    landed = [group for group in plan.groups if group.group_id in kept]
+    written = [outputs[group.group_id] for group in landed if group.group_id in outputs]
+    merged = sum(len(group.files) for group in landed)
+    metrics = {
+        **_counters(plan),
+        "compact.files_merged": merged,
+        "compact.files_written": len(written),
+        "compact.bins": len(landed),
+        "compact.bytes_read": sum(group.total_bytes for group in landed),
+        "compact.bytes_written": sum(file.file_size_in_bytes for file in written),
+        "compact.rows_rewritten": sum(group.record_count for group in landed),
+        "compact.bins_dropped": len(dropped),
+        "compact.bins_failed": len(errors),
+    }
+    summary = f"compacted {merged} files into {len(written)} (across {len(landed)} bins)"
+    problems = [f"{len(errors)} bin(s) failed: {errors[0]}"] if errors else []
+    if isinstance(committed, Nothing) and not errors:
+        problems.append(f"every bin was overtaken by other commits: {committed.reason}")
+    return OperationOutcome(
+        operation=_OPERATION,
+        status=Status.FAILED if problems else Status.SUCCEEDED,
+        reason="; ".join(problems) or None,
+        summary=summary if committed and not isinstance(committed, Nothing) else "; ".join(problems),
+        snapshot_ids=() if isinstance(committed, Nothing) else (committed.prepared.snapshot_id or 0,),
+        metrics=metrics,
+        files_planned=plan.input_files,
+    )
+
+
+def _sizes(plan: CompactionPlan, files_written: int) -> str:
+    return f"{len(plan.input_files)} files into {files_written} (across {len(plan.groups)} bins)"
+
+
+def _counters(plan: CompactionPlan) -> dict[str, int]:
+    return {"compact.files_considered": plan.files_considered, "compact.files_unsupported": plan.files_unsupported}

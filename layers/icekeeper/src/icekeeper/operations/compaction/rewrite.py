@@ -1,0 +1,59 @@
+"""The one pure work unit of compaction: a task in, a written file or an error out; run here or by Spark."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from icekeeper.errors import MaintenanceError
+from icekeeper.model import DataFile
+from icekeeper.operations.compaction.read import read_rows
+from icekeeper.operations.compaction.task import RewriteResult, RewriteTask
+from icekeeper.operations.compaction.write import write_data_file
+from icekeeper.storage import Storage
+
+__all__ = ["rewrite_group"]
+
+
+def rewrite_group(task: RewriteTask) -> RewriteResult:
+    """Merge the inputs of one task into one file; never raises for what concerns only this group.
+
+    Rows in and rows out are compared before anything is reported as written (proof before commit).
+    """
+    started = time.perf_counter()
+    rows_read = 0
+    storage = Storage(task.io_properties)
+    table_schema = json.loads(task.schema_json)
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal rows_read
+        for batch in read_rows(task, table_schema, storage):
+            rows_read += batch.num_rows
+            yield batch
+
+    def result(written: DataFile | None, error: str | None = None) -> RewriteResult:
+        return RewriteResult(
+            group_id=task.group_id,
+            written=written,
+            rows_read=rows_read,
+            seconds=time.perf_counter() - started,
+            error=error,
+        )
+
+    try:
+        written = write_data_file(counted(), task, table_schema, storage)
+    except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
+        storage.delete([task.output_path])  # half a file that no commit will ever name
+        return result(None, f"{type(error).__name__}: {error}")
+    rows_written = 0 if written is None else written.record_count
+    promised = sum(source.record_count for source in task.inputs)
+    if not rows_read == rows_written == promised:
+        return result(
+            None,
+            f"rows do not add up: {promised} promised, {rows_read} read, {rows_written} written to "
+            f"{task.output_path}, which is kept for inspection",
+        )
+    return result(written)

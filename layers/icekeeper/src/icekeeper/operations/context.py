@@ -1,0 +1,108 @@
+"""What every operation is handed: the seams and the settings of one pass over one table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.clock import Clock
+from icekeeper.errors import TableUnsupported
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import TableName
+from icekeeper.policy import Policy, ResolvedPolicy
+from icekeeper.state.store import Pin
+from icekeeper.storage import Storage
+
+__all__ = ["Engine", "OperationContext", "Progress", "require_writable", "silent", "stopwatch"]
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+Progress = Callable[[str, int, int], None]
+"""``(what, done, total)``, called as work goes on."""
+
+WRITABLE_FORMAT_VERSIONS = (1, 2)
+
+
+class Engine(Protocol):
+    """Runs a pure, picklable work unit over tasks, here or elsewhere."""
+
+    @property
+    def name(self) -> str: ...
+
+    def map(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
+    ) -> list[Result]:
+        """Results in the order of ``tasks``; ``on_done`` is told how many are finished.
+
+        Raises:
+            StorageError: the engine itself broke; which tasks ran is not known.
+        """
+        ...
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Progress for nobody."""
+
+
+@dataclass(slots=True)
+class OperationContext:
+    """One pass over one table; operations load the table themselves, so that each sees the newest head."""
+
+    catalog: Catalog
+    table: TableName
+    resolved: ResolvedPolicy
+    clock: Clock
+    run_id: str
+    engine: Engine
+    dry_run: bool = False
+    pins: Callable[[], Sequence[Pin]] = tuple
+    """Asked anew before every commit that could pull the ground from under a reader."""
+    progress: Progress = silent
+    sleep: Callable[[float], None] = time.sleep
+    _storages: dict[tuple[tuple[str, str], ...], Storage] = field(default_factory=dict)
+
+    @property
+    def policy(self) -> Policy:
+        return self.resolved.policy
+
+    def load(self) -> LoadedTable:
+        """The newest state of the table."""
+        return self.catalog.load(self.table)
+
+    def storage(self, loaded: LoadedTable) -> Storage:
+        """The table's files; one client per set of credentials."""
+        key = tuple(sorted(loaded.io_properties.items()))
+        if key not in self._storages:
+            self._storages[key] = Storage(loaded.io_properties)
+        return self._storages[key]
+
+    def reader(self, loaded: LoadedTable) -> TableReader:
+        return TableReader(loaded.metadata, self.storage(loaded).read)
+
+    def discard(self, loaded: LoadedTable, paths: Iterable[str]) -> None:
+        """Remove files that certainly no commit names; what cannot be removed is left to the orphan pass."""
+        if self.dry_run:
+            return
+        self.storage(loaded).delete(paths)
+
+
+def require_writable(metadata: TableMetadata) -> None:
+    """Raises TableUnsupported for tables whose format this version must not write (ICEBERG-RULES 19)."""
+    if metadata.format_version not in WRITABLE_FORMAT_VERSIONS:
+        raise TableUnsupported(
+            f"format version {metadata.format_version} is not maintained by this version of Icekeeper; "
+            "the table was left alone"
+        )
+
+
+@contextmanager
+def stopwatch() -> Iterator[Callable[[], int]]:
+    """Whole milliseconds since entering."""
+    started = time.perf_counter()
+    yield lambda: int((time.perf_counter() - started) * 1000)

@@ -1,0 +1,89 @@
+"""What stands between a list of files and their deletion (DESIGN 6.4).
+
+Just before each batch the catalog's pointer is read again: a file that some new snapshot came to reference between
+planning and now is spared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.errors import OperationRefused
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.reachability import metadata_files, snapshot_files, statistics_files
+from icekeeper.operations.context import OperationContext
+from icekeeper.storage_paths import is_under, normalise
+
+__all__ = ["DeletedFiles", "delete_unreferenced", "owned_locations"]
+
+# S3's limit for one DeleteObjects request; also how much is deleted between two looks at the pointer.
+_BATCH = 1000
+
+
+@dataclass(slots=True)
+class DeletedFiles:
+    """Paths really deleted, and those that could not be, with the reason."""
+
+    deleted: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    spared: list[str] = field(default_factory=list)
+
+
+def owned_locations(metadata: TableMetadata) -> tuple[str, ...]:
+    """Where this table's files live; nothing outside is ever deleted.  Nested locations are listed once."""
+    locations: list[str] = []
+    for location in sorted({metadata.location, metadata.data_location, metadata.metadata_directory}, key=len):
+        if not any(is_under(location, other) for other in locations):
+            locations.append(location)
+    return tuple(locations)
+
+
+def delete_unreferenced(context: OperationContext, known: LoadedTable, paths: Sequence[str], what: str) -> DeletedFiles:
+    """Delete files that nothing references as of ``known``, batch by batch, each after another look.
+
+    Raises:
+        OperationRefused: the table was replaced by another meanwhile.
+        MetadataUnreadable: new references cannot be read; what was not yet deleted stays.
+    """
+    result = DeletedFiles()
+    guard = _Guard(context, known)
+    storage = context.storage(known)
+    for start in range(0, len(paths), _BATCH):
+        batch = paths[start : start + _BATCH]
+        referenced = guard.referenced_since()
+        wanted = [path for path in batch if normalise(path) not in referenced]
+        result.spared.extend(path for path in batch if normalise(path) in referenced)
+        report = storage.delete(wanted)
+        result.deleted.extend(report.deleted)
+        result.failed.update(report.failed)
+        context.progress(what, min(start + _BATCH, len(paths)), len(paths))
+    return result
+
+
+class _Guard:
+    """Follows the pointer and collects every reference that came after the known state."""
+
+    def __init__(self, context: OperationContext, known: LoadedTable) -> None:
+        self._context = context
+        self._seen = known
+        self._snapshots = set(known.metadata.snapshots)
+        self._referenced: set[str] = set()
+
+    def referenced_since(self) -> set[str]:
+        """Normalised paths."""
+        now = self._context.load()
+        if now.metadata.uuid != self._seen.metadata.uuid:
+            raise OperationRefused(f"table {now.name} was replaced by another one; nothing more was deleted")
+        if now.metadata_location != self._seen.metadata_location:
+            self._referenced.update(normalise(path) for path in self._new_references(now))
+            self._snapshots.update(now.metadata.snapshots)
+            self._seen = now
+        return self._referenced
+
+    def _new_references(self, now: LoadedTable) -> Iterator[str]:
+        yield from metadata_files(now.metadata, now.metadata_location)
+        yield from statistics_files(now.metadata)
+        new = [s for i, s in now.metadata.snapshots.items() if i not in self._snapshots]
+        yield from snapshot_files(self._context.reader(now), new)

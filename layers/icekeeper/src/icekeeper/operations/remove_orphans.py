@@ -1,0 +1,99 @@
+"""The ``remove_orphans`` operation: list, then load references, then delete what is old and nobody's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from icekeeper.errors import MetadataUnreadable, StorageError
+from icekeeper.metadata.document import TableMetadata, parse_document
+from icekeeper.metadata.reachability import reachable_files
+from icekeeper.operations.context import OperationContext, require_writable, stopwatch
+from icekeeper.operations.deletion import delete_unreferenced, owned_locations
+from icekeeper.operations.expire_snapshots import GC_DISABLED
+from icekeeper.operations.orphans import is_metadata_file, plan_orphans, refuse_foreign_tables
+from icekeeper.policy import Operation, gc_enabled
+from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
+from icekeeper.storage import ListedObject, Storage
+from icekeeper.storage_paths import normalise
+
+__all__ = ["remove_orphans"]
+
+_OPERATION = Operation.REMOVE_ORPHANS
+_PARALLEL_READS = 16
+
+
+def remove_orphans(context: OperationContext) -> OperationOutcome:
+    """Delete unreferenced files past the grace period; summary and metric keys are those of seed 000.
+
+    Raises:
+        OperationRefused: a guard saw danger; nothing was deleted.
+        MetadataUnreadable: a reference cannot be read; nothing was deleted.
+        StorageError: the store failed.
+    """
+    with stopwatch() as elapsed_ms:
+        before = context.load()
+        require_writable(before.metadata)
+        if not gc_enabled(before.metadata):
+            return skipped(_OPERATION, GC_DISABLED)
+        storage = context.storage(before)
+        allowed = storage.capabilities(before.metadata.location)
+        if not (allowed.can_list and allowed.can_delete):
+            verb = "listed" if not allowed.can_list else "deleted"
+            return skipped(
+                _OPERATION, f"objects cannot be {verb} in this storage; it removes unreferenced files itself"
+            )
+        owned = owned_locations(before.metadata)
+        started_ms = context.clock()
+        listed = list(_listing(storage, owned))
+        after = context.load()  # after the listing, so that whatever was committed meanwhile is referenced
+        referenced = reachable_files(context.reader(after), after.metadata_location)
+        referenced.update(pin.metadata_location for pin in context.pins() if pin.metadata_location is not None)
+        keys = {normalise(path) for path in referenced}
+        unreferenced = [found for found in listed if normalise(found.path) not in keys]
+        unknown = [found.path for found in unreferenced if is_metadata_file(found.path)]
+        with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="metadata-read") as pool:
+            documents = pool.map(lambda path: _document(storage, path), unknown)
+            refuse_foreign_tables(after.metadata, zip(unknown, documents, strict=True))
+        plan = plan_orphans(
+            after.metadata,
+            unreferenced,
+            referenced,
+            owned=owned,
+            older_than_ms=started_ms - context.policy.orphan_older_than_ms,
+            protected_prefixes=context.policy.orphan_protected_prefixes,
+        )
+        metrics = {
+            "remove_orphans.files_listed": len(listed),
+            "remove_orphans.files_too_young": plan.too_young,
+            "remove_orphans.files_protected": plan.protected,
+            "remove_orphans.orphan_bytes": sum(found.size for found in plan.orphans),
+        }
+        if context.dry_run:
+            summary = f"would remove {len(plan.orphans)} orphan file(s)"
+            return succeeded(_OPERATION, summary, metrics=metrics, files_planned=plan.paths)
+        result = delete_unreferenced(context, after, plan.paths, "remove_orphans: files")
+        return succeeded(
+            _OPERATION,
+            f"removed {len(result.deleted)} orphan file(s)",
+            metrics={
+                "remove_orphans.orphans_removed": len(result.deleted),
+                "remove_orphans.files_failed": len(result.failed),
+                **metrics,
+                "remove_orphans.duration_ms": elapsed_ms(),
+            },
+            files_planned=plan.paths,
+            files_deleted=result.deleted,
+        )
+
+
+def _listing(storage: Storage, locations: tuple[str, ...]) -> Iterator[ListedObject]:
+    for location in locations:
+        yield from storage.list(location)
+
+
+def _document(storage: Storage, path: str) -> TableMetadata:
+    try:
+        return parse_document(storage.read(path), path)
+    except StorageError as error:
+        raise MetadataUnreadable(f"whose metadata file {path} is cannot be told: {error}") from error

@@ -1,0 +1,29 @@
+"""Settings: every key, where its value came from, and what contradicts what."""
+
+from __future__ import annotations
+
+from icekeeper.policy.availability import ALL_OPERATIONS, NOT_YET_AVAILABLE
+from icekeeper.policy.choices import OPT_IN_OPERATIONS, Operation, OutputSpec, Ownership, Proof, Strategy
+from icekeeper.policy.keys import DEPLOYMENT_KEYS, MEGABYTE, POLICY_KEYS, Policy
+from icekeeper.policy.layers import Layer, gc_enabled, layers_for
+from icekeeper.policy.resolve import ResolvedPolicy, resolve
+
+__all__ = [
+    "ALL_OPERATIONS",
+    "DEPLOYMENT_KEYS",
+    "MEGABYTE",
+    "NOT_YET_AVAILABLE",
+    "OPT_IN_OPERATIONS",
+    "POLICY_KEYS",
+    "Layer",
+    "Operation",
+    "OutputSpec",
+    "Ownership",
+    "Policy",
+    "Proof",
+    "ResolvedPolicy",
+    "Strategy",
+    "gc_enabled",
+    "layers_for",
+    "resolve",
+]

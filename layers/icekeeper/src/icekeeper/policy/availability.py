@@ -1,0 +1,54 @@
+"""What policy keys already promise but this version does not do yet: asking for it is an error, never ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from icekeeper.policy.choices import OPT_IN_OPERATIONS, Operation, OutputSpec, Ownership, Proof, Strategy
+
+__all__ = ["ALL_OPERATIONS", "ANY_OTHER", "NOT_YET_AVAILABLE", "unavailable"]
+
+ANY_OTHER: frozenset[object] = frozenset({"any value but the default"})
+"""Refuses every value but the default."""
+
+NOT_YET_AVAILABLE: Mapping[str, frozenset[object]] = {
+    "operations": frozenset(
+        {Operation.EXPIRE_PARTITIONS, Operation.REWRITE_POSITION_DELETES, Operation.COMPUTE_STATISTICS}
+    ),
+    "delete_compaction_min_deletes": ANY_OTHER,
+    "max_write_amplification": ANY_OTHER,
+    "strategy": frozenset({Strategy.SORT, Strategy.ZORDER}),
+    "sort_order": ANY_OTHER,
+    "zorder_columns": ANY_OTHER,
+    "where": ANY_OTHER,
+    "branch": ANY_OTHER,
+    "output_spec": frozenset({OutputSpec.KEEP}),
+    "partial_progress": ANY_OTHER,
+    "proof": frozenset({Proof.FULL}),
+    "orphan_min_sightings": ANY_OTHER,
+    "ownership": frozenset({Ownership.ICEKEEPER}),
+    "detection_interval_s": ANY_OTHER,
+    "max_concurrent_jobs": ANY_OTHER,
+    "max_concurrent_jobs_per_worker": ANY_OTHER,
+    "job_timeout_s": ANY_OTHER,
+    "job_retry_limit": ANY_OTHER,
+}
+"""Key → the values of it that are refused.  Remove an entry when its feature arrives."""
+
+ALL_OPERATIONS: tuple[Operation, ...] = tuple(
+    operation
+    for operation in Operation
+    if operation not in OPT_IN_OPERATIONS and operation not in NOT_YET_AVAILABLE.get("operations", ())
+)
+"""What ``operations=all`` means: in canonical order, without the opt-ins."""
+
+
+def unavailable(key: str, value: object, default: object) -> object | None:
+    """The part of a value that this version cannot do, ``None`` when it can do all of it."""
+    if key not in NOT_YET_AVAILABLE or value == default:
+        return None
+    refused = NOT_YET_AVAILABLE[key]
+    if refused is ANY_OTHER:
+        return value
+    parts = value if isinstance(value, tuple) else (value,)
+    return next((part for part in parts if part in refused), None)

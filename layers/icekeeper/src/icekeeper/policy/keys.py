@@ -1,0 +1,141 @@
+"""Every policy key with its type, bounds, default and meaning.
+
+Names and defaults come from the SeaweedFS worker and from Modak's policy; those without a source there are
+Icekeeper's own.  A policy is made by :func:`icekeeper.policy.resolve`, which also checks keys against each other.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from icekeeper.clock import HOUR_MS
+from icekeeper.policy.availability import ALL_OPERATIONS
+from icekeeper.policy.choices import OutputSpec, Ownership, Proof, Strategy
+from icekeeper.policy.values import (
+    Amount,
+    OperationNames,
+    OptionalCount,
+    OptionalText,
+    PositiveAmount,
+    Ratio,
+    Switch,
+    TextList,
+)
+
+__all__ = ["DEPLOYMENT_KEYS", "MEGABYTE", "POLICY_KEYS", "Policy"]
+
+MEGABYTE = 1024 * 1024
+
+_DEPLOYMENT: dict[str, Any] = {"deployment": True}
+"""Marks keys that steer detection and scheduling, so that no single table can set them."""
+
+
+def _key(default: Any, doc: str, **bounds: Any) -> Any:
+    return Field(default=default, description=doc, **bounds)
+
+
+class Policy(BaseModel):
+    """The settings that hold for one table; immutable.  Hours and megabytes are exact, helpers give ms and bytes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    maintenance_enabled: Switch = _key(True, "master switch; false skips every operation, forced passes too")
+    operations: OperationNames = _key(
+        ALL_OPERATIONS,
+        "all, or a comma-separated list; always run in canonical order",
+    )
+
+    # -- rewriting data files
+    target_file_size_mb: PositiveAmount = _key(Fraction(256), "size that rewritten data files aim at, in MB (2^20)")
+    min_file_size_ratio: Ratio = _key(Fraction(3, 4), "files below this share of the target are candidates, 0 to 1")
+    max_file_group_size_mb: PositiveAmount = _key(Fraction(102400), "most input bytes of one file group, in MB")
+    min_input_files: int = _key(5, "candidates that a partition must hold before they are merged", ge=2)
+    rewrite_all: Switch = _key(False, "every data file is a candidate, whatever its size")
+    max_files_to_rewrite: OptionalCount = _key(None, "most data files rewritten by one pass; none: no limit")
+    max_bytes_to_rewrite: OptionalCount = _key(None, "most bytes rewritten by one pass; none: no limit")
+    min_data_age_hours: Amount = _key(Fraction(0), "data added less than this many hours ago is left alone")
+    apply_deletes: Switch = _key(True, "merging applies delete files; false skips tables that have any")
+    delete_compaction_min_deletes: int = _key(1, "delete files that make a data file a candidate", ge=1)
+    # RocksDB's size ratio between levels is 10, and with it the amplification one level costs.
+    max_write_amplification: PositiveAmount = _key(Fraction(10), "most bytes rewritten per byte of new data")
+    strategy: Strategy = _key(Strategy.AUTO, "auto, binpack, sort or zorder")
+    sort_order: OptionalText = _key(None, "order of the sort strategy; none: the table's own")
+    zorder_columns: TextList = _key((), "comma-separated columns of the zorder strategy")
+    where: OptionalText = _key(None, "only files that may hold matching rows are rewritten")
+    branch: str = _key("main", "branch that is maintained", min_length=1)
+    output_spec: OutputSpec = _key(OutputSpec.CURRENT, "partition spec of outputs: current, or keep that of inputs")
+    partial_progress: int = _key(0, "file groups per commit; 0: one commit for all", ge=0)
+    proof: Proof = _key(Proof.COUNTS, "how a rewrite proves that rows were kept: counts or full")
+
+    # -- snapshots, orphans, manifests
+    snapshot_retention_hours: Amount = _key(Fraction(168), "snapshots younger than this many hours are kept")
+    max_snapshots_to_keep: int = _key(5, "this many newest snapshots are kept whatever their age", ge=1)
+    snapshot_retain_max: OptionalCount = _key(None, "snapshots beyond this many expire whatever their age")
+    snapshot_expire_limit: OptionalCount = _key(None, "most snapshots expired by one pass; none: no limit")
+    orphan_older_than_hours: Amount = _key(Fraction(72), "only orphans older than this many hours are removed")
+    orphan_protected_prefixes: TextList = _key((), "comma-separated locations whose files are never orphans")
+    orphan_min_sightings: int = _key(1, "passes that must see an orphan before it is removed", ge=1)
+    # One manifest rewritten into one is work that never ends.
+    min_manifests_to_rewrite: int = _key(5, "data manifests that trigger their rewrite", ge=2)
+    max_commit_retries: int = _key(5, "further attempts after a lost swap", ge=0)
+
+    # -- switches
+    rewrite_enabled: Switch = _key(True, "merging of small data files")
+    delete_compaction_enabled: Switch = _key(True, "rewriting of data files that carry deletes")
+    manifest_rewrite_enabled: Switch = _key(True, "rewriting of manifests")
+    snapshot_expiry_enabled: Switch = _key(True, "expiry of snapshots")
+    orphan_sweep_enabled: Switch = _key(True, "removal of orphans")
+    ownership: Ownership = _key(
+        Ownership.AUTO, "auto: what the bucket maintains itself is skipped; icekeeper: take over"
+    )
+
+    # -- detection and scheduling
+    bucket_filter: TextList = _key((), "wildcard patterns (* and ?) of table buckets", json_schema_extra=_DEPLOYMENT)
+    namespace_filter: TextList = _key((), "wildcard patterns of namespaces", json_schema_extra=_DEPLOYMENT)
+    table_filter: TextList = _key((), "wildcard patterns of table names", json_schema_extra=_DEPLOYMENT)
+    max_jobs_per_detection: int = _key(100, "most tables one scan proposes", ge=1, json_schema_extra=_DEPLOYMENT)
+    detection_timeout_s: int = _key(300, "seconds that one scan may take", ge=1, json_schema_extra=_DEPLOYMENT)
+    detection_interval_s: int = _key(3600, "seconds between scans", ge=1, json_schema_extra=_DEPLOYMENT)
+    max_concurrent_jobs: int = _key(4, "jobs that run at once", ge=1, json_schema_extra=_DEPLOYMENT)
+    max_concurrent_jobs_per_worker: int = _key(2, "jobs one worker runs at once", ge=1, json_schema_extra=_DEPLOYMENT)
+    job_timeout_s: int = _key(3600, "seconds that one job may take", ge=1, json_schema_extra=_DEPLOYMENT)
+    job_retry_limit: int = _key(1, "retries of a failed job", ge=0, json_schema_extra=_DEPLOYMENT)
+
+    @property
+    def target_file_size_bytes(self) -> int:
+        """Never below 1, so that splitting at the target always makes progress."""
+        return max(1, int(self.target_file_size_mb * MEGABYTE))
+
+    @property
+    def min_file_size_bytes(self) -> int:
+        """A file with fewer bytes than this is small; rounded up, as a size is below x when below ceil(x)."""
+        return math.ceil(self.min_file_size_ratio * self.target_file_size_bytes)
+
+    @property
+    def max_file_group_size_bytes(self) -> int:
+        return max(1, int(self.max_file_group_size_mb * MEGABYTE))
+
+    @property
+    def snapshot_retention_ms(self) -> int:
+        """Milliseconds; fractions round up, to the side that keeps more."""
+        return math.ceil(self.snapshot_retention_hours * HOUR_MS)
+
+    @property
+    def orphan_older_than_ms(self) -> int:
+        """Milliseconds; fractions round up, to the side that keeps more."""
+        return math.ceil(self.orphan_older_than_hours * HOUR_MS)
+
+    @property
+    def min_data_age_ms(self) -> int:
+        return math.ceil(self.min_data_age_hours * HOUR_MS)
+
+
+POLICY_KEYS: tuple[str, ...] = tuple(Policy.model_fields)
+DEPLOYMENT_KEYS = frozenset(
+    name for name, field in Policy.model_fields.items() if field.json_schema_extra == _DEPLOYMENT
+)
+"""Keys that only the deployment and the call may set, never a table."""

@@ -1,0 +1,138 @@
+"""Where settings come from, in the order in which later ones win.
+
+``default`` → deployment environment → policy file → S3 Tables maintenance configuration → Iceberg's own table
+properties → table properties ``icekeeper.<key>`` → ``--set``; and above all of them the deployment's bounds.  The
+policy file and the S3 Tables configuration have no reader yet; a :class:`Layer` from either fits between the
+deployment and the table.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+from icekeeper.clock import HOUR_MS
+from icekeeper.errors import PolicyError
+from icekeeper.policy.keys import DEPLOYMENT_KEYS, MEGABYTE, POLICY_KEYS
+
+__all__ = ["BOUND_KEYS", "OVERRIDE_SOURCE", "Layer", "gc_enabled", "layers_for"]
+
+OVERRIDE_SOURCE = "--set"
+TABLE_PREFIX = "icekeeper."
+ENVIRONMENT_PREFIX = "ICEKEEPER_"
+BOUND_PREFIX = "ICEKEEPER_BOUND_"
+BOUND_KEYS = frozenset(
+    {"maintenance_enabled", "snapshot_retention_hours", "max_snapshots_to_keep", "orphan_older_than_hours"}
+)
+"""Keys that a deployment may bound: numbers from below, the switch only to false."""
+# Variables that are no setting (ICEKEEPER_STATE, …) share the prefix; above this likeness it is a misspelt key.
+_MISSPELT = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Settings of one source; values are text, or already typed.  A bound only tightens what other layers say."""
+
+    source: str
+    values: Mapping[str, object]
+    is_bound: bool = False
+
+
+class HasProperties(Protocol):
+    """Table metadata, as far as this module needs it."""
+
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+
+
+def gc_enabled(metadata: HasProperties) -> bool:
+    """False forbids every operation that deletes files (Iceberg's ``gc.enabled``, default true).
+
+    Java takes only ``true`` for true, and so does this: a malformed value deletes nothing.
+    """
+    return metadata.properties.get("gc.enabled", "true").strip().lower() == "true"
+
+
+def layers_for(
+    table_properties: Mapping[str, str], environment: Mapping[str, str], overrides: Mapping[str, str]
+) -> list[Layer]:
+    """The layers of one table, lowest first, each named so that a person can find it.
+
+    ``overrides`` are this call's ``--set`` values.
+
+    Raises:
+        PolicyError: a variable or property that looks like a setting has no such key, or one of Iceberg's own
+            properties is malformed.
+    """
+    return [
+        *_environment_layers(environment),
+        *_iceberg_layers(table_properties),
+        *_table_layers(table_properties),
+        *([Layer(OVERRIDE_SOURCE, dict(overrides))] if overrides else []),
+        *_bound_layers(environment),
+    ]
+
+
+def _environment_layers(environment: Mapping[str, str]) -> Sequence[Layer]:
+    layers = []
+    for variable in sorted(environment):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable.startswith(BOUND_PREFIX):
+            continue
+        key = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if key in POLICY_KEYS:
+            layers.append(Layer(f"deployment {variable}", {key: environment[variable]}))
+        elif nearest := difflib.get_close_matches(key, POLICY_KEYS, n=1, cutoff=_MISSPELT):
+            meant = f"{ENVIRONMENT_PREFIX}{nearest[0].upper()}"
+            raise PolicyError(f"environment variable {variable} is no setting (did you mean {meant}?)")
+    return layers
+
+
+def _bound_layers(environment: Mapping[str, str]) -> Sequence[Layer]:
+    layers = []
+    for variable in sorted(environment):
+        if not variable.startswith(BOUND_PREFIX):
+            continue
+        key = variable.removeprefix(BOUND_PREFIX).lower()
+        if key not in BOUND_KEYS:
+            allowed = ", ".join(f"{BOUND_PREFIX}{known.upper()}" for known in sorted(BOUND_KEYS))
+            raise PolicyError(f"environment variable {variable} is no bound; allowed are {allowed}")
+        layers.append(Layer(f"bound {variable}", {key: environment[variable]}, is_bound=True))
+    return layers
+
+
+def _table_layers(properties: Mapping[str, str]) -> Sequence[Layer]:
+    layers = []
+    for name in sorted(properties):
+        if not name.startswith(TABLE_PREFIX):
+            continue
+        key = name.removeprefix(TABLE_PREFIX)
+        if key in DEPLOYMENT_KEYS:
+            raise PolicyError(f"table property {name} cannot be set on a table: {key} is a setting of the deployment")
+        layers.append(Layer(f"table property {name}", {key: properties[name]}))
+    return layers
+
+
+def _iceberg_layers(properties: Mapping[str, str]) -> Sequence[Layer]:
+    layers = []
+    for name, (key, minimum, convert) in _ICEBERG_PROPERTIES.items():
+        if name not in properties:
+            continue
+        text = properties[name].strip()
+        # Java parses these as decimal longs.
+        if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) >= minimum):
+            raise PolicyError(
+                f"table property {name} is '{properties[name]}'; it must be a whole number of at least {minimum}"
+            )
+        layers.append(Layer(f"table property {name}", {key: convert(int(text))}))
+    return layers
+
+
+_ICEBERG_PROPERTIES: Mapping[str, tuple[str, int, Callable[[int], object]]] = {
+    "write.target-file-size-bytes": ("target_file_size_mb", 1, lambda size: Fraction(size, MEGABYTE)),
+    "history.expire.max-snapshot-age-ms": ("snapshot_retention_hours", 0, lambda age: Fraction(age, HOUR_MS)),
+    "history.expire.min-snapshots-to-keep": ("max_snapshots_to_keep", 1, int),
+}
+"""Iceberg's own property → our key, its smallest legal value, and the conversion of its unit."""

@@ -1,0 +1,182 @@
+"""Layers of settings become one checked policy that knows where each value came from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from pydantic import ValidationError
+
+from icekeeper.errors import PolicyError
+from icekeeper.policy.availability import unavailable
+from icekeeper.policy.choices import Operation, Strategy
+from icekeeper.policy.keys import POLICY_KEYS, Policy
+from icekeeper.policy.layers import Layer
+from icekeeper.policy.values import did_you_mean, text_of
+
+__all__ = ["DEFAULT_SOURCE", "MIN_ORPHAN_GRACE_HOURS", "ResolvedPolicy", "resolve"]
+
+DEFAULT_SOURCE = "default"
+# Iceberg's own remove_orphan_files refuses less: younger files may belong to a commit that is under way.
+MIN_ORPHAN_GRACE_HOURS = 24
+# The switches of Modak's policy, by the operation that each turns off.
+_SWITCHES: Mapping[Operation, str] = {
+    Operation.COMPACT: "rewrite_enabled",
+    Operation.REWRITE_POSITION_DELETES: "delete_compaction_enabled",
+    Operation.EXPIRE_SNAPSHOTS: "snapshot_expiry_enabled",
+    Operation.REMOVE_ORPHANS: "orphan_sweep_enabled",
+    Operation.REWRITE_MANIFESTS: "manifest_rewrite_enabled",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedPolicy:
+    """A policy and, for every key, the name of the source its value came from."""
+
+    policy: Policy
+    sources: Mapping[str, str]
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """``(key, value, source, meaning)`` of every key, for people."""
+        return [
+            (key, text_of(getattr(self.policy, key)), self.sources[key], field.description or "")
+            for key, field in Policy.model_fields.items()
+        ]
+
+    def fingerprint(self) -> str:
+        """A digest of all values, equal exactly when they are; independent of where they came from."""
+        lines = "\n".join(f"{key}={_exact_text(getattr(self.policy, key))}" for key in sorted(POLICY_KEYS))
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+    def why_disabled(self) -> str | None:
+        """The reason every operation is skipped, ``None`` when maintenance is enabled."""
+        if self.policy.maintenance_enabled:
+            return None
+        return f"maintenance is disabled ({self.sources['maintenance_enabled']})"
+
+    def why_switched_off(self, operation: Operation) -> str | None:
+        """The reason one operation is skipped, ``None`` when its switch is on or it has none."""
+        key = _SWITCHES.get(operation)
+        if key is None or getattr(self.policy, key):
+            return None
+        return f"{key} is false ({self.sources[key]})"
+
+    def runs(self, operation: Operation) -> bool:
+        """Whether a pass under this policy attempts the operation at all."""
+        return (
+            self.policy.maintenance_enabled
+            and operation in self.policy.operations
+            and self.why_switched_off(operation) is None
+        )
+
+
+def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
+    """Apply layers on top of the defaults, later ones winning, then the bounds among them.
+
+    ``unsafe`` allows an orphan grace period below 24 hours.
+
+    Raises:
+        PolicyError: an unknown key, a malformed or contradictory value, one that this version cannot honour; the
+            message names key, value, source and what is allowed.
+    """
+    values: dict[str, object] = {}
+    sources = dict.fromkeys(POLICY_KEYS, DEFAULT_SOURCE)
+    for layer in layers:
+        _check_keys(layer)
+        if not layer.is_bound:
+            # Each layer is checked by itself: a mistake is reported even where a later layer hides it.
+            _parse(layer.values, dict.fromkeys(layer.values, layer.source))
+            values.update(layer.values)
+            sources.update(dict.fromkeys(layer.values, layer.source))
+    policy = _parse(values, sources)
+    for layer in layers:
+        if layer.is_bound:
+            policy = _tighten(policy, layer, sources)
+    _check_grace(policy, sources, unsafe=unsafe)
+    _check_contradictions(policy, sources)
+    _check_available(policy, sources)
+    return ResolvedPolicy(policy, sources)
+
+
+def _check_keys(layer: Layer) -> None:
+    for key in layer.values:
+        if key not in POLICY_KEYS:
+            raise PolicyError(
+                f"unknown policy key '{key}' (from {layer.source}){did_you_mean(key, POLICY_KEYS)}; "
+                f"keys are {', '.join(POLICY_KEYS)}"
+            )
+
+
+def _parse(values: Mapping[str, object], sources: Mapping[str, str]) -> Policy:
+    try:
+        return Policy.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = str(first["loc"][0])
+        raise PolicyError(
+            f"policy key {key} cannot be '{text_of(values[key])}' (from {sources[key]}): {_allowed(first)}"
+        ) from None
+
+
+def _allowed(error: Any) -> str:
+    text = str(error["msg"]).removeprefix("Value error, ")
+    return text[:1].lower() + text[1:]
+
+
+def _tighten(policy: Policy, bound: Layer, sources: dict[str, str]) -> Policy:
+    bounds = _parse(bound.values, dict.fromkeys(bound.values, bound.source))
+    changes: dict[str, object] = {}
+    for key in bound.values:
+        limit, value = getattr(bounds, key), getattr(policy, key)
+        if isinstance(limit, bool):
+            if limit:
+                raise PolicyError(f"policy key {key} cannot be bounded to 'true' (from {bound.source}); write false")
+            loosened = value
+        else:
+            loosened = value < limit
+        if loosened:
+            changes[key] = limit
+            sources[key] = bound.source
+    return policy.model_copy(update=changes)
+
+
+def _check_grace(policy: Policy, sources: Mapping[str, str], *, unsafe: bool) -> None:
+    key = "orphan_older_than_hours"
+    if policy.orphan_older_than_hours < MIN_ORPHAN_GRACE_HOURS and not unsafe:
+        raise PolicyError(
+            f"policy key {key} is {text_of(policy.orphan_older_than_hours)} (from {sources[key]}), below "
+            f"{MIN_ORPHAN_GRACE_HOURS}: files of commits that are under way could be deleted; --unsafe allows it"
+        )
+
+
+def _check_contradictions(policy: Policy, sources: Mapping[str, str]) -> None:
+    def contradiction(first: str, second: str, rule: str) -> PolicyError:
+        named = [f"{key} {text_of(getattr(policy, key))} (from {sources[key]})" for key in (first, second)]
+        return PolicyError(f"{named[0]} contradicts {named[1]}: {rule}")
+
+    retain_max, files_max = policy.snapshot_retain_max, policy.max_files_to_rewrite
+    if retain_max is not None and retain_max < policy.max_snapshots_to_keep:
+        raise contradiction("snapshot_retain_max", "max_snapshots_to_keep", "the most kept is below the least kept")
+    if policy.max_file_group_size_mb < policy.target_file_size_mb:
+        raise contradiction("max_file_group_size_mb", "target_file_size_mb", "a group could not fill one file")
+    if files_max is not None and files_max < policy.min_input_files and not policy.rewrite_all:
+        raise contradiction("max_files_to_rewrite", "min_input_files", "no group would ever be rewritten")
+    if policy.strategy is Strategy.ZORDER and not policy.zorder_columns:
+        raise contradiction("strategy", "zorder_columns", "z-order needs the columns that it interleaves")
+
+
+def _check_available(policy: Policy, sources: Mapping[str, str]) -> None:
+    for key, field in Policy.model_fields.items():
+        value = getattr(policy, key)
+        refused = unavailable(key, value, field.default)
+        if refused is not None:
+            raise PolicyError(
+                f"policy key {key} with '{text_of(refused)}' (from {sources[key]}) is not available in this version"
+            )
+
+
+def _exact_text(value: object) -> str:
+    return str(value) if isinstance(value, Fraction) else text_of(value)

@@ -1,0 +1,224 @@
+"""What a pass did, in one vocabulary for the command line, the journal, functions and jobs.
+
+Sentences and metric keys are those of the SeaweedFS worker's documentation; a metric key starts with its operation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from icekeeper.errors import StorageError
+from icekeeper.policy import Operation
+
+__all__ = [
+    "MAX_INLINE_PATHS",
+    "ListingWriter",
+    "OperationOutcome",
+    "PassOutcome",
+    "PassStatus",
+    "Status",
+    "failed",
+    "listing_in",
+    "refused",
+    "skipped",
+    "succeeded",
+]
+
+MAX_INLINE_PATHS = 10_000
+"""More distinct paths than this go to a file of their own."""
+
+Metrics: TypeAlias = Mapping[str, int | float]
+
+ListingWriter: TypeAlias = Callable[[str, Mapping[str, Sequence[str]]], str]
+"""``(name without suffix, {"planned": paths, "deleted": paths})`` → where the listing was written."""
+
+
+class Status(StrEnum):
+    """How an operation ended.
+
+    ``skipped`` is success: nothing to do, disabled, or not possible here.  ``refused`` is a guard that saw danger.
+    """
+
+    SUCCEEDED = "succeeded"
+    SKIPPED = "skipped"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+class PassStatus(StrEnum):
+    """How a pass ended."""
+
+    SUCCEEDED = "succeeded"
+    PARTIAL = "partial"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationOutcome:
+    """How one operation ended.
+
+    ``reason`` says why it was not carried out, ``None`` when it succeeded; ``summary`` is the sentence for people.
+    ``snapshot_ids`` are the snapshots it committed.  ``files_planned`` are its inputs to rewrite or files to delete,
+    ``files_deleted`` those really deleted.
+    """
+
+    operation: Operation
+    status: Status
+    reason: str | None = None
+    summary: str
+    snapshot_ids: tuple[int, ...] = ()
+    metrics: Metrics = field(default_factory=dict)
+    files_planned: tuple[str, ...] = ()
+    files_deleted: tuple[str, ...] = ()
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The last snapshot that the operation committed."""
+        return self.snapshot_ids[-1] if self.snapshot_ids else None
+
+    def to_json(self, run_id: str, listing: ListingWriter) -> dict[str, Any]:
+        """One element of ``operations`` in ``maintain --json``."""
+        return {
+            "operation": self.operation.value,
+            "status": self.status.value,
+            "reason": self.reason,
+            "summary": self.summary,
+            "snapshot_id": self.snapshot_id,
+            "snapshot_ids": list(self.snapshot_ids),
+            "metrics": dict(self.metrics),
+            "files": self._files_json(run_id, listing),
+        }
+
+    def _files_json(self, run_id: str, listing: ListingWriter) -> dict[str, Any]:
+        files = {"planned": list(self.files_planned), "deleted": list(self.files_deleted)}
+        if len({*self.files_planned, *self.files_deleted}) <= MAX_INLINE_PATHS:
+            return files
+        # No lists at all rather than shortened ones, which would read as "these and no others".
+        counts = {"planned_count": len(self.files_planned), "deleted_count": len(self.files_deleted)}
+        return {"listing": listing(f"{run_id}-{self.operation.value}", files), **counts}
+
+
+def succeeded(
+    operation: Operation,
+    summary: str,
+    *,
+    snapshot_ids: Sequence[int] = (),
+    metrics: Metrics | None = None,
+    files_planned: Sequence[str] = (),
+    files_deleted: Sequence[str] = (),
+) -> OperationOutcome:
+    """The operation did its work (in a dry run: would have done it)."""
+    return OperationOutcome(
+        operation=operation,
+        status=Status.SUCCEEDED,
+        summary=summary,
+        snapshot_ids=tuple(snapshot_ids),
+        metrics=dict(metrics or {}),
+        files_planned=tuple(files_planned),
+        files_deleted=tuple(files_deleted),
+    )
+
+
+def skipped(operation: Operation, reason: str, *, metrics: Metrics | None = None) -> OperationOutcome:
+    """There was nothing to do, or it is switched off or not possible here."""
+    return _not_carried_out(operation, Status.SKIPPED, reason, metrics)
+
+
+def refused(operation: Operation, reason: str, *, metrics: Metrics | None = None) -> OperationOutcome:
+    """A guard saw danger and stopped the operation."""
+    return _not_carried_out(operation, Status.REFUSED, reason, metrics)
+
+
+def failed(operation: Operation, reason: str, *, metrics: Metrics | None = None) -> OperationOutcome:
+    """The operation tried and could not."""
+    return _not_carried_out(operation, Status.FAILED, reason, metrics)
+
+
+def _not_carried_out(operation: Operation, status: Status, reason: str, metrics: Metrics | None) -> OperationOutcome:
+    return OperationOutcome(
+        operation=operation, status=status, reason=reason, summary=reason, metrics=dict(metrics or {})
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassOutcome:
+    """How one pass over one table ended; ``table`` is ``namespace.table``."""
+
+    table: str
+    catalog: str
+    run_id: str
+    dry_run: bool
+    operations: tuple[OperationOutcome, ...]
+
+    @property
+    def status(self) -> PassStatus:
+        """``failed`` when everything attempted failed, ``partial`` when anything failed or was refused."""
+        attempted = [outcome.status for outcome in self.operations if outcome.status is not Status.SKIPPED]
+        if attempted and all(status is Status.FAILED for status in attempted):
+            return PassStatus.FAILED
+        if any(status is not Status.SUCCEEDED for status in attempted):
+            return PassStatus.PARTIAL
+        return PassStatus.SUCCEEDED
+
+    @property
+    def summary(self) -> str:
+        """Every operation's sentence behind its name, joined by semicolons."""
+        return "; ".join(f"{outcome.operation.value}: {outcome.summary}" for outcome in self.operations)
+
+    @property
+    def metrics(self) -> dict[str, int | float]:
+        """The metrics of all operations in one flat mapping; their keys start with the operation's name."""
+        return {key: value for outcome in self.operations for key, value in outcome.metrics.items()}
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing was changed and nothing failed: another pass over the same snapshot would find the same.
+
+        A refusal counts as idle: it comes from what the table holds, and stays until that changes.
+        """
+        return all(_did_nothing(outcome) for outcome in self.operations)
+
+    def to_json(self, listing: ListingWriter) -> dict[str, Any]:
+        """The document of ``maintain --json``; ``listing`` stores path lists too long for it."""
+        return {
+            "table": self.table,
+            "catalog": self.catalog,
+            "run_id": self.run_id,
+            "dry_run": self.dry_run,
+            "status": self.status.value,
+            "operations": [outcome.to_json(self.run_id, listing) for outcome in self.operations],
+            "summary": self.summary,
+            "metrics": self.metrics,
+        }
+
+
+def _did_nothing(outcome: OperationOutcome) -> bool:
+    if outcome.status in (Status.SKIPPED, Status.REFUSED):
+        return True
+    # Only an orphan sweep succeeds without work: "removed 0 orphan file(s)".
+    is_sweep = outcome.operation is Operation.REMOVE_ORPHANS and outcome.status is Status.SUCCEEDED
+    return is_sweep and not (outcome.files_planned or outcome.files_deleted)
+
+
+def listing_in(directory: Path) -> ListingWriter:
+    """A writer of ``NAME.files.json`` in a folder, which it creates when first needed.
+
+    Raises (when called):
+        StorageError: the folder cannot be written.
+    """
+
+    def write(name: str, files: Mapping[str, Sequence[str]]) -> str:
+        path = directory / f"{name}.files.json"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(files, indent=1), encoding="utf-8")
+        except OSError as error:
+            raise StorageError(f"the list of files cannot be written to {path}: {error.strerror}") from error
+        return str(path)
+
+    return write

@@ -1,0 +1,85 @@
+"""Outcomes, proposals, problems and policies as tables for people.
+
+Everything goes to a console that the caller made (for standard error, where standard output carries JSON); rich
+itself colours only where that console is a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from icekeeper.report.outcome import PassOutcome
+
+__all__ = ["print_detection", "print_outcome", "print_policy", "print_problems"]
+
+_STYLES: Mapping[str, str] = {
+    "succeeded": "green",
+    "skipped": "dim",
+    "partial": "yellow",
+    "refused": "yellow",
+    "failed": "red",
+}
+
+
+def print_outcome(console: Console, outcome: PassOutcome) -> None:
+    """One line per operation: its name, how it ended, and its sentence."""
+    mode = " (dry run: nothing was changed)" if outcome.dry_run else ""
+    status = outcome.status.value
+    console.print(Text.assemble((outcome.table, "bold"), ": ", (status, _STYLES[status]), mode))
+    table = _grid()
+    for operation in outcome.operations:
+        ended = operation.status.value
+        table.add_row(operation.operation.value, Text(ended, style=_STYLES[ended]), Text(operation.summary))
+    console.print(table)
+
+
+def print_detection(console: Console, report: Mapping[str, Any]) -> None:
+    """The document of ``detect --json``: the tables that need work, most urgent first, then those left out."""
+    proposals, left_out = report["proposals"], report["skipped"]
+    console.print(Text(f"{report['scanned']} table(s) scanned, {len(proposals)} need work"))
+    table = _grid()
+    for proposal in proposals:
+        reasons = Text("; ".join(proposal["reasons"]))
+        table.add_row(Text(proposal["table"], style="bold"), f"{proposal['priority']:.2f}", reasons)
+    for entry in left_out:
+        table.add_row(Text(entry["table"], style="dim"), "", Text(entry["reason"], style="dim"))
+    if table.row_count:
+        console.print(table)
+
+
+def print_problems(console: Console, report: Mapping[str, Any]) -> None:
+    """The document of ``verify --json``: what was checked and what is damaged."""
+    checked = ", ".join(f"{count} {what}" for what, count in report["checked"].items())
+    verdict = Text("ok", style="green") if report["ok"] else Text("damaged", style="red")
+    console.print(Text.assemble((report["table"], "bold"), ": ", verdict, f" ({checked})"))
+    for problem in report["problems"]:
+        path = f" {problem['path']}" if problem.get("path") else ""
+        # Never wrapped: a path must stay one word that can be copied.
+        line = Text.assemble("  ", (problem["kind"], "red"), f"{path}: {problem['detail']}")
+        console.print(line, soft_wrap=True)
+
+
+def print_policy(console: Console, rows: Iterable[Sequence[str]]) -> None:
+    """Rows of ``(key, value, source, meaning)``; what is not a default stands out."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("key", no_wrap=True)
+    for heading in ("value", "source", "meaning"):
+        table.add_column(heading, overflow="fold")
+    for key, value, source, meaning in rows:
+        style = "dim" if source == "default" else "bold"
+        table.add_row(Text(key), Text(value, style=style), Text(source, style=style), Text(meaning))
+    console.print(table)
+
+
+def _grid() -> Table:
+    # Text objects throughout: a path or name with brackets must not be taken for markup.
+    table = Table.grid(padding=(0, 2))
+    for _ in range(2):
+        table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    return table

@@ -1,0 +1,159 @@
+"""The composition root: settings and environment become a catalog, a state store, an engine and a clock."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from enum import StrEnum
+
+from icekeeper.catalogs.catalog import Catalog
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.clock import Clock, system_clock
+from icekeeper.detection.assessor import assessor
+from icekeeper.detection.proposal import DetectionReport
+from icekeeper.detection.scan import scan
+from icekeeper.engines.deferred import DeferredEngine
+from icekeeper.engines.local import LocalEngine
+from icekeeper.errors import PolicyError
+from icekeeper.maintenance import run_pass
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import TableName
+from icekeeper.operations.context import Engine, OperationContext, Progress, silent
+from icekeeper.operations.snapshots import plan_expiry
+from icekeeper.policy import ResolvedPolicy, layers_for, resolve
+from icekeeper.report.outcome import PassOutcome
+from icekeeper.state.sqlite import SqliteStateStore, state_path
+from icekeeper.state.store import StateStore
+from icekeeper.storage import Storage
+from icekeeper.verification.findings import Verification
+from icekeeper.verification.verify import verify_table
+
+__all__ = ["EngineName", "Runtime", "default_engine", "open_engine"]
+
+
+class EngineName(StrEnum):
+    """Where work units run."""
+
+    SPARK = "spark"
+    LOCAL = "local"
+
+
+def default_engine() -> EngineName:
+    """Spark where PySpark is installed, else this machine's processes (DESIGN 3)."""
+    return EngineName.SPARK if importlib.util.find_spec("pyspark") else EngineName.LOCAL
+
+
+def open_engine(name: EngineName) -> DeferredEngine:
+    """The engine; it starts with its first work and is stopped on leaving its context.
+
+    Raises:
+        PolicyError: PySpark is not installed; when it starts: no Java that it runs on was found.
+    """
+    if name is EngineName.LOCAL:
+        return DeferredEngine(name, lambda: nullcontext(LocalEngine()))
+    if importlib.util.find_spec("pyspark") is None:
+        raise PolicyError("PySpark is not installed: run pip install 'icekeeper[spark]', or choose --engine local")
+    return DeferredEngine(name, _spark)
+
+
+@contextmanager
+def _spark() -> Iterator[Engine]:
+    from icekeeper.engines.spark import SparkEngine, local_session  # optional, and slow to import
+
+    with local_session() as session:
+        yield SparkEngine(session.sparkContext)
+
+
+class Runtime:
+    """What a command, a function or a job works with; everything that it opens it also closes."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        state: StateStore,
+        *,
+        environment: Mapping[str, str] | None = None,
+        clock: Clock = system_clock,
+    ) -> None:
+        self.catalog = catalog
+        self.state = state
+        self.clock = clock
+        self._environment = os.environ if environment is None else environment
+
+    @classmethod
+    def open(cls, catalog: str, environment: Mapping[str, str] | None = None) -> Runtime:
+        """Connect to a configured catalog and the state store.
+
+        Raises:
+            PolicyError: the catalog is not configured.
+            StorageError: the state store cannot be opened.
+        """
+        chosen = os.environ if environment is None else environment
+        return cls(open_catalog(catalog), SqliteStateStore(state_path(chosen)), environment=chosen)
+
+    def policy(self, metadata: TableMetadata, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
+        """The policy that holds for one table."""
+        return resolve(layers_for(metadata.properties, self._environment, overrides), unsafe=unsafe)
+
+    def maintain(
+        self,
+        table: TableName,
+        overrides: Mapping[str, str],
+        engine: Engine,
+        *,
+        dry_run: bool = False,
+        unsafe: bool = False,
+        progress: Progress = silent,
+    ) -> PassOutcome:
+        """One pass over one table.
+
+        Raises:
+            PolicyError: unknown table, or settings that are wrong.
+            StorageError: the table cannot be loaded.
+        """
+        loaded = self.catalog.load(table)
+        context = OperationContext(
+            catalog=self.catalog,
+            table=table,
+            resolved=self.policy(loaded.metadata, overrides, unsafe=unsafe),
+            clock=self.clock,
+            run_id=str(uuid.uuid4()),
+            engine=engine,
+            dry_run=dry_run,
+            progress=progress,
+        )
+        return run_pass(context, self.state)
+
+    def detect(self, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False) -> DetectionReport:
+        """Which tables of the catalog need work, and why; reads metadata documents only.
+
+        Raises:
+            PolicyError: the deployment's settings are wrong.
+            StorageError: the catalog cannot be listed.
+        """
+        chosen = dict(overrides or {})
+        settings = resolve(layers_for({}, self._environment, chosen), unsafe=unsafe).policy
+        assess_table = assessor(
+            self.catalog.name,
+            self.catalog.warehouse,
+            environment=self._environment,
+            overrides=chosen,
+            store=self.state,
+            now_ms=self.clock(),
+            plan_expiry=plan_expiry,
+            unsafe=unsafe,
+        )
+        return scan(self.catalog, assess_table, settings)
+
+    def verify(self, table: TableName) -> Verification:
+        """Check that every file the table refers to is there and that its metadata is consistent.
+
+        Raises:
+            PolicyError: unknown table.
+            StorageError: the catalog or store does not answer.
+        """
+        loaded = self.catalog.load(table)
+        return verify_table(loaded, Storage(loaded.io_properties))

@@ -1,0 +1,1 @@
+"""What Icekeeper remembers between passes."""

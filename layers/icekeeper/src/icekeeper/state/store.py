@@ -1,0 +1,105 @@
+"""What Icekeeper remembers between passes: the journal, pins, and what the last pass over a table found.
+
+The store is a seam: SQLite on a laptop, a shared table in a fleet, one contract suite over both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from icekeeper.model import TableName
+
+__all__ = ["LastSeen", "PassRecord", "Pin", "PinKind", "StateStore", "TableIdentity"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableIdentity:
+    """Which table, for good: a table dropped and created again under its name has another UUID."""
+
+    catalog: str
+    warehouse: str
+    table: TableName
+    uuid: str
+    """Empty for the v1 tables whose writer gave none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassRecord:
+    """One pass in the journal; times in epoch milliseconds, ``status`` and ``summary`` as the pass reported them."""
+
+    identity: TableIdentity
+    run_id: str
+    started_ms: int
+    finished_ms: int
+    status: str
+    summary: str
+    metrics: Mapping[str, int | float] = field(default_factory=dict)
+    engine: str
+
+
+class PinKind(StrEnum):
+    """Who holds a pin: a reader who asked for it, or a rewrite while it runs."""
+
+    READER = "reader"
+    JOB = "job"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """A horizon: no snapshot at or above it may expire, and its metadata file stays.
+
+    ``name`` is unique per table; ``expires_ms`` is the first epoch millisecond at which the pin no longer holds.
+    """
+
+    identity: TableIdentity
+    name: str
+    snapshot_id: int
+    metadata_location: str
+    expires_ms: int
+    kind: PinKind = PinKind.READER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastSeen:
+    """What the last pass over a table saw: its head, the policy's fingerprint, and whether there was nothing to do."""
+
+    snapshot_id: int | None
+    fingerprint: str
+    finished_ms: int
+    idle: bool
+
+
+class StateStore(Protocol):
+    """Every method may be called from several threads and processes at once; each raises StorageError when the
+    store cannot be read or written."""
+
+    def record_pass(self, record: PassRecord) -> None:
+        """Append a pass to the journal; the same run over the same table replaces its record."""
+        ...
+
+    def history(self, identity: TableIdentity, *, limit: int = 100) -> tuple[PassRecord, ...]:
+        """The newest passes over a table, newest first."""
+        ...
+
+    def add_pin(self, pin: Pin) -> None:
+        """Add a pin, or replace (prolong) the one of the same name."""
+        ...
+
+    def pins(self, identity: TableIdentity, *, now_ms: int) -> tuple[Pin, ...]:
+        """The pins that hold at ``now_ms``, by name."""
+        ...
+
+    def remove_pin(self, identity: TableIdentity, name: str) -> bool:
+        """Remove a pin; false when there was none of that name."""
+        ...
+
+    def remember(self, identity: TableIdentity, seen: LastSeen) -> None:
+        """Replace what is known about the last pass, unless a pass that finished later has been remembered."""
+        ...
+
+    def last_seen(self, identity: TableIdentity) -> LastSeen | None:
+        """What the last pass saw, ``None`` when none is known."""
+        ...

@@ -1,0 +1,293 @@
+"""Object storage: read, write, list, delete, and what a store lets us do at all.
+
+Bytes are read and written through PyIceberg's ``PyArrowFileIO``, so endpoints and authentication are PyIceberg's.
+Listing and batch deletion, which it lacks, use boto3 with the same properties (``icekeeper.storage_s3``).  Writes never
+ask whether a file exists: names are unique, and the question would list, which AWS table buckets refuse.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from botocore.exceptions import BotoCoreError, ClientError
+from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO, PY_IO_IMPL, load_file_io
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from icekeeper.errors import StorageError
+from icekeeper.storage_local import unlink, walk
+from icekeeper.storage_paths import S3_SCHEMES, is_local, split_path
+from icekeeper.storage_s3 import (
+    S3_CONNECT_TIMEOUT,
+    S3_REGION,
+    delete_keys,
+    describe_failure,
+    is_refused,
+    region_of,
+    s3_client,
+    scrub,
+)
+
+__all__ = ["Capabilities", "DeleteReport", "ListedObject", "Storage"]
+
+# PyArrow tries four times: a silent host then costs about 15 s, a refusing one 3 s.
+CONNECT_TIMEOUT_S = "3"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedObject:
+    """One object of a listing; size in bytes, age as epoch milliseconds (``None``: the store does not say)."""
+
+    path: str
+    size: int
+    modified_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteReport:
+    """What became of every path given to :meth:`Storage.delete`, in the order given."""
+
+    deleted: tuple[str, ...]
+    """Really gone, those that were gone before included."""
+    failed: Mapping[str, str]
+    """Path to reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the store lets this caller do under a location."""
+
+    can_list: bool
+    can_delete: bool
+
+
+class Storage:
+    """A table's files.  Built from FileIO properties; cheap to pickle: clients are opened on first use.
+
+    Paths may be ``s3://``, ``s3a://``, ``s3n://``, local in every spelling, or, for reading and writing only, whatever
+    else PyArrow reads.  Safe to share between threads.
+    """
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        self._properties = dict(properties)
+        self._lock = threading.Lock()
+        self._capabilities: dict[str, Capabilities] = {}
+
+    def __reduce__(self) -> tuple[type[Storage], tuple[dict[str, str]]]:
+        return Storage, (self._properties,)
+
+    def __repr__(self) -> str:
+        return f"Storage({self._properties.get('s3.endpoint', 'default endpoint')})"  # never the credentials
+
+    def read(self, path: str) -> bytes:
+        """The whole object.
+
+        Raises:
+            StorageError: it does not exist, or the store failed.
+        """
+        with self.translated(path), self._open(path) as stream:
+            return bytes(stream.read())
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a whole object, replacing one of that name.
+
+        Raises:
+            StorageError: the store failed; part of a local file may remain.
+        """
+        with self.translated(path), self._create(path) as stream:
+            stream.write(data)
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """A seekable stream, for ``pyarrow.parquet.ParquetFile``; wrap later reads in :meth:`translated`.
+
+        Raises:
+            StorageError: the object does not exist, or the store failed.
+        """
+        with self.translated(path):
+            return self._open(path)
+
+    def open_output(self, path: str) -> pa.NativeFile:
+        """A stream that creates an object when it is closed, also as a context manager; wrap writes in
+        :meth:`translated`.
+
+        Raises:
+            StorageError: the store failed.
+        """
+        with self.translated(path):
+            return self._create(path)
+
+    def size(self, path: str) -> int | None:
+        """The object's size in bytes, ``None`` when there is no such object.
+
+        Raises:
+            StorageError: the store could not tell.
+        """
+        with self.translated(path):
+            try:
+                # Opening asks for the one object; a FileInfo would list when the object is missing.
+                with self._open(path) as stream:
+                    return int(stream.size())
+            except FileNotFoundError:
+                return None
+
+    def list(self, prefix: str) -> Iterator[ListedObject]:
+        """Every object under a directory, in no particular order; paths are spelled as the prefix is.
+
+        Streams page by page.  Directory markers and symbolic links are left out.  Nothing under a missing directory.
+
+        Raises:
+            StorageError: the store failed or refuses to list; what came before is then incomplete.
+        """
+        parts = split_path(prefix)
+        if is_local(prefix):
+            return _list_local(prefix, parts.key)
+        if parts.scheme not in S3_SCHEMES:
+            raise StorageError(f"{prefix} cannot be listed: only S3 and local folders can")
+        return self._list_s3(prefix)
+
+    def delete(self, paths: Iterable[str]) -> DeleteReport:
+        """Delete objects; a path already gone counts as deleted.  Never raises for single paths."""
+        order = dict.fromkeys(paths)
+        failed: dict[str, str] = {}
+        keys: dict[str, dict[str, list[str]]] = {}
+        for path in order:
+            parts = split_path(path)
+            if is_local(path):
+                if reason := unlink(parts.key):
+                    failed[path] = reason
+            elif parts.scheme in S3_SCHEMES:
+                # s3:// and s3a:// spellings of one object share a key
+                keys.setdefault(parts.authority, {}).setdefault(parts.key, []).append(path)
+            else:
+                failed[path] = "only S3 objects and local files can be deleted"
+        for bucket, spellings in keys.items():
+            for key, reason in self._delete_s3(bucket, list(spellings)).items():
+                failed.update(dict.fromkeys(spellings[key], scrub(reason, self._properties)))
+        return DeleteReport(tuple(path for path in order if path not in failed), failed)
+
+    def capabilities(self, location: str) -> Capabilities:
+        """What this store allows under a table's location; asked once per location, without leaving a trace.
+
+        Local folders can be listed and deleted from.  S3 is asked: for one key of the location, then to batch-delete
+        a key that never existed.  That is refused exactly where real deletions are (AWS table buckets: 405; a missing
+        permission: 403).  On a versioned bucket it could leave a delete marker, so it carries an ETag no object has,
+        which AWS answers without one.
+
+        Raises:
+            StorageError: the bucket does not exist, the credentials are wrong, or the endpoint does not answer.
+        """
+        parts = split_path(location)
+        if is_local(location):
+            return Capabilities(can_list=True, can_delete=True)
+        if parts.scheme not in S3_SCHEMES:
+            return Capabilities(can_list=False, can_delete=False)
+        with self._lock:
+            if location not in self._capabilities:
+                self._capabilities[location] = self._probe_s3(location)
+            return self._capabilities[location]
+
+    @contextmanager
+    def translated(self, path: str) -> Iterator[None]:
+        """Turn what PyArrow and boto3 raise about a path into a :class:`StorageError` of one sentence."""
+        try:
+            yield
+        except (OSError, pa.ArrowException, BotoCoreError, ClientError) as error:
+            reason = describe_failure(error, self._properties.get("s3.endpoint"))
+            raise StorageError(scrub(f"{path} {reason}", self._properties)) from error
+
+    @cached_property
+    def _file_io(self) -> PyArrowFileIO:
+        properties = dict(self._properties)
+        if properties.get(PY_IO_IMPL) in (None, FSSPEC_FILE_IO):
+            properties[PY_IO_IMPL] = ARROW_FILE_IO
+        properties.setdefault(S3_CONNECT_TIMEOUT, CONNECT_TIMEOUT_S)
+        # Without a region PyIceberg asks AWS for the bucket's, even when the endpoint is somewhere else.
+        if region := region_of(properties):
+            properties.setdefault(S3_REGION, region)
+        file_io = load_file_io(properties)
+        return file_io if isinstance(file_io, PyArrowFileIO) else PyArrowFileIO(properties)
+
+    @cached_property
+    def _s3(self) -> Any:
+        return s3_client(self._properties)
+
+    def _filesystem(self, path: str) -> tuple[Any, str]:
+        # Not new_input(): it cuts a key at "?" and "#".
+        parts = split_path(path)
+        if is_local(path):
+            return self._file_io.fs_by_scheme("file", ""), os.path.abspath(parts.key)
+        try:
+            filesystem = self._file_io.fs_by_scheme(parts.scheme, parts.authority)
+        except ValueError as error:
+            raise StorageError(f"{path} is on a kind of storage that PyArrow does not know") from error
+        return filesystem, parts.key if parts.scheme in ("hdfs", "viewfs") else f"{parts.authority}/{parts.key}"
+
+    def _open(self, path: str) -> pa.NativeFile:
+        filesystem, key = self._filesystem(path)
+        return filesystem.open_input_file(key)
+
+    def _create(self, path: str) -> pa.NativeFile:
+        filesystem, key = self._filesystem(path)
+        return filesystem.open_output_stream(key)
+
+    def _list_s3(self, prefix: str) -> Iterator[ListedObject]:
+        parts = split_path(prefix)
+        root = prefix[: len(prefix) - len(parts.key)].rstrip("/")
+        with self.translated(prefix):
+            pages = self._s3.get_paginator("list_objects_v2").paginate(
+                Bucket=parts.authority, Prefix=_directory(parts.key)
+            )
+            for page in pages:
+                for entry in page.get("Contents", ()):
+                    if not entry["Key"].endswith("/"):
+                        modified = entry.get("LastModified")
+                        yield ListedObject(
+                            f"{root}/{entry['Key']}",
+                            int(entry["Size"]),
+                            None if modified is None else int(modified.timestamp() * 1000),
+                        )
+
+    def _delete_s3(self, bucket: str, keys: Sequence[str]) -> dict[str, str]:
+        try:
+            client = self._s3
+        except (BotoCoreError, ClientError) as error:  # an unknown profile, a role that may not be assumed
+            return dict.fromkeys(keys, describe_failure(error, None))
+        return delete_keys(client, bucket, keys)
+
+    def _probe_s3(self, location: str) -> Capabilities:
+        parts = split_path(location)
+        directory = _directory(parts.key)
+        with self.translated(location):
+            try:
+                self._s3.list_objects_v2(Bucket=parts.authority, Prefix=directory, MaxKeys=1)
+                can_list = True
+            except ClientError as error:
+                if not is_refused(error):
+                    raise
+                can_list = False
+            never_existed = {"Key": f"{directory}metadata/{uuid.uuid4()}.avro", "ETag": '"icekeeper-probe"'}
+            try:
+                answer = self._s3.delete_objects(Bucket=parts.authority, Delete={"Objects": [never_existed]})
+            except ClientError as error:
+                if not is_refused(error):
+                    raise
+                return Capabilities(can_list, can_delete=False)
+        # Any other answer about the key (no such key, precondition failed) comes after the permission was checked.
+        return Capabilities(can_list, not any(is_refused(error) for error in answer.get("Errors", ())))
+
+
+def _directory(key: str) -> str:
+    key = key.rstrip("/")
+    return f"{key}/" if key else ""
+
+
+def _list_local(prefix: str, root: str) -> Iterator[ListedObject]:
+    for name, size, modified_ms in walk(root):
+        yield ListedObject(f"{prefix.rstrip('/')}/{name}", size, modified_ms)

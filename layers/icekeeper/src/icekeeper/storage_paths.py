@@ -1,0 +1,114 @@
+"""How two spellings of one path are recognised, and when a path lies inside a location.
+
+Tables committed by several engines mix ``s3://`` with ``s3a://`` and ``file:/x`` with ``file:///x``, and some
+writers percent-encode partition values that others leave alone.  Two questions are asked of such paths, and being
+wrong costs differently:
+
+* *Could this be a file that something references?*  :func:`normalise` and :func:`may_be_under` say yes too often
+  rather than too seldom.  An S3 key may truly contain ``%20`` or ``//``, so two different objects can normalise
+  alike: then a reference to one protects both, and less is deleted.
+* *Is this surely ours to delete?*  :func:`is_under` compares what would really be deleted, character by character;
+  only differences that cannot name another object are forgiven.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+__all__ = ["S3_SCHEMES", "SplitPath", "authority", "is_local", "is_under", "may_be_under", "normalise", "split_path"]
+
+S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
+# RFC 3986, section 3.1; "file:/x" has one slash, so the slashes are not part of it.
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
+_SLASHES = re.compile(r"/{2,}")
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPath:
+    """A path in its parts, nothing decoded: ``scheme`` is lower case and empty for a bare local path."""
+
+    scheme: str
+    authority: str
+    """Bucket or host; empty for local files."""
+    key: str
+    """The object key without a leading slash, or the local path."""
+
+
+def split_path(path: str) -> SplitPath:
+    """Split a path literally: ``?``, ``#`` and ``%`` are ordinary characters of a key, as object stores see them."""
+    match = _SCHEME.match(path)
+    if match is None:
+        return SplitPath("", "", path)
+    scheme, rest = match.group(1).lower(), path[match.end() :]
+    if not rest.startswith("//"):
+        return SplitPath(scheme, "", rest)
+    host, slash, key = rest[2:].partition("/")
+    if scheme != "file":
+        return SplitPath(scheme, host, key)
+    # PyIceberg reads "file://./warehouse" as a path relative to the working directory.
+    return SplitPath(scheme, "", slash + key if host in ("", "localhost") else f"{host}{slash}{key}")
+
+
+def is_local(path: str) -> bool:
+    """Whether the path is on this machine: ``/x``, ``file:/x``, ``file:///x`` or relative."""
+    return split_path(path).scheme in ("", "file")
+
+
+def normalise(path: str) -> str:
+    """The key by which paths are compared; never a path to read or delete.
+
+    ``s3``, ``s3a`` and ``s3n`` are one scheme, local spellings become ``/x``, percent-encoding is decoded until
+    nothing is left to decode, repeated and trailing slashes go, and ``.`` and ``..`` of local paths are resolved.
+    Idempotent.
+    """
+    while (again := _normalise_once(path)) != path:
+        path = again
+    return path
+
+
+def _normalise_once(path: str) -> str:
+    path = unquote(path)
+    parts = split_path(path)
+    key = _SLASHES.sub("/", parts.key)
+    if parts.scheme in ("", "file"):
+        return posixpath.normpath(key) if key else ""
+    scheme = "s3" if parts.scheme in S3_SCHEMES else parts.scheme
+    return f"{scheme}://{parts.authority}/{key.strip('/')}".rstrip("/")
+
+
+def authority(path: str) -> str:
+    """Scheme and bucket or host of a path, ``s3a`` and ``s3n`` being ``s3``: ``s3://bucket``; ``file://`` if local."""
+    parts = split_path(path)
+    if parts.scheme in ("", "file"):
+        return "file://"
+    return f"{'s3' if parts.scheme in S3_SCHEMES else parts.scheme}://{parts.authority}"
+
+
+def is_under(path: str, location: str) -> bool:
+    """Whether a file is surely inside a location: the guard before deleting.
+
+    Nothing is decoded, because the literal path is what gets deleted, and a path with ``.`` or ``..`` in it is never
+    inside.  Repeated slashes are forgiven for local files only: in an object store they name another object.
+    """
+    if authority(path) != authority(location):
+        return False
+    inner, outer = split_path(path).key, split_path(location).key.rstrip("/")
+    if is_local(path):
+        inner, outer = _SLASHES.sub("/", inner), _SLASHES.sub("/", outer)
+    elif not outer:
+        return bool(inner) and not _has_dots(inner)
+    return inner.startswith(f"{outer}/") and len(inner) > len(outer) + 1 and not _has_dots(inner)
+
+
+def may_be_under(path: str, location: str) -> bool:
+    """Whether some reader could take the path for one inside the location, or for the location itself: the guard
+    that protects what may belong to somebody else."""
+    inner, outer = normalise(path), normalise(location)
+    return inner == outer or inner.startswith(outer if outer.endswith("/") else f"{outer}/")
+
+
+def _has_dots(key: str) -> bool:
+    return not {".", ".."}.isdisjoint(key.split("/"))

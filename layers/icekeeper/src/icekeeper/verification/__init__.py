@@ -1,0 +1,1 @@
+"""``icekeeper verify``: what every reader relies on, checked; nothing is changed."""

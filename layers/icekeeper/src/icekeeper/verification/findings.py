@@ -1,0 +1,54 @@
+"""What ``verify`` found: problems by kind, and how much was looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+__all__ = ["Problem", "ProblemKind", "Verification"]
+
+
+class ProblemKind(StrEnum):
+    """A closed vocabulary, so that programs can tell damage from sloppy bookkeeping."""
+
+    MISSING_FILE = "missing_file"
+    UNREADABLE_METADATA = "unreadable_metadata"
+    WRONG_SIZE = "wrong_size"
+    WRONG_COUNT = "wrong_count"
+    DUPLICATE_FILE = "duplicate_file"
+    BROKEN_REF = "broken_ref"
+    SEQUENCE_NUMBER = "sequence_number"
+    SUMMARY = "summary"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One finding; ``path`` is the file concerned, or the metadata file for what concerns the table."""
+
+    kind: ProblemKind
+    path: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The result for one table; ``checked`` counts what was looked at."""
+
+    table: str
+    problems: tuple[Problem, ...]
+    checked: Mapping[str, int]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``verify --json``."""
+        return {
+            "table": self.table,
+            "ok": self.ok,
+            "problems": [{"kind": p.kind.value, "path": p.path, "detail": p.detail} for p in self.problems],
+            "checked": dict(self.checked),
+        }

@@ -1,0 +1,133 @@
+"""Verify one table: every referenced file exists, counts add up, the specification's invariants hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.errors import MetadataUnreadable
+from icekeeper.metadata.reachability import statistics_files
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import ManifestFile
+from icekeeper.operations.deletion import owned_locations
+from icekeeper.storage import Storage
+from icekeeper.storage_paths import normalise
+from icekeeper.verification.document_checks import document_problems
+from icekeeper.verification.findings import Problem, ProblemKind, Verification
+from icekeeper.verification.manifest_checks import manifest_problems, summary_problems
+
+__all__ = ["verify_table"]
+
+_PARALLEL_REQUESTS = 16
+
+
+def verify_table(loaded: LoadedTable, storage: Storage) -> Verification:
+    """Check every snapshot, manifest and file that the table's current metadata refers to.
+
+    Raises:
+        StorageError: the store itself does not answer; a single missing or damaged file is a problem instead.
+    """
+    metadata = loaded.metadata
+    problems = list(document_problems(metadata, loaded.metadata_location))
+    reader = TableReader(metadata, storage.read)
+    sizes: dict[str, int | None] = {}
+    """Path → size that the metadata states, ``None`` where it states none."""
+    manifests: dict[str, ManifestFile] = {}
+    per_snapshot: list[list[ManifestFile]] = []
+    for snapshot in metadata.snapshots.values():
+        try:
+            found = reader.manifests(snapshot)
+        except MetadataUnreadable as error:
+            where = snapshot.manifest_list or loaded.metadata_location
+            problems.append(_unreadable(storage, where, error))
+            continue
+        if snapshot.manifest_list is not None:
+            sizes[snapshot.manifest_list] = None
+        per_snapshot.append(found)
+        problems += summary_problems(
+            found, dict(snapshot.summary), snapshot.snapshot_id, snapshot.manifest_list or loaded.metadata_location
+        )
+        for manifest in found:
+            manifests.setdefault(manifest.manifest_path, manifest)
+            sizes[manifest.manifest_path] = manifest.manifest_length
+    live: dict[str, set[tuple[str, int | None]]] = {}
+    for manifest in manifests.values():
+        problems += _check_manifest(reader, storage, manifest, sizes, live)
+    problems += _duplicates(per_snapshot, live)
+    for path in statistics_files(metadata):
+        sizes.setdefault(path, None)
+    content_files = sum(1 for _ in {key for keys in live.values() for key in keys})
+    problems += _missing_or_wrong(loaded, storage, sizes)
+    return Verification(
+        str(loaded.name),
+        tuple(dict.fromkeys(problems)),
+        {"snapshots": len(metadata.snapshots), "manifests": len(manifests), "files": content_files},
+    )
+
+
+def _check_manifest(
+    reader: TableReader,
+    storage: Storage,
+    manifest: ManifestFile,
+    sizes: dict[str, int | None],
+    live: dict[str, set[tuple[str, int | None]]],
+) -> list[Problem]:
+    keys = live.setdefault(manifest.manifest_path, set())
+    problems: list[Problem] = []
+    try:
+        for _, found in reader.entries([manifest]):
+            entries = list(found)
+            problems += manifest_problems(manifest, entries)
+            for entry in entries:
+                if entry.is_live:
+                    if entry.file.key in keys:
+                        problems.append(_duplicate(entry.file.file_path, manifest.manifest_path))
+                    keys.add(entry.file.key)
+                    sizes[entry.file.file_path] = entry.file.file_size_in_bytes
+    except MetadataUnreadable as error:
+        sizes.pop(manifest.manifest_path, None)
+        problems.append(_unreadable(storage, manifest.manifest_path, error))
+    return problems
+
+
+def _unreadable(storage: Storage, path: str, error: MetadataUnreadable) -> Problem:
+    if storage.size(path) is None:
+        return Problem(ProblemKind.MISSING_FILE, path, "it is referenced but does not exist")
+    return Problem(ProblemKind.UNREADABLE_METADATA, path, str(error))
+
+
+def _duplicates(
+    per_snapshot: list[list[ManifestFile]], live: dict[str, set[tuple[str, int | None]]]
+) -> Iterator[Problem]:
+    """One path at most once per snapshot (ICEBERG-RULES 15)."""
+    for manifests in per_snapshot:
+        seen: dict[tuple[str, int | None], str] = {}
+        for manifest in manifests:
+            for key in live.get(manifest.manifest_path, ()):
+                if key in seen:
+                    yield _duplicate(key[0], manifest.manifest_path)
+                seen[key] = manifest.manifest_path
+
+
+def _duplicate(path: str, manifest_path: str) -> Problem:
+    return Problem(ProblemKind.DUPLICATE_FILE, path, f"a snapshot lists it twice, once more in {manifest_path}")
+
+
+def _missing_or_wrong(loaded: LoadedTable, storage: Storage, sizes: dict[str, int | None]) -> Iterator[Problem]:
+    """Compare stated sizes with what is there; one listing answers for everything under the table's locations."""
+    known: dict[str, int] = {}
+    locations = owned_locations(loaded.metadata)
+    if storage.capabilities(loaded.metadata.location).can_list:
+        for location in locations:
+            known.update((normalise(found.path), found.size) for found in storage.list(location))
+    ask = [path for path in sizes if normalise(path) not in known]
+    with ThreadPoolExecutor(_PARALLEL_REQUESTS, thread_name_prefix="verify") as pool:
+        size_of: Callable[[str], int | None] = storage.size
+        asked = dict(zip(ask, pool.map(size_of, ask), strict=True))
+    for path, stated in sizes.items():
+        found = asked[path] if path in asked else known[normalise(path)]
+        if found is None:
+            yield Problem(ProblemKind.MISSING_FILE, path, "it is referenced but does not exist")
+        elif stated is not None and stated != found:
+            yield Problem(ProblemKind.WRONG_SIZE, path, f"its metadata says {stated} bytes, it has {found}")

@@ -1,0 +1,82 @@
+"""Fixtures over real components: a SeaweedFS table bucket, Iceberg-Java, a local PyIceberg catalog."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import SparkSession
+
+from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
+from support.iceberg_java import IcebergJava, start_spark
+
+# Spark gives timestamps as local time without a zone: with this they compare with everybody else's.
+os.environ["TZ"] = "UTC"
+time.tzset()
+
+# Two cores shared with servers and a JVM: the time of one example says nothing.
+hypothesis.settings.register_profile("icekeeper", deadline=None)
+hypothesis.settings.load_profile("icekeeper")
+
+_SPARK = {"spark_session", "iceberg_java"}
+_SEAWEEDFS = {"seaweedfs", "table_bucket"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a server; all that needs Spark goes to one worker, so that a run starts one session."""
+    for item in items:
+        names = set(getattr(item, "fixturenames", ()))
+        if names & _SPARK:
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        if names & _SEAWEEDFS:
+            item.add_marker(pytest.mark.seaweedfs)
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFSServer]:
+    """One real server per worker process."""
+    with running_seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as server:
+        yield server
+
+
+_bucket_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def table_bucket(seaweedfs: SeaweedFSServer) -> dict[str, str]:
+    """PyIceberg's properties for a fresh table bucket of the test's own."""
+    name = f"bucket-{next(_bucket_numbers)}"
+    seaweedfs.create_table_bucket(name)
+    return seaweedfs.catalog_properties(name)
+
+
+@pytest.fixture(scope="session")
+def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one Spark session of the run; our engine finds it with ``getOrCreate``."""
+    session = start_spark(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def iceberg_java(spark_session: SparkSession) -> IcebergJava:
+    """Iceberg-Java 1.10.2 as a reader of local tables."""
+    return IcebergJava(spark_session)
+
+
+@pytest.fixture
+def local_catalog(tmp_path: Path) -> Iterator[SqlCatalog]:
+    """A PyIceberg catalog in SQLite, with its warehouse on this disk."""
+    warehouse = tmp_path / "warehouse"
+    warehouse.mkdir()
+    catalog = SqlCatalog("local", uri=f"sqlite:///{tmp_path / 'catalog.db'}", warehouse=warehouse.as_uri())
+    yield catalog
+    catalog.close()

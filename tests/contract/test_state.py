@@ -1,0 +1,147 @@
+"""What every state store does; parametrised over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from icekeeper.model import TableName
+from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.state.store import LastSeen, PassRecord, Pin, PinKind, StateStore, TableIdentity
+
+IDENTITY = TableIdentity("C", "s3://bucket/", TableName(("ns", "sub"), "t"), "uuid-1")
+OTHERS = (
+    replace(IDENTITY, catalog="D"),
+    replace(IDENTITY, warehouse="s3://other/"),
+    replace(IDENTITY, table=TableName(("ns",), "t")),
+    replace(IDENTITY, uuid="uuid-2"),
+)
+BIG_SNAPSHOT_ID = 2**63 - 1
+
+Opener = Callable[[], StateStore]
+"""Opens the same store anew, as another process would."""
+
+
+@pytest.fixture(params=["sqlite"])
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
+    stores: dict[str, Opener] = {"sqlite": lambda: SqliteStateStore(tmp_path / "state" / "state.db")}
+    return stores[request.param]
+
+
+def a_pass(run_id: str, finished_ms: int, identity: TableIdentity = IDENTITY) -> PassRecord:
+    return PassRecord(
+        identity=identity,
+        run_id=run_id,
+        started_ms=finished_ms - 5,
+        finished_ms=finished_ms,
+        status="succeeded",
+        summary="compact: compacted 15 files into 3 (across 3 bins)",
+        metrics={"compact.files_merged": 15, "compact.ratio": 0.5},
+        engine="local",
+    )
+
+
+def a_pin(name: str, expires_ms: int, identity: TableIdentity = IDENTITY) -> Pin:
+    return Pin(
+        identity=identity,
+        name=name,
+        snapshot_id=BIG_SNAPSHOT_ID,
+        metadata_location="s3://bucket/t/metadata/v1.metadata.json",
+        expires_ms=expires_ms,
+        kind=PinKind.JOB,
+    )
+
+
+def seen(finished_ms: int, *, idle: bool = True) -> LastSeen:
+    return LastSeen(snapshot_id=BIG_SNAPSHOT_ID, fingerprint="f", finished_ms=finished_ms, idle=idle)
+
+
+def test_an_empty_store_knows_nothing(open_store: Opener) -> None:
+    store = open_store()
+    assert store.history(IDENTITY) == ()
+    assert store.pins(IDENTITY, now_ms=0) == ()
+    assert store.last_seen(IDENTITY) is None
+    assert store.remove_pin(IDENTITY, "p") is False
+
+
+def test_the_journal_returns_passes_newest_first(open_store: Opener) -> None:
+    for record in (a_pass("b", 20), a_pass("c", 30), a_pass("a", 10)):
+        open_store().record_pass(record)
+    assert open_store().history(IDENTITY) == (a_pass("c", 30), a_pass("b", 20), a_pass("a", 10))
+    assert open_store().history(IDENTITY, limit=1) == (a_pass("c", 30),)
+
+
+def test_recording_a_run_again_replaces_its_record(open_store: Opener) -> None:
+    """A retried report must not show one pass twice."""
+    store = open_store()
+    store.record_pass(a_pass("a", 10))
+    store.record_pass(replace(a_pass("a", 10), status="partial"))
+    assert store.history(IDENTITY) == (replace(a_pass("a", 10), status="partial"),)
+
+
+def test_pins_hold_until_they_expire(open_store: Opener) -> None:
+    """``expires_ms`` is the first millisecond at which a pin no longer holds."""
+    store = open_store()
+    store.add_pin(a_pin("late", 200))
+    store.add_pin(a_pin("early", 100))
+    assert open_store().pins(IDENTITY, now_ms=99) == (a_pin("early", 100), a_pin("late", 200))
+    assert store.pins(IDENTITY, now_ms=100) == (a_pin("late", 200),)
+    assert store.pins(IDENTITY, now_ms=200) == ()
+
+
+def test_adding_a_pin_again_prolongs_it(open_store: Opener) -> None:
+    store = open_store()
+    store.add_pin(a_pin("p", 100))
+    store.add_pin(a_pin("p", 300))
+    assert store.pins(IDENTITY, now_ms=0) == (a_pin("p", 300),)
+
+
+def test_a_removed_pin_is_gone(open_store: Opener) -> None:
+    store = open_store()
+    store.add_pin(a_pin("p", 100))
+    assert store.remove_pin(IDENTITY, "p") is True
+    assert store.pins(IDENTITY, now_ms=0) == ()
+    assert store.remove_pin(IDENTITY, "p") is False
+
+
+def test_the_last_pass_is_remembered_whatever_order_reports_arrive_in(open_store: Opener) -> None:
+    store = open_store()
+    store.remember(IDENTITY, seen(20))
+    store.remember(IDENTITY, seen(10, idle=False))
+    assert store.last_seen(IDENTITY) == seen(20)
+    store.remember(IDENTITY, seen(30, idle=False))
+    assert open_store().last_seen(IDENTITY) == seen(30, idle=False)
+
+
+def test_a_table_without_snapshots_can_be_remembered(open_store: Opener) -> None:
+    store = open_store()
+    store.remember(IDENTITY, replace(seen(1), snapshot_id=None))
+    assert store.last_seen(IDENTITY) == replace(seen(1), snapshot_id=None)
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=["catalog", "warehouse", "name", "uuid"])
+def test_tables_that_differ_in_any_part_of_their_identity_share_nothing(
+    open_store: Opener, other: TableIdentity
+) -> None:
+    store = open_store()
+    store.record_pass(a_pass("a", 10))
+    store.add_pin(a_pin("p", 100))
+    store.remember(IDENTITY, seen(1))
+    assert store.history(other) == ()
+    assert store.pins(other, now_ms=0) == ()
+    assert store.last_seen(other) is None
+    assert store.remove_pin(other, "p") is False
+    assert store.pins(IDENTITY, now_ms=0) == (a_pin("p", 100),)
+
+
+def test_many_writers_at_once_lose_nothing(open_store: Opener) -> None:
+    def write(number: int) -> None:
+        open_store().record_pass(a_pass(f"run-{number}", number))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(40)))
+    assert [record.finished_ms for record in open_store().history(IDENTITY)] == list(range(39, -1, -1))

@@ -1,0 +1,324 @@
+"""One suite over every store: a local folder, SeaweedFS, an ordinary bucket, and a table bucket as AWS has them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from icekeeper.errors import StorageError
+from icekeeper.storage import Capabilities, Storage
+from support.faults import closed_port, faulty_proxy
+from support.moto_server import MotoServer
+
+LISTABLE = ["local", "seaweedfs", "bucket"]
+ALL = [*LISTABLE, "table_bucket"]
+
+
+@dataclass(frozen=True)
+class Place:
+    storage: Storage
+    location: str
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest) -> Place:
+    """A location of the test's own on the store that the parameter names."""
+    found: Place = request.getfixturevalue(f"{request.param}_place")
+    return found
+
+
+@pytest.fixture
+def local_place(tmp_path: Path) -> Place:
+    return Place(Storage({}), str(tmp_path / "t"))
+
+
+@pytest.fixture
+def seaweedfs_place(table_bucket: dict[str, str]) -> Place:
+    return Place(Storage(table_bucket), f"{table_bucket['warehouse']}ns/t")
+
+
+@pytest.fixture
+def bucket_place(moto_server: MotoServer) -> Place:
+    bucket = f"bucket-{uuid.uuid4()}"
+    moto_server.client("s3").create_bucket(Bucket=bucket)
+    return Place(Storage(moto_server.s3_properties), f"s3://{bucket}/t")
+
+
+@pytest.fixture
+def table_bucket_place(moto_server: MotoServer) -> Place:
+    s3tables = moto_server.client("s3tables")
+    arn = s3tables.create_table_bucket(name=f"lake-{uuid.uuid4()}")["arn"]
+    s3tables.create_namespace(tableBucketARN=arn, namespace=["ns"])
+    s3tables.create_table(tableBucketARN=arn, namespace="ns", name="t", format="ICEBERG")
+    answer = s3tables.get_table_metadata_location(tableBucketARN=arn, namespace="ns", name="t")
+    return Place(Storage(moto_server.s3_properties), answer["warehouseLocation"])
+
+
+@pytest.mark.parametrize("place", ALL, indirect=True)
+def test_what_is_written_is_read(place: Place) -> None:
+    path = f"{place.location}/metadata/a.avro"
+    assert place.storage.size(path) is None
+    place.storage.write(path, b"first")
+    place.storage.write(path, b"second")
+    assert place.storage.read(path) == b"second"
+    assert place.storage.size(path) == 6
+
+
+@pytest.mark.parametrize("place", ALL, indirect=True)
+def test_parquet_streams_both_ways(place: Place) -> None:
+    path = f"{place.location}/data/k=1/a.parquet"
+    table = pa.table({"id": range(1000)})
+    with place.storage.open_output(path) as sink:
+        pq.write_table(table, sink)
+    with place.storage.open_input(path) as source:
+        assert pq.ParquetFile(source).read(["id"]).equals(table)
+
+
+@pytest.mark.parametrize("place", ALL, indirect=True)
+def test_a_missing_object_is_named(place: Place) -> None:
+    path = f"{place.location}/metadata/missing.avro"
+    for read in (place.storage.read, place.storage.open_input):
+        with pytest.raises(StorageError) as caught:
+            read(path)
+        assert str(caught.value) == f"{path} does not exist"
+
+
+@pytest.mark.parametrize("place", ALL, indirect=True)
+def test_a_pickled_storage_reads_the_same(place: Place) -> None:
+    place.storage.write(f"{place.location}/metadata/a.avro", b"x")
+    twin = pickle.loads(pickle.dumps(place.storage))
+    assert twin.read(f"{place.location}/metadata/a.avro") == b"x"
+
+
+@pytest.mark.parametrize("place", LISTABLE, indirect=True)
+def test_listing_is_recursive_with_sizes_and_ages(place: Place) -> None:
+    start = int(time.time()) * 1000
+    sizes = {"data/a.parquet": 1, "data/k=a b/c.parquet": 2, "metadata/d.avro": 3}
+    for name, size in sizes.items():
+        place.storage.write(f"{place.location}/{name}", b"x" * size)
+    for prefix in (place.location, f"{place.location}/"):
+        listed = list(place.storage.list(prefix))
+        assert {item.path: item.size for item in listed} == {f"{place.location}/{n}": s for n, s in sizes.items()}
+        assert all(item.modified_ms and start <= item.modified_ms <= time.time() * 1000 + 1000 for item in listed)
+
+
+@pytest.mark.parametrize("place", LISTABLE, indirect=True)
+def test_a_sibling_with_the_same_beginning_is_not_listed(place: Place) -> None:
+    place.storage.write(f"{place.location}/data/a.parquet", b"x")
+    place.storage.write(f"{place.location}2/data/b.parquet", b"x")
+    assert [item.path for item in place.storage.list(place.location)] == [f"{place.location}/data/a.parquet"]
+
+
+@pytest.mark.parametrize("place", LISTABLE, indirect=True)
+def test_a_missing_directory_lists_as_empty(place: Place) -> None:
+    assert list(place.storage.list(f"{place.location}/nowhere")) == []
+
+
+@pytest.mark.parametrize("place", LISTABLE, indirect=True)
+def test_deletion_reports_every_path_and_ignores_what_is_gone(place: Place) -> None:
+    paths = [f"{place.location}/data/{i}.parquet" for i in range(3)]
+    for path in paths[:2]:
+        place.storage.write(path, b"x")
+    report = place.storage.delete([*paths, paths[0]])
+    assert report.deleted == tuple(paths)
+    assert report.failed == {}
+    assert list(place.storage.list(place.location)) == []
+    assert place.storage.delete([]).deleted == ()
+
+
+@pytest.mark.parametrize("place", LISTABLE, indirect=True)
+def test_what_can_be_listed_and_deleted_is_known_without_a_trace(place: Place) -> None:
+    place.storage.write(f"{place.location}/data/a.parquet", b"x")
+    before = list(place.storage.list(place.location))
+    assert place.storage.capabilities(place.location) == Capabilities(can_list=True, can_delete=True)
+    assert list(place.storage.list(place.location)) == before
+
+
+@pytest.mark.parametrize("place", ["table_bucket"], indirect=True)
+def test_a_table_bucket_neither_lists_nor_deletes(place: Place) -> None:
+    path = f"{place.location}/data/a.parquet"
+    place.storage.write(path, b"x")
+    assert place.storage.capabilities(place.location) == Capabilities(can_list=False, can_delete=False)
+    report = place.storage.delete([path])
+    assert report.deleted == ()
+    assert list(report.failed) == [path]
+    assert "refused by the store (MethodNotAllowed" in report.failed[path]
+    assert place.storage.read(path) == b"x"
+    with pytest.raises(StorageError, match="refused by the store"):
+        list(place.storage.list(place.location))
+
+
+def test_the_probe_leaves_no_delete_marker_in_a_versioned_bucket(moto_server: MotoServer) -> None:
+    bucket = f"bucket-{uuid.uuid4()}"
+    s3 = moto_server.client("s3")
+    s3.create_bucket(Bucket=bucket)
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    found = Storage(moto_server.s3_properties).capabilities(f"s3://{bucket}/t")
+    assert found == Capabilities(can_list=True, can_delete=True)
+    versions = s3.list_object_versions(Bucket=bucket)
+    assert not versions.get("DeleteMarkers")
+    assert not versions.get("Versions")
+
+
+def test_capabilities_of_a_missing_bucket_are_an_error(moto_server: MotoServer) -> None:
+    with pytest.raises(StorageError, match="s3://no-such-bucket/t failed with NoSuchBucket"):
+        Storage(moto_server.s3_properties).capabilities("s3://no-such-bucket/t")
+
+
+@pytest.mark.parametrize("place", ["seaweedfs"], indirect=True)
+def test_listing_and_deletion_go_beyond_one_page(place: Place) -> None:
+    paths = {f"{place.location}/data/{i:04d}.parquet" for i in range(1203)}
+    client, bucket = place.storage._s3, place.location.split("/")[2]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda path: client.put_object(Bucket=bucket, Key=path.split("/", 3)[3], Body=b"x"), paths))
+    assert {item.path for item in place.storage.list(place.location)} == paths
+    report = place.storage.delete(sorted(paths))
+    assert report.deleted == tuple(sorted(paths))
+    assert list(place.storage.list(place.location)) == []
+
+
+@pytest.mark.parametrize("place", ["bucket"], indirect=True)
+def test_listed_paths_are_spelled_like_the_prefix(place: Place) -> None:
+    place.storage.write(f"{place.location}/data/a.parquet", b"x")
+    for scheme in ("s3", "s3a", "s3n"):
+        location = place.location.replace("s3://", f"{scheme}://")
+        assert [item.path for item in place.storage.list(location)] == [f"{location}/data/a.parquet"]
+        assert place.storage.read(f"{location}/data/a.parquet") == b"x"
+
+
+@pytest.mark.parametrize("spelled", [lambda p: p, lambda p: f"file:{p}", lambda p: f"file://{p}"])
+def test_local_paths_work_in_every_spelling(tmp_path: Path, spelled: Callable[[str], str]) -> None:
+    storage, location = Storage({}), spelled(str(tmp_path / "t"))
+    storage.write(f"{location}/data/a#b?c%20d.parquet", b"x")
+    assert (tmp_path / "t/data/a#b?c%20d.parquet").read_bytes() == b"x"
+    (item,) = storage.list(location)
+    assert item.path == f"{location}/data/a#b?c%20d.parquet"
+    assert storage.size(item.path) == 1
+    assert storage.delete([item.path]).deleted == (item.path,)
+    assert list(storage.list(location)) == []
+
+
+def test_symbolic_links_are_neither_listed_nor_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/a").write_bytes(b"x")
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t/folder").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "t/file").symlink_to(tmp_path / "elsewhere/a")
+    assert list(Storage({}).list(str(tmp_path / "t"))) == []
+
+
+def test_a_local_path_that_cannot_be_deleted_says_why(tmp_path: Path) -> None:
+    report = Storage({}).delete([str(tmp_path)])
+    assert report.deleted == ()
+    assert report.failed == {str(tmp_path): os.strerror(21)}
+
+
+@pytest.mark.parametrize("place", ["bucket"], indirect=True)
+def test_keys_are_taken_literally(place: Place) -> None:
+    names = ["a?b", "a", "a#c", "a%20d", "a d", "ü"]
+    for name in names:
+        place.storage.write(f"{place.location}/{name}", name.encode())
+    assert {item.path for item in place.storage.list(place.location)} == {f"{place.location}/{n}" for n in names}
+    for name in names:
+        assert place.storage.read(f"{place.location}/{name}") == name.encode()
+    place.storage.delete([f"{place.location}/a?b", f"{place.location}/a%20d"])
+    assert {item.path for item in place.storage.list(place.location)} == {
+        f"{place.location}/{n}" for n in names if n not in ("a?b", "a%20d")
+    }
+
+
+@pytest.mark.parametrize("place", ["bucket"], indirect=True)
+def test_a_key_with_an_empty_part_is_listed_and_deleted_but_pyarrow_cannot_read_it(place: Place) -> None:
+    path = f"{place.location}//data/a"
+    place.storage._s3.put_object(Bucket=place.location.split("/")[2], Key="t//data/a", Body=b"x")
+    assert [item.path for item in place.storage.list(place.location)] == [path]
+    with pytest.raises(StorageError, match="Empty path component"):
+        place.storage.read(path)
+    assert place.storage.delete([f"{place.location}/data/a"]).deleted == (f"{place.location}/data/a",)
+    assert [item.path for item in place.storage.list(place.location)] == [path], "another object"
+    assert place.storage.delete([path]).deleted == (path,)
+    assert list(place.storage.list(place.location)) == []
+
+
+def test_an_unreachable_endpoint_fails_soon_and_in_one_sentence(moto_server: MotoServer) -> None:
+    with closed_port() as endpoint:
+        storage = Storage({**moto_server.s3_properties, "s3.endpoint": endpoint})
+        path = "s3://b/t/x"
+        actions: list[Callable[[], object]] = [
+            lambda: storage.read(path),
+            lambda: storage.write(path, b"x"),
+            lambda: storage.size(path),
+            lambda: list(storage.list("s3://b/t")),
+            lambda: storage.capabilities("s3://b/t"),
+        ]
+        for action in actions:
+            start = time.monotonic()
+            with pytest.raises(StorageError, match=f"cannot be reached: nothing answers at {endpoint}$"):
+                action()
+            assert time.monotonic() - start < 15
+        assert storage.delete([path]).failed == {path: f"cannot be reached: nothing answers at {endpoint}"}
+
+
+def test_throttled_deletions_are_tried_again(moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icekeeper.storage_s3.time.sleep", lambda seconds: None)
+    bucket = f"bucket-{uuid.uuid4()}"
+    moto_server.client("s3").create_bucket(Bucket=bucket)
+    storage = Storage(moto_server.s3_properties)
+    paths = [f"s3://{bucket}/t/{i}" for i in range(3)]
+    for path in paths:
+        storage.write(path, b"x")
+    original, calls = storage._s3.delete_objects, []
+
+    def throttled(**arguments: object) -> dict[str, object]:
+        """The first two answers lose the first key to throttling; the last key is locked for ever."""
+        keys = [entry["Key"] for entry in arguments["Delete"]["Objects"]]  # type: ignore[index]
+        calls.append(keys)
+        errors = [{"Key": key, "Code": "AccessDenied", "Message": "locked"} for key in keys if key == "t/2"]
+        errors += [{"Key": keys[0], "Code": "SlowDown", "Message": ""}] if len(calls) < 3 else []
+        spared = {entry["Key"] for entry in errors}
+        if spared != set(keys):
+            rest = [{"Key": key} for key in keys if key not in spared]
+            original(Bucket=bucket, Delete={"Objects": rest})
+        return {"Errors": errors}
+
+    monkeypatch.setattr(storage._s3, "delete_objects", throttled)
+    report = storage.delete(paths)
+    assert calls == [["t/0", "t/1", "t/2"], ["t/0"], ["t/0"]]
+    assert report.deleted == tuple(paths[:2])
+    assert report.failed == {paths[2]: "was refused by the store (AccessDenied: locked)"}
+    assert [item.path for item in storage.list(f"s3://{bucket}/t")] == [paths[2]]
+
+
+def test_wrong_credentials_are_an_error_that_keeps_the_secret(table_bucket: dict[str, str]) -> None:
+    storage = Storage({**table_bucket, "s3.secret-access-key": "not-the-secret-key"})
+    for action in (storage.read, storage.capabilities, lambda path: list(storage.list(path))):
+        with pytest.raises(StorageError) as caught:
+            action(f"{table_bucket['warehouse']}ns/t")
+        assert "not-the-secret-key" not in str(caught.value)
+    assert "not-the-secret-key" not in repr(storage)
+
+
+def test_a_connection_that_breaks_is_an_error_of_storage(moto_server: MotoServer) -> None:
+    with faulty_proxy(moto_server.endpoint) as proxy:
+        storage = Storage({**moto_server.s3_properties, "s3.endpoint": proxy.url})
+        proxy.fault = b""
+        with pytest.raises(StorageError, match="s3://b/x"):
+            storage.read("s3://b/x")
+        assert list(storage.delete(["s3://b/x"]).failed) == ["s3://b/x"]
+
+
+def test_other_stores_are_neither_listed_nor_deleted_from() -> None:
+    assert Storage({}).capabilities("gs://b/t") == Capabilities(can_list=False, can_delete=False)
+    assert list(Storage({}).delete(["gs://b/t/x"]).failed) == ["gs://b/t/x"]
+    with pytest.raises(StorageError, match="only S3 and local folders"):
+        Storage({}).list("gs://b/t")

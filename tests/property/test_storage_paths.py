@@ -1,0 +1,113 @@
+"""Paths that name one file compare equal, and no path is taken for ours that is not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icekeeper.storage_paths import authority, is_under, may_be_under, normalise, split_path
+
+SEGMENTS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1), min_size=1, max_size=5)
+# The characters that mean something, so that they meet each other often.
+AWKWARD = st.text(st.sampled_from("/.:%2Ffiles3a\\x"), max_size=20)
+PLAIN = st.lists(st.from_regex(r"[a-z0-9_=-]{1,8}", fullmatch=True), min_size=1, max_size=5)
+
+
+@given(st.one_of(AWKWARD, st.text(), SEGMENTS.map(lambda parts: "s3://b/" + "/".join(parts)), SEGMENTS.map("/".join)))
+def test_normalising_twice_changes_nothing(path: str) -> None:
+    assert normalise(normalise(path)) == normalise(path)
+
+
+@given(PLAIN)
+def test_twin_spellings_are_equal(parts: list[str]) -> None:
+    key = "/".join(parts)
+    s3 = [f"{scheme}://bucket/{key}" for scheme in ("s3", "s3a", "s3n", "S3")]
+    s3 += [f"s3://bucket//{'//'.join(parts)}", "s3://bucket/" + "/".join(f"%{ord(p[0]):02X}{p[1:]}" for p in parts)]
+    assert len({normalise(path) for path in s3}) == 1
+    local = [f"/{key}", f"file:/{key}", f"file:///{key}", f"file://localhost/{key}", f"//{key}", f"/./{key}"]
+    assert len({normalise(path) for path in local}) == 1
+
+
+@given(PLAIN, PLAIN)
+def test_a_child_is_under_its_location_and_a_sibling_is_not(location: list[str], child: list[str]) -> None:
+    for root in ("s3://b/", "/", "file:///"):
+        base = root + "/".join(location)
+        path = f"{base}/{'/'.join(child)}"
+        assert is_under(path, base)
+        assert is_under(path, f"{base}/")
+        assert may_be_under(path, base)
+        assert not is_under(f"{base}2/{child[0]}", base)
+        assert not may_be_under(f"{base}2/{child[0]}", base)
+        assert not is_under(base, base)
+
+
+@given(st.one_of(AWKWARD, st.text()), st.one_of(AWKWARD, st.text()))
+def test_what_is_surely_under_is_also_possibly_under(path: str, location: str) -> None:
+    if is_under(path, location):
+        assert may_be_under(path, location)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "s3://other/t/f",
+        "s3://b/T/f",
+        "s3://b/t%2Ff",
+        "s3://b//t/f",
+        "s3://b/t/../u/f",
+        "s3://b/t/",
+        "gs://b/t/f",
+        "/b/t/f",
+        "s3:/b/t/f",
+    ],
+)
+def test_what_might_name_another_object_is_not_surely_under(path: str) -> None:
+    assert not is_under(path, "s3://b/t")
+
+
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [
+        ("s3a://b/t/f", "s3://b/t"),
+        ("s3://b/t//f", "s3://b/t/"),
+        ("file:/w/t/f", "/w/t"),
+        ("/w//t/f", "file:///w/t"),
+        ("s3://b/a b/f%20", "s3://b/a b"),
+        ("s3://b/f", "s3://b"),
+    ],
+)
+def test_spellings_that_name_the_same_object_are_under(path: str, location: str) -> None:
+    assert is_under(path, location)
+
+
+def test_different_objects_may_normalise_alike_so_that_both_are_protected() -> None:
+    assert normalise("s3://b/t/a%2520b") == normalise("s3://b/t/a%20b") == normalise("s3://b/t/a b")
+    assert may_be_under("s3://b/t%2Ff", "s3://b/t")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("s3a://b/k/l", ("s3a", "b", "k/l")),
+        ("s3://b", ("s3", "b", "")),
+        ("s3://b/k?x#y%20", ("s3", "b", "k?x#y%20")),
+        ("file:/a", ("file", "", "/a")),
+        ("file:///a/b", ("file", "", "/a/b")),
+        ("file://./a", ("file", "", "./a")),
+        ("/a/b", ("", "", "/a/b")),
+        ("a/b", ("", "", "a/b")),
+        ("ns:1/x", ("", "", "ns:1/x")),
+    ],
+)
+def test_splitting_is_literal(path: str, expected: tuple[str, str, str]) -> None:
+    parts = split_path(path)
+    assert (parts.scheme, parts.authority, parts.key) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("s3n://b/x", "s3://b"), ("file:/x", "file://"), ("/x", "file://"), ("gs://b/x", "gs://b")],
+)
+def test_authority(path: str, expected: str) -> None:
+    assert authority(path) == expected

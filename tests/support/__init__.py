@@ -1,0 +1,1 @@
+"""What tests share: real servers, independent readers, real tables of others."""

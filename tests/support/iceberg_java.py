@@ -1,0 +1,79 @@
+"""Iceberg-Java as an independent reader, and the one Spark session of a test run.
+
+The jar comes from the PyPI wheel ``snowpark-connect-deps-iceberg``.  It has no S3 support: local tables only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from icekeeper.engines.java import find_java_home
+
+_JAR = "iceberg-spark-runtime-3.5_2.12-1.10.2.jar"
+
+
+def iceberg_jar() -> Path:
+    """Return the path of the Iceberg-Java 1.10.2 runtime for Spark 3.5."""
+    spec = importlib.util.find_spec("snowpark_connect_deps_iceberg")
+    assert spec is not None, "the wheel snowpark-connect-deps-iceberg is missing"
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "jars" / _JAR
+
+
+def start_spark(scratch: Path) -> SparkSession:
+    """Start a session that serves both Iceberg-Java and our own engine; everything it writes goes to ``scratch``.
+
+    ``spark.sql.catalog.java`` is a Hadoop catalog of Iceberg-Java's own, for tables and procedures made by it.
+    """
+    os.environ["JAVA_HOME"] = find_java_home()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    warehouse = scratch / "warehouse"
+    options = {
+        "spark.driver.memory": "1g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraClassPath": str(iceberg_jar()),
+        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={scratch}",
+        "spark.ui.enabled": "false",
+        "spark.log.level": "ERROR",
+        "spark.local.dir": str(scratch / "local"),
+        "spark.default.parallelism": "2",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(warehouse),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.catalog.java": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.java.type": "hadoop",
+        "spark.sql.catalog.java.warehouse": str(warehouse),
+    }
+    builder = SparkSession.builder.master("local[2]").appName("icekeeper-tests")
+    for key, value in options.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+class IcebergJava:
+    """Reads tables by their metadata file, without any catalog."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self.session = session
+
+    def rows(self, metadata_location: str | Path, snapshot_id: int | None = None) -> list[dict[str, Any]]:
+        """Return the rows of a snapshot, the current one unless named; structs and maps as dictionaries."""
+        reader = self.session.read.format("iceberg")
+        if snapshot_id is not None:
+            reader = reader.option("snapshot-id", str(snapshot_id))
+        return [row.asDict(recursive=True) for row in reader.load(str(metadata_location)).collect()]
+
+    def metadata_table(self, metadata_location: str | Path, name: str) -> list[dict[str, Any]]:
+        """Return a metadata table: ``files``, ``manifests``, ``snapshots``, ``entries``, ``refs``, …"""
+        frame = self.session.read.format("iceberg").load(f"{metadata_location}#{name}")
+        return [row.asDict(recursive=True) for row in frame.collect()]

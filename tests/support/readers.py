@@ -1,0 +1,86 @@
+"""The same table read by three engines that share no code, in one comparable form."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.table import StaticTable
+
+from icekeeper.demo.duckdb_reader import read_arrow
+from support.iceberg_java import IcebergJava
+
+CanonicalRows = list[tuple[tuple[str, str], ...]]
+
+
+def canonical(rows: Iterable[Mapping[str, Any]]) -> CanonicalRows:
+    """Return rows as a sorted multiset, equal whichever engine read them; columns in any order."""
+    return sorted(tuple(sorted((name, _text(value)) for name, value in row.items())) for row in rows)
+
+
+def pyiceberg_rows(
+    metadata_location: str, snapshot_id: int | None = None, properties: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """Read with PyIceberg; ``properties`` configure its file I/O (a table on S3)."""
+    table = StaticTable.from_metadata(metadata_location, dict(properties or {}))
+    return arrow_rows(table.scan(snapshot_id=snapshot_id).to_arrow())
+
+
+def duckdb_rows(
+    metadata_location: str, snapshot_id: int | None = None, s3: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """Read with DuckDB, in a process of its own."""
+    return arrow_rows(read_arrow(metadata_location, s3=s3, snapshot_id=snapshot_id))
+
+
+def rows_by_engine(
+    metadata_location: str, java: IcebergJava, snapshot_id: int | None = None
+) -> dict[str, CanonicalRows]:
+    """Read a local table with all three; a test asserts that the values are equal."""
+    return {
+        "pyiceberg": canonical(pyiceberg_rows(metadata_location, snapshot_id)),
+        "duckdb": canonical(duckdb_rows(metadata_location, snapshot_id)),
+        "java": canonical(java.rows(metadata_location, snapshot_id)),
+    }
+
+
+def arrow_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """Return dictionaries; nanosecond timestamps as integers, because Python has no type for them."""
+    for index, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
+            table = table.set_column(index, field.name, table.column(index).cast(pa.int64()))
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return repr(value)
+    if isinstance(value, float):
+        return "nan" if math.isnan(value) else repr(value + 0.0)  # -0.0 equals 0.0
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
+    if isinstance(value, datetime.datetime):  # Spark gives local time without a zone: conftest makes that UTC
+        return (value.astimezone(datetime.UTC).replace(tzinfo=None) if value.tzinfo else value).isoformat()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return "x" + bytes(value).hex()
+    if isinstance(value, uuid.UUID | datetime.date | datetime.time):
+        return str(value)
+    if isinstance(value, Mapping):
+        return _pairs(value.items())
+    if isinstance(value, list | tuple):
+        if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
+            return _pairs(value)  # Arrow's form of a map
+        return "[" + ",".join(_text(item) for item in value) + "]"
+    return str(value)
+
+
+def _pairs(items: Collection[tuple[Any, Any]]) -> str:
+    if not items:
+        return "[]"  # Arrow's form of an empty map cannot be told from an empty list
+    return "{" + ",".join(sorted(f"{_text(key)}:{_text(value)}" for key, value in items)) + "}"

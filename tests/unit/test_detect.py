@@ -1,0 +1,181 @@
+"""Which tables are proposed, with which words and how urgently, and which are left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from icekeeper.detection import Proposal, Skip, assess
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.policy import ResolvedPolicy
+from icekeeper.state.store import LastSeen
+from support.settings import MB, NOW_MS, policy, small_files, table
+
+
+def check(
+    metadata: TableMetadata, resolved: ResolvedPolicy | None = None, *, expirable: int = 0, **more: Any
+) -> Proposal | Skip:
+    return assess("ns.t", metadata, resolved or policy(), now_ms=NOW_MS, expirable=expirable, **more)
+
+
+def reasons(*args: Any, **more: Any) -> tuple[str, ...]:
+    result = check(*args, **more)
+    return result.reasons if isinstance(result, Proposal) else ()
+
+
+QUIET = Skip("ns.t", "no sign of work")
+
+
+def test_snapshots_to_expire_are_proposed_in_the_words_of_both_heuristics() -> None:
+    assert check(table(snapshots=60, age_hours=150), expirable=42) == Proposal(
+        "ns.t",
+        ("60 snapshots exceed max_snapshots_to_keep 5", "41 snapshots are older than snapshot_retention_hours 168"),
+        0.8936,
+    )
+
+
+def test_nothing_is_proposed_where_the_expiry_plan_is_empty() -> None:
+    """Both thresholds are exceeded, but pins or tags keep every snapshot: the table must not come back hourly."""
+    assert check(table(snapshots=60, age_hours=200), expirable=0) == QUIET
+
+
+@pytest.mark.parametrize(
+    "resolved",
+    [policy(snapshot_expiry_enabled="false"), policy(operations="compact")],
+    ids=["switched off", "not among the operations"],
+)
+def test_expiry_that_would_not_run_is_no_reason(resolved: ResolvedPolicy) -> None:
+    assert check(table(snapshots=60), resolved, expirable=55) == QUIET
+
+
+def test_a_table_whose_files_must_not_be_deleted_is_not_proposed_for_expiry() -> None:
+    assert check(table(snapshots=60, gc_enabled="false"), expirable=55) == QUIET
+
+
+def test_refs_past_their_age_are_a_reason() -> None:
+    assert check(table(), expirable_refs=1) == Proposal("ns.t", ("1 branch or tag is past max-ref-age-ms",), 0.5)
+    assert reasons(table(), expirable_refs=2) == ("2 branches or tags are past max-ref-age-ms",)
+
+
+def test_small_files_are_proposed_by_their_average_size() -> None:
+    assert check(table(small_files(400, 1.2 * MB))) == Proposal(
+        "ns.t", ("400 data files of 1.2 MB on average are below 192 MB",), 0.9876
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "average", "expected"),
+    [
+        (5, 192 * MB - 1, ("5 data files of 192 MB on average are below 192 MB",)),
+        (5, 192 * MB, ()),
+        (4, 100, ()),
+        (6, 100, ("6 data files of 100 B on average are below 192 MB",)),
+        (6, 2048, ("6 data files of 2 KB on average are below 192 MB",)),
+    ],
+)
+def test_the_thresholds_of_small_files_are_those_of_compaction(
+    count: int, average: int, expected: tuple[str, ...]
+) -> None:
+    assert reasons(table(small_files(count, average))) == expected
+
+
+def test_compaction_that_would_not_run_is_no_reason() -> None:
+    metadata = table(small_files(400, MB))
+    assert reasons(metadata, policy(rewrite_enabled="false")) == ()
+    assert reasons(metadata, policy(operations="expire_snapshots")) == ()
+
+
+def test_delete_debt_is_proposed_with_its_share_of_the_rows() -> None:
+    summary = {
+        "total-delete-files": "3",
+        "total-position-deletes": "1000",
+        "total-equality-deletes": "200",
+        "total-records": "100000",
+    }
+    assert check(table(summary)) == Proposal(
+        "ns.t", ("3 delete files with 1200 deletes, 1.2 % of 100000 records",), 0.4186
+    )
+    assert reasons(table({"total-delete-files": "1"})) == ("1 delete file with 0 deletes",)
+
+
+def test_tables_with_deletes_are_left_alone_when_deletes_are_not_applied() -> None:
+    summary = {**small_files(400, MB), "total-delete-files": "3"}
+    assert len(reasons(table(summary))) == 2
+    assert reasons(table(summary), policy(apply_deletes="false")) == ()
+
+
+def test_manifests_are_counted_from_the_summary_or_by_the_caller() -> None:
+    summary = {"manifests-created": "1", "manifests-kept": "11"}
+    expected = Proposal("ns.t", ("12 manifests reach min_manifests_to_rewrite 5",), 0.7059)
+    assert check(table(summary)) == expected
+    assert check(table({}), manifest_count=12) == expected
+    assert check(table(summary), manifest_count=4) == QUIET
+    assert check(table({"manifests-created": "12"})) == QUIET
+    assert check(table(summary), policy(manifest_rewrite_enabled="false")) == QUIET
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        None,
+        {},
+        [],
+        "append",
+        {"total-data-files": "many", "total-files-size": "9"},
+        {"total-data-files": "-9", "total-files-size": "9", "total-delete-files": "-3"},
+        {"total-data-files": "100", "total-files-size": None},
+        {"total-data-files": "²³", "total-files-size": "9"},
+        {"total-data-files": "9" * 5000, "total-files-size": "9"},
+        {"total-delete-files": "NaN", "manifests-created": "1e9", "manifests-kept": "3"},
+    ],
+)
+def test_a_missing_or_malformed_summary_is_no_reason(summary: object) -> None:
+    assert check(table(summary)) == QUIET
+
+
+def test_a_pass_that_found_nothing_silences_the_summary_until_snapshot_or_policy_change() -> None:
+    metadata = table(small_files(400, MB), snapshots=3)
+    idle = LastSeen(snapshot_id=3, fingerprint=policy().fingerprint(), finished_ms=NOW_MS, idle=True)
+    assert check(metadata, last_seen=idle) == Skip("ns.t", "unchanged since the last pass found nothing to do")
+    other_snapshot = LastSeen(snapshot_id=2, fingerprint=idle.fingerprint, finished_ms=NOW_MS, idle=True)
+    other_policy = LastSeen(snapshot_id=3, fingerprint="f", finished_ms=NOW_MS, idle=True)
+    busy = LastSeen(snapshot_id=3, fingerprint=idle.fingerprint, finished_ms=NOW_MS, idle=False)
+    for last_seen in (other_snapshot, other_policy, busy, None):
+        assert len(reasons(metadata, last_seen=last_seen)) == 1
+
+
+def test_time_passing_ends_the_silence_for_expiry() -> None:
+    """The same snapshot under the same policy has more to expire a week later."""
+    idle = LastSeen(snapshot_id=60, fingerprint=policy().fingerprint(), finished_ms=NOW_MS, idle=True)
+    metadata = table(small_files(400, MB), snapshots=60)
+    assert reasons(metadata, expirable=1, last_seen=idle) == ("60 snapshots exceed max_snapshots_to_keep 5",)
+
+
+def test_disabled_maintenance_proposes_nothing_and_says_who_disabled_it() -> None:
+    assert check(table(snapshots=60), policy(maintenance_enabled="false"), expirable=55) == Skip(
+        "ns.t", "maintenance is disabled (--set)"
+    )
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_tables_of_a_newer_format_are_left_alone(version: int) -> None:
+    assert check(table(small_files(400, MB), version=version), expirable=9) == Skip(
+        "ns.t", f"format version {version} is not maintained by this version"
+    )
+
+
+def test_an_empty_table_has_no_current_snapshot() -> None:
+    assert check(table(snapshots=0)) == Skip("ns.t", "no current snapshot")
+
+
+def test_priority_grows_with_need_and_with_every_further_need() -> None:
+    def priority(summary: Mapping[str, str], expirable: int = 0) -> float:
+        result = check(table(summary, snapshots=60), expirable=expirable)
+        assert isinstance(result, Proposal)
+        return result.priority
+
+    few, many = small_files(10, MB), small_files(1000, MB)
+    assert 0 < priority(few) < priority(many) < priority(many, 1) < priority(many, 50) <= 1
+    assert priority(few) < priority({**few, "total-delete-files": "1"})

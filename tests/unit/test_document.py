@@ -1,0 +1,293 @@
+"""Updates to a metadata document: what the specification asks for, field by field."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError
+from icekeeper.metadata.document import (
+    TableMetadata,
+    apply_updates,
+    check_requirements,
+    parse_document,
+    render_document,
+)
+from support.tables import CREATED_MS, new_document, snapshot
+
+NOW = CREATED_MS + 5000
+VERSIONS = [1, 2, 3]
+
+
+def applied(document: dict[str, Any], *updates: dict[str, Any], now_ms: int = NOW, location: str | None = None) -> Any:
+    before = copy.deepcopy(document)
+    result = apply_updates(TableMetadata(document), updates, metadata_location=location, now_ms=now_ms)
+    assert document == before, "the base document must stay as it was"
+    return result.document
+
+
+def add(raw: dict[str, Any], branch: str = "main") -> list[dict[str, Any]]:
+    return [{"action": "add-snapshot", "snapshot": raw}, set_ref(branch, raw["snapshot-id"])]
+
+
+def set_ref(name: str, snapshot_id: int, kind: str = "branch", **more: Any) -> dict[str, Any]:
+    return {"action": "set-snapshot-ref", "ref-name": name, "type": kind, "snapshot-id": snapshot_id} | more
+
+
+def with_history(format_version: int = 2, count: int = 4) -> dict[str, Any]:
+    """Snapshots 1..count, one a second, each a child of the one before, main at the last."""
+    document = new_document("s3://b/t", format_version)
+    for i in range(1, count + 1):
+        raw = snapshot(
+            i,
+            format_version=format_version,
+            sequence_number=i,
+            timestamp_ms=CREATED_MS + 1000 * i,
+            parent_id=i - 1 or None,
+            first_row_id=10 * (i - 1),
+            added_rows=10,
+        )
+        document = applied(document, *add(raw), now_ms=CREATED_MS + 1000 * i)
+    return document
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_adding_a_snapshot_moves_main_and_both_counters(version: int) -> None:
+    document = with_history(version, 2)
+    assert document["current-snapshot-id"] == 2
+    assert [s["snapshot-id"] for s in document["snapshots"]] == [1, 2]
+    assert document["snapshot-log"] == [
+        {"timestamp-ms": CREATED_MS + 1000, "snapshot-id": 1},
+        {"timestamp-ms": CREATED_MS + 2000, "snapshot-id": 2},
+    ]
+    assert document["last-updated-ms"] == CREATED_MS + 2000
+    if version == 1:
+        assert "refs" not in document
+        assert "last-sequence-number" not in document
+        assert TableMetadata(document).refs["main"].snapshot_id == 2
+    else:
+        assert document["refs"] == {"main": {"type": "branch", "snapshot-id": 2}}
+        assert document["last-sequence-number"] == 2
+    assert document.get("next-row-id") == (20 if version == 3 else None)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_overtaken_sequence_number_or_row_id_is_a_conflict(version: int) -> None:
+    document = with_history(version, 2)
+    stale = snapshot(9, format_version=version, sequence_number=2, parent_id=2, first_row_id=20)
+    with pytest.raises(CommitConflict, match="sequence number 2"):
+        applied(document, *add(stale))
+    if version == 3:
+        behind = snapshot(9, format_version=3, sequence_number=3, parent_id=2, first_row_id=19)
+        with pytest.raises(CommitConflict, match="row id 19"):
+            applied(document, *add(behind))
+
+
+def test_a_snapshot_that_is_there_already_is_a_conflict() -> None:
+    with pytest.raises(CommitConflict, match="snapshot 2 is already"):
+        applied(with_history(2, 2), *add(snapshot(2, format_version=2, sequence_number=3, parent_id=2)))
+
+
+def test_tags_and_branch_settings_are_kept_as_given() -> None:
+    document = applied(
+        with_history(2, 2),
+        set_ref("monthly", 1, "tag", **{"max-ref-age-ms": 5}),
+        set_ref("audit", 2, **{"min-snapshots-to-keep": 3, "max-snapshot-age-ms": 7, "max-ref-age-ms": None}),
+    )
+    assert document["refs"] == {
+        "main": {"type": "branch", "snapshot-id": 2},
+        "monthly": {"type": "tag", "snapshot-id": 1, "max-ref-age-ms": 5},
+        "audit": {"type": "branch", "snapshot-id": 2, "min-snapshots-to-keep": 3, "max-snapshot-age-ms": 7},
+    }
+    assert len(document["snapshot-log"]) == 2, "only main is logged"
+
+
+def test_a_ref_to_a_missing_snapshot_is_a_conflict() -> None:
+    with pytest.raises(CommitConflict, match="'main' cannot point at snapshot 99"):
+        applied(with_history(2, 2), set_ref("main", 99))
+    with pytest.raises(CommitConflict, match="'t' cannot point at snapshot 99"):
+        applied(with_history(2, 2), set_ref("t", 99, "tag"))
+
+
+def test_a_rollback_is_logged_when_it_happens() -> None:
+    """Java refuses a snapshot log that is not in order of time."""
+    document = applied(with_history(2, 3), set_ref("main", 1), now_ms=CREATED_MS + 9000)
+    assert document["current-snapshot-id"] == 1
+    assert document["snapshot-log"][-1] == {"timestamp-ms": CREATED_MS + 9000, "snapshot-id": 1}
+    times = [entry["timestamp-ms"] for entry in document["snapshot-log"]]
+    assert times == sorted(times)
+
+
+def test_setting_a_ref_to_what_it_is_changes_nothing() -> None:
+    document = with_history(2, 2)
+    assert applied(document, set_ref("main", 2))["snapshot-log"] == document["snapshot-log"]
+
+
+def test_expiry_cuts_the_snapshot_log_up_to_the_last_expired_entry() -> None:
+    document = applied(with_history(2, 4), {"action": "remove-snapshots", "snapshot-ids": [1, 3]})
+    assert [s["snapshot-id"] for s in document["snapshots"]] == [2, 4]
+    assert document["snapshot-log"] == [{"timestamp-ms": CREATED_MS + 4000, "snapshot-id": 4}]
+    assert document["refs"] == {"main": {"type": "branch", "snapshot-id": 4}}
+
+
+def test_expiry_of_snapshots_outside_the_log_leaves_the_log_alone() -> None:
+    document = with_history(2, 2)
+    document = applied(document, *add(snapshot(7, format_version=2, sequence_number=3, parent_id=1), "audit"))
+    assert applied(document, {"action": "remove-snapshots", "snapshot-ids": [7]})["snapshot-log"] == [
+        {"timestamp-ms": CREATED_MS + 1000, "snapshot-id": 1},
+        {"timestamp-ms": CREATED_MS + 2000, "snapshot-id": 2},
+    ]
+
+
+def test_expiry_takes_statistics_and_refs_of_the_snapshot_along() -> None:
+    document = with_history(2, 3)
+    document = applied(
+        document,
+        set_ref("old", 1, "tag"),
+        set_ref("kept", 2, "tag"),
+        *(
+            {"action": f"set-{kind}", "snapshot-id": i, kind: {"snapshot-id": i, "statistics-path": f"{kind}-{i}"}}
+            for kind in ("statistics", "partition-statistics")
+            for i in (1, 2)
+        ),
+    )
+    document = applied(document, {"action": "remove-snapshots", "snapshot-ids": [1]})
+    assert document["statistics"] == [{"snapshot-id": 2, "statistics-path": "statistics-2"}]
+    assert document["partition-statistics"] == [{"snapshot-id": 2, "statistics-path": "partition-statistics-2"}]
+    assert sorted(document["refs"]) == ["kept", "main"]
+
+
+@pytest.mark.parametrize(("version", "none"), [(1, -1), (2, -1), (3, None)])
+def test_expiring_the_head_of_main_leaves_an_empty_table(version: int, none: int | None) -> None:
+    document = applied(with_history(version, 2), {"action": "remove-snapshots", "snapshot-ids": [1, 2]})
+    assert document["current-snapshot-id"] == none
+    assert document["snapshot-log"] == []
+    assert document.get("refs", {}) == {}
+    assert TableMetadata(document).current_snapshot is None
+
+
+def test_statistics_of_a_snapshot_are_replaced_and_removed() -> None:
+    document = with_history(2, 2)
+    for path in ("a", "b"):
+        update = {"action": "set-statistics", "statistics": {"snapshot-id": 2, "statistics-path": path}}
+        document = applied(document, update)
+    assert document["statistics"] == [{"snapshot-id": 2, "statistics-path": "b"}]
+    document = applied(
+        document,
+        {"action": "remove-statistics", "snapshot-id": 2},
+        {"action": "remove-partition-statistics", "snapshot-id": 2},
+    )
+    assert document["statistics"] == document["partition-statistics"] == []
+
+
+def test_properties_are_set_and_removed() -> None:
+    document = new_document("s3://b/t", 2, properties={"a": "1", "b": "2"})
+    document = applied(
+        document,
+        {"action": "set-properties", "updates": {"b": "3", "c": "4"}},
+        {"action": "remove-properties", "removals": ["a", "missing"]},
+    )
+    assert document["properties"] == {"b": "3", "c": "4"}
+
+
+def test_the_metadata_log_gets_the_base_and_is_cut_from_its_old_end() -> None:
+    log = [{"timestamp-ms": CREATED_MS - 10 + i, "metadata-file": f"m{i}"} for i in range(3)]
+    document = new_document(
+        "s3://b/t", 2, **{"metadata-log": log, "properties": {"write.metadata.previous-versions-max": "2"}}
+    )
+    assert applied(document, location="m3")["metadata-log"] == [
+        {"timestamp-ms": CREATED_MS - 8, "metadata-file": "m2"},
+        {"timestamp-ms": CREATED_MS, "metadata-file": "m3"},
+    ]
+
+
+def test_the_metadata_log_keeps_a_hundred_by_default_and_one_at_least() -> None:
+    log = [{"timestamp-ms": CREATED_MS, "metadata-file": f"m{i}"} for i in range(100)]
+    document = new_document("s3://b/t", 2, **{"metadata-log": log})
+    assert [e["metadata-file"] for e in applied(document, location="new")["metadata-log"]] == [
+        *(f"m{i}" for i in range(1, 100)),
+        "new",
+    ]
+    document["properties"] = {"write.metadata.previous-versions-max": "0"}
+    assert [e["metadata-file"] for e in applied(document, location="new")["metadata-log"]] == ["new"]
+
+
+def test_the_new_limit_of_the_metadata_log_holds_at_once() -> None:
+    log = [{"timestamp-ms": CREATED_MS, "metadata-file": f"m{i}"} for i in range(5)]
+    update = {"action": "set-properties", "updates": {"write.metadata.previous-versions-max": "1"}}
+    document = applied(new_document("s3://b/t", 2, **{"metadata-log": log}), update, location="new")
+    assert [e["metadata-file"] for e in document["metadata-log"]] == ["new"]
+
+
+def test_a_malformed_limit_names_the_property() -> None:
+    document = new_document("s3://b/t", 2, properties={"write.metadata.previous-versions-max": "many"})
+    with pytest.raises(PolicyError, match=r"write\.metadata\.previous-versions-max is 'many'"):
+        applied(document, location="m")
+
+
+def test_time_never_runs_backwards() -> None:
+    """Neither behind the last update when this clock is slow, nor behind a snapshot from a fast clock."""
+    document = new_document("s3://b/t", 2)
+    assert applied(document, now_ms=CREATED_MS - 60_000)["last-updated-ms"] == CREATED_MS
+    ahead = snapshot(1, format_version=2, timestamp_ms=NOW + 60_000)
+    document = applied(document, *add(ahead))
+    assert document["last-updated-ms"] == NOW + 60_000
+    document = applied(document, location="m1")
+    assert document["last-updated-ms"] == NOW + 60_000
+    assert document["metadata-log"][-1]["timestamp-ms"] <= document["last-updated-ms"]
+
+
+def test_fields_nobody_knows_survive() -> None:
+    unknown = {"zz-future": {"kept": [1]}, "encryption-keys": [{"key-id": "k"}]}
+    document = new_document("s3://b/t", 2, **unknown)
+    document = applied(document, *add(snapshot(1, format_version=2, **{"zz-snapshot": True})))
+    assert {key: document[key] for key in unknown} == unknown
+    assert document["snapshots"][0]["zz-snapshot"] is True
+
+
+def test_an_unknown_update_is_an_error() -> None:
+    with pytest.raises(ValueError, match="unknown update assign-uuid"):
+        applied(new_document("s3://b/t", 2), {"action": "assign-uuid", "uuid": "x"})
+
+
+def test_requirements_hold_or_conflict() -> None:
+    metadata = TableMetadata(with_history(2, 2))
+    check_requirements(
+        metadata,
+        [
+            {"type": "assert-table-uuid", "uuid": metadata.uuid},
+            {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 2},
+            {"type": "assert-ref-snapshot-id", "ref": "none", "snapshot-id": None},
+        ],
+    )
+    for broken in (
+        {"type": "assert-table-uuid", "uuid": "other"},
+        {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 1},
+        {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": None},
+        {"type": "assert-ref-snapshot-id", "ref": "none", "snapshot-id": 1},
+    ):
+        with pytest.raises(CommitConflict):
+            check_requirements(metadata, [broken])
+
+
+def test_requirements_see_the_main_of_a_v1_document_without_refs() -> None:
+    metadata = TableMetadata(with_history(1, 2))
+    check_requirements(metadata, [{"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 2}])
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_rendered_document_parses_to_itself(compress: bool) -> None:
+    document = with_history(3)
+    data = render_document(TableMetadata(document), compress=compress)
+    assert (data[:2] == b"\x1f\x8b") is compress
+    assert parse_document(data, "m").document == document
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff", gzip.compress(json.dumps({}).encode())[:-4]])
+def test_damaged_documents_are_unreadable_and_named(data: bytes) -> None:
+    with pytest.raises(MetadataUnreadable, match="s3://b/m"):
+        parse_document(data, "s3://b/m")

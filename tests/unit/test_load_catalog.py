@@ -1,0 +1,107 @@
+"""Catalogs open by the name that PyIceberg's own configuration gives them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.catalogs.s3tables import S3TablesCatalog
+from icekeeper.catalogs.sql import SqlCatalog
+from icekeeper.errors import PolicyError, StorageError
+
+ARN = "arn:aws:s3tables:eu-west-1:111122223333:bucket/lake"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home, so that the configuration of whoever runs the tests stays out of them."""
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def configure(home: Path, text: str) -> None:
+    (home / ".pyiceberg.yaml").write_text(text)
+
+
+def test_a_catalog_from_the_configuration_file(home: Path) -> None:
+    configure(home, f"catalog:\n  Lake:\n    type: sql\n    uri: sqlite:///{home}/c.db\n    warehouse: {home}/w\n")
+    catalog = open_catalog("lake")
+    assert isinstance(catalog, SqlCatalog)
+    assert (catalog.name, catalog.warehouse) == ("lake", f"{home}/w")
+    assert list(catalog.list_tables()) == []
+    catalog.close()
+
+
+def test_a_catalog_from_the_environment_whose_type_is_inferred(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{home}/c.db")
+    catalog = open_catalog("lake")
+    assert isinstance(catalog, SqlCatalog)
+    catalog.close()
+
+
+def test_given_properties_win_over_configured_ones(home: Path) -> None:
+    configure(home, f"catalog:\n  lake:\n    type: sql\n    uri: sqlite:///{home}/c.db\n    warehouse: old\n")
+    catalog = open_catalog("lake", {"warehouse": "new"})
+    assert catalog.warehouse == "new"
+
+
+@pytest.mark.parametrize(
+    "how", [{"type": "s3tables"}, {"py-catalog-impl": "icekeeper.catalogs.s3tables.S3TablesCatalog"}]
+)
+def test_a_table_bucket_by_type_or_by_class(how: dict[str, str]) -> None:
+    catalog = open_catalog("lake", {**how, "warehouse": ARN})
+    assert isinstance(catalog, S3TablesCatalog)
+    assert catalog.warehouse == ARN
+    catalog.close()
+
+
+def test_an_unknown_catalog_names_the_known_ones_and_the_way_to_add_one(home: Path) -> None:
+    with pytest.raises(PolicyError, match=r"no catalog 'lake' \(configured: none\).*PYICEBERG_CATALOG__LAKE__URI"):
+        open_catalog("lake")
+    configure(home, "catalog:\n  b:\n    uri: http://x\n  a:\n    uri: http://x\n")
+    with pytest.raises(PolicyError, match=r"no catalog 'lake' \(configured: a, b\)"):
+        open_catalog("lake")
+
+
+@pytest.mark.parametrize("kind", ["hive", "glue", "bigquery", "nonsense"])
+def test_another_type_names_the_supported_ones(kind: str) -> None:
+    with pytest.raises(PolicyError, match=f"type '{kind}'; supported are rest, sql, s3tables"):
+        open_catalog("lake", {"type": kind, "uri": "thrift://x"})
+
+
+def test_another_catalog_class_names_the_supported_types() -> None:
+    with pytest.raises(PolicyError, match=r"type 'some\.Catalog'; supported are rest"):
+        open_catalog("lake", {"py-catalog-impl": "some.Catalog"})
+
+
+@pytest.mark.parametrize("properties", [{"type": "rest"}, {"type": "sql"}, {"warehouse": "w"}, {"uri": "ftp://x"}])
+def test_incomplete_properties_are_the_callers_mistake(properties: dict[str, str]) -> None:
+    with pytest.raises(PolicyError, match="catalog lake has no"):
+        open_catalog("lake", properties)
+
+
+@pytest.mark.parametrize("warehouse", ["", "s3://lake", "arn:aws:s3:::lake", "arn:aws:s3tables:eu-west-1:1:table/x"])
+def test_a_table_bucket_needs_its_arn(warehouse: str) -> None:
+    with pytest.raises(PolicyError, match="must be the ARN of a table bucket"):
+        open_catalog("lake", {"type": "s3tables", "warehouse": warehouse})
+
+
+def test_a_broken_configuration_file_is_the_users_to_mend(home: Path) -> None:
+    configure(home, "catalog: [\n")
+    with pytest.raises(PolicyError, match=r"PyIceberg's configuration cannot be read: \.pyiceberg\.yaml is not valid"):
+        open_catalog("lake")
+
+
+def test_a_missing_database_driver_is_named() -> None:
+    with pytest.raises(PolicyError, match="driver of its database is not installed: No module named"):
+        open_catalog("lake", {"type": "sql", "uri": "postgresql+pg8000://u:p@127.0.0.1/x"})
+
+
+def test_errors_keep_the_password_of_a_database(tmp_path: Path) -> None:
+    with pytest.raises(StorageError) as caught:
+        open_catalog("lake", {"type": "sql", "uri": f"sqlite:///{tmp_path}/no/such/secret-word.db"})
+    assert "secret-word" not in str(caught.value)

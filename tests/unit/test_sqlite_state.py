@@ -1,0 +1,102 @@
+"""What is particular to the SQLite state store: its place, its errors, and processes that share it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from icekeeper.errors import StorageError
+from icekeeper.model import TableName
+from icekeeper.state.sqlite import SqliteStateStore, state_path
+from icekeeper.state.store import PassRecord, Pin, TableIdentity
+
+IDENTITY = TableIdentity("C", "w", TableName(("ns",), "t"), "u")
+
+
+def record_many(path: Path, worker: int) -> None:
+    store = SqliteStateStore(path)
+    for number in range(10):
+        store.record_pass(
+            PassRecord(
+                identity=IDENTITY,
+                run_id=f"{worker}-{number}",
+                started_ms=0,
+                finished_ms=number,
+                status="succeeded",
+                summary="",
+                engine="local",
+            )
+        )
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"ICEKEEPER_STATE": "/x/s.db", "XDG_STATE_HOME": "/y", "HOME": "/h"}, "/x/s.db"),
+        ({"XDG_STATE_HOME": "/y", "HOME": "/h"}, "/y/icekeeper/state.db"),
+        ({"XDG_STATE_HOME": "relative", "HOME": "/h"}, "/h/.local/state/icekeeper/state.db"),
+        ({"HOME": "/h"}, "/h/.local/state/icekeeper/state.db"),
+    ],
+)
+def test_the_state_lives_where_the_environment_says(environment: dict[str, str], expected: str) -> None:
+    assert state_path(environment) == Path(expected)
+
+
+def test_processes_that_start_together_create_one_store_and_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=record_many, args=(path, worker)) for worker in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0, 0, 0]
+    assert len(SqliteStateStore(path).history(IDENTITY)) == 40
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / "state.db"
+    with pytest.raises(StorageError) as caught:
+        SqliteStateStore(path).pins(IDENTITY, now_ms=0)
+    assert str(caught.value).startswith(f"the state file {path} cannot be used: ")
+
+
+def test_a_damaged_file_is_a_storage_error_and_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    path.write_bytes(b"this is no database" * 100)
+    with pytest.raises(StorageError) as caught:
+        SqliteStateStore(path).last_seen(IDENTITY)
+    assert str(caught.value) == f"the state file {path} cannot be used: file is not a database"
+    assert path.read_bytes() == b"this is no database" * 100
+
+
+def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 2")
+    with pytest.raises(StorageError) as caught:
+        SqliteStateStore(path).history(IDENTITY)
+    assert str(caught.value) == (
+        f"the state file {path} has schema version 2, this Icekeeper knows 1; "
+        "upgrade, or name another file with ICEKEEPER_STATE"
+    )
+
+
+def test_another_applications_database_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE iceberg_tables (name TEXT)")
+    with pytest.raises(StorageError) as caught:
+        SqliteStateStore(path).add_pin(
+            Pin(identity=IDENTITY, name="p", snapshot_id=1, metadata_location="m", expires_ms=1)
+        )
+    assert str(caught.value) == f"the file {path} is a database of another application, not a state file"
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("iceberg_tables",)]
