@@ -177,8 +177,9 @@ class Storage:
 
         Local folders can be listed and deleted from.  S3 is asked: for one key of the location, then to batch-delete
         a key that never existed.  That is refused exactly where real deletions are (AWS table buckets: 405; a missing
-        permission: 403).  On a versioned bucket it could leave a delete marker, so it carries an ETag no object has,
-        which AWS answers without one.
+        permission: 403).  In a versioned bucket it would leave a delete marker, so it is conditional on the key's
+        existence (Amazon S3 user guide, "How to perform conditional deletes"); a store that ignores the condition
+        has nothing to delete.
 
         Raises:
             StorageError: the bucket does not exist, the credentials are wrong, or the endpoint does not answer.
@@ -272,7 +273,7 @@ class Storage:
                 if not is_refused(error):
                     raise
                 can_list = False
-            never_existed = {"Key": f"{directory}metadata/{uuid.uuid4()}.avro", "ETag": '"icekeeper-probe"'}
+            never_existed = {"Key": f"{directory}metadata/{uuid.uuid4()}.avro", "ETag": "*"}
             try:
                 answer = self._s3.delete_objects(Bucket=parts.authority, Delete={"Objects": [never_existed]})
             except ClientError as error:

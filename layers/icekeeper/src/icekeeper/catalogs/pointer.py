@@ -88,7 +88,7 @@ def commit_document(
         # Where nothing can be deleted, the bucket removes unreferenced files by itself.
         storage.delete([location])
         raise
-    _delete_dropped_metadata(storage, base.metadata, metadata, keep=(base.metadata_location, location))
+    _delete_dropped_metadata(storage, base.metadata, metadata)
     return LoadedTable(base.name, metadata, location, token, base.io_properties)
 
 
@@ -97,15 +97,14 @@ def _compressed(metadata: TableMetadata) -> bool:
     return metadata.properties.get("write.metadata.compression-codec", "none").strip().lower() == "gzip"
 
 
-def _delete_dropped_metadata(
-    storage: Storage, base: TableMetadata, metadata: TableMetadata, keep: Sequence[str]
-) -> None:
+def _delete_dropped_metadata(storage: Storage, base: TableMetadata, metadata: TableMetadata) -> None:
     """Delete the metadata files that fell off the log, as Iceberg-Java does after a commit; best effort."""
     if not metadata.property_flag("write.metadata.delete-after-commit.enabled", default=False):
         return
     if not metadata.property_flag("gc.enabled", default=True):
         return
-    kept = {normalise(path) for path in (*keep, *(entry["metadata-file"] for entry in metadata.metadata_log))}
+    # The base's own file is the newest entry of the log, so readers that still have it can finish.
+    kept = {normalise(entry["metadata-file"]) for entry in metadata.metadata_log}
     dropped = [entry["metadata-file"] for entry in base.metadata_log if normalise(entry["metadata-file"]) not in kept]
     owned = (metadata.location, metadata.metadata_directory)
     storage.delete(path for path in dropped if any(is_under(path, location) for location in owned))

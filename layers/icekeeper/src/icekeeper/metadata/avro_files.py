@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import fastavro
 from fastavro.schema import parse_schema
@@ -51,7 +51,7 @@ def _records(blocks: Any, writer_schema: Any, reader_schema: Any, path: str) -> 
         for block in blocks:
             payload = block.bytes_
             for _ in range(block.num_records):
-                yield fastavro.schemaless_reader(payload, writer_schema, reader_schema)
+                yield cast("dict[str, Any]", fastavro.schemaless_reader(payload, writer_schema, reader_schema))
     except Exception as error:  # see above: truncated blocks surface as EOFError, IndexError, ValueError, zlib.error
         raise MetadataUnreadable(f"{path} is damaged or truncated: {_first_line(error)}") from error
 

@@ -48,7 +48,7 @@ def remove_orphans(context: OperationContext) -> OperationOutcome:
         listed = list(_listing(storage, owned))
         after = context.load()  # after the listing, so that whatever was committed meanwhile is referenced
         referenced = reachable_files(context.reader(after), after.metadata_location)
-        referenced.update(pin.metadata_location for pin in context.pins() if pin.metadata_location is not None)
+        referenced.update(pin.metadata_location for pin in context.pins())
         keys = {normalise(path) for path in referenced}
         unreferenced = [found for found in listed if normalise(found.path) not in keys]
         unknown = [found.path for found in unreferenced if is_metadata_file(found.path)]

@@ -205,7 +205,7 @@ def _outcome(
         operation=_OPERATION,
         status=Status.FAILED if problems else Status.SUCCEEDED,
         reason="; ".join(problems) or None,
-        summary=summary if committed and not isinstance(committed, Nothing) else "; ".join(problems),
+        summary="; ".join(problems) if isinstance(committed, Nothing) else summary,
         snapshot_ids=() if isinstance(committed, Nothing) else (committed.prepared.snapshot_id or 0,),
         metrics=metrics,
         files_planned=plan.input_files,

@@ -1,0 +1,207 @@
+"""The engines: one work unit, the same results whoever runs it, and memory that does not grow with the group."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from icekeeper.engines.deferred import DeferredEngine
+from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.spark import SparkEngine, local_session
+from icekeeper.errors import StorageError
+from icekeeper.operations.compaction.rewrite import rewrite_group
+from icekeeper.operations.compaction.task import InputFile, RewriteTask
+from icekeeper.operations.context import Engine
+
+SCHEMA = {
+    "type": "struct",
+    "schema-id": 0,
+    "fields": [
+        {"id": 1, "name": "id", "required": False, "type": "long"},
+        {"id": 2, "name": "text", "required": False, "type": "string"},
+    ],
+}
+
+
+def _double(number: int) -> int:
+    return number * 2
+
+
+def _exit(number: int) -> int:
+    os._exit(number)
+
+
+@pytest.fixture(params=["local", "local-one", "spark"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    if request.param == "spark":
+        session: SparkSession = request.getfixturevalue("spark_session")
+        return SparkEngine(session.sparkContext)
+    return LocalEngine(2 if request.param == "local" else 1)
+
+
+def write_inputs(folder: Path, count: int, rows: int) -> list[InputFile]:
+    """Files whose rows do not repeat, so that dictionaries do not hide their size."""
+    inputs = []
+    schema = pa.schema(
+        [
+            pa.field("id", pa.int64(), metadata={b"PARQUET:field_id": b"1"}),
+            pa.field("text", pa.string(), metadata={b"PARQUET:field_id": b"2"}),
+        ]
+    )
+    for number in range(count):
+        path = folder / f"in-{number}.parquet"
+        ids = range(number * rows, (number + 1) * rows)
+        table = pa.table([pa.array(ids, pa.int64()), [f"{i * 2654435761 % 2**32:x}" * 8 for i in ids]], schema=schema)
+        pq.write_table(table, path)
+        inputs.append(InputFile(str(path), rows, path.stat().st_size))
+    return inputs
+
+
+def task_of(inputs: list[InputFile], output: Path, group_id: int = 0) -> RewriteTask:
+    return RewriteTask(
+        group_id=group_id,
+        inputs=tuple(inputs),
+        schema_json=json.dumps(SCHEMA),
+        name_mapping_json=None,
+        identity_values={},
+        partition=(),
+        output_path=str(output),
+        table_properties={"write.parquet.row-group-size-bytes": str(8 * 1024 * 1024)},
+        io_properties={},
+    )
+
+
+def test_results_come_in_the_order_of_the_tasks_and_progress_ends_at_all(engine: Engine) -> None:
+    """Results are in task order, and the last progress call says that every task is done."""
+    seen: list[int] = []
+    assert engine.map(_double, list(range(7)), seen.append) == [0, 2, 4, 6, 8, 10, 12]
+    assert seen[-1] == 7
+    assert seen == sorted(seen)
+
+
+def test_no_tasks_are_no_work(engine: Engine) -> None:
+    """An empty list of tasks starts nothing."""
+    assert engine.map(_double, [], lambda done: None) == []
+
+
+def test_every_engine_writes_the_same_rows_and_metrics(engine: Engine, tmp_path: Path) -> None:
+    """A group merged by any engine holds its input rows in order, described by the same metrics."""
+    tasks = [
+        task_of(write_inputs(_made(tmp_path / str(g)), 3, 50), tmp_path / f"out-{g}.parquet", g) for g in range(2)
+    ]
+    results = engine.map(rewrite_group, tasks, lambda done: None)
+    assert [(r.group_id, r.error, r.rows_read) for r in results] == [(0, None, 150), (1, None, 150)]
+    for result in results:
+        written = result.written
+        assert written is not None
+        assert pq.read_table(written.file_path)["id"].to_pylist() == list(range(150))
+        assert written.file_size_in_bytes == Path(written.file_path).stat().st_size
+        assert written.value_counts == {1: 150, 2: 150}
+        assert written.lower_bounds is not None
+        assert written.lower_bounds[1] == (0).to_bytes(8, "little")
+        assert written.split_offsets == (4,)
+
+
+def test_a_failing_group_is_reported_and_leaves_no_file(engine: Engine, tmp_path: Path) -> None:
+    """A missing input fails its own group with its name; the other group is written."""
+    inputs = write_inputs(tmp_path, 2, 10)
+    good = task_of(inputs, tmp_path / "good.parquet", 0)
+    bad = task_of([*inputs, InputFile(str(tmp_path / "gone.parquet"), 10, 1)], tmp_path / "bad.parquet", 1)
+    first, second = engine.map(rewrite_group, [good, bad], lambda done: None)
+    assert first.error is None
+    assert second.written is None
+    assert second.error is not None
+    assert "gone.parquet" in second.error
+    assert not (tmp_path / "bad.parquet").exists()
+
+
+def test_rows_that_the_manifest_does_not_promise_fail_the_group(tmp_path: Path) -> None:
+    """A file with another number of rows than its manifest says is not merged: something is wrong with one of them."""
+    inputs = write_inputs(tmp_path, 2, 10)
+    wrong = [replace(inputs[0], record_count=9), inputs[1]]
+    result = rewrite_group(task_of(wrong, tmp_path / "out.parquet"))
+    assert result.written is None
+    assert result.error is not None
+    assert "holds 10 rows, its manifest says 9" in result.error
+
+
+def test_a_dead_local_worker_is_one_clear_error() -> None:
+    """A worker that dies (killed for memory, say) is reported, not waited for."""
+    with pytest.raises(StorageError, match="a worker process died"):
+        LocalEngine(2).map(_exit, [1, 1], lambda done: None)
+
+
+def test_a_dead_spark_worker_is_one_clear_error(spark_session: SparkSession) -> None:
+    """Spark's failure becomes one sentence, and the session is usable afterwards."""
+    engine = SparkEngine(spark_session.sparkContext)
+    with pytest.raises(StorageError, match="Spark could not run the work"):
+        engine.map(_exit, [1], lambda done: None)
+    assert engine.map(_double, [1], lambda done: None) == [2]
+
+
+def test_a_running_session_is_used_and_left_running(spark_session: SparkSession) -> None:
+    """Inside a job that has a session, Icekeeper neither starts nor stops one."""
+    with local_session() as session:
+        assert session is spark_session
+    assert spark_session.range(3).count() == 3
+
+
+def test_a_deferred_engine_starts_with_its_first_work() -> None:
+    """A pass with nothing to rewrite starts no engine; the first work starts it once; leaving stops it."""
+    events: list[str] = []
+
+    class Started:
+        def __enter__(self) -> LocalEngine:
+            events.append("start")
+            return LocalEngine(1)
+
+        def __exit__(self, *reason: object) -> None:
+            events.append("stop")
+
+    start: Callable[[], Any] = Started
+    with DeferredEngine("local", start) as engine:
+        assert events == []
+        engine.map(_double, [1], lambda done: None)
+        engine.map(_double, [2], lambda done: None)
+        assert events == ["start"]
+    assert events == ["start", "stop"]
+
+
+def test_memory_of_a_worker_does_not_grow_with_the_group(tmp_path: Path) -> None:
+    """Merging eight times the bytes takes no more memory: rows stream through one row group at a time."""
+    few = write_inputs(_made(tmp_path / "few"), 4, 40_000)
+    many = write_inputs(_made(tmp_path / "many"), 32, 40_000)
+    grown = _peak_kb(task_of(many, tmp_path / "many.parquet")) - _peak_kb(task_of(few, tmp_path / "few.parquet"))
+    total_kb = sum(i.record_count for i in many) * 72 // 1024
+    assert total_kb > 80_000  # as Arrow holds it
+    assert grown < 25_000
+
+
+def _peak_kb(task: RewriteTask) -> int:
+    """Largest resident set of a fresh process that runs one task, in KB."""
+    script = (
+        "import pickle, resource, sys\n"
+        "from icekeeper.operations.compaction.rewrite import rewrite_group\n"
+        "result = rewrite_group(pickle.load(sys.stdin.buffer))\n"
+        "assert result.error is None, result.error\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], input=pickle.dumps(task), capture_output=True, check=True)
+    return int(done.stdout)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder

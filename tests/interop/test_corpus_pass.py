@@ -1,0 +1,330 @@
+"""Tables that other engines wrote go through a full pass: rows unchanged, nothing needed lost, refusals with reasons.
+
+Merged are Parquet files.  The corpus has one table of other files, ``im_v2_partitioned_position_deletes_orc``: it has
+delete files too, hence is refused before its format matters.  What happens to tables of Avro or ORC files alone is in
+``test_files_that_are_not_parquet_are_left_alone``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from icekeeper.demo.duckdb_reader import read_checksum
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import PassOutcome, PassStatus, Status
+from support.corpus import RelocatedTable, checks, corpus_params, corpus_root, corpus_table, expected, table_digest
+from support.iceberg_java import IcebergJava
+from support.passes import KEEPING_SNAPSHOTS, TableUnderMaintenance, outcome_of
+from support.readers import canonical, duckdb_rows, pyiceberg_rows
+
+Digest = tuple[int, str] | None
+Rows = Callable[[str, int | None], list[dict[str, Any]]]
+
+IN_PROCESS: dict[str, Rows] = {"pyiceberg": pyiceberg_rows, "duckdb": duckdb_rows}
+
+# Live data files per partition spec and partition, from PyIceberg's scan plan (for dk_legacy_v1 from its manifests).
+FILES_PER_PARTITION = {
+    "li_w_streams_default_value": (2,),
+    "li_partition_evolution": (1, 1, 1, 1, 1, 1, 1),
+    "tr_conflict_truncate": (1, 1),
+    "tr_timetravel": (3,),
+    "dk_name_mapping_t1": (1,),
+    "dk_merch_v1": (2,),
+    "dk_legacy_v1": (1, 1),
+    "dk_lineitem_gz": (1,),
+    "dk_struct_filter": (1,),
+    "li_bucket_partitioning": (1,),
+    "li_identity_partitioning": (1,),
+    "li_w_clean_expired_metadata": (1, 1, 1),
+    "im_resolution_test": (8, 6, 6),
+    "li_partitioning_with_null_value": (1, 1, 1, 1),
+    "im_legacy_partition_schema_evolution": (1, 1),
+    "dk_column_mapping": (1,),
+    "im_alltypes_part": (1,),
+}
+
+# Untouched: PyIceberg wants a schema id in the snapshot, or cannot parse inline manifests; DuckDB does not apply the
+# name mapping to old snapshots.
+SNAPSHOTS_UNREADABLE_BY = {
+    "pyiceberg": {"dk_name_mapping_t1", "dk_legacy_v1"},
+    "duckdb": {"dk_legacy_v1", "im_resolution_test", "im_legacy_partition_schema_evolution", "im_alltypes_part"},
+}
+
+DELETES_REFUSED = "applying deletes is not available in this version; only compact is refused"
+V3_REFUSED = "format version 3 is not maintained by this version of Icekeeper; the table was left alone"
+
+# Digests of so many rows take a second and more per reader: DuckDB's own checksum speaks for them.
+MANY_ROWS = 20_000
+
+
+def answer(name: str) -> Digest:
+    return expected(name)["rows"], expected(name)["sha"]
+
+
+def agreeing(name: str) -> list[str]:
+    """The in-process readers that read the untouched table as the corpus says."""
+    return [engine for engine in IN_PROCESS if any(said.startswith(engine) for said in expected(name)["agree"])]
+
+
+def corpus_where(holds: Callable[[str], bool]) -> list[Any]:
+    """Table names for ``parametrize``; without a corpus one parameter that skips."""
+    return [name for name in corpus_params() if corpus_root() is None or holds(name)]
+
+
+def maintained(name: str) -> bool:
+    return bool(checks(name)["append_only_full_pass"])
+
+
+def has_deletes(name: str) -> bool:
+    return not {"eqdel", "posdel", "dv"}.isdisjoint(expected(name)["live"])
+
+
+def is_v3(name: str) -> bool:
+    return bool(expected(name)["format_version"] == 3)
+
+
+def java_told(name: str, check: str, key: str) -> bool:
+    """Whether the corpus holds the list of files that Iceberg-Java's own procedure removes."""
+    procedure = {"expire": "expire_all_but_current", "orphans": "remove_orphan_files_dry"}[check]
+    return checks(name)[check] == "known" and key in (expected(name)["java_maintenance"] or {}).get(procedure, {})
+
+
+def read_by_java(name: str) -> bool:
+    return any(said.startswith("java") for said in expected(name)["agree"])
+
+
+def no_crash(outcome: PassOutcome) -> None:
+    """Whatever an operation could not do, it says so on purpose."""
+    assert not [part for part in outcome.operations if part.status is Status.FAILED]
+    assert all(part.reason for part in outcome.operations if part.status is not Status.SUCCEEDED)
+
+
+def idle_afterwards(table: TableUnderMaintenance, first: PassOutcome) -> None:
+    """A second pass finds only what the first one's last step left: the snapshot that its new manifests replaced."""
+    second = table.maintain()
+    superseded = outcome_of(first, Operation.REWRITE_MANIFESTS).status is Status.SUCCEEDED
+    for part in second.operations:
+        if part.operation is Operation.EXPIRE_SNAPSHOTS and superseded and part.status is Status.SUCCEEDED:
+            assert part.metrics["expire_snapshots.snapshots_expired"] == 1
+        elif part.operation is Operation.REMOVE_ORPHANS and part.status is Status.SUCCEEDED:
+            assert part.summary == "removed 0 orphan file(s)"
+        else:
+            assert part.status in (Status.SKIPPED, Status.REFUSED), part
+    assert table.maintain().is_idle
+
+
+@pytest.mark.parametrize("rewrite_all", [False, True], ids=["small_files", "every_file"])
+@pytest.mark.parametrize("name", corpus_params("append_only_full_pass"))
+def test_a_full_pass_changes_no_row(name: str, rewrite_all: bool, tmp_path: Path) -> None:
+    found = corpus_table(name, tmp_path)
+    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    problems = table.problems()
+    checksum = None
+    if expected(name)["rows"] > MANY_ROWS:
+        checksum = read_checksum(found.metadata_path)
+
+    outcome = table.maintain(rewrite_all=str(rewrite_all).lower())
+
+    assert outcome.status is PassStatus.SUCCEEDED, outcome.summary
+    compacted = outcome_of(outcome, Operation.COMPACT)
+    groups = [files for files in FILES_PER_PARTITION[name] if rewrite_all or files >= 2]
+    assert sum(FILES_PER_PARTITION[name]) == expected(name)["live"]["data"][0]
+    if groups:
+        files, bins = sum(groups), len(groups)
+        assert compacted.summary == f"compacted {files} files into {bins} (across {bins} bins)"
+    else:
+        assert (compacted.status, compacted.reason) == (Status.SKIPPED, "no files eligible for compaction")
+    if checksum is not None:
+        assert read_checksum(table.metadata_location) == checksum
+    else:
+        for engine in agreeing(name):
+            assert table_digest(found, IN_PROCESS[engine](table.metadata_location, None)) == answer(name), engine
+    assert table.problems() <= problems
+    if rewrite_all:
+        # Files of wrong size or manifests with wrong counts are gone, and their snapshots with them.
+        assert not table.problems()
+    idle_afterwards(table, outcome)
+
+
+@pytest.mark.parametrize("name", corpus_params("append_only_full_pass"))
+def test_every_snapshot_reads_as_before(name: str, tmp_path: Path) -> None:
+    found = corpus_table(name, tmp_path)
+    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    many = expected(name)["rows"] > MANY_ROWS
+    snapshots = [int(snapshot_id) for snapshot_id in expected(name)["snapshots"]]
+
+    def answers() -> dict[tuple[str, int], object]:
+        location = table.metadata_location
+        if many:
+            return {("duckdb", i): read_checksum(location, snapshot_id=i) for i in snapshots}
+        return {
+            (engine, i): table_digest(found, rows(location, i))
+            for engine, rows in IN_PROCESS.items()
+            if name not in SNAPSHOTS_UNREADABLE_BY[engine]
+            for i in snapshots
+        }
+
+    before = answers()
+    outcome = table.maintain(**KEEPING_SNAPSHOTS, rewrite_all="true")
+    assert outcome.status is PassStatus.SUCCEEDED, outcome.summary
+    assert outcome_of(outcome, Operation.COMPACT).status is Status.SUCCEEDED
+    assert answers() == before
+    assert set(snapshots) < table.reader().metadata.snapshots.keys()
+    ours = [snapshot_id for operation in outcome.operations for snapshot_id in operation.snapshot_ids]
+    for snapshot_id in [] if many else ours:
+        for engine in agreeing(name):
+            rows = IN_PROCESS[engine](table.metadata_location, snapshot_id)
+            assert table_digest(found, rows) == answer(name), (engine, snapshot_id)
+
+
+@pytest.mark.parametrize("name", corpus_where(lambda name: read_by_java(name) and maintained(name)))
+def test_java_reads_every_snapshot(name: str, tmp_path: Path, iceberg_java: IcebergJava) -> None:
+    """Those that were there as before, ours as the head, and the head still after expiry."""
+    found = corpus_table(name, tmp_path)
+    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    theirs = [int(snapshot_id) for snapshot_id in expected(name)["snapshots"]]
+
+    def answers(snapshots: list[int]) -> list[object]:
+        location = table.metadata_location
+        if expected(name)["rows"] <= MANY_ROWS:
+            return [table_digest(found, iceberg_java.rows(location, snapshot_id)) for snapshot_id in snapshots]
+        frames = [
+            iceberg_java.session.read.format("iceberg").option("snapshot-id", str(snapshot_id)).load(location)
+            for snapshot_id in snapshots
+        ]
+        return [frame.selectExpr("count(*)", "bit_xor(xxhash64(*))").collect() for frame in frames]
+
+    before = answers(theirs)
+    outcome = table.maintain(**KEEPING_SNAPSHOTS, rewrite_all="true")
+    assert outcome_of(outcome, Operation.COMPACT).status is Status.SUCCEEDED, outcome.summary
+    assert answers(theirs) == before
+    ours = [snapshot_id for operation in outcome.operations for snapshot_id in operation.snapshot_ids]
+    assert len(ours) == 2
+    if expected(name)["rows"] > MANY_ROWS:
+        assert answers(ours) == before * 2  # this table had one snapshot
+        return
+    assert answers(ours) == [answer(name)] * 2
+    table.maintain()
+    assert table_digest(found, iceberg_java.rows(table.metadata_location)) == answer(name)
+
+
+@pytest.mark.parametrize("name", corpus_where(lambda name: has_deletes(name) and not is_v3(name)))
+def test_tables_with_delete_files_are_not_compacted(name: str, tmp_path: Path) -> None:
+    found = corpus_table(name, tmp_path)
+    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    live, problems = table.live_files(), table.problems()
+    missing = {path for path in live if not Path(path).exists()}
+
+    outcome = table.maintain(rewrite_all="true")
+
+    compacted = outcome_of(outcome, Operation.COMPACT)
+    assert compacted.status is Status.REFUSED
+    assert (compacted.reason or "").endswith(DELETES_REFUSED)
+    no_crash(outcome)
+    assert table.live_files() == live
+    assert {path for path in live if not Path(path).exists()} == missing
+    assert table.problems() <= problems
+    for engine in agreeing(name):
+        assert table_digest(found, IN_PROCESS[engine](table.metadata_location, None)) == answer(name), engine
+    idle_afterwards(table, outcome)
+
+
+@pytest.mark.parametrize("name", corpus_where(lambda name: is_v3(name)))
+def test_v3_tables_are_left_alone_byte_for_byte(name: str, tmp_path: Path) -> None:
+    found = corpus_table(name, tmp_path)
+    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+
+    def contents() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in found.folder.rglob("*") if path.is_file()}
+
+    before = contents()
+    outcome = table.maintain(rewrite_all="true")
+    assert {(part.status, part.reason) for part in outcome.operations} == {(Status.REFUSED, V3_REFUSED)}
+    assert contents() == before
+    assert table.metadata_location == found.metadata_path
+
+
+@pytest.mark.parametrize("name", corpus_where(lambda name: name == "tr_materialized_view"))
+def test_lost_statistics_files_do_not_stop_a_pass(name: str, tmp_path: Path) -> None:
+    """Trino removed them; with their snapshots the references go."""
+    found = corpus_table(name, tmp_path)
+    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    assert {kind for kind, _ in table.problems()} == {"missing_file"}
+    outcome = table.maintain(rewrite_all="true")
+    assert outcome.status is PassStatus.SUCCEEDED
+    assert outcome_of(outcome, Operation.COMPACT).summary == "compacted 1 files into 1 (across 1 bins)"
+    assert not table.problems()
+    for engine in agreeing(name):
+        assert table_digest(found, IN_PROCESS[engine](table.metadata_location, None)) == answer(name), engine
+    idle_afterwards(table, outcome)
+
+
+@pytest.mark.parametrize("name", corpus_where(lambda name: name == "dk_bigquery"))
+def test_a_table_that_no_reader_takes_becomes_readable(name: str, tmp_path: Path) -> None:
+    """BigQuery's manifests make every field nullable and leave out the ids; ours do not."""
+    found = corpus_table(name, tmp_path)
+    rows = pq.read_table(next(found.folder.glob("data/*.parquet"))).to_pylist()
+    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    outcome = table.maintain(rewrite_all="true")
+    no_crash(outcome)
+    assert outcome_of(outcome, Operation.COMPACT).summary == "compacted 1 files into 1 (across 1 bins)"
+    # Beside the metadata lies a file named like metadata that is none: whose it is cannot be told.
+    assert outcome_of(outcome, Operation.REMOVE_ORPHANS).status is Status.REFUSED
+    assert canonical(pyiceberg_rows(table.metadata_location)) == canonical(rows)
+    assert canonical(duckdb_rows(table.metadata_location)) == canonical(rows)
+    assert not table.problems()
+
+
+@pytest.mark.parametrize("name", corpus_where(lambda name: name == "im_v2_partitioned_position_deletes_orc"))
+def test_files_that_are_not_parquet_are_left_alone(name: str, tmp_path: Path) -> None:
+    """The table as it was before its first delete: three ORC files."""
+    found = corpus_table(name, tmp_path)
+    path = found.folder / expected(name)["metadata"]
+    document = json.loads(path.read_bytes())
+    first = min(document["snapshots"], key=lambda snapshot: snapshot["sequence-number"])
+    document |= {"snapshots": [first], "current-snapshot-id": first["snapshot-id"], "snapshot-log": []}
+    path.write_text(json.dumps(document))
+    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    live = table.live_files()
+    outcome = table.maintain(rewrite_all="true")
+    compacted = outcome_of(outcome, Operation.COMPACT)
+    assert (compacted.status, compacted.reason) == (
+        Status.SKIPPED,
+        "no files eligible for compaction (3 small file(s) are not Parquet or are encrypted and were left alone)",
+    )
+    assert table.live_files() == live
+    told = expected(name)["snapshots"][str(first["snapshot-id"])]
+    assert table_digest(found, pyiceberg_rows(table.metadata_location)) == (told["rows"], told["sha"])
+
+
+def files_in(found: RelocatedTable) -> set[str]:
+    return {str(path.relative_to(found.folder)) for path in found.folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", corpus_where(lambda name: not is_v3(name) and java_told(name, "expire", "deleted")))
+def test_expiry_deletes_the_files_that_java_deletes(name: str, tmp_path: Path) -> None:
+    """When all but the current snapshot expire."""
+    found = corpus_table(name, tmp_path)
+    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    before = files_in(found)
+    outcome = table.maintain(operations="expire_snapshots")
+    no_crash(outcome)
+    assert before - files_in(found) == set(expected(name)["java_maintenance"]["expire_all_but_current"]["deleted"])
+
+
+@pytest.mark.parametrize("name", corpus_where(lambda name: not is_v3(name) and java_told(name, "orphans", "orphans")))
+def test_the_orphans_are_those_that_java_finds(name: str, tmp_path: Path) -> None:
+    """Except for metadata files: those as young as a snapshot stay, because some catalogs' logs leave them out."""
+    found = corpus_table(name, tmp_path)
+    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    before = files_in(found)
+    outcome = table.maintain(operations="remove_orphans")
+    no_crash(outcome)
+    told = expected(name)["java_maintenance"]["remove_orphan_files_dry"]["orphans"]
+    assert before - files_in(found) == {path for path in told if not path.endswith(".metadata.json")}

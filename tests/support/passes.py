@@ -1,0 +1,83 @@
+"""A table under maintenance: registered where it lies, passed over, verified, looked at file by file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ValidationError
+
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.engines.local import LocalEngine
+from icekeeper.metadata.reachability import reachable_files
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import TableName
+from icekeeper.operations.context import Engine
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, PassOutcome
+from icekeeper.runtime import Runtime
+from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.storage import Storage
+from icekeeper.storage_paths import normalise
+
+NAME = TableName(("ns",), "t")
+
+# Everything that may go goes at once: one snapshot stays, orphans have no grace, two of anything are too many.
+THOROUGH = {
+    "min_input_files": "2",
+    "snapshot_retention_hours": "0",
+    "max_snapshots_to_keep": "1",
+    "orphan_older_than_hours": "0",
+    "min_manifests_to_rewrite": "2",
+}
+KEEPING_SNAPSHOTS = {"operations": "compact,remove_orphans,rewrite_manifests"}
+
+
+class TableUnderMaintenance:
+    """One table in a SQLite catalog of its own."""
+
+    def __init__(self, metadata_location: str, folder: Path, *, engine: Engine | None = None) -> None:
+        uri = f"sqlite:///{folder / 'catalog.db'}"
+        catalog = SqlCatalog("local", uri=uri, warehouse=folder.as_uri())
+        catalog.create_namespace(NAME.namespace)
+        with suppress(ValidationError):  # v1's inline manifests: registered, though PyIceberg cannot parse them
+            catalog.register_table((*NAME.namespace, NAME.name), metadata_location)
+        catalog.close()
+        properties = {"type": "sql", "uri": uri, "warehouse": folder.as_uri()}
+        state = SqliteStateStore(folder / "state.db")
+        self.runtime = Runtime(open_catalog("local", properties), state, environment={})
+        self._engine = engine or LocalEngine(1)  # in this process: the groups are small
+
+    def maintain(self, **overrides: str) -> PassOutcome:
+        return self.runtime.maintain(NAME, {**THOROUGH, **overrides}, self._engine, unsafe=True)
+
+    @property
+    def metadata_location(self) -> str:
+        return self.runtime.catalog.load(NAME).metadata_location
+
+    def reader(self) -> TableReader:
+        loaded = self.runtime.catalog.load(NAME)
+        return TableReader(loaded.metadata, Storage(loaded.io_properties).read)
+
+    def problems(self) -> Counter[tuple[str, str]]:
+        """What ``verify`` finds, by kind and file."""
+        return Counter((problem.kind.value, problem.path) for problem in self.runtime.verify(NAME).problems)
+
+    def needed_files(self) -> set[str]:
+        """Every file that the table needs and has, normalised."""
+        needed = reachable_files(self.reader(), self.metadata_location)
+        return {normalise(path) for path in needed if Path(normalise(path)).exists()}
+
+    def live_files(self) -> set[str]:
+        """Data and delete files of the current snapshot, normalised."""
+        reader = self.reader()
+        snapshot = reader.metadata.current_snapshot
+        assert snapshot is not None
+        return {normalise(path) for _, (path, _) in reader.live_keys(reader.manifests(snapshot))}
+
+
+def outcome_of(outcome: PassOutcome, operation: Operation) -> OperationOutcome:
+    """The part of a pass that one operation had."""
+    return next(part for part in outcome.operations if part.operation is operation)
