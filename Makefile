@@ -30,7 +30,7 @@ test: $(STAMP) ## run all tests
 lint: $(STAMP) ## check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(SOURCES)
+	$(BIN)/mypy $(SOURCES) tests benchmarks
 	@set -e; for folder in $(SCRIPTS); do \
 	  if ls $$folder/*.py >/dev/null 2>&1; then $(BIN)/mypy $$folder; fi; done
 

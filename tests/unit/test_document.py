@@ -96,7 +96,7 @@ def test_tags_and_branch_settings_are_kept_as_given() -> None:
     document = applied(
         with_history(2, 2),
         set_ref("monthly", 1, "tag", **{"max-ref-age-ms": 5}),
-        set_ref("audit", 2, **{"min-snapshots-to-keep": 3, "max-snapshot-age-ms": 7, "max-ref-age-ms": None}),
+        set_ref("audit", 2, "branch", **{"min-snapshots-to-keep": 3, "max-snapshot-age-ms": 7, "max-ref-age-ms": None}),
     )
     assert document["refs"] == {
         "main": {"type": "branch", "snapshot-id": 2},

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import requests
-from pyiceberg.catalog.rest import RestCatalog, StorageCredential
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest.scan_planning import StorageCredential
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.utils.config import PYICEBERG_YML, Config, merge_config
 from sqlalchemy import ColumnElement, Engine, Select, Update, select, update

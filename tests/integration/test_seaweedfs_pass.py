@@ -1,0 +1,111 @@
+"""Whole passes on a real table bucket, beside a writer that does not stop for us."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.demo.duckdb_reader import read_checksum, read_rows
+from icekeeper.model import TableName
+from icekeeper.report.outcome import PassStatus
+from icekeeper.runtime import EngineName, Runtime, open_engine
+from icekeeper.state.sqlite import SqliteStateStore
+
+NAME = TableName.parse("ns.t")
+SETTINGS = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1", "min_input_files": "2"}
+
+
+def _rows(first: int, count: int = 10) -> pa.Table:
+    return pa.table({"id": pa.array(range(first, first + count), pa.int64()), "name": [f"row {first}"] * count})
+
+
+def _append(table: Table, number: int) -> None:
+    for _ in range(50):
+        try:
+            table.refresh().append(_rows(number * 10))
+            return
+        except CommitFailedException:
+            continue  # a writer that meets another commit tries again, as every engine does
+    raise AssertionError("the appender was starved")
+
+
+@pytest.fixture
+def runtime(table_bucket: dict[str, str], tmp_path: Path) -> Runtime:
+    catalog = load_catalog("lake", **table_bucket)
+    catalog.create_namespace("ns")
+    catalog.create_table("ns.t", _rows(0).schema)
+    return Runtime(open_catalog("lake", table_bucket), SqliteStateStore(tmp_path / "state.db"), environment={})
+
+
+def test_passes_beside_a_steady_appender_lose_no_row(runtime: Runtime, table_bucket: dict[str, str]) -> None:
+    """While a writer appends, every pass succeeds and every appended row is there afterwards."""
+    appends = 30
+    failures: list[BaseException] = []
+
+    def append_all() -> None:
+        table = load_catalog("lake", **table_bucket).load_table("ns.t")
+        try:
+            for number in range(appends):
+                _append(table, number)
+        except BaseException as error:
+            failures.append(error)
+
+    writer = threading.Thread(target=append_all)
+    writer.start()
+    statuses = []
+    with open_engine(EngineName.LOCAL) as engine:
+        while writer.is_alive():
+            statuses.append(runtime.maintain(NAME, SETTINGS, engine).status)
+        writer.join()
+        statuses.append(runtime.maintain(NAME, SETTINGS, engine).status)
+    assert failures == []
+    assert len(statuses) > 2
+    assert set(statuses) == {PassStatus.SUCCEEDED}
+    after = runtime.catalog.load(NAME)
+    ids = sorted(row["id"] for row in read_rows(after.metadata_location, s3=table_bucket))
+    assert ids == list(range(appends * 10))
+
+
+def test_tags_survive_expiry_although_the_server_drops_refs_with_snapshots(
+    runtime: Runtime, table_bucket: dict[str, str]
+) -> None:
+    """A tag and what it shows are there after everything else expired."""
+    table = load_catalog("lake", **table_bucket).load_table("ns.t")
+    for number in range(4):
+        table.append(_rows(number * 10))
+        if number == 1:
+            snapshot = table.current_snapshot()
+            assert snapshot is not None
+            table.manage_snapshots().create_tag(snapshot.snapshot_id, "audit").commit()
+    before = runtime.catalog.load(NAME)
+    tagged = before.metadata.refs["audit"].snapshot_id
+    expected = read_checksum(before.metadata_location, s3=table_bucket, snapshot_id=tagged)
+    with open_engine(EngineName.LOCAL) as engine:
+        outcome = runtime.maintain(NAME, SETTINGS, engine)
+    assert outcome.status is PassStatus.SUCCEEDED
+    after = runtime.catalog.load(NAME)
+    assert after.metadata.refs["audit"].snapshot_id == tagged
+    assert len(after.metadata.snapshots) == 2
+    assert read_checksum(after.metadata_location, s3=table_bucket, snapshot_id=tagged) == expected
+    assert runtime.verify(NAME).problems == ()
+
+
+def test_an_idle_table_is_not_proposed_again(runtime: Runtime, table_bucket: dict[str, str]) -> None:
+    """After a pass that found nothing to do, detection is silent until the table changes."""
+    table = load_catalog("lake", **table_bucket).load_table("ns.t")
+    for number in range(2):
+        table.append(_rows(number * 10))
+    with open_engine(EngineName.LOCAL) as engine:
+        runtime.maintain(NAME, SETTINGS, engine)
+        runtime.maintain(NAME, SETTINGS, engine)
+    assert runtime.detect(SETTINGS).proposals == ()
+    table.refresh().append(_rows(100))
+    table.append(_rows(110))
+    assert [proposal.table for proposal in runtime.detect(SETTINGS).proposals] == ["ns.t"]
