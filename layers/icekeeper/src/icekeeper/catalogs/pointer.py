@@ -16,11 +16,10 @@ from icekeeper.clock import Clock
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, StorageError
 from icekeeper.metadata.document import (
     TableMetadata,
-    apply_updates,
-    check_requirements,
     parse_document,
     render_document,
 )
+from icekeeper.metadata.updates import apply_updates, check_requirements
 from icekeeper.storage import Storage
 from icekeeper.storage_paths import is_under, normalise
 

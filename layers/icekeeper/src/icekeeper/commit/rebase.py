@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from icekeeper.errors import PlanStale
 from icekeeper.metadata.document import TableMetadata
@@ -69,19 +70,22 @@ def rebase(
     new = [m for m in manifests if m.manifest_path not in planning_manifests and m.may_have_live_files]
     dropped: dict[int, str] = {}
     location = _locate(groups, here, new, reader)
+    revived = _revived_columns(planned, head)
     for group in groups:
         if any(key not in location for key in group.inputs):
             dropped[group.group_id] = "an input file was removed or rewritten by another commit"
         elif group.spec_id not in head.specs:
             dropped[group.group_id] = f"partition spec {group.spec_id} was removed"
+        elif lacking := revived - group.output_field_ids:
+            dropped[group.group_id] = f"the schema has column {min(lacking)} again, which the output lacks"
     deletes = [m for m in new if m.content is ManifestContent.DELETES]
     sequence_number = planned.snapshots[planning_snapshot_id].sequence_number
     for manifest, entries in reader.entries(deletes):
         for entry in entries:
             if entry.is_live and (entry.sequence_number or 0) > sequence_number:
-                spec_fields = head.specs[manifest.partition_spec_id]["fields"]
+                is_global = _is_unpartitioned(head.specs[manifest.partition_spec_id])
                 for group in groups:
-                    reason = _hit(entry.file, manifest.partition_spec_id, not spec_fields, group)
+                    reason = _hit(entry.file, manifest.partition_spec_id, is_global, group)
                     if reason is not None:
                         dropped.setdefault(group.group_id, reason)
     kept = frozenset(group.group_id for group in groups if group.group_id not in dropped)
@@ -111,20 +115,59 @@ def _locate(
     return location
 
 
-def _hit(delete: DataFile, spec_id: int, is_unpartitioned: bool, group: GroupClaim) -> str | None:
+def _hit(delete: DataFile, spec_id: int, is_global: bool, group: GroupClaim) -> str | None:
     """Why a delete that landed after planning keeps a group from being committed, if it does."""
+    same_partition = spec_id == group.spec_id and _comparable(delete.partition) == _comparable(group.partition)
     if delete.content is FileContent.EQUALITY_DELETES:
-        if not is_unpartitioned and (spec_id, delete.partition) != (group.spec_id, group.partition):
+        if not (is_global or same_partition):
             return None
         missing = set(delete.equality_ids or ()) - group.output_field_ids
         # Outputs keep the planning snapshot's sequence number, spec and partition, so the delete still applies.
         return f"a newer equality delete uses column {min(missing)}, which the output lacks" if missing else None
-    if (spec_id, delete.partition) != (group.spec_id, group.partition):
-        return None
     if delete.referenced_data_file is not None:
         hit = any(path == delete.referenced_data_file for path, _ in group.inputs)
     else:
         low = (delete.lower_bounds or {}).get(_DELETE_FILE_PATH_ID, b"")
         high = (delete.upper_bounds or {}).get(_DELETE_FILE_PATH_ID)
-        hit = any(low <= path.encode() and (high is None or path.encode() <= high) for path, _ in group.inputs)
+        hit = same_partition and any(
+            low <= path.encode() and (high is None or path.encode() <= high) for path, _ in group.inputs
+        )
     return "rows of an input file were deleted by another commit" if hit else None
+
+
+def _comparable(partition: tuple[PartitionValue, ...]) -> tuple[object, ...]:
+    """Partition values of which equal ones surely compare equal: NaN too, and decimals of any stored width.
+
+    Some different ones may then also be equal, which only drops a group that need not be.
+    """
+    return tuple(
+        "NaN" if value != value else value.lstrip(b"\0\xff") if isinstance(value, bytes) else value
+        for value in partition
+    )
+
+
+def _is_unpartitioned(spec: Mapping[str, Any]) -> bool:
+    """Equality deletes of such a spec are global; all-void specs count (Java's ``PartitionSpec.isUnpartitioned``)."""
+    return all(field["transform"] == "void" for field in spec["fields"])
+
+
+def _revived_columns(planned: TableMetadata, head: TableMetadata) -> frozenset[int]:
+    """Columns that the head's schema has, the planning schema had not, and files may hold from before: a schema
+    change that was taken back."""
+    known = planned.document.get("last-column-id")
+    before = set(_leaves({"type": "struct", **planned.current_schema}))
+    now = set(_leaves({"type": "struct", **head.current_schema}))
+    return frozenset(column for column in now - before if known is None or column <= int(known))
+
+
+def _leaves(kind: Any, field_id: int = 0) -> Iterator[int]:
+    """Ids of the primitive columns of a type."""
+    if isinstance(kind, str):
+        yield field_id
+    elif kind["type"] == "struct":
+        for field in kind["fields"]:
+            yield from _leaves(field["type"], int(field["id"]))
+    else:
+        for part in ("element", "key", "value"):
+            if part in kind:
+                yield from _leaves(kind[part], int(kind[f"{part}-id"]))

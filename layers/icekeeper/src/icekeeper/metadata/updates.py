@@ -1,0 +1,199 @@
+"""Changes to a table metadata document, as the specification says.
+
+Updates and requirements are the REST catalog's own JSON (``TableUpdate`` and ``TableRequirement`` of the REST
+specification), so that one commit means the same on every catalog; everything an update does not name is preserved.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from icekeeper.errors import CommitConflict
+from icekeeper.metadata.document import MAIN, JsonObject, TableMetadata
+
+__all__ = ["apply_updates", "check_requirements"]
+
+# Java's TableProperties.METADATA_PREVIOUS_VERSIONS_MAX_DEFAULT
+PREVIOUS_VERSIONS_MAX_DEFAULT = 100
+
+
+def check_requirements(metadata: TableMetadata, requirements: Iterable[Mapping[str, Any]]) -> None:
+    """Check REST ``TableRequirement`` objects against a document.
+
+    Raises:
+        CommitConflict: one of them does not hold.
+    """
+    for requirement in requirements:
+        kind = requirement["type"]
+        if kind == "assert-table-uuid":
+            if metadata.uuid != requirement["uuid"]:
+                raise CommitConflict(f"the table was replaced: its UUID is {metadata.uuid}, not {requirement['uuid']}")
+        elif kind == "assert-ref-snapshot-id":
+            ref = metadata.refs.get(requirement["ref"])
+            found = None if ref is None else ref.snapshot_id
+            if found != requirement["snapshot-id"]:
+                raise CommitConflict(
+                    f"ref '{requirement['ref']}' is at snapshot {found}, not at {requirement['snapshot-id']}"
+                )
+        else:
+            raise ValueError(f"unknown requirement {kind}")
+
+
+def apply_updates(
+    metadata: TableMetadata,
+    updates: Iterable[Mapping[str, Any]],
+    *,
+    metadata_location: str | None,
+    now_ms: int,
+) -> TableMetadata:
+    """Apply REST ``TableUpdate`` objects to a copy of the document, as the specification says.
+
+    ``metadata_location`` is where the base document lives; it is appended to the metadata log, which is then cut
+    to ``write.metadata.previous-versions-max`` entries.  ``now_ms`` is epoch milliseconds; time never runs
+    backwards in the result.
+
+    Raises:
+        CommitConflict: an update does not fit the document: an overtaken sequence number or row id, a ref to a
+            snapshot that is not there.
+        PolicyError: a table property that steers the commit is malformed.
+        ValueError: an update of an unknown kind.
+    """
+    document = copy.deepcopy(dict(metadata.document))
+    previous_update_ms = metadata.last_updated_ms
+    updated_ms = max(now_ms, previous_update_ms)
+    commit = _Commit(updated_ms)
+    for update in updates:
+        if update["action"] not in _APPLY:
+            raise ValueError(f"unknown update {update['action']}")
+        _APPLY[update["action"]](document, update, commit)
+    newest_snapshot_ms = max((int(s["timestamp-ms"]) for s in document.get("snapshots") or ()), default=0)
+    document["last-updated-ms"] = max(updated_ms, newest_snapshot_ms)
+    if metadata_location is not None:
+        log = [*(document.get("metadata-log") or ())]
+        log.append({"timestamp-ms": previous_update_ms, "metadata-file": metadata_location})
+        result = TableMetadata(document)
+        keep = max(1, result.property_int("write.metadata.previous-versions-max", PREVIOUS_VERSIONS_MAX_DEFAULT))
+        document["metadata-log"] = log[-keep:]
+    return TableMetadata(document)
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    updated_ms: int
+    added: set[int] = field(default_factory=set)
+    """Snapshots that this commit adds."""
+
+
+def _add_snapshot(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+    # The checks are those of Iceberg-Java's TableMetadata.Builder.addSnapshot and of REST servers.
+    snapshot = dict(update["snapshot"])
+    snapshot_id, version = snapshot["snapshot-id"], int(document["format-version"])
+    if any(s["snapshot-id"] == snapshot_id for s in document.get("snapshots") or ()):
+        raise CommitConflict(f"snapshot {snapshot_id} is already in the table")
+    if "sequence-number" in snapshot:
+        last, number = int(document.get("last-sequence-number") or 0), int(snapshot["sequence-number"])
+        if version > 1 and number <= last and snapshot.get("parent-snapshot-id") is not None:
+            raise CommitConflict(f"snapshot {snapshot_id} has sequence number {number}, the table is at {last} already")
+        document["last-sequence-number"] = max(last, number)
+    if version > 2:
+        next_row_id, first_row_id = int(document.get("next-row-id") or 0), int(snapshot["first-row-id"])
+        if first_row_id < next_row_id:
+            raise CommitConflict(
+                f"snapshot {snapshot_id} starts at row id {first_row_id}, the table is at {next_row_id}"
+            )
+        # Every row that the snapshot's manifests were assigned (specification, "Row Lineage").
+        document["next-row-id"] = first_row_id + int(snapshot["added-rows"])
+    document["snapshots"] = [*(document.get("snapshots") or ()), snapshot]
+    commit.added.add(snapshot_id)
+
+
+def _set_snapshot_ref(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+    name, snapshot_id = update["ref-name"], update["snapshot-id"]
+    snapshot = next((s for s in document.get("snapshots") or () if s["snapshot-id"] == snapshot_id), None)
+    if snapshot is None:
+        raise CommitConflict(f"ref '{name}' cannot point at snapshot {snapshot_id}, which is not in the table")
+    ref = {key: value for key, value in update.items() if key not in ("action", "ref-name") and value is not None}
+    refs = document.get("refs") or {}
+    if refs.get(name) == ref:
+        return
+    if int(document["format-version"]) > 1 or refs or name != MAIN:
+        document["refs"] = {**refs, name: ref}
+    if name == MAIN:
+        document["current-snapshot-id"] = snapshot_id
+        # A rollback is logged at its own time, not at its snapshot's: readers want the log in order of time.
+        logged_ms = int(snapshot["timestamp-ms"]) if snapshot_id in commit.added else commit.updated_ms
+        entry = {"timestamp-ms": logged_ms, "snapshot-id": snapshot_id}
+        document["snapshot-log"] = [*(document.get("snapshot-log") or ()), entry]
+
+
+def _remove_snapshot_ref(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+    name = update["ref-name"]
+    (document.get("refs") or {}).pop(name, None)
+    if name == MAIN:
+        # Java writes "no current snapshot" as null from v3 on.
+        document["current-snapshot-id"] = -1 if int(document["format-version"]) < 3 else None
+        document["snapshot-log"] = []
+
+
+def _set_statistics(document: JsonObject, update: Mapping[str, Any], commit: _Commit, key: str = "statistics") -> None:
+    statistics = dict(update[key])
+    _remove_statistics(document, statistics, commit, key)
+    document[key].append(statistics)
+
+
+def _set_partition_statistics(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+    _set_statistics(document, update, commit, "partition-statistics")
+
+
+def _remove_snapshots(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+    gone = {int(snapshot_id) for snapshot_id in update["snapshot-ids"]}
+    document["snapshots"] = [s for s in document.get("snapshots") or () if int(s["snapshot-id"]) not in gone]
+    for key in ("statistics", "partition-statistics"):
+        if key in document:
+            document[key] = [s for s in document[key] if int(s["snapshot-id"]) not in gone]
+    for name in [n for n, ref in (document.get("refs") or {}).items() if int(ref["snapshot-id"]) in gone]:
+        _remove_snapshot_ref(document, {"ref-name": name}, commit)
+    if document.get("current-snapshot-id") in gone:  # a v1 document has no refs
+        _remove_snapshot_ref(document, {"ref-name": MAIN}, commit)
+    # "If a snapshot was expired, all earlier entries are removed too" (specification, snapshot-log).
+    log = document.get("snapshot-log") or []
+    last_gone = max((i for i, entry in enumerate(log) if int(entry["snapshot-id"]) in gone), default=-1)
+    if last_gone >= 0:
+        document["snapshot-log"] = log[last_gone + 1 :]
+
+
+def _remove_statistics(
+    document: JsonObject, update: Mapping[str, Any], commit: _Commit, key: str = "statistics"
+) -> None:
+    snapshot_id = int(update["snapshot-id"])
+    document[key] = [s for s in document.get(key) or () if int(s["snapshot-id"]) != snapshot_id]
+
+
+def _remove_partition_statistics(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+    _remove_statistics(document, update, commit, "partition-statistics")
+
+
+def _set_properties(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+    document.setdefault("properties", {}).update(update["updates"])
+
+
+def _remove_properties(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+    for key in update["removals"]:
+        document.setdefault("properties", {}).pop(key, None)
+
+
+_APPLY: Mapping[str, Callable[[JsonObject, Mapping[str, Any], _Commit], None]] = {
+    "add-snapshot": _add_snapshot,
+    "set-snapshot-ref": _set_snapshot_ref,
+    "remove-snapshot-ref": _remove_snapshot_ref,
+    "remove-snapshots": _remove_snapshots,
+    "set-statistics": _set_statistics,
+    "set-partition-statistics": _set_partition_statistics,
+    "remove-statistics": _remove_statistics,
+    "remove-partition-statistics": _remove_partition_statistics,
+    "set-properties": _set_properties,
+    "remove-properties": _remove_properties,
+}

@@ -1,0 +1,220 @@
+"""The shape of the house: imports point downwards, foreign packages stay in their rooms, files stay small."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "layers" / "icekeeper" / "src" / "icekeeper"
+
+# The ground floor first.  A room imports from floors below its own, never from its neighbours.
+FLOORS: tuple[frozenset[str], ...] = (
+    frozenset({"clock", "errors", "model"}),
+    frozenset({"metadata", "policy", "pyiceberg_private", "state", "storage"}),
+    frozenset({"catalogs", "report"}),
+    frozenset({"commit", "detection"}),
+    frozenset({"operations"}),
+    frozenset({"engines", "verification"}),
+    frozenset({"maintenance"}),
+    frozenset({"runtime"}),
+    frozenset({"demo"}),
+    frozenset({"cli"}),
+)
+# Several files make up the storage room: storage.py, storage_s3.py, …
+STORAGE = "storage"
+
+# Foreign package → where it may be imported: a room, or a file below the package.
+AT_HOME: dict[str, frozenset[str]] = {
+    "pyspark": frozenset({"engines/spark.py"}),
+    "py4j": frozenset({"engines/spark.py"}),
+    "boto3": frozenset({"catalogs", STORAGE, "state", "demo/seaweedfs.py", "pyiceberg_private"}),
+    "botocore": frozenset({"catalogs", STORAGE, "state", "demo/seaweedfs.py", "pyiceberg_private"}),
+    "sqlalchemy": frozenset({"catalogs", "pyiceberg_private"}),
+    "requests": frozenset({"catalogs", "pyiceberg_private"}),
+    "typer": frozenset({"cli"}),
+    "rich": frozenset({"cli", "demo", "report/terminal.py"}),
+    "duckdb": frozenset({"demo/duckdb_child.py"}),
+    "aws_lambda_powertools": frozenset(),
+}
+MEANINGLESS = {"utils", "util", "helpers", "helper", "common", "manager", "misc", "process"}
+LONGEST = 300
+
+# What a test may take from PyIceberg is of no concern here; what the package takes from its inside is.
+PYICEBERG_INSIDES = frozenset(
+    {"pyiceberg.catalog.rest", "pyiceberg.catalog.rest.scan_planning", "pyiceberg.utils.config"}
+)
+
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+IMPORTS_OF_SPARK = sorted((ROOT / "glue_jobs").rglob("*.py"))
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def room(dotted: str) -> str:
+    """``metadata`` of ``icekeeper.metadata.document``; every ``storage*`` module is of one room."""
+    name = dotted.split(".")[1]
+    return STORAGE if name.startswith(f"{STORAGE}_") else name
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in SOURCES}
+
+
+def imported(path: Path) -> Iterator[tuple[str, str | None]]:
+    """Every import, nested ones too: ``(module, name taken from it)``."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide the floor"
+            yield from ((node.module or "", alias.name) for alias in node.names)
+
+
+def own_imports(path: Path) -> Iterator[str]:
+    """Modules of the package that a file imports."""
+    for module, name in imported(path):
+        if module.split(".")[0] == "icekeeper":
+            yield f"{module}.{name}" if f"{module}.{name}" in MODULES else module
+
+
+def is_at_home(path: Path, homes: Collection[str]) -> bool:
+    return room(module_name(path)) in homes or relative(path) in homes
+
+
+def public_names(tree: ast.Module) -> set[str]:
+    """Functions, classes and constants that a module defines without a leading underscore."""
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return {name for name in names if not name.startswith("_")}
+
+
+def test_every_room_has_its_floor() -> None:
+    rooms = {room(name) for name in MODULES if name != "icekeeper"}
+    placed = [name for floor in FLOORS for name in floor]
+    assert sorted(placed) == sorted(rooms)
+
+
+def test_imports_point_downwards() -> None:
+    level = {name: number for number, floor in enumerate(FLOORS) for name in floor}
+    upwards = [
+        f"{relative(path)} (floor {level[room(name)]}) imports {target} (floor {level[room(target)]})"
+        for name, path in MODULES.items()
+        if name != "icekeeper"
+        for target in own_imports(path)
+        if room(target) != room(name) and level[room(target)] >= level[room(name)]
+    ]
+    assert upwards == []
+
+
+def test_no_module_imports_itself_in_the_end() -> None:
+    graph = {name: {target for target in own_imports(path) if target != name} for name, path in MODULES.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" → ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("package", sorted(AT_HOME))
+def test_foreign_packages_stay_in_their_rooms(package: str) -> None:
+    strangers = {
+        relative(path)
+        for path in SOURCES
+        for module, _ in imported(path)
+        if module.split(".")[0] == package and not is_at_home(path, AT_HOME[package])
+    }
+    assert strangers == set()
+
+
+def test_what_pyiceberg_keeps_private_is_used_in_one_module() -> None:
+    """Underscored modules and names, and modules whose inside is no public interface."""
+    strangers = set()
+    for path in SOURCES:
+        if relative(path) == "pyiceberg_private.py":
+            continue
+        for module, name in imported(path):
+            parts = [*module.split("."), name or ""]
+            if parts[0] == "pyiceberg" and (module in PYICEBERG_INSIDES or any(p.startswith("_") for p in parts)):
+                strangers.add(f"{relative(path)}: {module}.{name}")
+    assert strangers == set()
+
+
+def test_nobody_reaches_into_another_object() -> None:
+    """``thing._name`` is for a class's own methods; across modules it would escape every other check."""
+    reaches = []
+    for path in SOURCES:
+        tree = ast.parse(path.read_text())
+        own = {
+            name
+            for node in ast.walk(tree)
+            for name in (
+                [node.name]
+                if isinstance(node, ast.FunctionDef | ast.ClassDef)
+                else [node.target.id]
+                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+                else [node.attr]
+                if isinstance(node, ast.Attribute)
+                and isinstance(node.ctx, ast.Store)
+                and isinstance(node.value, ast.Name)
+                and node.value.id in ("self", "cls")
+                else []
+            )
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+                if node.attr not in own and relative(path) not in ("pyiceberg_private.py",):
+                    reaches.append(f"{relative(path)}:{node.lineno} {ast.unparse(node)}")
+    # os._exit is the documented way for a forked child to end without its parent's clean-up.
+    assert [reach for reach in reaches if not reach.endswith("os._exit")] == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_a_file_has_one_job(path: Path) -> None:
+    text = path.read_text()
+    lines = len(text.splitlines())
+    assert lines <= LONGEST, f"{relative(path)} has {lines} lines: look for the second job"
+    assert path.stem not in MEANINGLESS
+    assert path.parent.name not in MEANINGLESS
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if path.read_text().strip()], ids=relative)
+def test_a_module_says_what_it_is_for_and_what_it_offers(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree), "no docstring"
+    offered = next(
+        (
+            {ast.literal_eval(element) for element in node.value.elts}
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and node.targets[0].id == "__all__"
+            and isinstance(node.value, ast.List | ast.Tuple)
+        ),
+        None,
+    )
+    defined = public_names(tree) - {"log"}
+    if defined:
+        assert offered, f"defines {sorted(defined)} but no __all__"
+    if offered is not None and path.name != "__init__.py":
+        assert offered <= public_names(tree), "offers what it does not define"
+
+
+def test_jobs_are_thin() -> None:
+    """Glue scripts may import pyspark; they hold no logic of their own."""
+    assert [path.name for path in IMPORTS_OF_SPARK if len(path.read_text().splitlines()) > LONGEST // 2] == []
