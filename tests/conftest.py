@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
 from support.iceberg_java import IcebergJava, start_spark
+from support.moto_server import MotoServer, running_moto
 
 # Spark gives timestamps as local time without a zone: with this they compare with everybody else's.
 os.environ["TZ"] = "UTC"
@@ -80,3 +81,10 @@ def local_catalog(tmp_path: Path) -> Iterator[SqlCatalog]:
     catalog = SqlCatalog("local", uri=f"sqlite:///{tmp_path / 'catalog.db'}", warehouse=warehouse.as_uri())
     yield catalog
     catalog.close()
+
+
+@pytest.fixture(scope="session")
+def moto_server() -> Iterator[MotoServer]:
+    """AWS as moto plays it, one server per worker process."""
+    with running_moto() as server:
+        yield server

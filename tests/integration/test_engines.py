@@ -98,9 +98,7 @@ def test_no_tasks_are_no_work(engine: Engine) -> None:
 
 def test_every_engine_writes_the_same_rows_and_metrics(engine: Engine, tmp_path: Path) -> None:
     """A group merged by any engine holds its input rows in order, described by the same metrics."""
-    tasks = [
-        task_of(write_inputs(_made(tmp_path / str(g)), 3, 50), tmp_path / f"out-{g}.parquet", g) for g in range(2)
-    ]
+    tasks = [task_of(write_inputs(_made(tmp_path / str(g)), 3, 50), tmp_path / f"out-{g}.parquet", g) for g in range(2)]
     results = engine.map(rewrite_group, tasks, lambda done: None)
     assert [(r.group_id, r.error, r.rows_read) for r in results] == [(0, None, 150), (1, None, 150)]
     for result in results:

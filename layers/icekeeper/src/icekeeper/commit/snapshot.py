@@ -214,7 +214,7 @@ class SnapshotWriter:
 
     def _counted(self, manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
         """Fill in counts that a v1 writer left out and that v2 manifest lists require."""
-        unknown = [m for m in manifests if m.added_files_count is None or m.added_rows_count is None]
+        unknown = [m for m in manifests if None in _counts(m)]
         if not unknown:
             return list(manifests)
         counted: dict[str, ManifestFile] = {}
@@ -262,6 +262,17 @@ class SnapshotWriter:
     def _store(self, path: str, data: bytes) -> None:
         self.staged.append(path)
         self.write(path, data)
+
+
+def _counts(manifest: ManifestFile) -> tuple[int | None, ...]:
+    return (
+        manifest.added_files_count,
+        manifest.existing_files_count,
+        manifest.deleted_files_count,
+        manifest.added_rows_count,
+        manifest.existing_rows_count,
+        manifest.deleted_rows_count,
+    )
 
 
 def _bytes_per_entry(manifests: Iterable[ManifestFile]) -> float:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.errors import CommitConflict, CommitStateUnknown, StorageError
+from icekeeper.errors import CommitConflict, CommitStateUnknown, MaintenanceError, StorageError
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.updates import check_requirements
 from icekeeper.model import Nothing
 
 __all__ = ["Committed", "PreparedCommit", "backoff_seconds", "commit_with_retries"]
@@ -106,13 +107,21 @@ def _resolve(
     unknown: CommitStateUnknown,
     sleep: Callable[[float], None],
 ) -> LoadedTable:
-    """Reload until the attempt is seen, or until the head moved past the base, which proves that it lost."""
+    """Reload until the attempt is seen, or until what it requires no longer holds, which proves that it lost.
+
+    A token that merely moved proves nothing: a REST catalog that is still busy with the attempt compares only the
+    requirements, and an unrelated change of the table leaves those alone.
+    """
     for attempt in range(_RESOLVE_ATTEMPTS):
         sleep(backoff_seconds(attempt))
         try:
             now = catalog.load(base.name)
-        except StorageError:
+        except MaintenanceError:  # not even a table that is gone proves that the attempt never landed
             continue
-        if prepared.landed(now.metadata) or now.token != base.token:
+        if prepared.landed(now.metadata):
+            return now
+        try:
+            check_requirements(now.metadata, prepared.requirements)
+        except CommitConflict:
             return now
     raise unknown

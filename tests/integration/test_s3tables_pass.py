@@ -1,0 +1,76 @@
+"""A whole pass over a table in a bucket that, as on AWS, neither lists nor deletes objects."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import StaticTable
+
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.model import TableName
+from icekeeper.report.outcome import Status
+from icekeeper.runtime import EngineName, Runtime, open_engine
+from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.storage import Storage
+from support.moto_server import MotoServer
+
+SETTINGS = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1", "min_input_files": "2"}
+
+
+@pytest.fixture
+def runtime(moto_server: MotoServer, tmp_path: Path) -> Runtime:
+    """Six appends by PyIceberg, whose catalog is only a stepping stone: the pointer is then S3 Tables'."""
+    s3tables = moto_server.client("s3tables")
+    arn = s3tables.create_table_bucket(name=f"lake-{uuid.uuid4()}")["arn"]
+    s3tables.create_namespace(tableBucketARN=arn, namespace=["ns"])
+    address = {"tableBucketARN": arn, "namespace": "ns", "name": "t"}
+    s3tables.create_table(**address, format="ICEBERG")
+    pointer = s3tables.get_table_metadata_location(**address)
+    blind = {"py-io-impl": "support.blind_io.BlindFileIO", **moto_server.s3_properties}
+    writer = load_catalog("writer", type="sql", uri=f"sqlite:///{tmp_path}/writer.db", **blind)
+    writer.create_namespace("ns")
+    rows = pa.table({"id": pa.array(range(5), pa.int64())})
+    table = writer.create_table("ns.t", rows.schema, location=pointer["warehouseLocation"])
+    for _ in range(6):
+        table.append(rows)
+    s3tables.update_table_metadata_location(
+        **address, versionToken=pointer["versionToken"], metadataLocation=table.metadata_location
+    )
+    properties = {
+        "type": "s3tables",
+        "warehouse": arn,
+        "s3tables.endpoint": moto_server.endpoint,
+        **moto_server.s3_properties,
+    }
+    return Runtime(open_catalog("aws", properties), SqliteStateStore(tmp_path / "state.db"), environment={})
+
+
+def test_what_the_bucket_does_not_allow_is_left_to_it(runtime: Runtime, moto_server: MotoServer) -> None:
+    """Compaction and expiry commit; bytes stay where objects cannot be deleted, and the orphan pass says why."""
+    name = TableName.parse("ns.t")
+    before = runtime.catalog.load(name)
+    with open_engine(EngineName.LOCAL) as engine:
+        outcome = runtime.maintain(name, SETTINGS, engine)
+    by_name = {operation.operation.value: operation for operation in outcome.operations}
+    assert outcome.status.value == "succeeded"
+    assert by_name["compact"].summary == "compacted 6 files into 1 (across 1 bins)"
+    expiry = by_name["expire_snapshots"]
+    assert expiry.summary == "expired 6 snapshot(s), deleted 0 unreferenced file(s)"
+    assert expiry.files_deleted == ()
+    assert by_name["remove_orphans"].status is Status.SKIPPED
+    assert by_name["remove_orphans"].reason == (
+        "objects cannot be listed in this storage; it removes unreferenced files itself"
+    )
+    after = runtime.catalog.load(name)
+    assert after.token != before.token
+    assert runtime.verify(name).ok
+    # Every file that expiry left unreferenced is still there for the bucket to remove.
+    old_list = next(iter(before.metadata.snapshots.values())).manifest_list
+    assert old_list is not None
+    assert Storage(after.io_properties).size(old_list) is not None
+    read = StaticTable.from_metadata(after.metadata_location, dict(moto_server.s3_properties)).scan().to_arrow()
+    assert sorted(read["id"].to_pylist()) == sorted([*range(5)] * 6)
