@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from icekeeper.errors import PlanStale
+from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID, is_unpartitioned
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, FileContent, ManifestContent, ManifestFile, PartitionValue
@@ -15,9 +16,6 @@ from icekeeper.model import DataFile, FileContent, ManifestContent, ManifestFile
 __all__ = ["GroupClaim", "RebaseResult", "rebase"]
 
 FileKey = tuple[str, int | None]
-
-# Reserved field id of file_path in position delete files (specification, "Reserved Field IDs").
-_DELETE_FILE_PATH_ID = 2147483546
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +28,18 @@ class GroupClaim:
     inputs: Mapping[FileKey, str]
     """Input file → path of the manifest that held it at planning."""
     output_field_ids: frozenset[int]
+    deletes: Mapping[FileKey, int] = field(default_factory=dict)
+    """Delete file that was applied → how many of the inputs needed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebaseResult:
-    """The groups that may commit on this head, why the others may not, and the manifests to rewrite."""
+    """The groups that may commit on this head, why the others may not, the delete files that no live data file needs
+    any more, and the manifests to rewrite."""
 
     kept: frozenset[int]
     dropped: Mapping[int, str]
+    unneeded_deletes: frozenset[FileKey]
     manifests: Sequence[ManifestFile]
     affected: frozenset[str]
 
@@ -50,10 +52,12 @@ def rebase(
     reader: TableReader,
     branch: str,
     groups: Sequence[GroupClaim],
+    delete_needs: Mapping[FileKey, int] | None = None,
 ) -> RebaseResult:
     """Decide per group whether it may be committed on ``head``.
 
-    ``reader`` reads the head.  Only manifests that did not exist at planning are opened.
+    ``reader`` reads the head.  Of the data manifests only those that did not exist at planning are opened.
+    ``delete_needs`` tells for every delete file live at planning how many live data files needed it.
 
     Raises:
         PlanStale: the table was replaced, or the planning snapshot is no ancestor of the head (a rollback), so
@@ -83,14 +87,57 @@ def rebase(
     for manifest, entries in reader.entries(deletes):
         for entry in entries:
             if entry.is_live and (entry.sequence_number or 0) > sequence_number:
-                is_global = _is_unpartitioned(head.specs[manifest.partition_spec_id])
+                is_global = is_unpartitioned(head.specs[manifest.partition_spec_id])
                 for group in groups:
                     reason = _hit(entry.file, manifest.partition_spec_id, is_global, group)
                     if reason is not None:
                         dropped.setdefault(group.group_id, reason)
-    kept = frozenset(group.group_id for group in groups if group.group_id not in dropped)
-    affected = frozenset(location[key] for group in groups if group.group_id in kept for key in group.inputs)
-    return RebaseResult(kept, dropped, manifests, affected)
+    live_deletes = _live_deletes(manifests, reader) if delete_needs else {}
+    for group in groups:
+        # Somebody took back a deletion that the output has applied: its rows must stay.
+        if any(key not in live_deletes for key in group.deletes):
+            dropped.setdefault(group.group_id, "a delete that was applied is no longer in the table")
+    kept = [group for group in groups if group.group_id not in dropped]
+    unneeded = _unneeded(delete_needs or {}, kept, live_deletes)
+    if any(m.content is ManifestContent.DATA and m.min_sequence_number <= sequence_number for m in new):
+        # Files with old sequence numbers came along, which equality deletes may still reach: a later pass will tell.
+        unneeded = frozenset(key for key in unneeded if live_deletes[key].content is not FileContent.EQUALITY_DELETES)
+    affected = {location[key] for group in kept for key in group.inputs}
+    affected.update(live_deletes[key].manifest_path for key in unneeded)
+    return RebaseResult(
+        kept=frozenset(group.group_id for group in kept),
+        dropped=dropped,
+        unneeded_deletes=unneeded,
+        manifests=manifests,
+        affected=frozenset(affected),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _LiveDelete:
+    content: FileContent
+    manifest_path: str
+
+
+def _live_deletes(manifests: Sequence[ManifestFile], reader: TableReader) -> dict[FileKey, _LiveDelete]:
+    deletes = [m for m in manifests if m.content is ManifestContent.DELETES and m.may_have_live_files]
+    return {
+        entry.file.key: _LiveDelete(entry.file.content, manifest.manifest_path)
+        for manifest, entries in reader.entries(deletes)
+        for entry in entries
+        if entry.is_live
+    }
+
+
+def _unneeded(
+    needs: Mapping[FileKey, int], kept: Sequence[GroupClaim], live: Collection[FileKey]
+) -> frozenset[FileKey]:
+    """Deletes whose every data file is replaced by the kept groups, and those that had none: dangling ones."""
+    remaining = dict(needs)
+    for group in kept:
+        for key, count in group.deletes.items():
+            remaining[key] -= count
+    return frozenset(key for key, count in remaining.items() if count == 0 and key in live)
 
 
 def _locate(
@@ -127,8 +174,8 @@ def _hit(delete: DataFile, spec_id: int, is_global: bool, group: GroupClaim) -> 
     if delete.referenced_data_file is not None:
         hit = any(path == delete.referenced_data_file for path, _ in group.inputs)
     else:
-        low = (delete.lower_bounds or {}).get(_DELETE_FILE_PATH_ID, b"")
-        high = (delete.upper_bounds or {}).get(_DELETE_FILE_PATH_ID)
+        low = (delete.lower_bounds or {}).get(DELETE_FILE_PATH_ID, b"")
+        high = (delete.upper_bounds or {}).get(DELETE_FILE_PATH_ID)
         hit = same_partition and any(
             low <= path.encode() and (high is None or path.encode() <= high) for path, _ in group.inputs
         )
@@ -146,11 +193,6 @@ def _comparable(partition: tuple[PartitionValue, ...]) -> tuple[object, ...]:
     )
 
 
-def _is_unpartitioned(spec: Mapping[str, Any]) -> bool:
-    """Equality deletes of such a spec are global; all-void specs count (Java's ``PartitionSpec.isUnpartitioned``)."""
-    return all(field["transform"] == "void" for field in spec["fields"])
-
-
 def _revived_columns(planned: TableMetadata, head: TableMetadata) -> frozenset[int]:
     """Columns that the head's schema has, the planning schema had not, and files may hold from before: a schema
     change that was taken back."""
@@ -165,8 +207,8 @@ def _leaves(kind: Any, field_id: int = 0) -> Iterator[int]:
     if isinstance(kind, str):
         yield field_id
     elif kind["type"] == "struct":
-        for field in kind["fields"]:
-            yield from _leaves(field["type"], int(field["id"]))
+        for child in kind["fields"]:
+            yield from _leaves(child["type"], int(child["id"]))
     else:
         for part in ("element", "key", "value"):
             if part in kind:

@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 FileKey = tuple[str, int | None]
+_Kind = tuple[int, ManifestContent]
+"""One spec and one content type per manifest (ICEBERG-RULES 15)."""
 
 # Java's TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT
 MANIFEST_TARGET_BYTES = 8 * 1024 * 1024
@@ -57,7 +59,7 @@ def manifest_header_bytes(metadata: TableMetadata) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FileReplacement:
-    """Replace these live data files by those; rows stay the same."""
+    """Replace these live data files by those, and drop these delete files; rows stay the same."""
 
     removed: frozenset[FileKey]
     added: tuple[tuple[int, DataFile], ...]
@@ -105,11 +107,13 @@ class SnapshotWriter:
         """
         affected = set(affected)
         carried = [m for m in manifests if m.manifest_path not in affected and m.may_have_live_files]
-        live: dict[int, list[ManifestEntry]] = defaultdict(list)
-        deleted: dict[int, list[ManifestEntry]] = defaultdict(list)
+        live: dict[_Kind, list[ManifestEntry]] = defaultdict(list)
+        deleted: dict[_Kind, list[ManifestEntry]] = defaultdict(list)
         for spec_id, file in replacement.added:
             number = None if self.metadata.format_version == 1 else replacement.data_sequence_number
-            live[spec_id].append(ManifestEntry(EntryStatus.ADDED, self.snapshot_id, number, None, file))
+            live[spec_id, ManifestContent.DATA].append(
+                ManifestEntry(EntryStatus.ADDED, self.snapshot_id, number, None, file)
+            )
         old = [m for m in manifests if m.manifest_path in affected]
         for manifest, entries in self.reader.entries(old):
             for entry in entries:
@@ -117,18 +121,20 @@ class SnapshotWriter:
                     continue
                 if entry.file.key in replacement.removed:
                     gone = replace(entry, status=EntryStatus.DELETED, snapshot_id=self.snapshot_id)
-                    deleted[manifest.partition_spec_id].append(gone)
+                    deleted[manifest.partition_spec_id, manifest.content].append(gone)
                 else:
-                    live[manifest.partition_spec_id].append(replace(entry, status=EntryStatus.EXISTING))
-        removed = [(spec_id, entry.file) for spec_id, entries in deleted.items() for entry in entries]
+                    live[manifest.partition_spec_id, manifest.content].append(
+                        replace(entry, status=EntryStatus.EXISTING)
+                    )
+        removed = [(spec_id, entry.file) for (spec_id, _), entries in deleted.items() for entry in entries]
         if len({file.key for _, file in removed}) != len(replacement.removed):
             raise PlanStale("a file to be replaced is no longer in the table; plan again")
         entry_bytes = _bytes_per_entry(old)
         written = [
             manifest
-            for by_spec in (live, deleted)
-            for spec_id, entries in sorted(by_spec.items())
-            for manifest in self._write_manifests(spec_id, ManifestContent.DATA, entries, entry_bytes)
+            for by_kind in (live, deleted)
+            for (spec_id, content), entries in sorted(by_kind.items())
+            for manifest in self._write_manifests(spec_id, content, entries, entry_bytes)
         ]
         summary = replace_summary(self.head.summary, replacement.added, removed, self._extra(written, carried, old))
         return self._prepare([*written, *carried], summary)

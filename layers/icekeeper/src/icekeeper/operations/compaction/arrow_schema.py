@@ -18,6 +18,7 @@ from icekeeper.errors import TableUnsupported
 __all__ = ["FIELD_ID_KEY", "LeafColumn", "arrow_schema", "arrow_type", "field_id_of", "leaf_columns"]
 
 FIELD_ID_KEY = b"PARQUET:field_id"
+ORC_FIELD_ID_KEY = b"iceberg.id"
 
 _PRIMITIVES: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -88,8 +89,9 @@ def _primitive(name: str) -> pa.DataType:
 
 
 def field_id_of(field: pa.Field) -> int | None:
-    """The Iceberg field id that a Parquet file gives a column, ``None`` where the writer left it out."""
-    value = (field.metadata or {}).get(FIELD_ID_KEY)
+    """The Iceberg field id that a Parquet or ORC file gives a column, ``None`` where the writer left it out."""
+    metadata = field.metadata or {}
+    value = metadata.get(FIELD_ID_KEY, metadata.get(ORC_FIELD_ID_KEY))
     return None if value is None else int(value)
 
 

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import json
-import uuid
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.rebase import GroupClaim, rebase
 from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
 from icekeeper.commit.transaction import Committed, PreparedCommit, commit_with_retries
-from icekeeper.errors import CommitStateUnknown, MaintenanceError, OperationRefused
+from icekeeper.errors import CommitStateUnknown, MaintenanceError
+from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder, is_unpartitioned
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.arrow_schema import arrow_schema, leaf_columns
+from icekeeper.operations.compaction.dispatch import rewrite_groups
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, LiveFile, plan_compaction
-from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.task import InputFile, RewriteResult, RewriteTask
+from icekeeper.operations.compaction.task import RewriteResult
 from icekeeper.operations.context import OperationContext, require_writable, stopwatch
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
-from icekeeper.storage_paths import is_under
 
 __all__ = ["compact"]
 
 _OPERATION = Operation.COMPACT
-_NAME_MAPPING = "schema.name-mapping.default"
 
 
 def compact(context: OperationContext) -> OperationOutcome:
@@ -43,10 +41,14 @@ def compact(context: OperationContext) -> OperationOutcome:
         snapshot = metadata.head(context.policy.branch)
         reader = context.reader(loaded)
         manifests = [] if snapshot is None else reader.manifests(snapshot)
-        if context.policy.apply_deletes:
-            _refuse_deletes(manifests)
         plan = plan_compaction(
-            metadata, snapshot, manifests, _live_files(reader, manifests), context.policy, now_ms=context.clock()
+            metadata,
+            snapshot,
+            manifests,
+            _live_files(reader, manifests),
+            context.policy,
+            now_ms=context.clock(),
+            deletes=_delete_index(reader, manifests) if context.policy.apply_deletes else None,
         )
         if isinstance(plan, Nothing):
             return skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
@@ -54,18 +56,20 @@ def compact(context: OperationContext) -> OperationOutcome:
         if context.dry_run:
             summary = f"would compact {_sizes(plan, len(plan.groups))}"
             return succeeded(_OPERATION, summary, metrics=_counters(plan), files_planned=plan.input_files)
-        results = _rewrite(context, loaded, plan)
+        results = rewrite_groups(context, loaded, plan)
         outcome = _commit(context, loaded, plan, results)
         return replace(outcome, metrics={**outcome.metrics, "compact.duration_ms": elapsed_ms()})
 
 
-def _refuse_deletes(manifests: Sequence[ManifestFile]) -> None:
-    deletes = sum(m.content is ManifestContent.DELETES and m.may_have_live_files for m in manifests)
-    if deletes:
-        raise OperationRefused(
-            f"the table has {deletes} delete manifest(s), and applying deletes is not available in this version; "
-            "only compact is refused"
-        )
+def _delete_index(reader: TableReader, manifests: Sequence[ManifestFile]) -> DeleteIndex:
+    builder = DeleteIndexBuilder()
+    deletes = [m for m in manifests if m.content is ManifestContent.DELETES and m.may_have_live_files]
+    for manifest, entries in reader.entries(deletes):
+        is_global = is_unpartitioned(reader.metadata.specs[manifest.partition_spec_id])
+        for entry in entries:
+            if entry.is_live:
+                builder.add(manifest.partition_spec_id, entry, is_unpartitioned=is_global)
+    return builder.build()
 
 
 def _live_files(reader: TableReader, manifests: Sequence[ManifestFile]) -> Iterator[LiveFile]:
@@ -74,36 +78,6 @@ def _live_files(reader: TableReader, manifests: Sequence[ManifestFile]) -> Itera
         for entry in entries:
             if entry.is_live:
                 yield LiveFile(manifest, entry)
-
-
-def _rewrite(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> list[RewriteResult]:
-    tasks = [_task(loaded, plan, group) for group in plan.groups]
-    total = len(tasks)
-    context.progress("compact: file groups", 0, total)
-    return context.engine.map(rewrite_group, tasks, lambda done: context.progress("compact: file groups", done, total))
-
-
-def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup) -> RewriteTask:
-    metadata = loaded.metadata
-    fields = metadata.specs[group.spec_id]["fields"]
-    identity = {
-        int(field["source-id"]): value
-        for field, value in zip(fields, group.partition, strict=True)
-        if field["transform"] == "identity"
-    }
-    first = group.files[0].file.file_path
-    folder = first.rpartition("/")[0] if is_under(first, metadata.data_location) else metadata.data_location
-    return RewriteTask(
-        group_id=group.group_id,
-        inputs=tuple(InputFile(c.file.file_path, c.file.record_count, c.file.file_size_in_bytes) for c in group.files),
-        schema_json=json.dumps(metadata.current_schema),
-        name_mapping_json=metadata.properties.get(_NAME_MAPPING),
-        identity_values=identity,
-        partition=group.partition,
-        output_path=f"{folder}/compact-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}.parquet",
-        table_properties={k: v for k, v in metadata.properties.items() if k.startswith("write.")},
-        io_properties=dict(loaded.io_properties),
-    )
 
 
 def _commit(
@@ -115,10 +89,11 @@ def _commit(
     outputs = {r.group_id: r.written for r in done.values() if r.written is not None}
     kept: frozenset[int] = frozenset()
     dropped: dict[int, str] = {}
+    unneeded = 0
     committed: Committed | Nothing = Nothing(f"every file group failed: {errors[0]}" if errors else "")
 
     def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
-        nonlocal kept, dropped
+        nonlocal kept, dropped, unneeded
         require_writable(head.metadata)
         reader = context.reader(head)
         result = rebase(
@@ -129,10 +104,11 @@ def _commit(
             reader,
             context.policy.branch,
             _claims(loaded.metadata, groups),
+            plan.delete_needs,
         )
-        kept, dropped = result.kept, dict(result.dropped)
-        if not kept:
-            return Nothing(next(iter(dropped.values())))
+        kept, dropped, unneeded = result.kept, dict(result.dropped), len(result.unneeded_deletes)
+        if not kept and not unneeded:
+            return Nothing(next(iter(dropped.values()), "no delete file is without use any more"))
         writer = SnapshotWriter(
             head.metadata,
             reader,
@@ -142,13 +118,13 @@ def _commit(
             context.clock(),
         )
         replacement = FileReplacement(
-            removed=frozenset(c.file.key for g in groups if g.group_id in kept for c in g.files),
+            removed=result.unneeded_deletes.union(c.file.key for g in groups if g.group_id in kept for c in g.files),
             added=tuple((g.spec_id, outputs[g.group_id]) for g in groups if g.group_id in kept & outputs.keys()),
             data_sequence_number=plan.sequence_number,
         )
         return writer.replace_files(replacement, result.manifests, result.affected)
 
-    if groups:
+    if groups or 0 in plan.delete_needs.values():
         try:
             committed = commit_with_retries(
                 context.catalog,
@@ -164,14 +140,27 @@ def _commit(
             context.discard(loaded, [file.file_path for file in outputs.values()])
             raise
     context.discard(loaded, [file.file_path for group_id, file in outputs.items() if group_id in dropped])
-    return _outcome(plan, committed, kept, dropped, errors, outputs)
+    return _outcome(
+        plan, committed, kept, dropped, errors, outputs, deleted=_rows_deleted(done, kept), unneeded=unneeded
+    )
+
+
+def _rows_deleted(done: Mapping[int, RewriteResult], kept: frozenset[int]) -> int:
+    return sum(result.rows_deleted for group_id, result in done.items() if group_id in kept)
 
 
 def _claims(planned: TableMetadata, groups: Sequence[FileGroup]) -> list[GroupClaim]:
     held = frozenset(leaf.field_id for leaf in leaf_columns(planned.current_schema))
     return [
-        GroupClaim(g.group_id, g.spec_id, g.partition, {c.file.key: c.manifest_path for c in g.files}, held)
-        for g in groups
+        GroupClaim(
+            group_id=group.group_id,
+            spec_id=group.spec_id,
+            partition=group.partition,
+            inputs={c.file.key: c.manifest_path for c in group.files},
+            output_field_ids=held,
+            deletes=Counter(entry.file.key for c in group.files for entry in c.deletes),
+        )
+        for group in groups
     ]
 
 
@@ -182,6 +171,9 @@ def _outcome(
     dropped: dict[int, str],
     errors: Sequence[str],
     outputs: dict[int, DataFile],
+    *,
+    deleted: int,
+    unneeded: int,
 ) -> OperationOutcome:
     landed = [group for group in plan.groups if group.group_id in kept]
     written = [outputs[group.group_id] for group in landed if group.group_id in outputs]
@@ -194,12 +186,14 @@ def _outcome(
         "compact.bytes_read": sum(group.total_bytes for group in landed),
         "compact.bytes_written": sum(file.file_size_in_bytes for file in written),
         "compact.rows_rewritten": sum(group.record_count for group in landed),
+        "compact.rows_deleted": deleted,
+        "compact.delete_files_removed": unneeded,
         "compact.bins_dropped": len(dropped),
         "compact.bins_failed": len(errors),
     }
     summary = f"compacted {merged} files into {len(written)} (across {len(landed)} bins)"
     problems = [f"{len(errors)} bin(s) failed: {errors[0]}"] if errors else []
-    if isinstance(committed, Nothing) and not errors:
+    if isinstance(committed, Nothing) and plan.groups and not errors:
         problems.append(f"every bin was overtaken by other commits: {committed.reason}")
     return OperationOutcome(
         operation=_OPERATION,

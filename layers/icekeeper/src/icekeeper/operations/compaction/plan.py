@@ -10,12 +10,15 @@ out of the sequence leaves every other bin as it was: ``plan(apply(plan))`` is e
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
+from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder, partition_key
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import DataFile, FileContent, ManifestContent, ManifestEntry, ManifestFile, Nothing, PartitionValue
+from icekeeper.operations.compaction.arrow_schema import leaf_columns
+from icekeeper.operations.compaction.file_rows import READABLE_FORMATS
 from icekeeper.policy import Policy
 
 __all__ = ["Candidate", "CompactionPlan", "FileGroup", "LiveFile", "plan_compaction"]
@@ -23,7 +26,8 @@ __all__ = ["Candidate", "CompactionPlan", "FileGroup", "LiveFile", "plan_compact
 NO_SNAPSHOT = "no current snapshot"
 NOTHING_ELIGIBLE = "no files eligible for compaction"
 DELETES_DISABLED = "compaction skipped: delete manifests present and apply_deletes is disabled"
-SUPPORTED_FORMATS = frozenset({"PARQUET"})
+
+FileKey: TypeAlias = tuple[str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +40,18 @@ class LiveFile:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A data file that may be rewritten; ``age`` orders files by when they came, oldest first."""
+    """A data file that may be rewritten; ``age`` orders files by when they came, oldest first.
+
+    ``deletes`` are the delete entries that reach it; ``has_debt`` says that they alone are reason enough to rewrite it.
+    """
 
     file: DataFile
     spec_id: int
     age: int
     manifest_path: str
+    sequence_number: int = 0
+    deletes: tuple[ManifestEntry, ...] = ()
+    has_debt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +82,8 @@ class CompactionPlan:
     planning_manifests: frozenset[str]
     files_considered: int
     files_unsupported: int
+    delete_needs: Mapping[FileKey, int] = field(default_factory=dict)
+    """Live delete file → how many live data files need it; 0: dangling."""
 
     @property
     def input_files(self) -> tuple[str, ...]:
@@ -86,44 +98,58 @@ def plan_compaction(
     policy: Policy,
     *,
     now_ms: int,
+    deletes: DeleteIndex | None = None,
 ) -> CompactionPlan | Nothing:
-    """Group the live data files of ``snapshot`` for merging.
+    """Group the live data files of ``snapshot`` for merging, and tell which delete files that leaves without use.
 
-    ``manifests`` are all of the snapshot's; ``live_files`` is consumed once and only candidates are kept.  Tables
-    with delete files are the caller's to refuse when deletes should be applied.
+    ``manifests`` are all of the snapshot's, ``deletes`` its live delete files; ``live_files`` is consumed once and only
+    candidates are kept.
     """
     if snapshot is None:
         return Nothing(NO_SNAPSHOT)
     has_deletes = any(m.content is ManifestContent.DELETES and m.may_have_live_files for m in manifests)
     if has_deletes and not policy.apply_deletes:
         return Nothing(DELETES_DISABLED)
-    if not (policy.rewrite_enabled or policy.rewrite_all):
-        return Nothing("rewriting small files is disabled (rewrite_enabled)")
+    index = deletes or DeleteIndexBuilder().build()
+    types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
+    needs = {entry.file.key: 0 for entry in index.entries}
     considered = unsupported = 0
-    partitions: dict[tuple[int, tuple[object, ...]], list[Candidate]] = {}
+    partitions: dict[object, list[Candidate]] = {}
     for live in live_files:
-        file = live.entry.file
+        file, spec_id = live.entry.file, live.manifest.partition_spec_id
         if file.content is not FileContent.DATA:
             continue
         considered += 1
-        if not policy.rewrite_all and file.file_size_in_bytes >= policy.min_file_size_bytes:
+        needed = tuple(index.needed_by(live.entry, spec_id, types))
+        for entry in needed:
+            needs[entry.file.key] += 1
+        has_debt = policy.delete_compaction_enabled and len(needed) >= policy.delete_compaction_min_deletes
+        is_small = policy.rewrite_enabled and file.file_size_in_bytes < policy.min_file_size_bytes
+        if not (policy.rewrite_all or has_debt or is_small):
             continue
-        if file.file_format.upper() not in SUPPORTED_FORMATS or file.key_metadata is not None:
+        if file.file_format.upper() not in READABLE_FORMATS or file.key_metadata is not None:
             unsupported += 1
             continue
         if not _old_enough(metadata, live.entry, now_ms - policy.min_data_age_ms):
             continue
         candidate = Candidate(
-            file, live.manifest.partition_spec_id, _age(metadata, live.entry), live.manifest.manifest_path
+            file=file,
+            spec_id=spec_id,
+            age=_age(metadata, live.entry),
+            manifest_path=live.manifest.manifest_path,
+            sequence_number=live.entry.sequence_number or 0,
+            # Of the deletes that bounds rule out none is needed, and none is read.
+            deletes=needed,
+            has_debt=has_debt,
         )
-        partitions.setdefault((candidate.spec_id, _group_key(file.partition)), []).append(candidate)
+        partitions.setdefault(partition_key(spec_id, file.partition), []).append(candidate)
     bins = [chosen for files in partitions.values() for chosen in _bins(files, policy)]
     groups = tuple(
         FileGroup(number, files[0].spec_id, files[0].file.partition, tuple(files))
         for number, files in enumerate(_within_budget(bins, policy))
     )
-    if not groups:
-        return Nothing(_nothing_reason(unsupported, bool(bins)))
+    if not groups and 0 not in needs.values():
+        return Nothing(_nothing_reason(policy, unsupported, bool(bins)))
     return CompactionPlan(
         snapshot_id=snapshot.snapshot_id,
         sequence_number=snapshot.sequence_number,
@@ -131,14 +157,17 @@ def plan_compaction(
         planning_manifests=frozenset(m.manifest_path for m in manifests),
         files_considered=considered,
         files_unsupported=unsupported,
+        delete_needs=needs,
     )
 
 
-def _nothing_reason(unsupported: int, over_budget: bool) -> str:
+def _nothing_reason(policy: Policy, unsupported: int, over_budget: bool) -> str:
+    if not (policy.rewrite_enabled or policy.delete_compaction_enabled or policy.rewrite_all):
+        return "rewriting is disabled (rewrite_enabled, delete_compaction_enabled)"
     if over_budget:
         return "no file group fits max_files_to_rewrite and max_bytes_to_rewrite"
     if unsupported:
-        return f"{NOTHING_ELIGIBLE} ({unsupported} small file(s) are not Parquet or are encrypted and were left alone)"
+        return f"{NOTHING_ELIGIBLE} ({unsupported} small file(s) are encrypted or of a format that is not read and were left alone)"
     return NOTHING_ELIGIBLE
 
 
@@ -151,6 +180,9 @@ def _bins(files: list[Candidate], policy: Policy) -> list[list[Candidate]]:
     current: list[Candidate] = []
     size = 0
     for candidate in files:
+        if candidate.has_debt and candidate.file.file_size_in_bytes >= policy.min_file_size_bytes:
+            chosen.append([candidate])  # large enough: only its deletes are applied
+            continue
         current.append(candidate)
         size += candidate.file.file_size_in_bytes
         if size >= full:
@@ -158,7 +190,7 @@ def _bins(files: list[Candidate], policy: Policy) -> list[list[Candidate]]:
             current, size = [], 0
     if current:
         chosen.append(current)
-    return [files for files in chosen if len(files) >= least]
+    return [files for files in chosen if len(files) >= least or any(c.has_debt for c in files)]
 
 
 def _within_budget(bins: list[list[Candidate]], policy: Policy) -> list[list[Candidate]]:
@@ -190,13 +222,3 @@ def _old_enough(metadata: TableMetadata, entry: ManifestEntry, limit_ms: int) ->
     """A file whose snapshot is expired is old; unknown never means young here, since nothing is deleted."""
     snapshot = metadata.snapshots.get(entry.snapshot_id) if entry.snapshot_id is not None else None
     return snapshot is None or snapshot.timestamp_ms <= limit_ms
-
-
-def _group_key(partition: tuple[PartitionValue, ...]) -> tuple[object, ...]:
-    """Partition values compared bit for bit: 0.0 and -0.0 are two partitions, NaN is one."""
-    return tuple(struct.pack("<d", value) if isinstance(value, float) else value for value in partition)
-
-
-def claims(groups: Sequence[FileGroup]) -> Mapping[int, Mapping[tuple[str, int | None], str]]:
-    """Per group, each input file's key and the manifest that held it at planning."""
-    return {g.group_id: {c.file.key: c.manifest_path for c in g.files} for g in groups}

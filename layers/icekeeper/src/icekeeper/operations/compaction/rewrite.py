@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 
 import pyarrow as pa
 
 from icekeeper.errors import MaintenanceError
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.read import read_rows
+from icekeeper.operations.compaction.read import Tally, read_rows
 from icekeeper.operations.compaction.task import RewriteResult, RewriteTask
 from icekeeper.operations.compaction.write import write_data_file
 from icekeeper.storage import Storage
@@ -24,36 +23,31 @@ def rewrite_group(task: RewriteTask) -> RewriteResult:
     Rows in and rows out are compared before anything is reported as written (proof before commit).
     """
     started = time.perf_counter()
-    rows_read = 0
+    tally = Tally()
     storage = Storage(task.io_properties)
     table_schema = json.loads(task.schema_json)
-
-    def counted() -> Iterator[pa.RecordBatch]:
-        nonlocal rows_read
-        for batch in read_rows(task, table_schema, storage):
-            rows_read += batch.num_rows
-            yield batch
 
     def result(written: DataFile | None, error: str | None = None) -> RewriteResult:
         return RewriteResult(
             group_id=task.group_id,
             written=written,
-            rows_read=rows_read,
+            rows_read=tally.read,
+            rows_deleted=tally.deleted,
             seconds=time.perf_counter() - started,
             error=error,
         )
 
     try:
-        written = write_data_file(counted(), task, table_schema, storage)
+        written = write_data_file(read_rows(task, table_schema, storage, tally), task, table_schema, storage)
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
         storage.delete([task.output_path])  # half a file that no commit will ever name
         return result(None, f"{type(error).__name__}: {error}")
     rows_written = 0 if written is None else written.record_count
     promised = sum(source.record_count for source in task.inputs)
-    if not rows_read == rows_written == promised:
+    if tally.read != promised or tally.live != rows_written:
         return result(
             None,
-            f"rows do not add up: {promised} promised, {rows_read} read, {rows_written} written to "
-            f"{task.output_path}, which is kept for inspection",
+            f"rows do not add up: {promised} promised, {tally.read} read, {tally.deleted} of them deleted, "
+            f"{rows_written} written to {task.output_path}, which is kept for inspection",
         )
     return result(written)

@@ -5,9 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from icekeeper.model import DataFile, PartitionValue
+from icekeeper.model import DataFile, FileContent, PartitionValue
 
-__all__ = ["InputFile", "RewriteResult", "RewriteTask"]
+__all__ = ["DeleteFile", "InputFile", "RewriteResult", "RewriteTask"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteFile:
+    """A delete file, or one deletion vector of a Puffin file, that reaches some of a task's inputs."""
+
+    path: str
+    file_format: str
+    content: FileContent
+    sequence_number: int
+    record_count: int
+    equality_ids: tuple[int, ...] = ()
+    content_offset: int | None = None
+    content_size_in_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +31,11 @@ class InputFile:
     path: str
     record_count: int
     file_size_in_bytes: int
+    file_format: str = "PARQUET"
+    sequence_number: int = 0
+    """Data sequence number: equality deletes with a higher one reach its rows."""
+    deletes: tuple[int, ...] = ()
+    """Which of the task's delete files reach it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +51,9 @@ class RewriteTask:
     identity_values: Mapping[int, PartitionValue]
     """Column id → raw partition value of identity fields, for columns that the inputs do not hold."""
     partition: tuple[PartitionValue, ...]
+    deletes: tuple[DeleteFile, ...] = ()
+    key_fields_json: str = "[]"
+    """Columns of equality deletes that the current schema no longer has: read, applied, not written."""
     output_path: str
     table_properties: Mapping[str, str]
     io_properties: Mapping[str, str]
@@ -44,5 +66,6 @@ class RewriteResult:
     group_id: int
     written: DataFile | None
     rows_read: int
+    rows_deleted: int = 0
     seconds: float
     error: str | None = None

@@ -1,0 +1,197 @@
+"""Which delete file applies to which data file (pure).
+
+Specification, "Scan Planning"; ICEBERG-RULES 3, 4, 8, 11: equality deletes reach data files with a strictly lower
+sequence number, position deletes and deletion vectors those with a lower or equal one; spec and partition must match,
+save for equality deletes written under an unpartitioned spec, which are global; where a deletion vector applies, the
+position deletes it absorbed do not count.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from icekeeper.metadata.single_value import comparable
+from icekeeper.model import DataFile, FileContent, ManifestEntry, PartitionValue
+
+__all__ = [
+    "DELETE_FILE_PATH_ID",
+    "DELETE_POSITION_ID",
+    "DeleteIndex",
+    "DeleteIndexBuilder",
+    "is_unpartitioned",
+    "partition_key",
+]
+
+# Reserved field ids of position delete files (specification, "Reserved Field IDs").
+DELETE_FILE_PATH_ID = 2147483546
+DELETE_POSITION_ID = 2147483545
+
+# NaN lies outside all bounds, and Java orders uuids otherwise than their bytes.
+_UNCOMPARABLE = frozenset({"float", "double", "uuid"})
+
+PartitionKey: TypeAlias = tuple[int, tuple[object, ...]]
+
+
+def partition_key(spec_id: int, partition: tuple[PartitionValue, ...]) -> PartitionKey:
+    """Spec and partition values compared bit for bit: 0.0 and -0.0 are two partitions, NaN is one."""
+    return spec_id, tuple(struct.pack("<d", value) if isinstance(value, float) else value for value in partition)
+
+
+def is_unpartitioned(spec: Mapping[str, Any]) -> bool:
+    """Equality deletes of such a spec are global; all-void specs count (Java's ``PartitionSpec.isUnpartitioned``)."""
+    return all(part["transform"] == "void" for part in spec["fields"])
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteIndex:
+    """The live delete files of a snapshot, by what they can reach."""
+
+    vectors: Mapping[str, ManifestEntry]
+    """Data file path → its deletion vector."""
+    positions_by_path: Mapping[str, tuple[ManifestEntry, ...]]
+    positions_by_partition: Mapping[PartitionKey, tuple[ManifestEntry, ...]]
+    equality_by_partition: Mapping[PartitionKey, tuple[ManifestEntry, ...]]
+    global_equality: tuple[ManifestEntry, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        return not (
+            self.vectors
+            or self.positions_by_path
+            or self.positions_by_partition
+            or self.equality_by_partition
+            or self.global_equality
+        )
+
+    @property
+    def entries(self) -> Iterator[ManifestEntry]:
+        """Every live delete entry."""
+        yield from self.vectors.values()
+        for groups in (self.positions_by_path, self.positions_by_partition, self.equality_by_partition):
+            for entries in groups.values():
+                yield from entries
+        yield from self.global_equality
+
+    def needed_by(self, data: ManifestEntry, spec_id: int, types: Mapping[int, str]) -> Iterator[ManifestEntry]:
+        """The deletes that may really remove rows of a live data file, bounds considered.
+
+        A position delete cannot name a file that came to the table after it: this is what lets outputs of a rewrite,
+        which keep an old data sequence number, be free of the deletes that were applied to their inputs.
+        """
+        arrived = data.file_sequence_number or 0
+        for entry in self.applying_to(data.file, spec_id, data.sequence_number or 0):
+            if entry.file.content is FileContent.EQUALITY_DELETES:
+                if may_match(entry.file, data.file, types):
+                    yield entry
+            elif arrived <= _number(entry):
+                yield entry
+
+    def applying_to(self, file: DataFile, spec_id: int, sequence_number: int) -> Iterator[ManifestEntry]:
+        """Every delete that may remove rows of a data file with that data sequence number."""
+        key = partition_key(spec_id, file.partition)
+        vector = self.vectors.get(file.file_path)
+        if vector is not None and _number(vector) >= sequence_number:
+            yield vector
+        else:
+            for entry in self.positions_by_path.get(file.file_path, ()):
+                if _number(entry) >= sequence_number:
+                    yield entry
+            for entry in self.positions_by_partition.get(key, ()):
+                if _number(entry) >= sequence_number and may_name(entry.file, file.file_path):
+                    yield entry
+        for entry in (*self.equality_by_partition.get(key, ()), *self.global_equality):
+            if _number(entry) > sequence_number:
+                yield entry
+
+
+@dataclass(slots=True)
+class DeleteIndexBuilder:
+    """Collects delete entries as manifests are read."""
+
+    _vectors: dict[str, ManifestEntry] = field(default_factory=dict)
+    _by_path: dict[str, list[ManifestEntry]] = field(default_factory=lambda: defaultdict(list))
+    _by_partition: dict[PartitionKey, list[ManifestEntry]] = field(default_factory=lambda: defaultdict(list))
+    _equality: dict[PartitionKey, list[ManifestEntry]] = field(default_factory=lambda: defaultdict(list))
+    _global: list[ManifestEntry] = field(default_factory=list)
+
+    def add(self, spec_id: int, entry: ManifestEntry, *, is_unpartitioned: bool) -> None:
+        """Add one live entry of a delete manifest."""
+        file = entry.file
+        if file.content is FileContent.EQUALITY_DELETES:
+            if is_unpartitioned:
+                self._global.append(entry)
+            else:
+                self._equality[partition_key(spec_id, file.partition)].append(entry)
+        elif file.content_offset is not None and file.referenced_data_file is not None:
+            self._vectors[file.referenced_data_file] = entry
+        elif file.referenced_data_file is not None:
+            self._by_path[file.referenced_data_file].append(entry)
+        else:
+            self._by_partition[partition_key(spec_id, file.partition)].append(entry)
+
+    def build(self) -> DeleteIndex:
+        return DeleteIndex(
+            self._vectors,
+            _frozen(self._by_path),
+            _frozen(self._by_partition),
+            _frozen(self._equality),
+            tuple(self._global),
+        )
+
+
+def may_name(delete: DataFile, path: str) -> bool:
+    """Whether a position delete file may hold positions of a data file, by the bounds of its paths."""
+    if delete.referenced_data_file is not None:
+        return delete.referenced_data_file == path
+    encoded = path.encode()
+    low = (delete.lower_bounds or {}).get(DELETE_FILE_PATH_ID)
+    high = (delete.upper_bounds or {}).get(DELETE_FILE_PATH_ID)
+    return (low is None or low <= encoded) and (high is None or encoded <= high)
+
+
+def may_match(delete: DataFile, data: DataFile, types: Mapping[int, str]) -> bool:
+    """Whether an equality delete may match a row of a data file, by bounds and null counts.
+
+    ``types`` gives the Iceberg type of columns; one that is unknown, or without bounds, may always match.
+    """
+    return all(_columns_overlap(field_id, delete, data, types) for field_id in delete.equality_ids or ())
+
+
+def _columns_overlap(field_id: int, delete: DataFile, data: DataFile, types: Mapping[int, str]) -> bool:
+    kind = types.get(field_id)
+    if kind in _UNCOMPARABLE:
+        return True
+    bounds = [(f.lower_bounds or {}).get(field_id) for f in (delete, data)]
+    bounds += [(f.upper_bounds or {}).get(field_id) for f in (delete, data)]
+    nulls = [(f.null_value_counts or {}).get(field_id) for f in (delete, data)]
+    if kind is None or None in bounds or None in nulls or all(nulls):
+        return True
+    decoded: list[Any] = [decode_bound(kind, bound) for bound in bounds if bound is not None]
+    if None in decoded:
+        return True
+    delete_low, data_low, delete_high, data_high = (comparable(kind, value) for value in decoded)
+    return bool(delete_low <= data_high and data_low <= delete_high)
+
+
+def decode_bound(kind: str, value: bytes) -> Any:
+    """A bound as a raw value; promoted columns keep their old width, so the length decides (ICEBERG-RULES 21)."""
+    if kind in ("int", "long", "date"):
+        return int.from_bytes(value, "little", signed=True) if len(value) in (4, 8) else None
+    if kind in ("time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"):
+        # Four bytes are the days of a column that was a date: another scale.
+        return int.from_bytes(value, "little", signed=True) if len(value) == 8 else None
+    if kind == "boolean":
+        return value != b"\x00"
+    return value
+
+
+def _number(entry: ManifestEntry) -> int:
+    return entry.sequence_number or 0
+
+
+def _frozen(groups: Mapping[Any, Iterable[ManifestEntry]]) -> dict[Any, tuple[ManifestEntry, ...]]:
+    return {key: tuple(entries) for key, entries in groups.items()}
