@@ -20,7 +20,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, PassStatus, Status
 from support.corpus import RelocatedTable, checks, corpus_params, corpus_root, corpus_table, expected, table_digest
 from support.iceberg_java import IcebergJava
-from support.passes import KEEPING_SNAPSHOTS, TableUnderMaintenance, outcome_of
+from support.passes import KEEPING_SNAPSHOTS, TableUnderMaintenance, local_path, outcome_of
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
 
 Digest = tuple[int, str] | None
@@ -219,7 +219,7 @@ def test_tables_with_delete_files_are_not_compacted(name: str, tmp_path: Path) -
     found = corpus_table(name, tmp_path)
     table = TableUnderMaintenance(found.metadata_path, tmp_path)
     live, problems = table.live_files(), table.problems()
-    missing = {path for path in live if not Path(path).exists()}
+    missing = {path for path in live if not local_path(path).exists()}
 
     outcome = table.maintain(rewrite_all="true")
 
@@ -228,7 +228,7 @@ def test_tables_with_delete_files_are_not_compacted(name: str, tmp_path: Path) -
     assert (compacted.reason or "").endswith(DELETES_REFUSED)
     no_crash(outcome)
     assert table.live_files() == live
-    assert {path for path in live if not Path(path).exists()} == missing
+    assert {path for path in live if not local_path(path).exists()} == missing
     assert table.problems() <= problems
     for engine in agreeing(name):
         assert table_digest(found, IN_PROCESS[engine](table.metadata_location, None)) == answer(name), engine

@@ -27,8 +27,8 @@ def replace_summary(
 ) -> dict[str, str]:
     """The summary of a ``replace`` snapshot; files come with their spec id.
 
-    A total that the parent does not state (or states badly) is left out, as Java does: a guess would be carried on
-    for ever.
+    A total that the parent does not state, or states so that it would fall below zero, is left out, as Java leaves out
+    what it does not know: a guess would be carried on for ever.
     """
     counters: dict[str, int] = {}
     partitions: set[tuple[int, tuple[PartitionValue, ...]]] = set()
@@ -54,6 +54,7 @@ def replace_summary(
         summary["changed-partition-count"] = str(len(partitions))
     for total, plus, minus in _TOTALS:
         before = parent.get(total)
-        if before is not None and before.isdecimal():
-            summary[total] = str(int(before) + counters.get(plus, 0) - counters.get(minus, 0))
+        after = counters.get(plus, 0) - counters.get(minus, 0)
+        if before is not None and before.isdecimal() and int(before) + after >= 0:
+            summary[total] = str(int(before) + after)
     return summary

@@ -80,7 +80,13 @@ def _rewrite(context: OperationContext, loaded: LoadedTable, plan: CompactionPla
     tasks = [_task(loaded, plan, group) for group in plan.groups]
     total = len(tasks)
     context.progress("compact: file groups", 0, total)
-    return context.engine.map(rewrite_group, tasks, lambda done: context.progress("compact: file groups", done, total))
+    try:
+        return context.engine.map(
+            rewrite_group, tasks, lambda done: context.progress("compact: file groups", done, total)
+        )
+    except MaintenanceError:
+        context.discard(loaded, [task.output_path for task in tasks])  # those of the groups that were finished
+        raise
 
 
 def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup) -> RewriteTask:
@@ -137,6 +143,7 @@ def _commit(
             head.metadata,
             reader,
             context.storage(head).write,
+            lambda paths: context.discard(head, paths),
             context.policy.branch,
             context.run_id,
             context.clock(),

@@ -100,6 +100,8 @@ def plan_compaction(
     if not (policy.rewrite_enabled or policy.rewrite_all):
         return Nothing("rewriting small files is disabled (rewrite_enabled)")
     considered = unsupported = 0
+    seen: set[str] = set()
+    twice: set[str] = set()
     partitions: dict[tuple[int, tuple[object, ...]], list[Candidate]] = {}
     for live in live_files:
         file = live.entry.file
@@ -116,8 +118,11 @@ def plan_compaction(
         candidate = Candidate(
             file, live.manifest.partition_spec_id, _age(metadata, live.entry), live.manifest.manifest_path
         )
+        (twice if file.file_path in seen else seen).add(file.file_path)
         partitions.setdefault((candidate.spec_id, _group_key(file.partition)), []).append(candidate)
-    bins = [chosen for files in partitions.values() for chosen in _bins(files, policy)]
+    # A file that is listed twice is read twice (ICEBERG-RULES 15 forbids it): replacing one entry adds rows.
+    once = ([c for c in files if c.file.file_path not in twice] for files in partitions.values())
+    bins = [chosen for files in once for chosen in _bins(files, policy)]
     groups = tuple(
         FileGroup(number, files[0].spec_id, files[0].file.partition, tuple(files))
         for number, files in enumerate(_within_budget(bins, policy))
