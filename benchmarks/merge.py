@@ -3,7 +3,8 @@
     python benchmarks/merge.py [--files 200] [--rows 50000] [--rounds 3]
 
 Prints seconds, rows and ratios to the bare processes; these, the Spark session and its Python workers are started
-before the clock, the local engine's processes are not.  The claim it checks: merging through Spark costs no more than 1.3 × the bare merge.
+before the clock, the local engine's processes are not.
+The claim it checks: merging through Spark costs no more than 1.3 × the bare merge.
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ def peak_mb() -> int:
 
 
 def tasks_for(files: Sequence[Path], rows: int, groups: int, folder: Path) -> list[RewriteTask]:
+    """The files dealt out to as many tasks as there are groups."""
     return [
         RewriteTask(
             group_id=group,
@@ -120,12 +122,14 @@ def tasks_for(files: Sequence[Path], rows: int, groups: int, folder: Path) -> li
 
 
 def timed(work: Callable[[], int]) -> tuple[float, int]:
+    """Seconds, and the rows that the work reports."""
     started = time.perf_counter()
     rows = work()
     return time.perf_counter() - started, rows
 
 
 def main() -> int:
+    """Measure and print; 1 when a way lost rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=200)
     parser.add_argument("--rows", type=int, default=50_000)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.errors import StorageError
 from icekeeper.storage import Capabilities, Storage
 from support.faults import closed_port, faulty_proxy
@@ -158,16 +159,17 @@ def test_a_table_bucket_neither_lists_nor_deletes(place: Place) -> None:
         list(place.storage.list(place.location))
 
 
-def test_the_probe_leaves_no_delete_marker_in_a_versioned_bucket(moto_server: MotoServer) -> None:
+def test_the_probe_leaves_no_delete_marker_in_a_versioned_bucket(seaweedfs: SeaweedFSServer) -> None:
     bucket = f"bucket-{uuid.uuid4()}"
-    s3 = moto_server.client("s3")
+    s3 = seaweedfs.client("s3")
     s3.create_bucket(Bucket=bucket)
     s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
-    found = Storage(moto_server.s3_properties).capabilities(f"s3://{bucket}/t")
+    found = Storage(seaweedfs.catalog_properties(bucket)).capabilities(f"s3://{bucket}/t")
     assert found == Capabilities(can_list=True, can_delete=True)
-    versions = s3.list_object_versions(Bucket=bucket)
-    assert not versions.get("DeleteMarkers")
-    assert not versions.get("Versions")
+    assert not s3.list_object_versions(Bucket=bucket).get("DeleteMarkers")
+    # The marker that it takes care not to leave:
+    s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "t/never"}]})
+    assert [marker["Key"] for marker in s3.list_object_versions(Bucket=bucket)["DeleteMarkers"]] == ["t/never"]
 
 
 def test_capabilities_of_a_missing_bucket_are_an_error(moto_server: MotoServer) -> None:

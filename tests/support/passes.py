@@ -11,16 +11,15 @@ from pyiceberg.exceptions import ValidationError
 
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.engines.local import LocalEngine
-from icekeeper.metadata.reachability import reachable_files
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import TableName
+from icekeeper.model import ManifestContent, TableName
 from icekeeper.operations.context import Engine
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite import SqliteStateStore
 from icekeeper.storage import Storage
-from icekeeper.storage_paths import normalise
+from icekeeper.storage_paths import split_path
 
 NAME = TableName(("ns",), "t")
 
@@ -65,17 +64,25 @@ class TableUnderMaintenance:
         """What ``verify`` finds, by kind and file."""
         return Counter((problem.kind.value, problem.path) for problem in self.runtime.verify(NAME).problems)
 
-    def needed_files(self) -> set[str]:
-        """Every file that the table needs and has, normalised."""
-        needed = reachable_files(self.reader(), self.metadata_location)
-        return {normalise(path) for path in needed if Path(normalise(path)).exists()}
-
     def live_files(self) -> set[str]:
-        """Data and delete files of the current snapshot, normalised."""
+        """Data and delete files of the current snapshot, as it spells them."""
         reader = self.reader()
         snapshot = reader.metadata.current_snapshot
         assert snapshot is not None
-        return {normalise(path) for _, (path, _) in reader.live_keys(reader.manifests(snapshot))}
+        return {path for _, (path, _) in reader.live_keys(reader.manifests(snapshot))}
+
+    def live_deletes(self) -> Counter[str]:
+        """Delete files of the current snapshot by content."""
+        reader = self.reader()
+        snapshot = reader.metadata.current_snapshot
+        assert snapshot is not None
+        deletes = [m for m in reader.manifests(snapshot) if m.content is ManifestContent.DELETES]
+        return Counter(e.file.content.name for _, entries in reader.entries(deletes) for e in entries if e.is_live)
+
+
+def local_path(path: str) -> Path:
+    """Where a ``file:`` address lies; nothing in it is decoded."""
+    return Path(split_path(path).key)
 
 
 def outcome_of(outcome: PassOutcome, operation: Operation) -> OperationOutcome:

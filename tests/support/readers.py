@@ -15,6 +15,8 @@ from pyiceberg.table import StaticTable
 from icekeeper.demo.duckdb_reader import read_arrow
 from support.iceberg_java import IcebergJava
 
+_DECIMALS = decimal.Context(prec=76)
+
 CanonicalRows = list[tuple[tuple[str, str], ...]]
 
 
@@ -64,7 +66,8 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return "nan" if math.isnan(value) else repr(value + 0.0)  # -0.0 equals 0.0
     if isinstance(value, decimal.Decimal):
-        return format(value, "f")
+        # Spark's way of handing over a tiny decimal adds zeros at its end.
+        return format(value.normalize(_DECIMALS), "f") if value else "0"
     if isinstance(value, datetime.datetime):  # Spark gives local time without a zone: conftest makes that UTC
         return (value.astimezone(datetime.UTC).replace(tzinfo=None) if value.tzinfo else value).isoformat()
     if isinstance(value, bytes | bytearray | memoryview):

@@ -1,0 +1,1 @@
+"""Keeps Apache Iceberg tables in S3 table buckets healthy."""

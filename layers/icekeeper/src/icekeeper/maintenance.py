@@ -64,7 +64,7 @@ def run_pass(context: OperationContext, state: StateStore) -> PassOutcome:
     )
     log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
     if not context.dry_run:
-        _remember(context, state, identity, started_ms, outcome)
+        _remember(context, state, loaded, started_ms, outcome)
     return outcome
 
 
@@ -82,8 +82,8 @@ def _run(operation: Operation, context: OperationContext) -> OperationOutcome:
         outcome = refused(operation, str(error))
     except MetadataUnreadable as error:
         outcome = (refused if operation in _DELETING else failed)(operation, str(error))
-    except PolicyError:
-        raise
+    except PolicyError as error:  # a table dropped meanwhile, a malformed property: what was done is still reported
+        outcome = failed(operation, str(error))
     except MaintenanceError as error:
         outcome = failed(operation, f"{type(error).__name__}: {error}")
     except Exception as error:  # a bug in one operation must not keep the others from running
@@ -98,8 +98,9 @@ def _only_planned(outcome: OperationOutcome) -> OperationOutcome:
 
 
 def _remember(
-    context: OperationContext, state: StateStore, identity: TableIdentity, started_ms: int, outcome: PassOutcome
+    context: OperationContext, state: StateStore, loaded: LoadedTable, started_ms: int, outcome: PassOutcome
 ) -> None:
+    identity = identity_of(context, loaded)
     finished_ms = context.clock()
     if any(operation.status is not Status.SKIPPED for operation in outcome.operations):
         state.record_pass(
@@ -114,7 +115,8 @@ def _remember(
                 engine=context.engine.name,
             )
         )
-    head = context.load().metadata.current_snapshot
+    # The head from before the pass: a commit that came in between was perhaps not looked at, so it must be news.
+    head = loaded.metadata.current_snapshot
     state.remember(
         identity,
         LastSeen(

@@ -112,9 +112,11 @@ class Runtime:
 
         Raises:
             PolicyError: unknown table, or settings that are wrong.
-            StorageError: the table cannot be loaded.
+            StorageError: the table cannot be loaded, or the state cannot be written.
         """
         loaded = self.catalog.load(table)
+        if not dry_run:
+            self.state.require_writable()  # before anything is changed, not when it is to be recorded
         context = OperationContext(
             catalog=self.catalog,
             table=table,
@@ -132,9 +134,10 @@ class Runtime:
 
         Raises:
             PolicyError: the deployment's settings are wrong.
-            StorageError: the catalog cannot be listed.
+            StorageError: the catalog cannot be listed, or the state cannot be used.
         """
         chosen = dict(overrides or {})
+        self.state.require_writable()
         settings = resolve(layers_for({}, self._environment, chosen), unsafe=unsafe).policy
         assess_table = assessor(
             self.catalog.name,

@@ -25,16 +25,18 @@ from icekeeper.cli.arguments import (
     overrides,
     table_name,
 )
-from icekeeper.cli.console import people, print_error, print_json, progress_bar
+from icekeeper.cli.console import people, print_error, print_json, print_usage_error, progress_bar
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.report.outcome import PassStatus, listing_in
-from icekeeper.report.terminal import print_detection, print_outcome, print_policy, print_problems
+from icekeeper.report.terminal import print_detection, print_outcome, print_policy, print_problems, trouble
 from icekeeper.runtime import Runtime, default_engine, open_engine
 from icekeeper.state.sqlite import state_path
 
 __all__ = ["app", "main"]
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+
+log = logging.getLogger(__name__)
 
 app = typer.Typer(
     name="icekeeper",
@@ -70,7 +72,7 @@ def maintain(
     if as_json:
         print_json(outcome.to_json(listing_in(_listing_folder())))
     print_outcome(people(as_json=as_json), outcome)
-    return EXIT_OK if outcome.status is PassStatus.SUCCEEDED else EXIT_FAILED
+    return EXIT_OK if outcome.status is PassStatus.SUCCEEDED else _failed(trouble(outcome))
 
 
 @app.command()
@@ -81,7 +83,8 @@ def detect(catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = Fal
     if as_json:
         print_json(document)
     print_detection(people(as_json=as_json), document)
-    return EXIT_FAILED if report.has_errors else EXIT_OK
+    unread = [skip.table for skip in report.skipped if skip.is_error]
+    return _failed(f"{len(unread)} table(s) could not be assessed: {', '.join(unread)}") if unread else EXIT_OK
 
 
 @app.command()
@@ -93,7 +96,7 @@ def verify(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
     if as_json:
         print_json(document)
     print_problems(people(as_json=as_json), document)
-    return EXIT_OK if found.ok else EXIT_FAILED
+    return EXIT_OK if found.ok else _failed(f"{found.table} is damaged: {len(found.problems)} problem(s) found")
 
 
 @policy_app.command("show")
@@ -130,26 +133,38 @@ def demo(
     healthy = run.run_demo(keep, engine or default_engine(), people(as_json=as_json))
     if as_json:
         print_json(healthy.to_json())
-    return EXIT_OK if healthy.ok else EXIT_FAILED
+    return EXIT_OK if healthy.ok else _failed("the demonstration did not leave every table healthy")
 
 
 def _listing_folder() -> Path:
     return state_path(os.environ).parent / "listings"
 
 
+def _failed(sentence: str) -> int:
+    """Say on standard error what the document or table on standard output says in full."""
+    print_error("", sentence, as_json=False)
+    return EXIT_FAILED
+
+
+def _start_logging() -> None:
+    # Libraries log what they handle themselves; a person reads our sentence instead.
+    level = os.environ.get("ICEKEEPER_LOG", "CRITICAL").upper()
+    if level not in logging.getLevelNamesMapping():
+        known = ", ".join(logging.getLevelNamesMapping())
+        raise PolicyError(f"environment variable ICEKEEPER_LOG cannot be '{level}'; levels are {known}")
+    logging.basicConfig(level=level, stream=sys.stderr)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; every failure becomes one sentence and the right exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in given
-    # Libraries log what they handle themselves; a person reads our sentence instead.
-    logging.basicConfig(level=os.environ.get("ICEKEEPER_LOG", "CRITICAL").upper(), stream=sys.stderr)
     try:
+        _start_logging()
         result = app(args=given, prog_name="icekeeper", standalone_mode=False)
         return result if isinstance(result, int) else EXIT_OK
     except typer.TyperException as error:
-        # Usage errors have a sentence of their own; a group without a command shows its help this way.
-        describe = getattr(error, "format_message", error.__str__)
-        print_error("UsageError", describe(), as_json=as_json)
+        print_usage_error(error, as_json=as_json)
         return EXIT_USAGE
     except PolicyError as error:
         print_error("PolicyError", str(error), as_json=as_json)
@@ -159,6 +174,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
     except (KeyboardInterrupt, typer.Abort):
         print_error("Interrupted", "interrupted; files written so far are left to the orphan pass", as_json=as_json)
+        return EXIT_FAILED
+    except BrokenPipeError:  # whoever read our output has seen enough; Python must not try to flush the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except Exception as error:
+        # Documents are read as they are: one breaks the specification, or we have a bug.
+        log.exception("unexpected")
+        kind = type(error).__name__
+        print_error(kind, f"unexpected {kind}: {error} (ICEKEEPER_LOG=ERROR shows where)", as_json=as_json)
         return EXIT_FAILED
 
 

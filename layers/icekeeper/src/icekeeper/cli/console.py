@@ -18,10 +18,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from icekeeper.operations.context import Progress as ProgressCallback
 from icekeeper.operations.context import silent
 
-__all__ = ["people", "print_error", "print_json", "progress_bar"]
+__all__ = ["people", "print_error", "print_json", "print_usage_error", "progress_bar"]
 
 # A log or a pipe has no width of its own; columns should stay whole there.
-_WIDTH_WITHOUT_TERMINAL = 160
+_WIDTH_WITHOUT_TERMINAL = 1_000
 
 
 def people(*, as_json: bool) -> Console:
@@ -42,8 +42,18 @@ def print_error(kind: str, message: str, *, as_json: bool) -> None:
     """One clear sentence on standard error; with ``--json`` also the error document."""
     if as_json:
         print_json({"error": {"type": kind, "message": message}})
-    # Never wrapped or coloured: paths and keys must stay whole.
-    Console(stderr=True, highlight=False).print(f"error: {message}", soft_wrap=True, markup=False)
+    # Never wrapped or coloured: paths and keys must stay whole.  Some messages of others have several lines.
+    sentence = " ".join(message.split())
+    Console(stderr=True, highlight=False).print(f"error: {sentence}", soft_wrap=True, markup=False)
+
+
+def print_usage_error(error: Exception, *, as_json: bool) -> None:
+    """What typer says about a call that it cannot take; a group without a command shows its help this way."""
+    message = str(getattr(error, "format_message", error.__str__)()).replace("Value error, ", "")
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stderr.write(f"{message}\n")
+    else:
+        print_error("UsageError", message, as_json=as_json)
 
 
 @contextmanager

@@ -9,11 +9,12 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from icekeeper.commit.summary import replace_summary
+from icekeeper.commit.summary import counted_totals, replace_summary
 from icekeeper.commit.transaction import PreparedCommit
 from icekeeper.errors import PlanStale
 from icekeeper.metadata.document import Snapshot, TableMetadata
@@ -70,11 +71,15 @@ class FileReplacement:
 
 @dataclass(slots=True)
 class SnapshotWriter:
-    """Writes one attempt's files; ``staged`` lists what must go if the attempt does not land."""
+    """Writes one attempt's files; ``staged`` lists what must go if the attempt does not land.
+
+    An attempt that cannot even be prepared discards its files itself: no catalog ever heard of them.
+    """
 
     metadata: TableMetadata
     reader: TableReader
     write: Callable[[str, bytes], None]
+    discard: Callable[[Sequence[str]], None]
     branch: str
     run_id: str
     now_ms: int
@@ -130,14 +135,18 @@ class SnapshotWriter:
         if len({file.key for _, file in removed}) != len(replacement.removed):
             raise PlanStale("a file to be replaced is no longer in the table; plan again")
         entry_bytes = _bytes_per_entry(old)
-        written = [
-            manifest
-            for by_kind in (live, deleted)
-            for (spec_id, content), entries in sorted(by_kind.items())
-            for manifest in self._write_manifests(spec_id, content, entries, entry_bytes)
-        ]
-        summary = replace_summary(self.head.summary, replacement.added, removed, self._extra(written, carried, old))
-        return self._prepare([*written, *carried], summary)
+        with self._discarding():
+            written = [
+                manifest
+                for by_kind in (live, deleted)
+                for (spec_id, content), entries in sorted(by_kind.items())
+                for manifest in self._write_manifests(spec_id, content, entries, entry_bytes)
+            ]
+            extra = self._extra(written, carried, old)
+            manifests = self._counted([*written, *carried])
+            counted = counted_totals(manifests)
+            summary = replace_summary(self.head.summary, replacement.added, removed, extra, counted)
+            return self._prepare(manifests, summary)
 
     def replace_manifests(
         self,
@@ -148,15 +157,25 @@ class SnapshotWriter:
         """Swap data manifests for new ones that hold the same live entries, already chunked per manifest."""
         gone = {manifest.manifest_path for manifest in old}
         carried = [m for m in manifests if m.manifest_path not in gone and m.may_have_live_files]
-        written = [
-            self._write_manifest(spec_id, ManifestContent.DATA, chunk)
-            for spec_id, chunks in sorted(spec_entries.items())
-            for chunk in chunks
-        ]
-        extra = self._extra(written, carried, old)
-        extra["entries-processed"] = str(sum(len(c) for chunks in spec_entries.values() for c in chunks))
-        summary = replace_summary(self.head.summary, (), (), extra)
-        return self._prepare([*written, *carried], summary)
+        with self._discarding():
+            written = [
+                self._write_manifest(spec_id, ManifestContent.DATA, chunk)
+                for spec_id, chunks in sorted(spec_entries.items())
+                for chunk in chunks
+            ]
+            extra = self._extra(written, carried, old)
+            extra["entries-processed"] = str(sum(len(c) for chunks in spec_entries.values() for c in chunks))
+            manifests = self._counted([*written, *carried])
+            counted = counted_totals(manifests)
+            return self._prepare(manifests, replace_summary(self.head.summary, (), (), extra, counted))
+
+    @contextmanager
+    def _discarding(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            self.discard(self.staged)
+            raise
 
     def _extra(
         self, written: Sequence[ManifestFile], carried: Sequence[ManifestFile], old: Sequence[ManifestFile]
@@ -171,7 +190,6 @@ class SnapshotWriter:
 
     def _prepare(self, manifests: Sequence[ManifestFile], summary: dict[str, str]) -> PreparedCommit:
         head, version = self.head, self.metadata.format_version
-        manifests = self._counted(manifests)
         path = f"{self.metadata.metadata_directory}/snap-{self.snapshot_id}-1-{self.attempt_id}.avro"
         data = encode_manifest_list(
             version,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from icekeeper.model import DataFile, FileContent, PartitionValue
+from icekeeper.model import DataFile, FileContent, ManifestContent, ManifestFile, PartitionValue
 
-__all__ = ["replace_summary"]
+__all__ = ["counted_totals", "replace_summary"]
 
 # (total, what adds to it, what takes from it), as Java's SnapshotProducer.updateTotal pairs them.
 _TOTALS = (
@@ -24,11 +24,13 @@ def replace_summary(
     added: Iterable[tuple[int, DataFile]],
     removed: Iterable[tuple[int, DataFile]],
     extra: Mapping[str, str],
+    counted: Mapping[str, int],
 ) -> dict[str, str]:
     """The summary of a ``replace`` snapshot; files come with their spec id.
 
-    A total that the parent does not state (or states badly) is left out, as Java does: a guess would be carried on
-    for ever.
+    A total that the parent does not state, or states so that it would fall below zero, is left out, as Java leaves out
+    what it does not know: a guess would be carried on for ever.  ``counted`` are totals that the manifests themselves
+    tell, which a writer's earlier mistake cannot spoil.
     """
     counters: dict[str, int] = {}
     partitions: set[tuple[int, tuple[PartitionValue, ...]]] = set()
@@ -54,6 +56,22 @@ def replace_summary(
         summary["changed-partition-count"] = str(len(partitions))
     for total, plus, minus in _TOTALS:
         before = parent.get(total)
-        if before is not None and before.isdecimal():
-            summary[total] = str(int(before) + counters.get(plus, 0) - counters.get(minus, 0))
+        after = counters.get(plus, 0) - counters.get(minus, 0)
+        if before is not None and before.isdecimal() and int(before) + after >= 0:
+            summary[total] = str(int(before) + after)
+    summary.update({total: str(amount) for total, amount in counted.items()})
     return summary
+
+
+def counted_totals(manifests: Sequence[ManifestFile]) -> dict[str, int]:
+    """Totals that the manifests of a snapshot add up to; none where a v1 writer left counts out."""
+    totals = dict.fromkeys(("total-data-files", "total-delete-files", "total-records"), 0)
+    for manifest in manifests:
+        files = (manifest.added_files_count, manifest.existing_files_count)
+        rows = (manifest.added_rows_count, manifest.existing_rows_count)
+        if None in files or None in rows:
+            return {}
+        is_data = manifest.content is ManifestContent.DATA
+        totals["total-data-files" if is_data else "total-delete-files"] += sum(count or 0 for count in files)
+        totals["total-records"] += sum(count or 0 for count in rows) if is_data else 0
+    return totals

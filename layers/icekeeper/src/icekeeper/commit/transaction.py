@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.errors import CommitConflict, CommitStateUnknown, MaintenanceError, StorageError
+from icekeeper.errors import (
+    CommitConflict,
+    CommitStateUnknown,
+    MaintenanceError,
+    MetadataUnreadable,
+    PolicyError,
+    StorageError,
+)
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.updates import check_requirements
 from icekeeper.model import Nothing
@@ -80,13 +87,17 @@ def commit_with_retries(
         try:
             after = catalog.commit(head, prepared.requirements, prepared.updates)
             return Committed(after, prepared, attempt + 1)
-        except CommitConflict:
+        except CommitConflict as conflict:
+            seen = _after_conflict(catalog, head, conflict)
+            if prepared.landed(seen.metadata):
+                return Committed(seen, prepared, attempt + 1)
             discard(prepared.staged)
             if attempt >= max_retries:
                 raise
             sleep(backoff_seconds(attempt))
             head = catalog.load(head.name)
-        except CommitStateUnknown as unknown:
+        # Whoever answers a commit with something that is no table metadata may have made it.
+        except (CommitStateUnknown, MetadataUnreadable) as unknown:
             resolved = _resolve(catalog, head, prepared, unknown, sleep)
             if prepared.landed(resolved.metadata):
                 return Committed(resolved, prepared, attempt + 1)
@@ -94,17 +105,25 @@ def commit_with_retries(
             if attempt >= max_retries:
                 raise CommitConflict(f"{head.name}: another commit landed first, {attempt + 1} times") from unknown
             head = resolved
-        except StorageError:
+        except (StorageError, PolicyError):
             discard(prepared.staged)  # by its contract the swap was not sent
             raise
         attempt += 1
+
+
+def _after_conflict(catalog: Catalog, base: LoadedTable, conflict: CommitConflict) -> LoadedTable:
+    """The newest head: a client that repeats requests by itself may hear "conflict" about its own success."""
+    try:
+        return catalog.load(base.name)
+    except MaintenanceError as error:
+        raise CommitStateUnknown(f"{conflict}; the table cannot be read to make sure of it: {error}") from error
 
 
 def _resolve(
     catalog: Catalog,
     base: LoadedTable,
     prepared: PreparedCommit,
-    unknown: CommitStateUnknown,
+    unknown: MaintenanceError,
     sleep: Callable[[float], None],
 ) -> LoadedTable:
     """Reload until the attempt is seen, or until what it requires no longer holds, which proves that it lost.
@@ -124,4 +143,4 @@ def _resolve(
             check_requirements(now.metadata, prepared.requirements)
         except CommitConflict:
             return now
-    raise unknown
+    raise unknown if isinstance(unknown, CommitStateUnknown) else CommitStateUnknown(str(unknown)) from unknown

@@ -55,7 +55,7 @@ def _clicks(catalog: Catalog) -> MessyTable:
             pa.table(
                 {
                     "click_id": pa.array(ids, pa.int64()),
-                    "at": pa.array([_START_US + i * 250_000 for i in ids], pa.timestamp("us")),
+                    "at": pa.array([_START_US + i // 40 * 1_000_000 for i in ids], pa.timestamp("us")),
                     "page": [None if i % 97 == 0 else f"/product/{i * 31 % 500}" for i in ids],
                     "seconds": [float("nan") if i % 211 == 0 else (i * 7 % 1000) / 10 for i in ids],
                 }

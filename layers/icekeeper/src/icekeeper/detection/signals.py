@@ -70,7 +70,7 @@ def summary_signals(head: Snapshot, resolved: ResolvedPolicy, manifest_count: in
     policy = resolved.policy
     delete_files = _counter(counters, "total-delete-files") or 0
     compaction_is_blocked = delete_files > 0 and not policy.apply_deletes
-    if resolved.runs(Operation.COMPACT) and not compaction_is_blocked:
+    if resolved.runs(Operation.COMPACT) and policy.rewrite_enabled and not compaction_is_blocked:
         yield from _small_files(counters, delete_files, policy)
     if resolved.runs(Operation.COMPACT) and policy.delete_compaction_enabled and policy.apply_deletes:
         yield from _delete_debt(counters, delete_files, policy)

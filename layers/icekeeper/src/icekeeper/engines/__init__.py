@@ -1,0 +1,1 @@
+"""Where work units run: the same pure function, here or by Spark."""

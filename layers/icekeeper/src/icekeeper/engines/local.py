@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -37,7 +38,9 @@ class LocalEngine:
                 on_done(done)
             return results
         # Spawned, not forked: Arrow's and boto3's threads do not survive a fork.
-        pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
+        pool = ProcessPoolExecutor(
+            processes, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent
+        )
         try:
             with pool:
                 futures = [pool.submit(function, task) for task in tasks]
@@ -46,3 +49,15 @@ class LocalEngine:
                 return [future.result() for future in futures]
         except BrokenProcessPool as error:
             raise StorageError("a worker process died, probably for lack of memory; nothing was committed") from error
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_exit_after, args=(parent.join,), daemon=True).start()
+
+
+def _exit_after(wait: Callable[[], object]) -> None:
+    wait()
+    os._exit(1)

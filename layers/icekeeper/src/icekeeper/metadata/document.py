@@ -95,7 +95,7 @@ class TableMetadata:
     def __init__(self, document: Mapping[str, Any]) -> None:
         missing = [key for key in ("format-version", "location") if key not in document]
         if missing:
-            raise MetadataUnreadable(f"table metadata lacks {' and '.join(missing)}; it is not an Iceberg table's")
+            raise MetadataUnreadable(f"table metadata lacks {' and '.join(missing)}")
         self.document = document
 
     @property
@@ -273,7 +273,10 @@ def parse_document(data: bytes, location: str) -> TableMetadata:
         raise MetadataUnreadable(f"metadata file {location} cannot be parsed: {error}") from error
     if not isinstance(document, dict):
         raise MetadataUnreadable(f"metadata file {location} does not hold a JSON object")
-    return TableMetadata(document)
+    try:
+        return TableMetadata(document)
+    except MetadataUnreadable as error:
+        raise MetadataUnreadable(f"metadata file {location} is not an Iceberg table's: {error}") from None
 
 
 def render_document(metadata: TableMetadata, *, compress: bool = False) -> bytes:

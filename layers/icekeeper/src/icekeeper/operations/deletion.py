@@ -6,7 +6,7 @@ planning and now is spared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -14,9 +14,12 @@ from icekeeper.errors import OperationRefused
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.reachability import metadata_files, snapshot_files, statistics_files
 from icekeeper.operations.context import OperationContext
+from icekeeper.policy import gc_enabled
 from icekeeper.storage_paths import is_under, normalise
 
-__all__ = ["DeletedFiles", "delete_unreferenced", "owned_locations"]
+__all__ = ["GC_DISABLED", "DeletedFiles", "delete_unreferenced", "owned_locations"]
+
+GC_DISABLED = "gc.enabled is false: this table's files must not be deleted"
 
 # S3's limit for one DeleteObjects request; also how much is deleted between two looks at the pointer.
 _BATCH = 1000
@@ -40,15 +43,20 @@ def owned_locations(metadata: TableMetadata) -> tuple[str, ...]:
     return tuple(locations)
 
 
-def delete_unreferenced(context: OperationContext, known: LoadedTable, paths: Sequence[str], what: str) -> DeletedFiles:
+def delete_unreferenced(
+    context: OperationContext, known: LoadedTable, paths: Sequence[str], what: str, *, gone: Collection[int] = ()
+) -> DeletedFiles:
     """Delete files that nothing references as of ``known``, batch by batch, each after another look.
 
+    ``gone`` are snapshots of ``known`` whose references were left out of account because a commit removed them: one
+    that is still there, or there again, protects its files.
+
     Raises:
-        OperationRefused: the table was replaced by another meanwhile.
+        OperationRefused: the table was replaced meanwhile, or its files must not be deleted any more.
         MetadataUnreadable: new references cannot be read; what was not yet deleted stays.
     """
     result = DeletedFiles()
-    guard = _Guard(context, known)
+    guard = _Guard(context, known, gone)
     storage = context.storage(known)
     for start in range(0, len(paths), _BATCH):
         batch = paths[start : start + _BATCH]
@@ -65,21 +73,25 @@ def delete_unreferenced(context: OperationContext, known: LoadedTable, paths: Se
 class _Guard:
     """Follows the pointer and collects every reference that came after the known state."""
 
-    def __init__(self, context: OperationContext, known: LoadedTable) -> None:
+    def __init__(self, context: OperationContext, known: LoadedTable, gone: Collection[int]) -> None:
         self._context = context
-        self._seen = known
-        self._snapshots = set(known.metadata.snapshots)
+        self._uuid = known.metadata.uuid
+        # A commit that should have removed snapshots is not taken at its word.
+        self._seen = None if gone else known.metadata_location
+        self._snapshots = known.metadata.snapshots.keys() - set(gone)
         self._referenced: set[str] = set()
 
     def referenced_since(self) -> set[str]:
         """Normalised paths."""
         now = self._context.load()
-        if now.metadata.uuid != self._seen.metadata.uuid:
+        if now.metadata.uuid != self._uuid:
             raise OperationRefused(f"table {now.name} was replaced by another one; nothing more was deleted")
-        if now.metadata_location != self._seen.metadata_location:
+        if not gc_enabled(now.metadata):
+            raise OperationRefused(f"{GC_DISABLED}; nothing more was deleted")
+        if now.metadata_location != self._seen:
             self._referenced.update(normalise(path) for path in self._new_references(now))
             self._snapshots.update(now.metadata.snapshots)
-            self._seen = now
+            self._seen = now.metadata_location
         return self._referenced
 
     def _new_references(self, now: LoadedTable) -> Iterator[str]:

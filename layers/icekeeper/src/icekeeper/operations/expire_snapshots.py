@@ -17,16 +17,16 @@ from icekeeper.metadata.document import Ref, TableMetadata
 from icekeeper.metadata.reachability import manifests_of, statistics_files
 from icekeeper.model import Nothing
 from icekeeper.operations.context import OperationContext, require_writable, stopwatch
-from icekeeper.operations.deletion import DeletedFiles, delete_unreferenced, owned_locations
+from icekeeper.operations.deletion import GC_DISABLED, DeletedFiles, delete_unreferenced, owned_locations
+from icekeeper.operations.orphans import same_path_elsewhere, without_authority
 from icekeeper.operations.snapshots import ExpiryPlan, plan_expiry
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 from icekeeper.storage_paths import is_under, normalise
 
-__all__ = ["GC_DISABLED", "expire_snapshots"]
+__all__ = ["expire_snapshots"]
 
 _OPERATION = Operation.EXPIRE_SNAPSHOTS
-GC_DISABLED = "gc.enabled is false: this table's files must not be deleted"
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class _Expiry:
     """What one attempt removes; the last attempt's is what landed."""
 
     plan: ExpiryPlan
-    base: TableMetadata
+    base: LoadedTable
     files: tuple[str, ...] = field(default=())
 
 
@@ -43,22 +43,22 @@ def expire_snapshots(context: OperationContext) -> OperationOutcome:
 
     Raises:
         MetadataUnreadable: a manifest list or manifest cannot be read; nothing was changed.
-        MaintenanceError: nothing was committed.
+        OperationRefused: a guard saw danger; what was not yet deleted stays.
+        MaintenanceError: nothing was committed, or nothing deleted after the commit.
     """
     with stopwatch() as elapsed_ms:
         loaded = context.load()
-        require_writable(loaded.metadata)
-        if not gc_enabled(loaded.metadata):
-            return skipped(_OPERATION, GC_DISABLED)
         expiry: _Expiry | None = None
 
         def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
             nonlocal expiry
             require_writable(head.metadata)
+            if not gc_enabled(head.metadata):
+                return Nothing(GC_DISABLED)
             plan = _plan(context, head.metadata)
             if isinstance(plan, Nothing):
                 return plan
-            expiry = _Expiry(plan, head.metadata, _only_in(context, head, plan))
+            expiry = _Expiry(plan, head, _only_in(context, head, plan))
             return _prepared(head.metadata, plan)
 
         if context.dry_run:
@@ -80,8 +80,8 @@ def expire_snapshots(context: OperationContext) -> OperationOutcome:
         )
         if isinstance(committed, Nothing) or expiry is None:
             return skipped(_OPERATION, _reason(committed), metrics={"expire_snapshots.duration_ms": elapsed_ms()})
-        after = _restore_refs(context, committed.table, expiry)
-        deleted, undeletable = _delete(context, after, expiry.files)
+        _restore_refs(context, expiry)
+        deleted, undeletable = _delete(context, expiry)
         count = len(expiry.plan.snapshot_ids)
         return succeeded(
             _OPERATION,
@@ -111,8 +111,8 @@ def _plan(context: OperationContext, metadata: TableMetadata) -> ExpiryPlan | No
 def _only_in(context: OperationContext, head: LoadedTable, plan: ExpiryPlan) -> tuple[str, ...]:
     """Files that the expiring snapshots reference and no other does, under locations that the table owns.
 
-    Manifests are compared first: of the expiring side only those that no kept snapshot lists are opened, of the kept
-    side only as long as candidates remain.
+    Of the expiring side only manifests that no kept snapshot lists are opened; of the kept side all, so that nothing
+    is deleted from a table whose references cannot be read.
     """
     metadata, reader = head.metadata, context.reader(head)
     gone = [metadata.snapshots[i] for i in plan.snapshot_ids]
@@ -121,11 +121,13 @@ def _only_in(context: OperationContext, head: LoadedTable, plan: ExpiryPlan) -> 
     kept_keys = {normalise(path) for path in kept_manifests}
     gone_manifests = [m for p, m in manifests_of(reader, gone).items() if normalise(p) not in kept_keys]
     candidates = {normalise(path): path for _, (path, _) in reader.live_keys(gone_manifests)}
-    if candidates:
-        for _, (path, _) in reader.live_keys(kept_manifests.values()):
-            candidates.pop(normalise(path), None)
-            if not candidates:
-                break
+    twins = {without_authority(path): path for path in candidates.values()}
+    for _, (path, _) in reader.live_keys(kept_manifests.values()):
+        key = normalise(path)
+        twin = twins.get(without_authority(path))
+        if twin is not None and normalise(twin) != key:
+            raise same_path_elsewhere(twin, path)
+        candidates.pop(key, None)
     files = [*candidates.values(), *(m.manifest_path for m in gone_manifests)]
     kept_lists = {normalise(s.manifest_list) for s in kept if s.manifest_list is not None}
     files += [s.manifest_list for s in gone if s.manifest_list and normalise(s.manifest_list) not in kept_lists]
@@ -176,13 +178,14 @@ def _prepared(metadata: TableMetadata, plan: ExpiryPlan) -> PreparedCommit:
     return PreparedCommit(requirements=requirements, updates=updates, landed=landed)
 
 
-def _restore_refs(context: OperationContext, after: LoadedTable, expiry: _Expiry) -> LoadedTable:
+def _restore_refs(context: OperationContext, expiry: _Expiry) -> None:
     """Read back, and put back a ref that the catalog dropped although its snapshot is there."""
+    base = expiry.base.metadata
 
     def lost(metadata: TableMetadata) -> Mapping[str, Ref]:
         return {
             name: ref
-            for name, ref in expiry.base.refs.items()
+            for name, ref in base.refs.items()
             if name not in expiry.plan.refs and name not in metadata.refs and ref.snapshot_id in metadata.snapshots
         }
 
@@ -190,9 +193,19 @@ def _restore_refs(context: OperationContext, after: LoadedTable, expiry: _Expiry
         missing = lost(head.metadata)
         if not missing:
             return Nothing("every ref is there")
-        document = expiry.base.document.get("refs") or {}
-        updates = [{"action": "set-snapshot-ref", "ref-name": name, **document[name]} for name in missing]
-        return PreparedCommit(requirements=[], updates=updates, landed=lambda metadata: not lost(metadata))
+        refs: Mapping[str, Any] = base.document.get("refs") or {}  # a v1 document knows its main branch without
+        return PreparedCommit(
+            requirements=[{"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": None} for name in missing],
+            updates=[
+                {
+                    "action": "set-snapshot-ref",
+                    "ref-name": name,
+                    **refs.get(name, {"type": ref.type, "snapshot-id": ref.snapshot_id}),
+                }
+                for name, ref in missing.items()
+            ],
+            landed=lambda metadata: not lost(metadata),
+        )
 
     now = context.load()
     restored = commit_with_retries(
@@ -207,10 +220,11 @@ def _restore_refs(context: OperationContext, after: LoadedTable, expiry: _Expiry
         now = restored.table
     if lost(now.metadata):
         raise CommitConflict(f"refs {', '.join(lost(now.metadata))} were dropped by the catalog and cannot be restored")
-    return after
 
 
-def _delete(context: OperationContext, after: LoadedTable, files: tuple[str, ...]) -> tuple[DeletedFiles, int]:
-    if not files or not context.storage(after).capabilities(after.metadata.location).can_delete:
+def _delete(context: OperationContext, expiry: _Expiry) -> tuple[DeletedFiles, int]:
+    base, files = expiry.base, expiry.files
+    if not files or not context.storage(base).capabilities(base.metadata.location).can_delete:
         return DeletedFiles(), len(files)
-    return delete_unreferenced(context, after, files, "expire_snapshots: files"), 0
+    what, gone = "expire_snapshots: files", expiry.plan.snapshot_ids
+    return delete_unreferenced(context, base, files, what, gone=gone), 0

@@ -1,8 +1,8 @@
 """Which manifests to merge, and how their entries are laid out again (pure).
 
 Seed 000, "Rewrite Manifests", with entries in partition order, so that a planner opens few manifests for a partition
-predicate.  Convergence: a rewrite is planned only when it saves more than a fifth of a spec's manifests, which is
-more than better compression of its own output can promise again.
+predicate.  Convergence: a rewrite is planned only when it saves more than a fifth of a spec's manifests, and its output
+is measured as it would be written, because merged entries compress far better than lone ones.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from icekeeper.metadata.avro_schemas import partition_type
 from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.manifest_write import encode_manifest
 from icekeeper.metadata.single_value import comparable
 from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile, Nothing
 from icekeeper.policy import Policy
@@ -31,6 +32,10 @@ class ManifestPlan:
 
     manifests: tuple[ManifestFile, ...]
     outputs: Mapping[int, int]
+    """An estimate: merged entries often compress into fewer."""
+    header_bytes: int
+    room: int
+    """Bytes of entries that one manifest of the target size holds."""
 
 
 def plan_manifests(
@@ -61,7 +66,10 @@ def plan_manifests(
     if not chosen:
         return Nothing(f"{len(data)} data manifests are already as few as their specs and sizes allow")
     return ManifestPlan(
-        tuple(m for m in data if m.partition_spec_id in chosen), {i: outputs[i] for i in sorted(chosen)}
+        manifests=tuple(m for m in data if m.partition_spec_id in chosen),
+        outputs={i: outputs[i] for i in sorted(chosen)},
+        header_bytes=header_bytes,
+        room=room,
     )
 
 
@@ -96,9 +104,36 @@ def lay_out(
     for spec_id, found in by_spec.items():
         types = [partition_type(metadata.schemas_current_first, f) for f in metadata.specs[spec_id]["fields"]]
         found.sort(key=lambda entry: _partition_order(types, entry))
-        size = math.ceil(len(found) / max(1, plan.outputs[spec_id]))
-        chunks[spec_id] = [found[i : i + size] for i in range(0, len(found), size)]
+        chunks[spec_id] = _evenly(found, plan.outputs[spec_id])
+        while (fitting := _measured(metadata, spec_id, chunks[spec_id], plan)) * _LEAST_SAVING < len(chunks[spec_id]):
+            chunks[spec_id] = _evenly(found, fitting)
     return chunks
+
+
+def _evenly(entries: Sequence[ManifestEntry], parts: int) -> list[list[ManifestEntry]]:
+    size = math.ceil(len(entries) / max(1, parts))
+    return [list(entries[i : i + size]) for i in range(0, len(entries), size)]
+
+
+def _measured(
+    metadata: TableMetadata, spec_id: int, chunks: Sequence[Sequence[ManifestEntry]], plan: ManifestPlan
+) -> int:
+    """How many manifests the entries need, by the size that these chunks really take."""
+    if len(chunks) == 1:
+        return 1
+    encoded = [
+        encode_manifest(
+            metadata,
+            spec_id=spec_id,
+            content=ManifestContent.DATA,
+            entries=chunk,
+            path="",
+            snapshot_id=0,
+            sequence_number=0,
+        )
+        for chunk in chunks
+    ]
+    return _wanted([e.manifest for e in encoded], plan.room, plan.header_bytes)
 
 
 def _partition_order(types: Sequence[str], entry: ManifestEntry) -> tuple[object, ...]:

@@ -14,9 +14,26 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.storage import ListedObject
 from icekeeper.storage_paths import authority, is_under, may_be_under, normalise
 
-__all__ = ["OrphanPlan", "is_metadata_file", "plan_orphans", "refuse_foreign_tables"]
+__all__ = [
+    "MetadataOwner",
+    "OrphanPlan",
+    "is_metadata_file",
+    "plan_orphans",
+    "refuse_foreign_tables",
+    "same_path_elsewhere",
+    "without_authority",
+]
 
 METADATA_SUFFIXES = (".metadata.json", ".metadata.json.gz")
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataOwner:
+    """Which table a metadata file says it belongs to."""
+
+    path: str
+    uuid: str | None
+    location: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +73,13 @@ def plan_orphans(
     """
     owned, prefixes = tuple(owned), tuple(protected_prefixes)
     oldest_snapshot_ms = min((s.timestamp_ms for s in metadata.snapshots.values()), default=metadata.last_updated_ms)
-    same_path = {_without_authority(path): path for path in referenced}
+    same_path = {without_authority(path): path for path in referenced}
     orphans: list[ListedObject] = []
     too_young = protected = 0
     for found in unreferenced:
-        twin = same_path.get(_without_authority(found.path))
+        twin = same_path.get(without_authority(found.path))
         if twin is not None:
-            raise OperationRefused(
-                f"{found.path} is referenced as {twin}: the same path under {authority(twin)} instead of "
-                f"{authority(found.path)}; nothing was deleted"
-            )
+            raise same_path_elsewhere(found.path, twin)
         if found.modified_ms is None or found.modified_ms >= older_than_ms:
             too_young += 1
         elif (
@@ -81,23 +95,32 @@ def plan_orphans(
     return OrphanPlan(tuple(orphans), too_young, protected)
 
 
-def refuse_foreign_tables(metadata: TableMetadata, documents: Iterable[tuple[str, TableMetadata]]) -> None:
+def refuse_foreign_tables(metadata: TableMetadata, owners: Iterable[MetadataOwner]) -> None:
     """Refuse when a metadata file under the table's location belongs to another table.
 
-    ``documents`` are the listed metadata files that this table does not reference, with what they hold.
+    ``owners`` are those of the listed metadata files that this table does not reference.
 
     Raises:
         OperationRefused: names the other table's UUID and location.
     """
-    for path, other in documents:
+    for other in owners:
         if other.uuid != metadata.uuid or (other.uuid is None and other.location != metadata.location):
             raise OperationRefused(
-                f"{path} belongs to another table (UUID {other.uuid}, at {other.location}) under this table's "
+                f"{other.path} belongs to another table (UUID {other.uuid}, at {other.location}) under this table's "
                 "location; nothing was deleted"
             )
 
 
-def _without_authority(path: str) -> str:
+def same_path_elsewhere(path: str, referenced: str) -> OperationRefused:
+    """The refusal to delete a file whose twin under another scheme, bucket or host is referenced."""
+    return OperationRefused(
+        f"{path} is referenced as {referenced}: the same path under {authority(referenced)} instead of "
+        f"{authority(path)}; nothing was deleted"
+    )
+
+
+def without_authority(path: str) -> str:
+    """The normalised path behind scheme and bucket or host."""
     normal = normalise(path)
     _, separator, rest = normal.partition("://")
     return f"/{rest.partition('/')[2]}" if separator else normal

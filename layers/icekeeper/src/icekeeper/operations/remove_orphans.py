@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from icekeeper.errors import MetadataUnreadable, StorageError
-from icekeeper.metadata.document import TableMetadata, parse_document
+from icekeeper.errors import MetadataUnreadable, OperationRefused, StorageError
+from icekeeper.metadata.document import parse_document
 from icekeeper.metadata.reachability import reachable_files
 from icekeeper.operations.context import OperationContext, require_writable, stopwatch
-from icekeeper.operations.deletion import delete_unreferenced, owned_locations
-from icekeeper.operations.expire_snapshots import GC_DISABLED
-from icekeeper.operations.orphans import is_metadata_file, plan_orphans, refuse_foreign_tables
+from icekeeper.operations.deletion import GC_DISABLED, delete_unreferenced, owned_locations
+from icekeeper.operations.orphans import MetadataOwner, is_metadata_file, plan_orphans, refuse_foreign_tables
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
-from icekeeper.storage import ListedObject, Storage
-from icekeeper.storage_paths import normalise
+from icekeeper.storage import Storage
+from icekeeper.storage_paths import may_be_under, normalise
 
 __all__ = ["remove_orphans"]
 
@@ -43,23 +41,26 @@ def remove_orphans(context: OperationContext) -> OperationOutcome:
             return skipped(
                 _OPERATION, f"objects cannot be {verb} in this storage; it removes unreferenced files itself"
             )
-        owned = owned_locations(before.metadata)
+        # Data and metadata paths elsewhere may be shared with other tables, of which a listing shows no sign.
+        swept = before.metadata.location
         started_ms = context.clock()
-        listed = list(_listing(storage, owned))
+        listed = list(storage.list(swept))
         after = context.load()  # after the listing, so that whatever was committed meanwhile is referenced
+        if (after.metadata.uuid, after.metadata.location) != (before.metadata.uuid, swept):
+            raise OperationRefused(f"{after.name} was replaced or moved during the listing; nothing was deleted")
         referenced = reachable_files(context.reader(after), after.metadata_location)
         referenced.update(pin.metadata_location for pin in context.pins())
         keys = {normalise(path) for path in referenced}
         unreferenced = [found for found in listed if normalise(found.path) not in keys]
         unknown = [found.path for found in unreferenced if is_metadata_file(found.path)]
         with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="metadata-read") as pool:
-            documents = pool.map(lambda path: _document(storage, path), unknown)
-            refuse_foreign_tables(after.metadata, zip(unknown, documents, strict=True))
+            owners = pool.map(lambda path: _owner(storage, path), unknown)
+            refuse_foreign_tables(after.metadata, [owner for owner in owners if owner is not None])
         plan = plan_orphans(
             after.metadata,
             unreferenced,
             referenced,
-            owned=owned,
+            owned=[swept],
             older_than_ms=started_ms - context.policy.orphan_older_than_ms,
             protected_prefixes=context.policy.orphan_protected_prefixes,
         )
@@ -67,6 +68,9 @@ def remove_orphans(context: OperationContext) -> OperationOutcome:
             "remove_orphans.files_listed": len(listed),
             "remove_orphans.files_too_young": plan.too_young,
             "remove_orphans.files_protected": plan.protected,
+            "remove_orphans.locations_not_swept": sum(
+                not may_be_under(location, swept) for location in owned_locations(after.metadata)
+            ),
             "remove_orphans.orphan_bytes": sum(found.size for found in plan.orphans),
         }
         if context.dry_run:
@@ -87,13 +91,12 @@ def remove_orphans(context: OperationContext) -> OperationOutcome:
         )
 
 
-def _listing(storage: Storage, locations: tuple[str, ...]) -> Iterator[ListedObject]:
-    for location in locations:
-        yield from storage.list(location)
-
-
-def _document(storage: Storage, path: str) -> TableMetadata:
+def _owner(storage: Storage, path: str) -> MetadataOwner | None:
+    """Whose metadata file this is; ``None`` when it is gone by now."""
     try:
-        return parse_document(storage.read(path), path)
+        metadata = parse_document(storage.read(path), path)
+        return MetadataOwner(path, metadata.uuid, metadata.location)
     except StorageError as error:
+        if not isinstance(error, MetadataUnreadable) and storage.size(path) is None:
+            return None
         raise MetadataUnreadable(f"whose metadata file {path} is cannot be told: {error}") from error

@@ -63,6 +63,7 @@ def rewrite_manifests(context: OperationContext) -> OperationOutcome:
                 head.metadata,
                 reader,
                 context.storage(head).write,
+                lambda paths: context.discard(head, paths),
                 context.policy.branch,
                 context.run_id,
                 context.clock(),

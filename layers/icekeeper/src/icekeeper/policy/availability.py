@@ -15,7 +15,6 @@ NOT_YET_AVAILABLE: Mapping[str, frozenset[object]] = {
     "operations": frozenset(
         {Operation.EXPIRE_PARTITIONS, Operation.REWRITE_POSITION_DELETES, Operation.COMPUTE_STATISTICS}
     ),
-    "delete_compaction_min_deletes": ANY_OTHER,
     "max_write_amplification": ANY_OTHER,
     "strategy": frozenset({Strategy.SORT, Strategy.ZORDER}),
     "sort_order": ANY_OTHER,

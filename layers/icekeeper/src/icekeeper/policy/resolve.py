@@ -23,12 +23,13 @@ DEFAULT_SOURCE = "default"
 # Iceberg's own remove_orphan_files refuses less: younger files may belong to a commit that is under way.
 MIN_ORPHAN_GRACE_HOURS = 24
 # The switches of Modak's policy, by the operation that each turns off.
-_SWITCHES: Mapping[Operation, str] = {
-    Operation.COMPACT: "rewrite_enabled",
-    Operation.REWRITE_POSITION_DELETES: "delete_compaction_enabled",
-    Operation.EXPIRE_SNAPSHOTS: "snapshot_expiry_enabled",
-    Operation.REMOVE_ORPHANS: "orphan_sweep_enabled",
-    Operation.REWRITE_MANIFESTS: "manifest_rewrite_enabled",
+_SWITCHES: Mapping[Operation, tuple[str, ...]] = {
+    # It merges small files and applies deletes: either is reason enough to run.
+    Operation.COMPACT: ("rewrite_enabled", "delete_compaction_enabled"),
+    Operation.REWRITE_POSITION_DELETES: ("delete_compaction_enabled",),
+    Operation.EXPIRE_SNAPSHOTS: ("snapshot_expiry_enabled",),
+    Operation.REMOVE_ORPHANS: ("orphan_sweep_enabled",),
+    Operation.REWRITE_MANIFESTS: ("manifest_rewrite_enabled",),
 }
 
 
@@ -59,10 +60,10 @@ class ResolvedPolicy:
 
     def why_switched_off(self, operation: Operation) -> str | None:
         """The reason one operation is skipped, ``None`` when its switch is on or it has none."""
-        key = _SWITCHES.get(operation)
-        if key is None or getattr(self.policy, key):
+        keys = _SWITCHES.get(operation, ())
+        if not keys or any(getattr(self.policy, key) for key in keys):
             return None
-        return f"{key} is false ({self.sources[key]})"
+        return ", ".join(f"{key} is false ({self.sources[key]})" for key in keys)
 
     def runs(self, operation: Operation) -> bool:
         """Whether a pass under this policy attempts the operation at all."""

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from icekeeper.report.outcome import PassOutcome
+from icekeeper.report.outcome import PassOutcome, Status
 
-__all__ = ["print_detection", "print_outcome", "print_policy", "print_problems"]
+__all__ = ["print_detection", "print_outcome", "print_policy", "print_problems", "trouble"]
 
 _STYLES: Mapping[str, str] = {
     "succeeded": "green",
@@ -31,25 +31,40 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
     mode = " (dry run: nothing was changed)" if outcome.dry_run else ""
     status = outcome.status.value
     console.print(Text.assemble((outcome.table, "bold"), ": ", (status, _STYLES[status]), mode))
-    table = _grid()
+    _print_rows(
+        console,
+        [
+            (
+                Text(operation.operation.value),
+                Text(operation.status.value, style=_STYLES[operation.status.value]),
+                Text(operation.summary),
+            )
+            for operation in outcome.operations
+        ],
+    )
+
+
+def trouble(outcome: PassOutcome) -> str:
+    """One sentence about what failed or was refused; operations that share a reason share it here too."""
+    ended: dict[str, list[str]] = {}
     for operation in outcome.operations:
-        ended = operation.status.value
-        table.add_row(operation.operation.value, Text(ended, style=_STYLES[ended]), Text(operation.summary))
-    console.print(table)
+        if operation.status in (Status.FAILED, Status.REFUSED):
+            names = ended.setdefault(operation.reason or operation.summary, [])
+            names.append(f"{operation.operation.value} {operation.status.value}")
+    reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in ended.items())
+    return f"{outcome.table}: {reasons}"
 
 
 def print_detection(console: Console, report: Mapping[str, Any]) -> None:
     """The document of ``detect --json``: the tables that need work, most urgent first, then those left out."""
     proposals, left_out = report["proposals"], report["skipped"]
     console.print(Text(f"{report['scanned']} table(s) scanned, {len(proposals)} need work"))
-    table = _grid()
-    for proposal in proposals:
-        reasons = Text("; ".join(proposal["reasons"]))
-        table.add_row(Text(proposal["table"], style="bold"), f"{proposal['priority']:.2f}", reasons)
-    for entry in left_out:
-        table.add_row(Text(entry["table"], style="dim"), "", Text(entry["reason"], style="dim"))
-    if table.row_count:
-        console.print(table)
+    rows = [
+        (Text(found["table"], style="bold"), Text(f"{found['priority']:.2f}"), Text("; ".join(found["reasons"])))
+        for found in proposals
+    ]
+    rows += [(Text(entry["table"], style="dim"), Text(), Text(entry["reason"], style="dim")) for entry in left_out]
+    _print_rows(console, rows)
 
 
 def print_problems(console: Console, report: Mapping[str, Any]) -> None:
@@ -76,10 +91,13 @@ def print_policy(console: Console, rows: Iterable[Sequence[str]]) -> None:
     console.print(table)
 
 
-def _grid() -> Table:
-    # Text objects throughout: a path or name with brackets must not be taken for markup.
-    table = Table.grid(padding=(0, 2))
-    for _ in range(2):
-        table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    return table
+def _print_rows(console: Console, rows: Sequence[tuple[Text, Text, Text]]) -> None:
+    """Aligned columns, the last as long as it is: a path must stay one word that can be copied.
+
+    Text objects throughout: a path or name with brackets must not be taken for markup.
+    """
+    widths = [max((row[column].cell_len for row in rows), default=0) for column in range(2)]
+    for row in rows:
+        for cell, width in zip(row[:2], widths, strict=True):
+            cell.pad_right(width - cell.cell_len)
+        console.print(Text("  ").join(row), soft_wrap=True)

@@ -58,6 +58,11 @@ class SqliteStateStore:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def require_writable(self) -> None:
+        with self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")  # takes the lock for writing, which a read-only file refuses
+            connection.execute("ROLLBACK")
+
     def record_pass(self, record: PassRecord) -> None:
         self._write(
             "INSERT OR REPLACE INTO passes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",

@@ -76,6 +76,10 @@ class StateStore(Protocol):
     """Every method may be called from several threads and processes at once; each raises StorageError when the
     store cannot be read or written."""
 
+    def require_writable(self) -> None:
+        """Raise StorageError now rather than after a table was changed; records nothing."""
+        ...
+
     def record_pass(self, record: PassRecord) -> None:
         """Append a pass to the journal; the same run over the same table replaces its record."""
         ...

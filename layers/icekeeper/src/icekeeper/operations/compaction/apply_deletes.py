@@ -1,4 +1,4 @@
-"""Which rows of the inputs are deleted: position deletes, deletion vectors and equality deletes, applied while reading.
+"""Which rows of the inputs are deleted: position deletes and equality deletes, applied while reading.
 
 Positions become one bitmap per input; equality keys become lookups (:mod:`.equality`).  Delete files are read once per
 task and streamed.  Where the equality keys of a task are too many to hold at once, they are taken in portions, each
@@ -17,24 +17,16 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from icekeeper.errors import MetadataUnreadable, TableUnsupported
-from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID, DELETE_POSITION_ID
-from icekeeper.metadata.puffin import decode_deletion_vector
 from icekeeper.model import FileContent
 from icekeeper.operations.compaction.equality import EqualityLookup, deleted_rows
-from icekeeper.operations.compaction.file_rows import projected_rows
+from icekeeper.operations.compaction.file_rows import open_rows, projected_rows
 from icekeeper.operations.compaction.task import DeleteFile, InputFile, RewriteTask
 from icekeeper.storage import Storage
 
 __all__ = ["DeletedRows"]
 
-_POSITION_SCHEMA: Mapping[str, Any] = {
-    "type": "struct",
-    "fields": [
-        # Optional, because some writers leave rows with a null path, which delete nothing.
-        {"id": DELETE_FILE_PATH_ID, "name": "file_path", "required": False, "type": "string"},
-        {"id": DELETE_POSITION_ID, "name": "pos", "required": False, "type": "long"},
-    ],
-}
+# The specification fixes these names ("Position Delete Files"); some writers leave out the field ids.
+_POSITION_COLUMNS = ("file_path", "pos")
 # Keys held at once; with two string columns of 50 bytes that is some 300 MB of Arrow.
 MAX_KEYS = 2_000_000
 _NUMBER = "icekeeper.sequence-number"
@@ -96,12 +88,8 @@ class DeletedRows:
             delete = self._task.deletes[number]
             if delete.content is FileContent.EQUALITY_DELETES:
                 continue
-            if delete.content_offset is not None:
-                (path,) = paths
-                self._positions[path] |= _vector(delete, storage)
-            else:
-                for path, positions in _position_rows(delete, paths, storage):
-                    self._positions[path].update(positions)
+            for path, positions in _position_rows(delete, paths, storage):
+                self._positions[path].update(positions)
 
     def _turn_into_positions(self, lookup: EqualityLookup, storage: Storage) -> None:
         """One portion of the keys against the key columns of every input."""
@@ -132,27 +120,19 @@ def _matches(
     return deleted_rows(asked, source.sequence_number, length)
 
 
-def _vector(delete: DeleteFile, storage: Storage) -> BitMap64:
-    with storage.translated(delete.path), storage.open_input(delete.path) as stream:
-        stream.seek(delete.content_offset)
-        blob = bytes(stream.read(delete.content_size_in_bytes))
-    positions = decode_deletion_vector(blob, delete.path)
-    if len(positions) != delete.record_count:
-        raise MetadataUnreadable(
-            f"the deletion vector in {delete.path} holds {len(positions)} positions, its manifest says "
-            f"{delete.record_count}"
-        )
-    return positions
-
-
 def _position_rows(delete: DeleteFile, paths: set[str], storage: Storage) -> Iterator[tuple[str, list[int]]]:
     """Positions per wanted data file; rows with a null path delete nothing."""
     names = pa.array(sorted(paths), pa.string())
-    for batch in projected_rows(delete.path, delete.file_format, _POSITION_SCHEMA, storage):
-        found = batch.filter(pc.is_in(batch.column(0), value_set=names))
-        for path in pc.unique(found.column(0)).to_pylist():
-            mine = found.filter(pc.equal(found.column(0), path))
-            yield path, pc.drop_null(mine.column(1)).to_pylist()
+    with storage.translated(delete.path), storage.open_input(delete.path) as stream:
+        rows = open_rows(stream, delete.file_format)
+        if any(rows.schema.get_field_index(name) < 0 for name in _POSITION_COLUMNS):
+            raise MetadataUnreadable(f"{delete.path} lacks file_path or pos; it is no position delete file")
+        for batch in rows.batches(_POSITION_COLUMNS):
+            path_column, positions = (batch.column(name) for name in _POSITION_COLUMNS)
+            path_column = path_column.cast(pa.string())
+            for path in pc.unique(path_column.filter(pc.is_in(path_column, value_set=names))).to_pylist():
+                mine = positions.filter(pc.fill_null(pc.equal(path_column, path), False))
+                yield path, pc.drop_null(mine).to_pylist()
 
 
 def _lookups(task: RewriteTask, schema: Mapping[str, Any], storage: Storage) -> Iterator[EqualityLookup]:
@@ -162,7 +142,9 @@ def _lookups(task: RewriteTask, schema: Mapping[str, Any], storage: Storage) -> 
         if delete.content is FileContent.EQUALITY_DELETES:
             by_key[tuple(sorted(delete.equality_ids))].append(delete)
     for field_ids, deletes in by_key.items():
-        fields = sorted((f for f in schema["fields"] if f["id"] in field_ids), key=lambda f: int(f["id"]))
+        found = (f for f in schema["fields"] if f["id"] in field_ids)
+        # Required, so that a delete file that lacks a key column is an error and not a key of nulls.
+        fields = sorted(({**f, "required": True} for f in found), key=lambda f: int(f["id"]))
         if len(fields) != len(field_ids):
             raise TableUnsupported(f"an equality delete uses columns {list(field_ids)}, which are not all top-level")
         held: list[pa.RecordBatch] = []

@@ -113,6 +113,7 @@ def _commit(
             head.metadata,
             reader,
             context.storage(head).write,
+            lambda paths: context.discard(head, paths),
             context.policy.branch,
             context.run_id,
             context.clock(),

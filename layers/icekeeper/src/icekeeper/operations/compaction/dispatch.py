@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.errors import TableUnsupported
+from icekeeper.errors import MaintenanceError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import FileContent, ManifestEntry
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
@@ -34,7 +34,11 @@ def rewrite_groups(context: OperationContext, loaded: LoadedTable, plan: Compact
     if not tasks:
         return []
     context.progress(_WHAT, 0, len(tasks))
-    return context.engine.map(rewrite_group, tasks, lambda done: context.progress(_WHAT, done, len(tasks)))
+    try:
+        return context.engine.map(rewrite_group, tasks, lambda done: context.progress(_WHAT, done, len(tasks)))
+    except MaintenanceError:
+        context.discard(loaded, [task.output_path for task in tasks])  # those of the groups that were finished
+        raise
 
 
 def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup) -> RewriteTask:
@@ -81,8 +85,6 @@ def _delete_file(entry: ManifestEntry) -> DeleteFile:
         sequence_number=entry.sequence_number or 0,
         record_count=file.record_count,
         equality_ids=file.equality_ids or (),
-        content_offset=file.content_offset,
-        content_size_in_bytes=file.content_size_in_bytes,
     )
 
 

@@ -2,8 +2,8 @@
 
 Counts and bounds come from the file's own footer, NaN counts from the batches as they pass.  Modes follow
 ``write.metadata.metrics.*`` (specification, "Manifests"; Java's ``MetricsConfig``, ``ParquetMetrics``): bounds contain
-every value, truncated upper bounds round up, columns inside lists and maps get counts but no bounds, the whole file
-has bounds for a column only if every row group has.
+every value, truncated upper bounds round up, columns inside lists and maps get their size and nothing else (Parquet
+counts an empty list as a null element), the whole file has bounds for a column only if every row group has.
 """
 
 from __future__ import annotations
@@ -118,11 +118,13 @@ def file_metrics(
             continue
         chunks = [group.column(index) for group in groups]
         sizes[leaf.field_id] = sum(chunk.total_compressed_size for chunk in chunks)
+        if leaf.repeated:
+            continue
         values[leaf.field_id] = sum(chunk.num_values for chunk in chunks)
         statistics = [chunk.statistics for chunk in chunks]
         if all(s is not None and s.has_null_count for s in statistics):
             nulls[leaf.field_id] = sum(s.null_count for s in statistics)
-        if mode == "counts" or leaf.repeated:
+        if mode == "counts":
             continue
         bounds = _bounds(leaf.iceberg_type, statistics, mode)
         if bounds is not None:

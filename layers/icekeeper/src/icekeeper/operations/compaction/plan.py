@@ -114,6 +114,8 @@ def plan_compaction(
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
     needs = {entry.file.key: 0 for entry in index.entries}
     considered = unsupported = 0
+    seen: set[str] = set()
+    twice: set[str] = set()
     partitions: dict[object, list[Candidate]] = {}
     for live in live_files:
         file, spec_id = live.entry.file, live.manifest.partition_spec_id
@@ -142,14 +144,17 @@ def plan_compaction(
             deletes=needed,
             has_debt=has_debt,
         )
+        (twice if file.file_path in seen else seen).add(file.file_path)
         partitions.setdefault(partition_key(spec_id, file.partition), []).append(candidate)
-    bins = [chosen for files in partitions.values() for chosen in _bins(files, policy)]
+    # A file that is listed twice is read twice (ICEBERG-RULES 15 forbids it): replacing one entry adds rows.
+    once = ([c for c in files if c.file.file_path not in twice] for files in partitions.values())
+    bins = [chosen for files in once for chosen in _bins(files, policy)]
     groups = tuple(
         FileGroup(number, files[0].spec_id, files[0].file.partition, tuple(files))
         for number, files in enumerate(_within_budget(bins, policy))
     )
     if not groups and 0 not in needs.values():
-        return Nothing(_nothing_reason(policy, unsupported, bool(bins)))
+        return Nothing(_nothing_reason(unsupported, bool(bins)))
     return CompactionPlan(
         snapshot_id=snapshot.snapshot_id,
         sequence_number=snapshot.sequence_number,
@@ -161,13 +166,11 @@ def plan_compaction(
     )
 
 
-def _nothing_reason(policy: Policy, unsupported: int, over_budget: bool) -> str:
-    if not (policy.rewrite_enabled or policy.delete_compaction_enabled or policy.rewrite_all):
-        return "rewriting is disabled (rewrite_enabled, delete_compaction_enabled)"
+def _nothing_reason(unsupported: int, over_budget: bool) -> str:
     if over_budget:
         return "no file group fits max_files_to_rewrite and max_bytes_to_rewrite"
     if unsupported:
-        return f"{NOTHING_ELIGIBLE} ({unsupported} small file(s) are encrypted or of a format that is not read and were left alone)"
+        return f"{NOTHING_ELIGIBLE} ({unsupported} file(s) are encrypted or of a format that is not read)"
     return NOTHING_ELIGIBLE
 
 

@@ -12,7 +12,7 @@ __all__ = ["DeleteFile", "InputFile", "RewriteResult", "RewriteTask"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteFile:
-    """A delete file, or one deletion vector of a Puffin file, that reaches some of a task's inputs."""
+    """A delete file that reaches some of a task's inputs."""
 
     path: str
     file_format: str
@@ -20,8 +20,6 @@ class DeleteFile:
     sequence_number: int
     record_count: int
     equality_ids: tuple[int, ...] = ()
-    content_offset: int | None = None
-    content_size_in_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,48 @@
+"""Renders docs/policy.md from the ``Policy`` model: ``python docs/generate_policy.py > docs/policy.md``."""
+
+from __future__ import annotations
+
+import sys
+
+from icekeeper.policy import NOT_YET_AVAILABLE, Policy
+from icekeeper.policy.keys import DEPLOYMENT_KEYS
+from icekeeper.policy.layers import BOUND_KEYS
+from icekeeper.policy.values import text_of
+
+HEAD = """# Policy keys
+
+Generated from the `Policy` model by `docs/generate_policy.py`; do not edit.
+
+A later source wins over an earlier one:
+
+1. the built-in default
+2. the deployment: environment variable `ICEKEEPER_<KEY>`
+3. Iceberg's own table properties: `write.target-file-size-bytes`, `history.expire.max-snapshot-age-ms`,
+   `history.expire.min-snapshots-to-keep`
+4. table property `icekeeper.<key>`
+5. this call: `--set KEY=VALUE`
+
+`ICEKEEPER_BOUND_<KEY>` sets a bound that no later source can loosen. Keys that can be bounded: {bounds}.
+`icekeeper policy show NS.TABLE --catalog C` prints every value with its source. An unknown key or a wrong value is an
+error, never ignored. `gc.enabled=false` on a table forbids every operation that deletes files.
+
+| key | default | meaning | note |
+|---|---|---|---|
+"""
+
+
+def render() -> str:
+    """The whole page."""
+    rows = []
+    for key, field in Policy.model_fields.items():
+        notes = ["deployment and `--set` only"] if key in DEPLOYMENT_KEYS else []
+        if key in NOT_YET_AVAILABLE:
+            refused = sorted(str(value) for value in NOT_YET_AVAILABLE[key])
+            notes.append(f"not yet: {', '.join(refused)}")
+        meaning = (field.description or "").replace("|", "\\|")
+        rows.append(f"| `{key}` | {text_of(field.default)} | {meaning} | {'; '.join(notes)} |\n")
+    return HEAD.format(bounds=", ".join(f"`{key}`" for key in sorted(BOUND_KEYS))) + "".join(rows)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

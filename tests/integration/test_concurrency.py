@@ -1,0 +1,447 @@
+"""Other writers commit while a pass is under way; nobody's rows are lost, doubled or brought back."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.commit.snapshot import SnapshotWriter
+from icekeeper.errors import CommitConflict, CommitStateUnknown
+from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
+from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry
+from icekeeper.operations.context import OperationContext
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.storage import Storage
+from support.passes import outcome_of
+from support.readers import duckdb_rows
+from support.sabotage import SabotagedTable, sabotaged_table
+
+SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
+_PATH_COLUMN, _POSITION_COLUMN = 2147483546, 2147483545
+COMPACT = {"operations": "compact"}
+
+
+def rows_of(first: int, count: int, region: str) -> pa.Table:
+    return pa.table({"id": list(range(first, first + count)), "region": [region] * count}, schema=SCHEMA)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[SabotagedTable]:
+    """Partitioned by region: us and eu, six files of ten rows each."""
+    with sabotaged_table(tmp_path) as made:
+        made.writer.create_namespace("ns")
+        schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "region", StringType()))
+        spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
+        written = made.writer.create_table("ns.t", schema, partition_spec=spec, properties={"format-version": "2"})
+        for n in range(6):
+            written.append(rows_of(n * 100, 10, "us"))
+            written.append(rows_of(n * 100 + 50, 10, "eu"))
+        yield made
+
+
+def ids(table: SabotagedTable) -> Counter[int]:
+    """Ids as DuckDB reads them: it knows nothing of us, and applies every kind of delete."""
+    return Counter(row["id"] for row in duckdb_rows(table.load().metadata_location))
+
+
+def compacted(table: SabotagedTable, **overrides: str) -> OperationOutcome:
+    return outcome_of(table.maintain(**COMPACT, **overrides), Operation.COMPACT)
+
+
+def sound(table: SabotagedTable) -> None:
+    """Consistent, and nothing left behind by what did not get committed, metadata files apart."""
+    table.assert_sound()
+    assert [path for path in table.unreachable() if not path.endswith(".metadata.json")] == []
+
+
+def test_appends_during_a_rewrite_are_kept_and_so_is_the_rewrite(table: SabotagedTable) -> None:
+    before = ids(table)
+
+    def append_twice() -> None:
+        for first in (10_000, 20_000):
+            table.table().append(rows_of(first, 5, "us"))
+
+    table.engine.during = append_twice
+    outcome = compacted(table)
+    assert (outcome.status, outcome.summary) == (Status.SUCCEEDED, "compacted 12 files into 2 (across 2 bins)")
+    assert ids(table) == before + Counter([*range(10_000, 10_005), *range(20_000, 20_005)])
+    assert len(list(table.table().scan().plan_files())) == 4
+    sound(table)
+
+
+def test_a_group_whose_input_went_is_dropped_and_the_others_commit(table: SabotagedTable) -> None:
+    before = ids(table)
+    table.engine.during = lambda: table.table().delete("id = 3")  # PyIceberg rewrites the file of that row
+    outcome = compacted(table)
+    assert outcome.metrics["compact.bins"] == 1
+    assert outcome.metrics["compact.bins_dropped"] == 1
+    assert outcome.status is Status.SUCCEEDED
+    assert ids(table) == before - Counter([3])
+    sound(table)
+
+
+def test_when_every_group_was_overtaken_nothing_is_committed(table: SabotagedTable) -> None:
+    table.engine.during = lambda: table.table().overwrite(rows_of(7, 3, "us"))
+    outcome = compacted(table)
+    assert outcome.status is Status.FAILED
+    assert "an input file was removed or rewritten by another commit" in outcome.summary
+    assert table.catalog.commits == 0
+    assert ids(table) == Counter([7, 8, 9])
+    sound(table)
+
+
+def test_after_a_rollback_nothing_is_committed(table: SabotagedTable) -> None:
+    """Rows that came back must stay; the files of the plan are still there, but its snapshot is not in the line."""
+    earlier = table.table().snapshots()[-3].snapshot_id
+
+    def roll_back() -> None:
+        table.table().manage_snapshots().rollback_to_snapshot(earlier).commit()
+
+    table.engine.during = roll_back
+    outcome = compacted(table)
+    assert outcome.status is Status.FAILED
+    assert "rolled back" in outcome.summary
+    assert table.load().metadata.refs["main"].snapshot_id == earlier
+    sound(table)
+
+
+def test_a_table_dropped_and_created_again_is_another_table(table: SabotagedTable) -> None:
+    """Same name, same place, same schema: the UUID tells them apart."""
+
+    def replace_table() -> None:
+        old = table.table()
+        table.writer.drop_table("ns.t")
+        table.writer.create_table("ns.t", old.schema(), location=old.location(), partition_spec=old.spec())
+        table.table().append(rows_of(1, 4, "us"))
+
+    table.engine.during = replace_table
+    outcome = compacted(table)
+    assert outcome.status is Status.FAILED
+    assert "replaced by another" in outcome.summary
+    assert table.catalog.commits == 0
+    assert ids(table) == Counter([1, 2, 3, 4])
+
+
+def _commit_deletes(table: SabotagedTable, deletes: Sequence[tuple[pa.Table, dict[str, Any]]]) -> None:
+    """Commit delete files as another engine would: a new manifest of content DELETES on the newest head."""
+    loaded = table.load()
+    metadata, storage = loaded.metadata, Storage(loaded.io_properties)
+    head = metadata.current_snapshot
+    assert head is not None
+    number, snapshot_id = metadata.last_sequence_number + 1, uuid.uuid4().int >> 66
+    entries = []
+    for content, more in deletes:
+        path = f"{metadata.data_location}/delete-{uuid.uuid4()}.parquet"
+        with storage.open_output(path) as sink:
+            pq.write_table(content, sink)
+        file = DataFile(
+            **{
+                "file_path": path,
+                "file_format": "PARQUET",
+                "record_count": content.num_rows,
+                "file_size_in_bytes": storage.size(path) or 0,
+                **more,
+            }
+        )
+        entries.append(ManifestEntry(EntryStatus.ADDED, snapshot_id, None, None, file))
+    path = f"{metadata.metadata_directory}/deletes-{uuid.uuid4()}.avro"
+    encoded = encode_manifest(
+        metadata,
+        spec_id=0,
+        content=ManifestContent.DELETES,
+        entries=entries,
+        path=path,
+        snapshot_id=snapshot_id,
+        sequence_number=number,
+    )
+    storage.write(path, encoded.data)
+    manifests = [*table.reader().manifests(head), encoded.manifest]
+    manifest_list = f"{metadata.metadata_directory}/snap-{snapshot_id}.avro"
+    storage.write(
+        manifest_list,
+        encode_manifest_list(
+            2, manifests, snapshot_id=snapshot_id, parent_snapshot_id=head.snapshot_id, sequence_number=number
+        ),
+    )
+    snapshot = {
+        "snapshot-id": snapshot_id,
+        "parent-snapshot-id": head.snapshot_id,
+        "sequence-number": number,
+        "timestamp-ms": metadata.last_updated_ms + 1,
+        "manifest-list": manifest_list,
+        "summary": {"operation": "delete"},
+        "schema-id": 0,
+    }
+    set_ref = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": snapshot_id}
+    table.catalog.inner.commit(loaded, [], [{"action": "add-snapshot", "snapshot": snapshot}, set_ref])
+
+
+def _column(name: str, kind: pa.DataType, field_id: int) -> pa.Field:
+    return pa.field(name, kind, nullable=False, metadata={b"PARQUET:field_id": str(field_id).encode()})
+
+
+def position_delete(path: str, position: int, region: str, *, bounds: bool = True) -> tuple[pa.Table, dict[str, Any]]:
+    schema = pa.schema([_column("file_path", pa.string(), _PATH_COLUMN), _column("pos", pa.int64(), _POSITION_COLUMN)])
+    limits = {_PATH_COLUMN: path.encode()} if bounds else None
+    return pa.table({"file_path": [path], "pos": [position]}, schema=schema), {
+        "content": FileContent.POSITION_DELETES,
+        "partition": (region,),
+        "lower_bounds": limits,
+        "upper_bounds": limits,
+    }
+
+
+def equality_delete(row_id: int, region: str) -> tuple[pa.Table, dict[str, Any]]:
+    return pa.table({"id": [row_id]}, schema=pa.schema([_column("id", pa.int64(), 1)])), {
+        "content": FileContent.EQUALITY_DELETES,
+        "partition": (region,),
+        "equality_ids": (1,),
+    }
+
+
+def _file_holding(table: SabotagedTable, row_id: int) -> str:
+    (task,) = table.table().scan(row_filter=f"id = {row_id}").plan_files()
+    return task.file.file_path
+
+
+@pytest.mark.parametrize("bounds", [True, False])
+def test_a_position_delete_on_an_input_drops_its_group_only(table: SabotagedTable, bounds: bool) -> None:
+    before = ids(table)
+    path = _file_holding(table, 103)
+    table.engine.during = lambda: _commit_deletes(table, [position_delete(path, 3, "us", bounds=bounds)])
+    outcome = compacted(table)
+    assert (outcome.metrics["compact.bins"], outcome.metrics["compact.bins_dropped"]) == (1, 1)
+    assert ids(table) == before - Counter([103])
+    sound(table)
+
+
+def test_a_newer_equality_delete_still_applies_to_the_outputs(table: SabotagedTable) -> None:
+    """Outputs keep the planning snapshot's sequence number (ICEBERG-RULES 1); rows appended after the delete stay."""
+    before = ids(table)
+
+    def meanwhile() -> None:
+        _commit_deletes(table, [equality_delete(103, "us")])
+        table.table().append(rows_of(103, 1, "us"))
+
+    table.engine.during = meanwhile
+    outcome = compacted(table)
+    assert outcome.metrics["compact.bins"] == 2
+    assert ids(table) == before
+    assert Counter(i for i in ids(table) if i == 103) == Counter([103])
+    sound(table)
+
+
+def test_an_equality_delete_on_a_column_that_outputs_lack_drops_the_group(table: SabotagedTable) -> None:
+    before = ids(table)
+    deleted, more = equality_delete(103, "us")
+    table.engine.during = lambda: _commit_deletes(table, [(deleted, {**more, "equality_ids": (77,)})])
+    assert compacted(table).metrics["compact.bins"] == 1
+    assert table.catalog.commits == 1
+    assert before  # DuckDB cannot read a delete on a column that never was
+
+
+def test_tables_with_delete_files_refuse_compaction_and_nothing_else(table: SabotagedTable) -> None:
+    _commit_deletes(table, [equality_delete(103, "us")])
+    before = ids(table)
+    outcome = table.maintain()
+    states = {part.operation.value: part.status for part in outcome.operations}
+    assert states.pop("compact") is Status.REFUSED
+    assert set(states.values()) <= {Status.SUCCEEDED, Status.SKIPPED}
+    assert ids(table) == before
+    sound(table)
+
+
+def _no_sleep(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    waits: list[float] = []
+    original = OperationContext.__init__
+
+    def patched(self: OperationContext, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self.sleep = waits.append
+
+    monkeypatch.setattr(OperationContext, "__init__", patched)
+    return waits
+
+
+def test_lost_swaps_are_retried_with_growing_waits_then_given_up(
+    table: SabotagedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 000: 50 ms, 100 ms, 200 ms, ...; at the end nothing changed and nothing is left behind."""
+    waits = _no_sleep(monkeypatch)
+    before = ids(table)
+    numbers = iter(range(100_000, 200_000))
+    table.catalog.before_commit = lambda: table.table().append(rows_of(next(numbers), 1, "eu"))
+    outcome = compacted(table, max_commit_retries="3")
+    assert outcome.status is Status.FAILED
+    assert outcome.summary.startswith("CommitConflict: ")
+    assert table.catalog.commits == 4
+    assert [step / 2 <= wait <= step for wait, step in zip(waits, (0.05, 0.1, 0.2), strict=True)] == [True] * 3
+    assert ids(table) == before + Counter(range(100_000, 100_004))
+    sound(table)
+
+
+def test_a_swap_lost_once_is_won_the_next_time(table: SabotagedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    _no_sleep(monkeypatch)
+    before = ids(table)
+
+    def append_once() -> None:
+        if table.catalog.commits == 1:
+            table.table().append(rows_of(5000, 1, "eu"))
+
+    table.catalog.before_commit = append_once
+    assert compacted(table).summary == "compacted 12 files into 2 (across 2 bins)"
+    assert ids(table) == before + Counter([5000])
+    sound(table)
+
+
+Commit = Callable[[LoadedTable, Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], LoadedTable]
+
+
+def test_an_unknown_commit_that_landed_counts_once(table: SabotagedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    _no_sleep(monkeypatch)
+    before = table.rows()
+
+    def lose_the_answer() -> None:
+        raise CommitStateUnknown("no answer")
+
+    table.catalog.after_commit = lose_the_answer
+    outcome = compacted(table)
+    assert (outcome.status, table.catalog.commits) == (Status.SUCCEEDED, 1)
+    assert outcome.snapshot_id == table.load().metadata.refs["main"].snapshot_id
+    assert table.rows() == before
+    sound(table)
+
+
+def test_an_unknown_commit_keeps_its_files_while_it_may_still_land(
+    table: SabotagedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is still busy with the attempt when we give up: what it names must be there when it lands."""
+    _no_sleep(monkeypatch)
+    before = ids(table)
+    late: list[Callable[[], LoadedTable]] = []
+
+    def unknown(base: LoadedTable, requirements: Sequence[Any], updates: Sequence[Any]) -> LoadedTable:
+        late.append(lambda: table.catalog.inner.commit(base, requirements, updates))
+        raise CommitStateUnknown("no answer")
+
+    table.catalog.commit_instead = unknown
+    outcome = compacted(table)
+    assert outcome.status is Status.FAILED
+    assert outcome.summary.startswith("CommitStateUnknown")
+    late[0]()
+    assert ids(table) == before
+    sound(table)
+
+
+def test_an_unknown_commit_that_lost_is_made_again(table: SabotagedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another commit took the place: the attempt can land no more, its manifests go, and the next one commits."""
+    _no_sleep(monkeypatch)
+    before = ids(table)
+
+    def unknown_once(base: LoadedTable, requirements: Sequence[Any], updates: Sequence[Any]) -> LoadedTable:
+        table.catalog.commit_instead = None
+        table.table().append(rows_of(9000, 1, "us"))
+        raise CommitStateUnknown("no answer")
+
+    table.catalog.commit_instead = unknown_once
+    assert compacted(table).summary == "compacted 12 files into 2 (across 2 bins)"
+    assert ids(table) == before + Counter([9000])
+    sound(table)
+
+
+def test_a_conflict_reported_for_a_commit_that_landed_loses_nothing(
+    table: SabotagedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that repeats a request by itself may hear "conflict" about its own success (iceberg 5752)."""
+    _no_sleep(monkeypatch)
+    before = ids(table)
+
+    def conflict() -> None:
+        table.catalog.after_commit = lambda: None
+        raise CommitConflict("the ref is at another snapshot")
+
+    table.catalog.after_commit = conflict
+    outcome = compacted(table)
+    assert outcome.status is Status.SUCCEEDED
+    assert ids(table) == before
+    sound(table)
+
+
+def test_two_passes_at_once_lose_nothing(table: SabotagedTable) -> None:
+    """Grace keeps each from sweeping what the other is about to commit."""
+    before = ids(table)
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            table.maintain(orphan_older_than_hours="24")
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert ids(table) == before
+    table.assert_sound()
+    table.maintain()
+    sound(table)
+
+
+@pytest.mark.slow
+def test_a_steady_writer_loses_nothing_to_repeated_passes(table: SabotagedTable) -> None:
+    before = ids(table)
+    stop, written, losses = threading.Event(), [0], list[str]()
+
+    def write() -> None:
+        while not stop.is_set():
+            try:
+                table.table().append(rows_of(1_000_000 + written[0], 1, "us"))
+                written[0] += 1
+            except Exception as error:  # PyIceberg gives up sooner than we do
+                losses.append(f"{type(error).__name__}: {error}")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(6):
+            table.maintain(orphan_older_than_hours="24", max_commit_retries="20", snapshot_retention_hours="1")
+    finally:
+        stop.set()
+        thread.join()
+    assert written[0] > 3, losses
+    assert ids(table) == before + Counter(range(1_000_000, 1_000_000 + written[0]))
+    table.assert_sound()
+    table.maintain()
+    sound(table)
+
+
+def test_these_tests_bite(table: SabotagedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the head's sequence number on outputs, a newer equality delete would be undone: DuckDB would show it."""
+    before = ids(table)
+    original: Any = SnapshotWriter.replace_files
+
+    def wrong(self: SnapshotWriter, replacement: Any, *args: Any) -> Any:
+        changed = type(replacement)(replacement.removed, replacement.added, self.metadata.last_sequence_number + 1)
+        return original(self, changed, *args)
+
+    monkeypatch.setattr(SnapshotWriter, "replace_files", wrong)
+    table.engine.during = lambda: _commit_deletes(table, [equality_delete(103, "us")])
+    compacted(table)
+    assert ids(table) == before  # and with the right number it is one less: see above

@@ -1,0 +1,75 @@
+"""A pass that dies or fails at any step leaves the same rows, and a later pass leaves nothing lying about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from icekeeper.errors import CommitStateUnknown, StorageError
+from support.readers import canonical, duckdb_rows
+from support.sabotage import counted_steps, restore, sabotaged_table
+
+ROWS = pa.table({"id": pa.array([1, 2, None], pa.int64()), "name": ["a", "b", None]})
+APPENDS = 4
+
+
+class Killed(BaseException):
+    """The process is gone: nothing that catches errors may catch this."""
+
+
+def _fails(where: str) -> BaseException:
+    if where == "after the commit":
+        return CommitStateUnknown("the answer got lost")
+    return StorageError(f"the store failed: {where}")
+
+
+def _prepare(folder: Path) -> None:
+    with sabotaged_table(folder) as table:
+        made = table.create(ROWS.schema)
+        for _ in range(APPENDS):
+            made.append(ROWS)
+        made.manage_snapshots().create_tag(made.snapshots()[1].snapshot_id, "kept").commit()
+        (table.warehouse / "ns" / "t" / "data" / "orphan.parquet").write_bytes(b"?")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failure", [Killed, _fails], ids=["killed", "failing"])
+def test_every_step_may_be_the_last(tmp_path: Path, failure: Callable[[str], BaseException]) -> None:
+    """DESIGN 6.2: a crash at any point leaves a readable table with the same rows, and at most unreferenced files."""
+    template, folder = tmp_path / "template", tmp_path / "table"
+    _prepare(folder)
+    folder.rename(template)
+    restore(template, folder)
+    with sabotaged_table(folder) as table, counted_steps(table, None, failure) as steps:
+        expected = table.rows()
+        steps.taken = 0
+        assert table.maintain().status.value == "succeeded"
+    total = steps.taken
+    assert 20 < total < 200
+    where: set[str | None] = set()
+    for number in range(1, total + 1):
+        restore(template, folder)
+        with sabotaged_table(folder) as table:
+            with counted_steps(table, number, failure) as steps, suppress(Killed, StorageError):
+                table.maintain()
+            where.add(steps.where)
+            table.catalog.before_load = table.catalog.before_commit = table.catalog.after_commit = lambda: None
+            context = f"step {number} of {total}: {steps.where}"
+            assert table.rows() == expected, context
+            table.assert_sound()
+            if number % 25 == 0:
+                assert canonical(duckdb_rows(table.load().metadata_location)) == expected, context
+            kept = table.load().metadata.refs["kept"].snapshot_id
+            assert len(table.rows(kept)) == 2 * ROWS.num_rows, context
+            table.maintain()
+            again = table.maintain()
+            assert again.status.value == "succeeded", context
+            assert table.rows() == expected, context
+            # Metadata files newer than the oldest snapshot are never orphans (DESIGN 6.4).
+            assert [path for path in table.unreachable() if not path.endswith(".metadata.json")] == [], context
+            table.assert_sound()
+    assert {"before the commit", "after the commit", "before delete", "after write", "load"} <= where

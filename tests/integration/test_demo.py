@@ -1,0 +1,153 @@
+"""The demonstration with the local engine: what it proves, what it leaves, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command import one_sentence
+
+ICEKEEPER = str(Path(sys.executable).parent / "icekeeper")
+WAIT_S = 60
+
+pytestmark = [pytest.mark.seaweedfs, pytest.mark.xdist_group("demo")]
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> dict[str, str]:
+    """An environment whose temporary folder is the test's own, so that anything left behind is seen."""
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "home").mkdir()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYICEBERG_", "ICEKEEPER_"))}
+    return {**kept, "TMPDIR": str(tmp_path / "tmp"), "HOME": str(tmp_path / "home")}
+
+
+@contextmanager
+def started(*arguments: str, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """A running command; whatever the test did, it is gone afterwards."""
+    command = [ICEKEEPER, *arguments]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def run(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [ICEKEEPER, *arguments], env=environment, capture_output=True, text=True, timeout=2 * WAIT_S, check=False
+    )
+
+
+def servers_below(folder: Path) -> list[int]:
+    """SeaweedFS processes that work in this folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if "weed" in (process / "comm").read_text() and folder in (process / "cwd").resolve().parents:
+                found.append(int(process.name))
+        except OSError:  # it ended meanwhile
+            continue
+    return found
+
+
+def assert_nothing_is_left(folder: Path) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while servers_below(folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert servers_below(folder) == []
+    assert list((folder / "tmp").iterdir()) == []
+    assert list((folder / "home").iterdir()) == []
+
+
+def figures(story: dict[str, Any], key: str) -> tuple[int, int]:
+    return story["before"][key], story["after"][key]
+
+
+def test_every_table_becomes_healthy_and_the_bucket_can_be_explored(tmp_path: Path, scratch: dict[str, str]) -> None:
+    kept = tmp_path / "kept"
+    done = run("demo", "--json", "--engine", "local", "--keep", str(kept), environment=scratch)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert list(document) == ["ok", "seconds", "tables"]
+    assert document["ok"] is True
+    stories = {story["table"]: story for story in document["tables"]}
+    assert list(stories) == ["shop.clicks", "shop.orders", "shop.events", "shop.customers"]
+    for story in stories.values():
+        assert story["status"] == "succeeded"
+        assert story["same_rows"] is True
+        assert story["rows_before"] == story["rows_after"]
+        assert figures(story, "orphans")[1] == 0
+        for key in ("data_files", "snapshots", "manifests", "planning_requests"):
+            before, after = figures(story, key)
+            assert after < before, (story["table"], key)
+    assert figures(stories["shop.clicks"], "data_files") == (60, 1)
+    assert stories["shop.clicks"]["rows_after"]["head"]["rows"] == 240_000
+    assert figures(stories["shop.orders"], "data_files") == (7, 3)  # region=eu has too few to merge
+    assert figures(stories["shop.events"], "snapshots")[0] == 40
+    assert stories["shop.events"]["rows_after"]["tagged"]["rows"] == 10_000
+    assert figures(stories["shop.customers"], "orphans") == (15, 0)
+    assert "before → after" in done.stderr
+    assert f"icekeeper demo --explore {kept}" in done.stderr
+    assert_nothing_is_left(tmp_path)
+
+    occupied = run("demo", "--engine", "local", "--keep", str(kept), environment=scratch)
+    assert occupied.returncode == 2
+    assert one_sentence(occupied.stderr) == f"--keep {kept} is not empty; name a new folder"
+
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        explore(kept, stop, scratch)
+        assert_nothing_is_left(tmp_path)
+
+
+def explore(kept: Path, stop: signal.Signals, environment: dict[str, str]) -> None:
+    """Serve the kept bucket, read it with the settings that are printed, and ask the server to end."""
+    with started("demo", "--explore", str(kept), environment=environment) as process:
+        assert process.stdout is not None
+        settings = {}
+        for line in process.stdout:
+            if not line.startswith("export "):
+                break
+            name, _, value = shlex.split(line)[1].partition("=")
+            settings[name] = value
+        verified = run("verify", "shop.clicks", "--catalog", "demo", "--json", environment={**environment, **settings})
+        assert verified.returncode == 0, verified.stderr
+        assert json.loads(verified.stdout)["ok"] is True
+        process.send_signal(stop)
+        process.communicate(timeout=WAIT_S)
+        assert process.returncode != -signal.SIGKILL
+
+
+def test_a_demonstration_that_is_terminated_cleans_up(tmp_path: Path, scratch: dict[str, str]) -> None:
+    with started("demo", "--engine", "local", environment=scratch) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        assert first.startswith("SeaweedFS serves a table bucket at http://127.0.0.1:")
+        assert servers_below(tmp_path)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=WAIT_S)
+    assert process.returncode != 0
+    assert "Traceback" not in errors
+    assert_nothing_is_left(tmp_path)
+
+
+def test_there_must_be_something_to_explore(tmp_path: Path, scratch: dict[str, str]) -> None:
+    nothing = tmp_path / "nothing"
+    done = run("demo", "--explore", str(nothing), environment=scratch)
+    assert done.returncode == 2
+    assert one_sentence(done.stderr).startswith(f"{nothing} holds no demonstration")
+    assert not nothing.exists()

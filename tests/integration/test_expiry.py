@@ -1,0 +1,201 @@
+"""Expiry frees exactly what nothing else needs: tags, branches, shared manifests and statistics of others stay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.storage_paths import normalise
+from support.passes import TableUnderMaintenance, outcome_of
+from support.readers import canonical, duckdb_rows
+from support.sabotage import SabotagedTable, sabotaged_table
+
+ROWS = pa.table({"id": [1, 2, 3]})
+EXPIRE = {"operations": "expire_snapshots"}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[SabotagedTable]:
+    with sabotaged_table(tmp_path) as made:
+        written = made.create(ROWS.schema)
+        for _ in range(6):
+            written.append(ROWS)
+        yield made
+
+
+def expired(table: SabotagedTable, **overrides: str) -> OperationOutcome:
+    return outcome_of(table.maintain(**EXPIRE, **overrides), Operation.EXPIRE_SNAPSHOTS)
+
+
+def lost(table: SabotagedTable) -> list[str]:
+    """What lies about and nobody needs, metadata files apart."""
+    return [path for path in table.unreachable() if not path.endswith(".metadata.json")]
+
+
+def test_files_freed_by_compaction_go_in_the_same_pass(table: SabotagedTable) -> None:
+    before = table.rows()
+    outcome = table.maintain(operations="compact,expire_snapshots")
+    assert outcome.status.value == "succeeded"
+    assert len([path for path in table.files() if path.endswith(".parquet")]) == 1
+    assert lost(table) == []
+    assert table.rows() == before
+    # Its DELETED entries name the six files, and hold none of them.
+    assert sum(e.status == 2 for _, found in table.reader().entries(_head(table)) for e in found) == 6
+    table.assert_sound()
+    again = expired(table)
+    assert (again.status, again.summary) == (Status.SKIPPED, "no snapshots to expire")
+
+
+def _head(table: SabotagedTable) -> list[Any]:
+    snapshot = table.load().metadata.current_snapshot
+    assert snapshot is not None
+    return table.reader().manifests(snapshot)
+
+
+def test_tags_and_branches_keep_theirs_and_read_as_before(table: SabotagedTable) -> None:
+    snapshots = [s.snapshot_id for s in table.table().snapshots()]
+    with table.table().manage_snapshots() as refs:
+        refs.create_tag(snapshots[1], "release").create_branch(snapshots[3], "audit")
+    before = {i: table.rows(i) for i in (snapshots[1], snapshots[3], snapshots[-1])}
+    outcome = table.maintain(operations="compact,expire_snapshots")
+    assert outcome.status.value == "succeeded"
+    metadata = table.load().metadata
+    assert {snapshots[1], snapshots[3]} < set(metadata.snapshots)
+    assert set(metadata.refs) == {"main", "release", "audit"}
+    for snapshot_id, rows in list(before.items())[:2]:
+        assert table.rows(snapshot_id) == rows
+        assert canonical(duckdb_rows(table.load().metadata_location, snapshot_id)) == rows
+    assert table.rows() == before[snapshots[-1]]
+    assert lost(table) == []
+    table.assert_sound()
+
+
+def test_appends_share_manifests_so_only_lists_go(table: SabotagedTable) -> None:
+    data = {path for path in table.files() if path.endswith(".parquet")}
+    outcome = expired(table)
+    assert outcome.summary == "expired 5 snapshot(s), deleted 5 unreferenced file(s)"
+    assert all("/snap-" in path for path in outcome.files_deleted)
+    assert data <= table.files()
+    table.assert_sound()
+
+
+def _with_statistics(table: SabotagedTable) -> dict[int, Path]:
+    """One Puffin file for each snapshot, and one shared by the first two under partition statistics."""
+    written: dict[int, Path] = {}
+    loaded = table.load()
+    folder = Path(loaded.metadata.metadata_directory.removeprefix("file://"))
+    updates: list[dict[str, Any]] = []
+    for snapshot_id in loaded.metadata.snapshots:
+        written[snapshot_id] = folder / f"{snapshot_id}.stats"
+        written[snapshot_id].write_bytes(b"PFA1")
+        statistics = {
+            "snapshot-id": snapshot_id,
+            "statistics-path": written[snapshot_id].as_uri(),
+            "file-size-in-bytes": 4,
+            "file-footer-size-in-bytes": 4,
+            "blob-metadata": [],
+        }
+        updates.append({"action": "set-statistics", "statistics": statistics})
+    table.catalog.inner.commit(loaded, [], updates)
+    return written
+
+
+def test_statistics_go_with_their_snapshot(table: SabotagedTable) -> None:
+    statistics = _with_statistics(table)
+    head = table.load().metadata.refs["main"].snapshot_id
+    expired(table)
+    assert [path.exists() for i, path in statistics.items()] == [i == head for i in statistics]
+    assert [s["snapshot-id"] for s in table.load().metadata.statistics] == [head]
+    table.assert_sound()
+
+
+def test_files_outside_the_tables_locations_stay(table: SabotagedTable, tmp_path: Path) -> None:
+    """Files taken in by add_files belong to whoever wrote them."""
+    import pyarrow.parquet as pq
+
+    theirs = tmp_path / "theirs.parquet"
+    pq.write_table(ROWS, theirs)
+    table.table().add_files([theirs.as_uri()])
+    table.table().overwrite(ROWS)
+    outcome = table.maintain()
+    assert outcome.status.value == "succeeded"
+    assert theirs.exists()
+    assert lost(table) == []
+
+
+def test_refs_that_the_catalog_drops_are_put_back(table: SabotagedTable) -> None:
+    """SeaweedFS drops every ref but main together with removed snapshots."""
+    snapshots = [s.snapshot_id for s in table.table().snapshots()]
+    table.table().manage_snapshots().create_tag(snapshots[2], "release").commit()
+    refs = table.load().metadata.document["refs"]
+    calls: list[Sequence[Mapping[str, Any]]] = []
+
+    def forgetful(base: LoadedTable, requirements: Sequence[Any], updates: Sequence[Any]) -> LoadedTable:
+        calls.append(updates)
+        if any(update["action"] == "remove-snapshots" for update in updates):
+            updates = [*updates, {"action": "remove-snapshot-ref", "ref-name": "release"}]
+        return table.catalog.inner.commit(base, requirements, updates)
+
+    table.catalog.commit_instead = forgetful
+    assert expired(table).status is Status.SUCCEEDED
+    assert table.load().metadata.document["refs"] == refs
+    assert len(table.rows(snapshots[2])) == 9
+    assert len(calls) == 2
+    assert lost(table) == []
+
+
+def test_a_commit_that_takes_back_an_expired_snapshot_keeps_its_files(table: SabotagedTable) -> None:
+    """Between our commit and our deletions another writer makes one of the snapshots current again."""
+    table.table().overwrite(ROWS)
+    snapshot = table.load().metadata.document["snapshots"][-3]  # PyIceberg overwrites in two: delete, append
+
+    def revive() -> None:
+        table.catalog.after_commit = lambda: None
+        loaded = table.load()
+        document = {
+            **loaded.metadata.document,
+            "snapshots": [*loaded.metadata.document["snapshots"], snapshot],
+            "last-sequence-number": 0,
+        }
+        revived = LoadedTable(
+            loaded.name, TableMetadata(document), loaded.metadata_location, loaded.token, loaded.io_properties
+        )
+        table.catalog.inner.commit(revived, [], [{"action": "set-properties", "updates": {"a": "b"}}])
+
+    table.catalog.after_commit = revive
+    expired(table)
+    assert len(table.rows(snapshot["snapshot-id"])) == 18
+
+
+def test_inline_manifests_of_v1_are_followed(tmp_path: Path) -> None:
+    """Legacy v1 snapshots list their manifests in the metadata file itself."""
+    with sabotaged_table(tmp_path / "source") as source:
+        written = source.create(ROWS.schema, **{"format-version": "1"})
+        for _ in range(3):
+            written.append(ROWS)
+        document = json.loads(json.dumps(source.load().metadata.document))
+        lists = []
+        for raw in document["snapshots"]:
+            found = source.reader().manifests(source.load().metadata.snapshots[raw["snapshot-id"]])
+            lists.append(normalise(raw.pop("manifest-list")))
+            raw["manifests"] = [manifest.manifest_path for manifest in found]
+        document.pop("refs", None)
+        path = Path(normalise(document["location"])) / "metadata" / "v9.metadata.json"
+        path.write_text(json.dumps(document))
+    (tmp_path / "home").mkdir()
+    table = TableUnderMaintenance(path.as_uri(), tmp_path / "home")
+    live = table.live_files()
+    outcome = outcome_of(table.maintain(**EXPIRE), Operation.EXPIRE_SNAPSHOTS)
+    assert outcome.status is Status.SUCCEEDED
+    assert outcome.metrics["expire_snapshots.snapshots_expired"] == 2
+    assert table.live_files() == live
+    assert all(Path(normalise(file)).exists() for file in live)

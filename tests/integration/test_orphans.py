@@ -1,0 +1,298 @@
+"""Orphan removal on a real local table, with every danger planted that we know of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.state.store import Pin, TableIdentity
+from icekeeper.storage_paths import normalise
+from support.local import NAME, LocalTable, ScriptedCatalog, grow_old
+from support.tables import new_document
+
+ORPHANS = Operation.REMOVE_ORPHANS
+SETTINGS = {"orphan_older_than_hours": "72"}
+
+
+@pytest.fixture
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
+    """Two appends, every file ten days old."""
+    made = LocalTable(local_catalog, tmp_path)
+    made.fill(2)
+    grow_old(Path(path) for path in made.files())
+    return made
+
+
+def sweep(table: LocalTable, **more: Any) -> OperationOutcome:
+    return table.run(ORPHANS, **{**SETTINGS, **more})
+
+
+def test_what_is_old_and_unreferenced_goes_and_nothing_else(table: LocalTable) -> None:
+    before = table.files()
+    planted = {table.plant("data/compact-orphan.parquet"), table.plant("metadata/compact-failed.avro")}
+    young = table.plant("data/upload.parquet", days_old=0.04)
+
+    dry = sweep(table, dry_run=True)
+    assert set(map(normalise, dry.files_planned)) == planted
+    assert dry.files_deleted == ()
+    assert planted <= table.files()
+
+    outcome = sweep(table)
+    assert (outcome.status, outcome.summary) == (Status.SUCCEEDED, "removed 2 orphan file(s)")
+    assert set(map(normalise, outcome.files_deleted)) == planted
+    assert table.files() == before | {young}
+    assert outcome.metrics["remove_orphans.files_too_young"] == 1
+    assert sweep(table).summary == "removed 0 orphan file(s)"
+
+
+def test_a_reference_in_another_spelling_protects_its_file(table: LocalTable) -> None:
+    """``file:/``, bare paths, percent-encoding: whatever the writer put into the metadata log."""
+    plain = table.plant("metadata/a b.metadata.json", metadata_of(table))
+    other = table.plant("metadata/twin.metadata.json", metadata_of(table))
+
+    def log(document: dict[str, Any]) -> None:
+        document["metadata-log"] += [
+            {"timestamp-ms": 1, "metadata-file": f"file://{quote(plain)}"},
+            {"timestamp-ms": 1, "metadata-file": f"file:{other}"},
+        ]
+
+    table.rewrite_document(log)
+    assert sweep(table).summary == "removed 0 orphan file(s)"
+    assert {plain, other} <= table.files()
+
+
+def metadata_of(table: LocalTable, **changes: Any) -> bytes:
+    return json.dumps({**table.metadata.document, **changes}).encode()
+
+
+def test_a_reference_under_another_host_is_refused(table: LocalTable) -> None:
+    orphan = table.plant("data/f.parquet")
+
+    def log(document: dict[str, Any]) -> None:
+        document["metadata-log"].append({"timestamp-ms": 1, "metadata-file": f"hdfs://host{orphan}"})
+
+    table.rewrite_document(log)
+    assert_refused(table, f"hdfs://host{orphan}")
+
+
+def assert_refused(table: LocalTable, *words: str, **more: Any) -> None:
+    """Refused, naming these words, and every file is still there."""
+    table.plant("data/bait.parquet")
+    before = table.files()
+    outcome = sweep(table, **more)
+    assert outcome.status is Status.REFUSED, outcome
+    assert outcome.files_deleted == ()
+    for word in words:
+        assert word in (outcome.reason or ""), outcome.reason
+    assert table.files() >= before
+
+
+def test_another_tables_metadata_below_the_location_is_refused(table: LocalTable) -> None:
+    foreign = new_document(f"{table.metadata.location}/nested", 2)
+    table.plant("nested/metadata/00000-x.metadata.json", json.dumps(foreign).encode(), days_old=0)
+    assert_refused(table, foreign["table-uuid"], f"{table.metadata.location}/nested")
+
+
+def test_a_table_nested_in_another_is_never_swept_with_it(table: LocalTable) -> None:
+    nested = table.pyiceberg.create_table(
+        "ns.nested", schema=LocalTable.SCHEMA, location=f"{table.metadata.location}/sub/nested"
+    )
+    grow_old(Path(path) for path in table.files())
+    assert_refused(table, str(nested.metadata.table_uuid))
+
+
+def test_metadata_that_cannot_be_read_is_refused(table: LocalTable) -> None:
+    path = table.plant("metadata/torn.metadata.json", metadata_of(table)[:50])
+    assert_refused(table, path)
+
+
+def test_metadata_that_vanished_since_the_listing_is_no_danger(table: LocalTable) -> None:
+    """A writer with delete-after-commit removes old metadata files beside us."""
+    path = Path(table.plant("metadata/old.metadata.json", metadata_of(table), days_old=9000))
+    catalog = ScriptedCatalog(table.catalog, before_load={LOAD_AFTER_LISTING: path.unlink})
+    assert sweep(table, catalog=catalog).status is Status.SUCCEEDED
+
+
+# A pass over one operation loads: for the policy, for the pass, for the operation; then after the listing, then
+# before each batch of deletions.
+LOAD_AFTER_LISTING = 4
+LOAD_BEFORE_DELETION = 5
+
+
+def test_statistics_files_stay(table: LocalTable) -> None:
+    puffin, partition = table.plant("metadata/stats.puffin"), table.plant("data/partition-stats.parquet")
+    head = table.metadata.current_snapshot
+    assert head is not None
+
+    def register(document: dict[str, Any]) -> None:
+        common = {"snapshot-id": head.snapshot_id, "file-size-in-bytes": 1}
+        document["statistics"] = [
+            {**common, "statistics-path": f"file://{puffin}", "file-footer-size-in-bytes": 1, "blob-metadata": []}
+        ]
+        document["partition-statistics"] = [{**common, "statistics-path": f"file://{partition}"}]
+
+    table.rewrite_document(register)
+    table.plant("data/bait.parquet")
+    assert sweep(table).summary == "removed 1 orphan file(s)"
+    assert {puffin, partition} <= table.files()
+
+
+def test_old_metadata_files_that_no_log_mentions(table: LocalTable) -> None:
+    """Newer than the oldest snapshot: the log may be incomplete.  Older: nothing can need it."""
+    newer = table.plant("metadata/00001-lost.metadata.json", metadata_of(table), days_old=-1)
+    older = table.plant("metadata/00000-old.metadata.json", metadata_of(table), days_old=20)
+    hint = table.plant("metadata/version-hint.text", b"3")
+    outcome = sweep(table, orphan_older_than_hours="0")
+    assert set(map(normalise, outcome.files_deleted)) == {older}
+    assert {newer, hint} <= table.files()
+
+
+def test_metadata_newer_than_the_oldest_snapshot_outlives_any_grace_period(table: LocalTable) -> None:
+    def age(document: dict[str, Any]) -> None:
+        document["snapshots"][0]["timestamp-ms"] -= 20 * 86_400_000
+
+    table.rewrite_document(age)
+    lost = table.plant("metadata/00001-lost.metadata.json", metadata_of(table), days_old=10)
+    outcome = sweep(table)
+    assert outcome.metrics["remove_orphans.files_protected"] == 1
+    assert lost in table.files()
+
+
+def test_protected_prefixes_and_pinned_metadata_stay(table: LocalTable) -> None:
+    kept, gone = table.plant("data/keep/f.parquet"), table.plant("data/keeper/f.parquet")
+    pinned = table.plant("metadata/00000-pinned.metadata.json", metadata_of(table), days_old=20)
+    metadata = table.metadata
+    assert metadata.current_snapshot is not None
+    identity = TableIdentity(table.catalog.name, table.catalog.warehouse, NAME, metadata.uuid or "")
+    table.state.add_pin(
+        Pin(
+            identity=identity,
+            name="reader",
+            snapshot_id=metadata.current_snapshot.snapshot_id,
+            metadata_location=f"file://{pinned}",
+            expires_ms=2**62,
+        )
+    )
+    outcome = sweep(table, orphan_protected_prefixes=f"{metadata.location}/data/keep")
+    assert set(map(normalise, outcome.files_deleted)) == {gone}
+    assert {kept, pinned} <= table.files()
+    table.state.remove_pin(identity, "reader")
+    assert sweep(table).files_deleted == (f"file://{kept}", f"file://{pinned}")
+
+
+def manifest_of_oldest_snapshot(table: LocalTable) -> Path:
+    oldest = next(iter(table.metadata.snapshots.values()))
+    return Path(normalise(table.reader.manifests(oldest)[0].manifest_path))
+
+
+def list_of_oldest_snapshot(table: LocalTable) -> Path:
+    oldest = next(iter(table.metadata.snapshots.values()))
+    return Path(normalise(oldest.manifest_list or ""))
+
+
+@pytest.mark.parametrize("which", [manifest_of_oldest_snapshot, list_of_oldest_snapshot])
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-40])])
+def test_references_that_cannot_be_read_are_refused(
+    table: LocalTable, which: Callable[[LocalTable], Path], damage: Callable[[Path], object]
+) -> None:
+    path = which(table)
+    damage(path)
+    assert_refused(table, str(path))
+    expiry = table.run(Operation.EXPIRE_SNAPSHOTS)
+    assert expiry.status is Status.REFUSED
+    assert str(path) in (expiry.reason or "")
+    assert len(table.metadata.snapshots) == 2
+
+
+def test_a_file_that_is_referenced_since_the_plan_is_spared(table: LocalTable) -> None:
+    """Planned as an orphan, adopted by a writer just before the batch goes out."""
+    source = Path(normalise(table.data_files()[0].file_path))
+    adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
+    orphan = table.plant("data/orphan.parquet")
+    catalog = ScriptedCatalog(
+        table.catalog, before_load={LOAD_BEFORE_DELETION: lambda: table.table.add_files([adopted.as_uri()])}
+    )
+    outcome = sweep(table, catalog=catalog)
+    assert set(map(normalise, outcome.files_planned)) == {str(adopted), orphan}
+    assert set(map(normalise, outcome.files_deleted)) == {orphan}
+    assert table.verify().ok
+
+
+def test_a_file_that_is_referenced_since_the_listing_is_no_orphan(table: LocalTable) -> None:
+    source = Path(normalise(table.data_files()[0].file_path))
+    adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
+    catalog = ScriptedCatalog(
+        table.catalog, before_load={LOAD_AFTER_LISTING: lambda: table.table.add_files([adopted.as_uri()])}
+    )
+    assert sweep(table, catalog=catalog).files_planned == ()
+    assert table.verify().ok
+
+
+def test_new_references_that_cannot_be_read_stop_the_deletion(table: LocalTable) -> None:
+    orphan = table.plant("data/orphan.parquet")
+
+    def append_torn() -> None:
+        table.append(99)
+        newest = table.metadata.current_snapshot
+        assert newest is not None
+        Path(normalise(newest.manifest_list or "")).unlink()
+
+    outcome = sweep(table, catalog=ScriptedCatalog(table.catalog, before_load={LOAD_BEFORE_DELETION: append_torn}))
+    assert outcome.status is Status.REFUSED
+    assert orphan in table.files()
+
+
+@pytest.mark.parametrize("load", [LOAD_AFTER_LISTING, LOAD_BEFORE_DELETION])
+def test_a_table_replaced_by_another_is_left_alone(table: LocalTable, load: int) -> None:
+    """Dropped and created again in the same place: its files are in the listing, but in nobody's references."""
+
+    def replace() -> None:
+        location = table.metadata.location
+        table.pyiceberg.drop_table("ns.t")
+        table.pyiceberg.create_table("ns.t", schema=LocalTable.SCHEMA, location=location)
+
+    orphan = table.plant("data/orphan.parquet")
+    before = table.files()
+    outcome = sweep(table, catalog=ScriptedCatalog(table.catalog, before_load={load: replace}))
+    assert outcome.status is Status.REFUSED
+    assert orphan in table.files()
+    assert table.files() >= before
+
+
+@pytest.mark.parametrize("load", [3, LOAD_BEFORE_DELETION])
+def test_gc_disabled_forbids_deletion_at_any_moment(table: LocalTable, load: int) -> None:
+    def disable() -> None:
+        table.table.transaction().set_properties({"gc.enabled": "false"}).commit_transaction()
+
+    orphan = table.plant("data/orphan.parquet")
+    outcome = sweep(table, catalog=ScriptedCatalog(table.catalog, before_load={load: disable}))
+    assert outcome.status is (Status.SKIPPED if load == 3 else Status.REFUSED)
+    assert "gc.enabled is false" in (outcome.reason or "")
+    assert orphan in table.files()
+
+
+@pytest.mark.parametrize("key", ["write.data.path", "write.metadata.path"])
+def test_paths_outside_the_location_are_not_swept(table: LocalTable, tmp_path: Path, key: str) -> None:
+    """They may be shared: another table's files there look like our orphans."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    theirs = shared / "of-another-table.parquet"
+    theirs.write_bytes(b"x")
+    grow_old([theirs])
+    table.table.transaction().set_properties({key: shared.as_uri()}).commit_transaction()
+    table.append(99)
+    outcome = sweep(table)
+    assert outcome.status is Status.SUCCEEDED
+    assert outcome.metrics["remove_orphans.locations_not_swept"] == 1
+    assert theirs.exists()
+    table.table.transaction().set_properties({key: tmp_path.as_uri()}).commit_transaction()  # even above it
+    assert sweep(table).status is Status.SUCCEEDED
+    assert theirs.exists()

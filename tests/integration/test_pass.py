@@ -1,0 +1,183 @@
+"""What holds for a pass as a whole when something goes wrong in the middle of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.errors import StorageError
+from icekeeper.maintenance import OPERATIONS
+from icekeeper.metadata.manifest_write import encode_manifest
+from icekeeper.model import EntryStatus, Nothing
+from icekeeper.operations.snapshots import plan_expiry
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import PassStatus, Status
+from icekeeper.state.store import TableIdentity
+from icekeeper.storage import Storage
+from icekeeper.storage_paths import normalise
+from support.local import NAME, LocalTable, ScriptedCatalog
+from support.plans import policy
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+@pytest.fixture
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
+    made = LocalTable(local_catalog, tmp_path)
+    made.fill(3)
+    return made
+
+
+def identity(table: LocalTable) -> TableIdentity:
+    return TableIdentity(table.catalog.name, table.catalog.warehouse, NAME, table.metadata.uuid or "")
+
+
+def test_a_table_dropped_in_the_middle_keeps_its_report(table: LocalTable) -> None:
+    """The compaction that was committed is still told of, and is in the journal."""
+    who = identity(table)
+    drop = ScriptedCatalog(table.catalog, after_commit={1: lambda: table.pyiceberg.drop_table("ns.t")})
+    outcome = table.maintain(catalog=drop)
+    by_name = {o.operation: o for o in outcome.operations}
+    assert outcome.status is PassStatus.PARTIAL
+    assert by_name[Operation.COMPACT].status is Status.SUCCEEDED
+    assert {o.status for name, o in by_name.items() if name is not Operation.COMPACT} == {Status.FAILED}
+    assert by_name[Operation.EXPIRE_SNAPSHOTS].reason == "there is no table ns.t in catalog local"
+    (record,) = table.state.history(who)
+    assert record.status == "partial"
+
+
+def test_one_operation_that_breaks_does_not_stop_the_others(table: LocalTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(context: object) -> Any:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setitem(OPERATIONS, Operation.COMPACT, broken)
+    outcome = table.maintain()
+    assert [o.status for o in outcome.operations][:2] == [Status.FAILED, Status.SUCCEEDED]
+    assert outcome.operations[0].reason == "ZeroDivisionError: a bug"
+    assert outcome.status is PassStatus.PARTIAL
+
+
+def test_a_commit_during_an_idle_pass_is_news_for_the_next_detection(table: LocalTable) -> None:
+    settings: dict[str, Any] = {"min_manifests_to_rewrite": "9", "min_input_files": "9"}
+    passes = [table.maintain(**settings) for _ in range(3)]
+    assert [p.is_idle for p in passes] == [False, True, True]
+    head = table.metadata.refs["main"].snapshot_id
+    counting = ScriptedCatalog(table.catalog)
+    table.maintain(catalog=counting, **settings)
+    late = ScriptedCatalog(table.catalog, before_load={counting.loads: lambda: table.append(99)})
+    assert table.maintain(catalog=late, **settings).is_idle
+    seen = table.state.last_seen(identity(table))
+    assert seen is not None
+    assert seen.snapshot_id == head
+    assert seen.snapshot_id != table.metadata.refs["main"].snapshot_id
+
+
+class DyingEngine:
+    """Finishes half of the work, then a worker dies."""
+
+    name = "local"
+
+    def map(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
+    ) -> list[Result]:
+        for task in tasks[: (len(tasks) + 1) // 2]:
+            function(task)
+        raise StorageError("a worker process died")
+
+
+def test_outputs_of_an_engine_that_died_are_taken_away(table: LocalTable) -> None:
+    before = table.files()
+    outcome = table.run(Operation.COMPACT, engine=DyingEngine())
+    assert (outcome.status, outcome.reason) == (Status.FAILED, "StorageError: a worker process died")
+    assert table.files() == before
+
+
+@pytest.mark.parametrize(("operation", "part"), [
+    (Operation.COMPACT, "-m1.avro"), (Operation.COMPACT, "/snap-"), (Operation.COMPACT, ".metadata.json"),
+    (Operation.REWRITE_MANIFESTS, "/snap-"), (Operation.EXPIRE_SNAPSHOTS, ".metadata.json"),
+])  # fmt: skip
+def test_a_write_that_fails_leaves_nothing_behind(
+    table: LocalTable, operation: Operation, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No catalog has heard of the files written before it."""
+    before = table.files()
+    write = Storage.write
+
+    def failing(self: Storage, path: str, data: bytes) -> None:
+        if part in path:
+            raise StorageError(f"{path}: no space left")
+        write(self, path, data)
+
+    monkeypatch.setattr(Storage, "write", failing)
+    outcome = table.run(operation)
+    assert outcome.status is Status.FAILED
+    assert "no space left" in (outcome.reason or "")
+    assert table.files() == before
+    assert table.verify().ok
+
+
+def test_a_dry_run_writes_and_deletes_nothing_at_all(table: LocalTable) -> None:
+    orphan = table.plant("data/orphan.parquet")
+    before, location = table.files(), table.loaded.metadata_location
+    outcome = table.maintain(dry_run=True)
+    assert table.files() == before
+    assert table.loaded.metadata_location == location
+    assert table.state.history(identity(table)) == ()
+    planned = {o.operation: o.files_planned for o in outcome.operations}
+    assert len(planned[Operation.COMPACT]) == 3
+    assert len(planned[Operation.EXPIRE_SNAPSHOTS]) == 2
+    assert [normalise(path) for path in planned[Operation.REMOVE_ORPHANS]] == [orphan]
+    assert len(planned[Operation.REWRITE_MANIFESTS]) == 3
+    assert not any(o.files_deleted or o.snapshot_ids for o in outcome.operations)
+
+
+def test_expiry_refuses_when_a_kept_snapshot_has_the_file_under_another_authority(table: LocalTable) -> None:
+    """One object under two names: deleting the one deletes the other."""
+    table.table.delete("id = 0")  # the first file goes out of the head
+    first, head = (next(iter(table.metadata.snapshots.values())), table.metadata.current_snapshot)
+    assert head is not None
+    (entry,) = table.entries(first.snapshot_id)
+    path = normalise(entry.file.file_path)
+    reader = table.reader
+    manifest = next(m for m in reader.manifests(head) if m.may_have_live_files)
+    stored = Path(normalise(manifest.manifest_path))
+    twin = f"hdfs://nn{path}"
+    _rename_in_manifest(stored, table, manifest, twin)
+    before = table.files()
+    outcome = table.run(Operation.EXPIRE_SNAPSHOTS)
+    assert outcome.status is Status.REFUSED, outcome
+    assert twin in (outcome.reason or "")
+    assert table.files() == before
+
+
+def _rename_in_manifest(stored: Path, table: LocalTable, manifest: Any, twin: str) -> None:
+    (_, found) = next(iter(table.reader.entries([manifest])))
+    entries = list(found)
+    renamed = replace(entries[0], status=EntryStatus.EXISTING, file=replace(entries[0].file, file_path=twin))
+    encoded = encode_manifest(
+        table.metadata,
+        spec_id=manifest.partition_spec_id,
+        content=manifest.content,
+        entries=[renamed, *entries[1:]],
+        path=manifest.manifest_path,
+        snapshot_id=manifest.added_snapshot_id,
+        sequence_number=manifest.sequence_number,
+    )
+    stored.write_bytes(encoded.data)
+
+
+def test_another_pass_that_expired_first_is_no_failure(table: LocalTable) -> None:
+    first = ScriptedCatalog(table.catalog, before_commit={1: lambda: table.run(Operation.EXPIRE_SNAPSHOTS)})
+    outcome = table.run(Operation.EXPIRE_SNAPSHOTS, catalog=first)
+    assert outcome.status in (Status.SUCCEEDED, Status.SKIPPED)
+    assert len(table.metadata.snapshots) == 1
+    assert table.readers_agree() == [0, 1, 10, 11, 20, 21]
+    assert table.verify().ok
+    now = table.metadata.last_updated_ms
+    assert isinstance(plan_expiry(table.metadata, policy(max_snapshots_to_keep=1), now_ms=now), Nothing)

@@ -1,0 +1,275 @@
+"""Damage of every kind is found and named; healthy tables are fine; no table makes ``verify`` break."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from pyiceberg.table import Table
+
+from support.command import Command, local_path
+from support.corpus import corpus_params, corpus_table, expected
+
+Record = dict[str, Any]
+
+
+class Damaged:
+    """A healthy table of three appends, with tools to break it."""
+
+    def __init__(self, command: Command) -> None:
+        self.table: Table = command.table(appends=3)
+        self.location = str(self.table.metadata_location)
+        self.metadata_path = local_path(self.location)
+        snapshot = self.table.current_snapshot()
+        assert snapshot is not None
+        self.snapshot_id = snapshot.snapshot_id
+        self.manifest_list = str(snapshot.manifest_list)
+        self.manifests = [str(manifest.manifest_path) for manifest in snapshot.manifests(self.table.io)]
+        self.data_files = sorted(str(file["file_path"]) for file in self.table.inspect.files().to_pylist())
+
+    def edit_document(self, change: Callable[[Record], None]) -> None:
+        document = json.loads(self.metadata_path.read_text())
+        change(document)
+        self.metadata_path.write_text(json.dumps(document))
+
+    def edit_list(self, change: Callable[[list[Record]], None]) -> None:
+        edit_avro(local_path(self.manifest_list), change)
+
+    def edit_manifest(self, change: Callable[[list[Record]], None]) -> None:
+        """Change the newest manifest, and keep its length in the manifest list true."""
+        path = local_path(self.manifests[0])
+        edit_avro(path, change)
+
+        self.edit_list(lambda listed: state_length(listed, self.manifests[0]))
+
+
+def edit_avro(path: Path, change: Callable[[list[Record]], None]) -> None:
+    with path.open("rb") as source:
+        reader = fastavro.reader(source)
+        records: list[Any] = list(reader)
+        schema, header = reader.writer_schema, reader.metadata
+    change(records)
+    sink = io.BytesIO()
+    kept = {key: value for key, value in header.items() if not key.startswith("avro.")}
+    assert schema is not None
+    fastavro.writer(sink, schema, records, metadata=kept)
+    path.write_bytes(sink.getvalue())
+
+
+def entry(listed: list[Record], path: str) -> Record:
+    return next(record for record in listed if record["manifest_path"] == path)
+
+
+def read_avro(path: Path) -> list[Any]:
+    with path.open("rb") as source:
+        return list(fastavro.reader(source))
+
+
+def state_length(listed: list[Record], manifest: str) -> None:
+    """Make a manifest list tell the length that a manifest has now."""
+    for record in listed:
+        if record["manifest_path"] == manifest:
+            record["manifest_length"] = local_path(manifest).stat().st_size
+
+
+def missing_data_file(table: Damaged) -> str:
+    local_path(table.data_files[0]).unlink()
+    return table.data_files[0]
+
+
+def missing_manifest(table: Damaged) -> str:
+    local_path(table.manifests[0]).unlink()
+    return table.manifests[0]
+
+
+def missing_manifest_list(table: Damaged) -> str:
+    local_path(table.manifest_list).unlink()
+    return table.manifest_list
+
+
+def truncated_manifest(table: Damaged) -> str:
+    path = local_path(table.manifests[0])
+    path.write_bytes(path.read_bytes()[:-40])
+    return table.manifests[0]
+
+
+def truncated_manifest_list(table: Damaged) -> str:
+    path = local_path(table.manifest_list)
+    path.write_bytes(path.read_bytes()[:-40])
+    return table.manifest_list
+
+
+def unknown_partition_spec(table: Damaged) -> str:
+    table.edit_list(lambda listed: entry(listed, table.manifests[0]).update(partition_spec_id=7))
+    return table.manifests[0]
+
+
+def wrong_manifest_length(table: Damaged) -> str:
+    table.edit_list(lambda listed: entry(listed, table.manifests[0]).update(manifest_length=17))
+    return table.manifests[0]
+
+
+def wrong_file_size(table: Damaged) -> str:
+    path = local_path(table.data_files[0])
+    path.write_bytes(path.read_bytes()[:-1])
+    return table.data_files[0]
+
+
+def wrong_file_count(table: Damaged) -> str:
+    def change(listed: list[Record]) -> None:
+        record = entry(listed, table.manifests[0])
+        key = "added_files_count" if "added_files_count" in record else "added_data_files_count"
+        record[key] += 1
+
+    table.edit_list(change)
+    return table.manifests[0]
+
+
+def wrong_row_count(table: Damaged) -> str:
+    table.edit_list(lambda listed: entry(listed, table.manifests[0]).update(added_rows_count=99))
+    return table.manifests[0]
+
+
+def duplicate_path(table: Damaged) -> str:
+    """One file under two manifests of a snapshot."""
+    newest = read_avro(local_path(table.manifests[0]))
+    duplicate = str(newest[0]["data_file"]["file_path"])
+    path = local_path(table.manifests[1])
+    twin = newest[0]["data_file"]
+    edit_avro(path, lambda records: records[0]["data_file"].update(twin))
+    # Every snapshot lists that manifest: one that is not the newest would state its old length.
+    for snapshot in table.table.snapshots():
+        edit_avro(local_path(snapshot.manifest_list), lambda listed: state_length(listed, table.manifests[1]))
+    return duplicate
+
+
+def duplicate_entry(table: Damaged) -> str:
+    """One file twice in one manifest."""
+    found: list[str] = []
+
+    def change(records: list[Record]) -> None:
+        records.append(records[0])
+        found.append(records[0]["data_file"]["file_path"])
+
+    table.edit_manifest(change)
+    return found[0]
+
+
+def broken_ref(table: Damaged) -> str:
+    table.edit_document(lambda document: document["refs"].update(old={"snapshot-id": 1, "type": "tag"}))
+    return table.location
+
+
+def current_is_not_main(table: Damaged) -> str:
+    first = table.table.snapshots()[0].snapshot_id
+    table.edit_document(lambda document: document.update({"current-snapshot-id": first}))
+    return table.location
+
+
+def wrong_total(table: Damaged) -> str:
+    table.edit_document(lambda document: document["snapshots"][-1]["summary"].update({"total-records": "10"}))
+    return table.manifest_list
+
+
+def summary_without_text(table: Damaged) -> str:
+    table.edit_document(lambda document: document["snapshots"][-1]["summary"].update({"replicas": 3}))
+    return table.location
+
+
+def sequence_number_above_the_last(table: Damaged) -> str:
+    table.edit_document(lambda document: document.update({"last-sequence-number": 2}))
+    return table.location
+
+
+def entry_below_the_least_sequence_number(table: Damaged) -> str:
+    def change(listed: list[Record]) -> None:
+        entry(listed, table.manifests[0])["min_sequence_number"] = 9
+
+    table.edit_list(change)
+    return table.manifests[0]
+
+
+def log_out_of_order(table: Damaged) -> str:
+    table.edit_document(lambda document: document["snapshot-log"].reverse())
+    return table.location
+
+
+DAMAGE: tuple[tuple[Callable[[Damaged], str], str], ...] = (
+    (missing_data_file, "missing_file"),
+    (missing_manifest, "missing_file"),
+    (missing_manifest_list, "missing_file"),
+    (truncated_manifest, "unreadable_metadata"),
+    (truncated_manifest_list, "unreadable_metadata"),
+    (unknown_partition_spec, "unreadable_metadata"),
+    (wrong_manifest_length, "wrong_size"),
+    (wrong_file_size, "wrong_size"),
+    (wrong_file_count, "wrong_count"),
+    (wrong_row_count, "wrong_count"),
+    (duplicate_path, "duplicate_file"),
+    (duplicate_entry, "duplicate_file"),
+    (broken_ref, "broken_ref"),
+    (current_is_not_main, "broken_ref"),
+    (wrong_total, "summary"),
+    (summary_without_text, "summary"),
+    (sequence_number_above_the_last, "sequence_number"),
+    (entry_below_the_least_sequence_number, "sequence_number"),
+    (log_out_of_order, "sequence_number"),
+)
+# What is found besides, because the same mistake is visible from another side.
+CONSEQUENCES = {
+    "wrong_file_count": {"summary"},
+    "wrong_row_count": {"summary"},
+    "duplicate_entry": {"wrong_count"},
+}
+
+
+@pytest.mark.parametrize(("damage", "kind"), DAMAGE, ids=lambda part: getattr(part, "__name__", None))
+def test_damage_is_found_and_named(damage: Callable[[Damaged], str], kind: str, command: Command) -> None:
+    table = Damaged(command)
+    path = damage(table)
+    before = command.contents()
+    answer = command("verify", "ns.t", "--json")
+    assert command.contents() == before
+    assert answer.code == 1
+    assert answer.json["ok"] is False
+    problems = answer.json["problems"]
+    assert (kind, path) in {(problem["kind"], problem["path"]) for problem in problems}, problems
+    others = {problem["kind"] for problem in problems} - {kind}
+    assert others <= CONSEQUENCES.get(damage.__name__, set()), problems
+    assert all(list(problem) == ["kind", "path", "detail"] and problem["detail"] for problem in problems)
+    assert answer.err.startswith("ns.t: damaged (")
+    assert answer.err.splitlines()[-1] == f"error: ns.t is damaged: {len(problems)} problem(s) found"
+
+
+def test_a_table_without_snapshots_is_fine(command: Command) -> None:
+    command.table(appends=0)
+    answer = command("verify", "ns.t", "--json")
+    assert answer.code == 0
+    assert answer.json["checked"] == {"snapshots": 0, "manifests": 0, "files": 0}
+
+
+def test_a_document_that_breaks_the_specification_is_told_in_one_sentence(command: Command) -> None:
+    table = Damaged(command)
+    table.edit_document(lambda document: document["snapshots"][0].pop("snapshot-id"))
+    for arguments in (("verify", "ns.t"), ("maintain", "ns.t", "--engine", "local")):
+        answer = command(*arguments, "--json")
+        assert answer.code == 1
+        assert list(answer.json) == ["error"]
+        assert len(answer.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", corpus_params())
+def test_tables_of_other_engines_do_not_break_it(name: str, command: Command) -> None:
+    found = corpus_table(name, command.warehouse)
+    command.register(found.metadata_path)
+    answer = command("verify", "ns.t", "--json")
+    assert list(answer.json) == ["table", "ok", "problems", "checked"], answer.err
+    assert answer.code == (0 if answer.json["ok"] else 1)
+    live = sum(counts[0] for what, counts in expected(name)["live"].items() if what in ("data", "posdel", "eqdel"))
+    unread = {problem["kind"] for problem in answer.json["problems"]} & {"missing_file", "unreadable_metadata"}
+    assert answer.json["checked"]["files"] >= live or unread

@@ -1,0 +1,148 @@
+"""A table that Iceberg-Java made, partitioned by every transform, NaN and -0.0 included: we and it take turns."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import PassStatus, Status
+from support.iceberg_java import IcebergJava
+from support.passes import TableUnderMaintenance, local_path, outcome_of
+from support.readers import CanonicalRows, rows_by_engine
+
+COLUMNS = """id INT, ratio FLOAT, price DECIMAL(9, 2), name STRING, `we ird` STRING, `1x` DECIMAL(8, 2), at TIMESTAMP,
+    day DATE, flag BOOLEAN, raw BINARY, point STRUCT<x: INT, label: STRING>, tags ARRAY<INT>,
+    parts MAP<STRING, STRUCT<n: INT>>"""
+PARTITIONING = "`we ird`, `1x`, price, bucket(4, id), truncate(2, name), days(at), ratio, truncate(1, raw), day, flag"
+ROWS = """SELECT CAST(id AS INT), IF(id % 3 = 0, FLOAT('NaN'), FLOAT(-0.0)), CAST(id % 2 * -1.25 AS DECIMAL(9, 2)),
+    IF(id % 2 = 0, 'straße, eine lange', NULL), IF(id % 2 = 0, 'a', NULL), CAST(7.5 AS DECIMAL(8, 2)),
+    TIMESTAMP'2024-02-29 12:00:00', IF(id % 3 = 0, NULL, DATE'1969-12-31'), id % 2 = 0,
+    IF(id % 2 = 0, X'FF01', NULL), IF(id % 4 = 0, NULL, NAMED_STRUCT('x', CAST(id AS INT), 'label', 'l')),
+    IF(id % 3 = 0, NULL, ARRAY(CAST(id AS INT), NULL)),
+    MAP('k', IF(id % 2 = 0, NULL, NAMED_STRUCT('n', CAST(id AS INT))))
+    FROM RANGE({start}, {end})"""
+
+
+@dataclass(frozen=True)
+class JavaTable:
+    """A table in Iceberg-Java's Hadoop catalog; our commits are handed over as its next metadata file."""
+
+    session: SparkSession
+    name: str
+    folder: Path
+
+    def sql(self, statement: str) -> list[Any]:
+        return self.session.sql(statement.format(table=f"java.db.{self.name}")).collect()
+
+    def call(self, procedure: str, arguments: str = "") -> Any:
+        (row,) = self.sql(f"CALL java.system.{procedure}(table => 'db.{self.name}'{arguments})")
+        return row
+
+    @property
+    def version(self) -> int:
+        return int((self.folder / "metadata" / "version-hint.text").read_text())
+
+    @property
+    def metadata_location(self) -> str:
+        return (self.folder / "metadata" / f"v{self.version}.metadata.json").as_uri().replace("file:///", "file:/", 1)
+
+    def take_over(self, metadata_location: str) -> None:
+        metadata, version = self.folder / "metadata", self.version + 1
+        shutil.copy(local_path(metadata_location), metadata / f"v{version}.metadata.json")
+        for checksum in metadata.glob(".*.crc"):  # Hadoop's, of files that we replace
+            checksum.unlink()
+        (metadata / "version-hint.text").write_text(str(version))
+        self.sql("REFRESH TABLE {table}")
+
+    def insert(self, start: int, end: int) -> None:
+        self.sql("INSERT INTO {table} " + ROWS.format(start=start, end=end))
+
+
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def java_table(request: pytest.FixtureRequest, spark_session: SparkSession, tmp_path: Path) -> Iterator[JavaTable]:
+    """Partitioned by every transform, evolved in schema and partitioning."""
+    warehouse = Path(spark_session.conf.get("spark.sql.catalog.java.warehouse") or "")
+    name = f"t{tmp_path.name}".replace("-", "_").replace("[", "_").replace("]", "_")
+    table = JavaTable(spark_session, name, warehouse / "db" / name)
+    properties = f"'format-version' = '{request.param}', 'commit.manifest-merge.enabled' = 'false'"
+    table.sql(
+        f"CREATE TABLE {{table}} ({COLUMNS}) USING iceberg PARTITIONED BY ({PARTITIONING}) TBLPROPERTIES ({properties})"
+    )
+    table.insert(0, 8)
+    table.insert(4, 12)
+    yield table
+    table.sql("DROP TABLE {table} PURGE")
+
+
+def agreed(location: str, java: IcebergJava, snapshot_id: int | None = None) -> CanonicalRows:
+    answers = rows_by_engine(location, java, snapshot_id)
+    assert answers["java"] == answers["pyiceberg"] == answers["duckdb"]
+    return answers["java"]
+
+
+def under_maintenance(location: str, folder: Path) -> TableUnderMaintenance:
+    folder.mkdir()
+    return TableUnderMaintenance(location, folder)
+
+
+def data_files(reader: TableReader) -> int:
+    snapshot = reader.metadata.current_snapshot
+    assert snapshot is not None
+    return len(list(reader.live_keys(reader.manifests(snapshot))))
+
+
+def test_java_writes_on_top_of_our_commits_and_we_on_top_of_its(
+    java_table: JavaTable, iceberg_java: IcebergJava, tmp_path: Path
+) -> None:
+    rows = agreed(java_table.metadata_location, iceberg_java)
+    assert len(rows) == 16
+    ours = under_maintenance(java_table.metadata_location, tmp_path / "first")
+    planned = data_files(ours.reader())
+    outcome = ours.maintain(operations="compact,rewrite_manifests", rewrite_all="true")
+    assert outcome.status is PassStatus.SUCCEEDED, outcome.summary
+    assert outcome_of(outcome, Operation.COMPACT).metrics["compact.files_merged"] == planned
+    assert data_files(ours.reader()) < planned
+    assert agreed(ours.metadata_location, iceberg_java) == rows
+
+    java_table.take_over(ours.metadata_location)
+    ids = {i for operation in outcome.operations for i in operation.snapshot_ids}
+
+    def count() -> int:
+        (row,) = java_table.sql("SELECT COUNT(*) FROM {table}")
+        return int(row[0])
+
+    assert count() == 16
+    java_table.insert(100, 104)
+    assert count() == 20
+    java_table.sql("ALTER TABLE {table} ADD COLUMN added BIGINT")
+    java_table.sql("ALTER TABLE {table} ALTER COLUMN id TYPE BIGINT")
+    java_table.sql("ALTER TABLE {table} RENAME COLUMN name TO title")
+    java_table.sql("DELETE FROM {table} WHERE id IN (8, 101)")  # copy on write: of our file and of its own
+    assert count() == 18
+    java_table.call("rewrite_manifests")
+    assert count() == 18
+    for snapshot_id in ids:
+        assert agreed(java_table.metadata_location, iceberg_java, snapshot_id) == rows
+    expired = java_table.call("expire_snapshots", ", older_than => TIMESTAMP'2100-01-01 00:00:00', retain_last => 1")
+    assert expired["deleted_data_files_count"] > 0
+    after = agreed(java_table.metadata_location, iceberg_java)
+    assert len(after) == 18
+
+    again = under_maintenance(java_table.metadata_location, tmp_path / "second")
+    assert not again.problems()
+    outcome = again.maintain(rewrite_all="true")
+    assert outcome.status is PassStatus.SUCCEEDED, outcome.summary
+    assert outcome_of(outcome, Operation.COMPACT).status is Status.SUCCEEDED
+    assert not again.problems()
+    assert agreed(again.metadata_location, iceberg_java) == after
+    java_table.take_over(again.metadata_location)
+    java_table.call("rewrite_data_files", ", options => map('rewrite-all', 'true')")
+    assert agreed(java_table.metadata_location, iceberg_java) == after

@@ -1,0 +1,411 @@
+"""What compaction and manifest rewrites leave behind, in the eyes of PyIceberg, DuckDB and Iceberg-Java."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.conversions import from_bytes
+from pyiceberg.schema import Schema
+from pyiceberg.table import StaticTable
+from pyiceberg.types import PrimitiveType
+from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
+
+from icekeeper.model import DataFile, EntryStatus, ManifestFile
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import PassOutcome, PassStatus, Status
+from support.evolved import evolved_table
+from support.iceberg_java import IcebergJava
+from support.passes import KEEPING_SNAPSHOTS, TableUnderMaintenance, local_path, outcome_of
+from support.readers import CanonicalRows, canonical, duckdb_rows, pyiceberg_rows, rows_by_engine
+
+# Columns whose bounds Iceberg-Java shows decoded.
+READABLE = ("id", "small_int", "price", "huge", "flag", "day", "at", "value", "label_text", "raw")
+BOUNDS = ("lower", "upper")
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """An evolved table, as it was and as a pass left it; both metadata files still stand."""
+
+    format_version: int
+    before: str
+    after: str
+    table: TableUnderMaintenance
+    outcome: PassOutcome
+
+    def snapshot_ids(self) -> list[int]:
+        return list(self.table.reader().metadata.snapshots)
+
+    def manifests(self) -> list[ManifestFile]:
+        reader = self.table.reader()
+        snapshot = reader.metadata.current_snapshot
+        assert snapshot is not None
+        return reader.manifests(snapshot)
+
+    def files(self) -> dict[str, DataFile]:
+        """Live data files by path."""
+        found = self.table.reader().entries(self.manifests())
+        return {e.file.file_path: e.file for _, entries in found for e in entries if e.is_live}
+
+    def outputs(self) -> dict[str, DataFile]:
+        """Those that we wrote."""
+        return {path: file for path, file in self.files().items() if "/compact-" in path}
+
+
+def compact_evolved(format_version: int, folder: Path, *, with_time: bool = False) -> Compacted:
+    catalog = SqlCatalog("made", uri=f"sqlite:///{folder / 'made.db'}", warehouse=(folder / "wh").as_uri())
+    before = evolved_table(catalog, format_version, with_time=with_time).metadata_location
+    catalog.close()
+    table = TableUnderMaintenance(before, folder)
+    outcome = table.maintain(**KEEPING_SNAPSHOTS)
+    return Compacted(format_version, before, table.metadata_location, table, outcome)
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["v1", "v2"])
+def compacted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compacted:
+    return compact_evolved(request.param, tmp_path_factory.mktemp(f"evolved-v{request.param}"))
+
+
+def partitions(location: str) -> Counter[tuple[int, str]]:
+    """Files per spec and partition, as PyIceberg plans a scan."""
+    tasks = StaticTable.from_metadata(location).scan().plan_files()
+    return Counter((task.file.spec_id, repr(task.file.partition)) for task in tasks)
+
+
+def test_the_pass_did_something(compacted: Compacted) -> None:
+    assert compacted.outcome.status is PassStatus.SUCCEEDED
+    before = partitions(compacted.before)
+    merged = [files for files in before.values() if files > 1]
+    assert {spec_id for (spec_id, _), files in before.items() if files > 1} == {0, 1, 2, 3}
+    compact = outcome_of(compacted.outcome, Operation.COMPACT)
+    assert compact.summary == f"compacted {sum(merged)} files into {len(merged)} (across {len(merged)} bins)"
+    assert partitions(compacted.after) == Counter(before.keys())
+    assert len(compacted.outputs()) == len(merged)
+    rewritten = outcome_of(compacted.outcome, Operation.REWRITE_MANIFESTS)
+    assert rewritten.status is Status.SUCCEEDED
+    assert sorted(m.partition_spec_id for m in compacted.manifests()) == [0, 1, 2, 3]
+    assert not compacted.table.problems()
+
+
+def test_three_readers_agree_at_every_snapshot(compacted: Compacted, iceberg_java: IcebergJava) -> None:
+    head = canonical(pyiceberg_rows(compacted.before))
+    assert len(head) == 80
+    everywhere = dict.fromkeys(("pyiceberg", "duckdb", "java"), head)
+    assert rows_by_engine(compacted.after, iceberg_java) == everywhere
+    ours = {i for operation in compacted.outcome.operations for i in operation.snapshot_ids}
+    for snapshot_id in compacted.snapshot_ids():
+        answers = rows_by_engine(compacted.after, iceberg_java, snapshot_id)
+        if snapshot_id in ours:
+            assert answers == everywhere
+        else:
+            old = canonical(pyiceberg_rows(compacted.before, snapshot_id))
+            assert answers == dict.fromkeys(answers, old), snapshot_id
+
+
+def test_java_reads_types_that_spark_does_not_have(tmp_path: Path, iceberg_java: IcebergJava) -> None:
+    """``time``, and a partition by it: PyIceberg, DuckDB, and Java's own generic reader."""
+    made = compact_evolved(2, tmp_path, with_time=True)
+    assert made.outcome.status is PassStatus.SUCCEEDED
+    assert len(made.outputs()) == sum(files > 1 for files in partitions(made.before).values()) > 10
+    rows = canonical(pyiceberg_rows(made.before))
+    assert canonical(pyiceberg_rows(made.after)) == canonical(duckdb_rows(made.after)) == rows
+    jvm: Any = iceberg_java.session._jvm
+    io = jvm.org.apache.iceberg.hadoop.HadoopFileIO(iceberg_java.session._jsc.hadoopConfiguration())
+    operations = jvm.org.apache.iceberg.StaticTableOperations(made.after, io)
+    java = jvm.org.apache.iceberg.BaseTable(operations, "evolved")
+    records = jvm.org.apache.iceberg.data.IcebergGenerics.read(java).build().iterator()
+    clocks: Counter[tuple[int, str]] = Counter()
+    while records.hasNext():
+        record = records.next()
+        clock = record.getField("clock")
+        clocks[record.getField("id"), "None" if clock is None else str(clock.toString())] += 1
+    wanted = pyiceberg_rows(made.before)
+    assert clocks == Counter((row["id"], str(row["clock"])) for row in wanted)
+
+
+def test_javas_files_table_is_ours(compacted: Compacted, iceberg_java: IcebergJava) -> None:
+    frame = iceberg_java.session.read.format("iceberg").load(f"{compacted.after}#files")
+    # Not every readable metric: Java 1.10.2 fails on those of uuid columns.
+    columns = [name for name in frame.columns if name != "readable_metrics"]
+    readable = [f"readable_metrics.{name}.{bound}_bound AS {name}_{bound}" for name in READABLE for bound in BOUNDS]
+    theirs = {row["file_path"]: row.asDict(recursive=True) for row in frame.selectExpr(*columns, *readable).collect()}
+    ours = compacted.files()
+    assert theirs.keys() == ours.keys()
+    for path, file in ours.items():
+        row = theirs[path]
+        assert row["record_count"] == file.record_count
+        assert row["file_size_in_bytes"] == file.file_size_in_bytes == local_path(path).stat().st_size
+        assert row["file_format"] == "PARQUET"
+        for name in ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts"):
+            assert row[name] == getattr(file, name), name
+        for name in ("lower_bounds", "upper_bounds"):
+            assert {k: bytes(v) for k, v in row[name].items()} == getattr(file, name), name
+        assert tuple(row["split_offsets"]) == file.split_offsets
+        for name in READABLE:
+            low, high = row[f"{name}_lower"], row[f"{name}_upper"]
+            assert (low is None) <= (high is None)
+            if high is None:  # nothing but nulls, or text and bytes that cannot be rounded up
+                assert low is None or name in ("label_text", "raw")
+            else:
+                assert low <= high
+
+
+def test_javas_manifests_table_is_ours(compacted: Compacted, iceberg_java: IcebergJava) -> None:
+    theirs = {row["path"]: row for row in iceberg_java.metadata_table(compacted.after, "manifests")}
+    ours = {manifest.manifest_path: manifest for manifest in compacted.manifests()}
+    assert theirs.keys() == ours.keys()
+    static = StaticTable.from_metadata(compacted.after)
+    summaries = {row["path"]: row["partition_summaries"] for row in static.inspect.manifests().to_pylist()}
+    for path, manifest in ours.items():
+        row = theirs[path]
+        assert row["length"] == manifest.manifest_length == local_path(path).stat().st_size
+        assert row["partition_spec_id"] == manifest.partition_spec_id
+        assert row["added_snapshot_id"] == manifest.added_snapshot_id
+        assert (row["added_data_files_count"], row["existing_data_files_count"], row["deleted_data_files_count"]) == (
+            manifest.added_files_count,
+            manifest.existing_files_count,
+            manifest.deleted_files_count,
+        )
+        assert [(s["contains_null"], s["contains_nan"]) for s in row["partition_summaries"]] == [
+            (s.contains_null, s.contains_nan) for s in manifest.partitions or ()
+        ]
+        # The bounds as text: Java and PyIceberg decode them alike, up to the way they write a timestamp or bytes.
+        fields = [f["transform"] for f in compacted.table.reader().metadata.specs[manifest.partition_spec_id]["fields"]]
+        for transform, java, python in zip(fields, row["partition_summaries"], summaries[path], strict=True):
+            for bound in ("lower_bound", "upper_bound"):
+                if transform == "void":
+                    assert (java[bound], python[bound]) == ("null", None)
+                else:  # PyIceberg shows an empty bound as none
+                    assert java[bound] is not None
+                    assert (java[bound] or None) == python[bound]
+
+
+def test_javas_snapshots_table_is_ours(compacted: Compacted, iceberg_java: IcebergJava) -> None:
+    theirs = {row["snapshot_id"]: row for row in iceberg_java.metadata_table(compacted.after, "snapshots")}
+    ours = compacted.table.reader().metadata.snapshots
+    assert theirs.keys() == ours.keys()
+    for snapshot_id, snapshot in ours.items():
+        row = theirs[snapshot_id]
+        assert row["parent_id"] == snapshot.parent_id
+        assert row["operation"] == snapshot.operation
+        assert row["manifest_list"] == snapshot.manifest_list
+        assert row["summary"] == {k: v for k, v in snapshot.summary.items() if k != "operation"}
+
+
+def test_files_that_were_not_merged_keep_who_added_them_and_when(compacted: Compacted) -> None:
+    """Written out explicitly, although their manifests are new (ICEBERG-RULES 6); so is our own data number (1)."""
+
+    def numbers(location: str) -> dict[str, tuple[int | None, int | None, int | None]]:
+        table = StaticTable.from_metadata(location)
+        snapshot = table.current_snapshot()
+        assert snapshot is not None
+        entries = [e for manifest in snapshot.manifests(table.io) for e in manifest.fetch_manifest_entry(table.io)]
+        return {e.data_file.file_path: (e.snapshot_id, e.sequence_number, e.file_sequence_number) for e in entries}
+
+    before, after = numbers(compacted.before), numbers(compacted.after)
+    untouched = before.keys() & after.keys()
+    assert len(untouched) > 10
+    assert {path: after[path] for path in untouched} == {path: before[path] for path in untouched}
+    compaction, manifests = (i for operation in compacted.outcome.operations for i in operation.snapshot_ids)
+    snapshots = compacted.table.reader().metadata.snapshots
+    planned, ours = (snapshots[i or 0].sequence_number for i in (snapshots[compaction].parent_id, compaction))
+    assert {after[path] for path in compacted.outputs()} == {(compaction, planned, ours)}
+    for manifest in compacted.manifests():
+        with local_path(manifest.manifest_path).open("rb") as stream:
+            written: list[Any] = list(fastavro.reader(stream))
+        assert {entry["status"] for entry in written} == {EntryStatus.EXISTING}
+        assert manifests not in {entry["snapshot_id"] for entry in written}
+        if compacted.format_version > 1:
+            assert all(entry["sequence_number"] and entry["file_sequence_number"] for entry in written)
+
+
+@pytest.mark.parametrize(
+    "predicate",
+    [
+        "category = 'a'",
+        "category IS NULL",
+        "day = '2024-02-29'",
+        "price < '-2.00'",
+        "at > '2000-01-01T00:00:00+00:00'",
+        "label_text LIKE 'fü%'",
+        "label_text > '\U0010ffff'",
+        "id = 70",
+        "id > 1000000000",
+        "huge < '-2999999999999999999999999999.0000000000'",
+        "value IS NAN",
+        "extra IS NULL",
+    ],
+)
+def test_pruning_is_as_good_as_before(compacted: Compacted, predicate: str) -> None:
+    """By partition; within one, the bounds of a merged file are those of its parts."""
+
+    def planned(location: str) -> tuple[set[tuple[int, str]], CanonicalRows]:
+        scan = StaticTable.from_metadata(location).scan(row_filter=predicate)
+        partitions = {(task.file.spec_id, repr(task.file.partition)) for task in scan.plan_files()}
+        return partitions, canonical(scan.to_arrow().to_pylist())
+
+    partitions_before, rows_before = planned(compacted.before)
+    partitions_after, rows_after = planned(compacted.after)
+    assert rows_after == rows_before
+    assert partitions_after <= partitions_before
+
+
+def test_metrics_are_those_that_java_reads_from_the_file(compacted: Compacted, iceberg_java: IcebergJava) -> None:
+    for file in compacted.outputs().values():
+        assert metrics_of(file) == java_metrics(iceberg_java, compacted.after, file.file_path)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"default": "truncate(3)", "column.id": "none", "column.label_text": "full", "column.point.label": "counts"},
+        {"default": "full"},
+        {"default": "counts", "column.raw": "truncate(1)", "column.value": "truncate(5)"},
+        {"default": "none", "column.price": "truncate(16)"},
+        {"default": "nonsense", "column.day": "nonsense"},
+        {"max-inferred-column-defaults": "5", "column.raw": "counts"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("compacted", [2], ids=["v2"], indirect=True)
+def test_metrics_follow_the_settings_as_in_java(
+    settings: dict[str, str], compacted: Compacted, tmp_path: Path, iceberg_java: IcebergJava
+) -> None:
+    """Also over several row groups, one per input file here."""
+    document = json.loads(local_path(compacted.before).read_text())
+    properties = {f"write.metadata.metrics.{key}": value for key, value in settings.items()}
+    properties["write.parquet.row-group-size-bytes"] = "1"
+    properties["write.metadata.path"] = properties["write.data.path"] = (tmp_path / "written").as_uri()
+    (tmp_path / "written").mkdir()
+    changed = tmp_path / "written" / "00000-changed.metadata.json"
+    changed.write_text(json.dumps(document | {"properties": properties}))
+    table = TableUnderMaintenance(changed.as_uri(), tmp_path)
+    outcome = table.maintain(operations="compact", max_files_to_rewrite="4")
+    made = Compacted(2, changed.as_uri(), table.metadata_location, table, outcome)
+    (file,) = made.outputs().values()
+    assert len(file.split_offsets or ()) == 4
+    assert metrics_of(file) == java_metrics(iceberg_java, made.after, file.file_path)
+
+
+def metrics_of(file: DataFile) -> dict[str, Any]:
+    names = ("record_count", "column_sizes", "value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
+    return {name: getattr(file, name) for name in names}
+
+
+def java_metrics(java: IcebergJava, metadata_location: str, path: str) -> dict[str, Any]:
+    """What Iceberg-Java's ``ParquetUtil.fileMetrics`` makes of the file's footer and the table's settings."""
+    jvm: Any = java.session._jvm
+    hadoop = java.session._jsc.hadoopConfiguration()
+    operations = jvm.org.apache.iceberg.StaticTableOperations(
+        metadata_location, jvm.org.apache.iceberg.hadoop.HadoopFileIO(hadoop)
+    )
+    config = jvm.org.apache.iceberg.MetricsConfig.forTable(jvm.org.apache.iceberg.BaseTable(operations, "t"))
+    opened = jvm.org.apache.iceberg.hadoop.HadoopInputFile.fromLocation(path, hadoop)
+    told = jvm.org.apache.iceberg.parquet.ParquetUtil.fileMetrics(opened, config)
+    return {
+        "record_count": told.recordCount(),
+        "column_sizes": dict(told.columnSizes()),
+        "value_counts": dict(told.valueCounts()),
+        "null_value_counts": dict(told.nullValueCounts()),
+        "lower_bounds": java_bounds(jvm, told.lowerBounds()),
+        "upper_bounds": java_bounds(jvm, told.upperBounds()),
+    }
+
+
+def java_bounds(jvm: Any, bounds: Any) -> dict[int, bytes]:
+    to_bytes = jvm.org.apache.iceberg.util.ByteBuffers.toByteArray
+    return {key: bytes(to_bytes(value)) for key, value in dict(bounds).items()}
+
+
+def test_counts_are_exact(compacted: Compacted) -> None:
+    schema = StaticTable.from_metadata(compacted.after).schema()
+    for path, file in compacted.outputs().items():
+        assert file.value_counts is not None
+        assert file.null_value_counts is not None
+        assert file.nan_value_counts is not None
+        assert file.record_count == pq.read_metadata(local_path(path)).num_rows
+        columns = plain_columns(schema, path)
+        for field_id, values in columns.items():
+            nans = sum(isinstance(value, float) and math.isnan(value) for value in values)
+            assert file.value_counts[field_id] == len(values) == file.record_count
+            assert file.null_value_counts[field_id] == sum(value is None for value in values)
+            assert file.nan_value_counts.get(field_id, 0) == nans
+        floats = {i for i in columns if str(schema.find_type(i)) in ("float", "double")}
+        assert file.nan_value_counts.keys() == floats
+
+
+def test_bounds_contain_every_value(compacted: Compacted) -> None:
+    """Decoded by PyIceberg; truncated to 16 characters, upper ones rounded up or left out; never NaN."""
+    schema = StaticTable.from_metadata(compacted.after).schema()
+    bounded = set()
+    for path, file in compacted.outputs().items():
+        assert file.lower_bounds is not None
+        assert file.upper_bounds is not None
+        columns = plain_columns(schema, path)
+        assert file.lower_bounds.keys() <= columns.keys()  # nothing inside lists and maps
+        assert file.upper_bounds.keys() <= file.lower_bounds.keys()
+        for field_id, values in columns.items():
+            kind = schema.find_type(field_id)
+            assert isinstance(kind, PrimitiveType)
+            present = [ordered(v) for v in values if v is not None and not (isinstance(v, float) and math.isnan(v))]
+            if not present:
+                assert field_id not in file.lower_bounds
+                continue
+            if field_id in file.lower_bounds:
+                bounded.add(field_id)
+                low = from_bytes(kind, file.lower_bounds[field_id])
+                assert ordered(low) <= min(present)
+                assert len(low) <= 16 if str(kind) in ("string", "binary") else True
+            if field_id in file.upper_bounds:
+                high = from_bytes(kind, file.upper_bounds[field_id])
+                assert ordered(high) >= max(present)
+                assert len(high) <= 16 if str(kind) in ("string", "binary") else True
+    assert bounded == set(plain_columns(schema, next(iter(compacted.outputs()))))
+
+
+def plain_columns(schema: Schema, path: str) -> dict[int, list[Any]]:
+    """Field id → values of every primitive column outside lists and maps, in PyIceberg's raw form."""
+    table = pq.read_table(local_path(path))
+    columns: dict[int, list[Any]] = {}
+
+    def collect(fields: Any, rows: list[Mapping[str, Any] | None]) -> None:
+        for field in fields:
+            values = [None if row is None else row[field.name] for row in rows]
+            if field.field_type.is_primitive:
+                columns[field.field_id] = [raw(value, str(field.field_type)) for value in values]
+            elif field.field_type.is_struct:
+                collect(field.field_type.fields, values)
+
+    collect(schema.fields, table.to_pylist())
+    return columns
+
+
+def raw(value: Any, kind: str) -> Any:
+    if value is None:
+        return None
+    if kind == "date":
+        return date_to_days(value)
+    if kind.startswith("timestamp"):
+        return datetime_to_micros(value)
+    return value
+
+
+def ordered(value: Any) -> Any:
+    """A key in the order that the specification gives: text by UTF-8 bytes, -0.0 below +0.0."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, float):
+        return value, math.copysign(1, value)
+    if hasattr(value, "bytes"):
+        return value.bytes
+    return value

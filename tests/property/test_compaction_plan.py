@@ -1,0 +1,236 @@
+"""The rules of grouping: convergence above all, so that a table is never rewritten for nothing night after night."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icekeeper.clock import HOUR_MS
+from icekeeper.model import ManifestContent, ManifestFile, Nothing
+from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, LiveFile, plan_compaction
+from icekeeper.policy import Policy
+from support.plans import HEAD, HEAD_MS, HEAD_SEQUENCE, MB, data_file, live_file, manifest, policy, table
+
+TABLE = table()
+# An hour after the planning snapshot; small sizes, so that examples shrink to readable numbers.
+NOW_MS = HEAD_MS + HOUR_MS
+UNKNOWN_SNAPSHOT = 7
+
+partitions = st.one_of(
+    st.none(),
+    st.sampled_from([0.0, -0.0, math.nan, math.inf, 1.5]),
+    st.sampled_from(["us", "eu", ""]),
+    st.sampled_from([b"\x00\x05", b"\x05"]),
+)
+policies = st.builds(
+    policy,
+    target_file_size_mb=st.sampled_from([1, 2, 10]),
+    min_file_size_ratio=st.sampled_from(["0.1", "0.5", "0.75", "0.99", 1]),
+    min_input_files=st.integers(2, 6),
+    max_file_group_size_mb=st.sampled_from([10, 100]),
+)
+
+
+@st.composite
+def live_files(draw: st.DrawFn) -> list[LiveFile]:
+    values = st.sampled_from(draw(st.lists(partitions, min_size=1, max_size=3)))
+    sizes = st.one_of(st.integers(0, MB // 2), st.integers(0, MB), st.integers(0, 12 * MB))
+    kinds = st.sampled_from(["PARQUET"] * 4 + ["ORC"])
+    drawn = draw(
+        st.lists(st.tuples(sizes, values, st.sampled_from([0, 0, 0, 1]), st.integers(0, 9), kinds), max_size=40)
+    )
+    return [
+        live_file(data_file(f"f{i:03}", size, [value], file_format=kind), spec_id=spec_id, age=age)
+        for i, (size, value, spec_id, age, kind) in enumerate(drawn)
+    ]
+
+
+def plan(files: Iterable[LiveFile], settings: Policy, *, now_ms: int = NOW_MS) -> CompactionPlan | Nothing:
+    return plan_compaction(TABLE, TABLE.snapshots[HEAD], [manifest()], files, settings, now_ms=now_ms)
+
+
+def groups_of(planned: CompactionPlan | Nothing) -> tuple[FileGroup, ...]:
+    return () if isinstance(planned, Nothing) else planned.groups
+
+
+def apply(
+    files: list[LiveFile], planned: CompactionPlan, size_of: Callable[[int], int] = lambda size: size, *, age: int = 60
+) -> list[LiveFile]:
+    """The table after the plan: each group is one file, newer than all others."""
+    gone = set(planned.input_files)
+    kept = [f for f in files if f.entry.file.file_path not in gone]
+    return kept + [
+        live_file(data_file(f"out{age}-{g.group_id}", size_of(g.total_bytes), g.partition), spec_id=g.spec_id, age=age)
+        for g in planned.groups
+    ]
+
+
+@given(live_files(), policies)
+def test_a_plan_applied_leaves_nothing_to_plan(files: list[LiveFile], settings: Policy) -> None:
+    planned = plan(files, settings)
+    if isinstance(planned, CompactionPlan):
+        assert isinstance(plan(apply(files, planned), settings), Nothing)
+
+
+@given(live_files(), policies, st.floats(0.8, 1.2))
+def test_outputs_of_another_size_than_their_inputs_still_converge(
+    files: list[LiveFile], settings: Policy, ratio: float
+) -> None:
+    """Each round leaves fewer files, and outputs a fifth off their estimate settle after few of them."""
+    rounds = 0
+    while isinstance(planned := plan(files, settings), CompactionPlan):
+        rounds += 1
+        assert rounds <= 3
+        after = apply(files, planned, lambda size: int(size * ratio), age=60 + rounds)
+        assert len(after) < len(files)
+        files = after
+
+
+@given(live_files(), policies)
+def test_every_group_keeps_the_rules(files: list[LiveFile], settings: Policy) -> None:
+    spec_of = {f.entry.file.file_path: f.manifest.partition_spec_id for f in files}
+    planned = plan(files, settings)
+    groups = groups_of(planned)
+    paths = [c.file.file_path for g in groups for c in g.files]
+    assert len(paths) == len(set(paths))
+    for group in groups:
+        assert len(group.files) >= settings.min_input_files
+        assert {spec_of[c.file.file_path] for c in group.files} == {group.spec_id}
+        assert len({bits(c.file.partition[0]) for c in group.files}) == 1
+        assert all(c.file.file_size_in_bytes < settings.min_file_size_bytes for c in group.files)
+        assert all(c.file.file_format == "PARQUET" for c in group.files)
+        # No output overshoots by more than one small file.
+        assert group.total_bytes < settings.target_file_size_bytes + settings.min_file_size_bytes
+        assert group.total_bytes < settings.max_file_group_size_bytes + settings.min_file_size_bytes
+    if isinstance(planned, CompactionPlan):
+        assert [g.group_id for g in groups] == list(range(len(groups)))
+        assert planned.sequence_number == HEAD_SEQUENCE
+        assert planned.files_considered == len(files)
+
+
+def bits(value: object) -> object:
+    """A partition bit for bit: 0.0 and -0.0 are two, NaN is one."""
+    return struct.pack("<d", value) if isinstance(value, float) else value
+
+
+@given(live_files(), policies, st.randoms(use_true_random=False))
+def test_the_order_in_which_manifests_are_read_decides_nothing(
+    files: list[LiveFile], settings: Policy, random: object
+) -> None:
+    shuffled = files.copy()
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+
+    def contents(planned: CompactionPlan | Nothing) -> set[frozenset[str]]:
+        return {frozenset(c.file.file_path for c in g.files) for g in groups_of(planned)}
+
+    assert contents(plan(files, settings)) == contents(plan(shuffled, settings))
+
+
+@given(live_files(), st.integers(2, 6), st.integers(6, 30), st.integers(1, 30 * MB))
+def test_budgets_hold(files: list[LiveFile], least: int, most_files: int, most_bytes: int) -> None:
+    settings = policy(
+        target_file_size_mb=10, min_input_files=least, max_files_to_rewrite=most_files, max_bytes_to_rewrite=most_bytes
+    )
+    groups = groups_of(plan(files, settings))
+    assert sum(len(g.files) for g in groups) <= most_files
+    assert sum(g.total_bytes for g in groups) <= most_bytes
+    unbounded = groups_of(plan(files, policy(target_file_size_mb=10, min_input_files=least)))
+    assert {g.files for g in groups} <= {g.files for g in unbounded}
+
+
+def sized(*megabytes: int, partition: str = "p") -> list[LiveFile]:
+    return [
+        live_file(data_file(f"{partition}-{i:03}", size * MB, [partition]), age=i) for i, size in enumerate(megabytes)
+    ]
+
+
+def sizes(planned: CompactionPlan | Nothing) -> list[tuple[int, int]]:
+    """Per group: how many files, how many megabytes."""
+    return [(len(g.files), g.total_bytes // MB) for g in groups_of(planned)]
+
+
+def test_six_files_of_53_mb_become_one() -> None:
+    """Seed 000, "Before / After: Unpartitioned Table"."""
+    assert sizes(plan(sized(10, 5, 8, 12, 3, 15), policy())) == [(6, 53)]
+
+
+def test_a_partition_of_five_is_merged_and_one_of_two_is_left_alone() -> None:
+    """Seed 000, "Before / After: Partitioned Table"."""
+    planned = plan(sized(20, 15, 10, 25, 18, partition="us") + sized(5, 8, partition="eu"), policy())
+    assert sizes(planned) == [(5, 88)]
+    assert groups_of(planned)[0].partition == ("us",)
+
+
+def test_twenty_files_of_600_mb_are_split_and_the_last_four_left_alone() -> None:
+    """Seed 000, "Before / After: Oversized Bin (Split)"."""
+    assert sizes(plan(sized(*[30] * 20), policy())) == [(8, 240), (8, 240)]
+
+
+def test_files_come_together_in_the_order_in_which_they_came() -> None:
+    files = sized(*[30] * 16)
+    first, second = groups_of(plan(reversed(files), policy()))
+    assert [c.file.file_path for c in first.files] == [f"p-{i:03}" for i in range(8)]
+    assert [c.file.file_path for c in second.files] == [f"p-{i:03}" for i in range(8, 16)]
+
+
+@pytest.mark.parametrize(("size", "is_candidate"), [(192 * MB - 1, True), (192 * MB, False)])
+def test_a_file_of_three_quarters_of_the_target_is_no_candidate(size: int, is_candidate: bool) -> None:
+    files = [live_file(data_file(f"f{i}", size if i == 0 else 1, [None])) for i in range(5)]
+    assert isinstance(plan(files, policy()), CompactionPlan) is is_candidate
+
+
+def test_rewrite_all_takes_every_file_even_one_alone() -> None:
+    assert sizes(plan(sized(300, 1), policy(rewrite_all=True))) == [(1, 300), (1, 1)]
+    assert sizes(plan(sized(300, 1), policy(rewrite_all=True, rewrite_enabled=False))) == [(1, 300), (1, 1)]
+
+
+def test_data_that_is_too_young_is_left_alone() -> None:
+    young = [live_file(data_file(f"y{i}", MB)) for i in range(5)]
+    assert isinstance(plan(young, policy(min_data_age_hours=2)), Nothing)
+    assert sizes(plan(young, policy(min_data_age_hours=1))) == [(5, 5)]
+    assert sizes(plan(young, policy(min_data_age_hours=2), now_ms=NOW_MS + HOUR_MS)) == [(5, 5)]
+    expired = [live_file(data_file(f"e{i}", MB), snapshot_id=UNKNOWN_SNAPSHOT) for i in range(5)]
+    assert sizes(plan(expired, policy(min_data_age_hours=2))) == [(5, 5)]
+
+
+def reason(
+    files: list[LiveFile] | None = None, settings: Policy | None = None, manifests: list[ManifestFile] | None = None
+) -> str:
+    snapshot = None if files is None else TABLE.snapshots[HEAD]
+    planned = plan_compaction(
+        TABLE, snapshot, manifests or [manifest()], files or [], settings or policy(), now_ms=NOW_MS
+    )
+    assert isinstance(planned, Nothing)
+    return planned.reason
+
+
+def test_every_reason_for_nothing_is_the_seeds_word_for_word() -> None:
+    """Seed 000, "Skip Conditions"; the budget and switch sentences are our own."""
+    deletes = [manifest(), manifest("d", content=ManifestContent.DELETES)]
+    spent = [manifest(), manifest("d", content=ManifestContent.DELETES, live=0, dead=3)]
+    unknown = [manifest(), manifest("d", content=ManifestContent.DELETES, live=None, dead=None)]
+    keeping_deletes = policy(apply_deletes=False)
+    refused = "compaction skipped: delete manifests present and apply_deletes is disabled"
+    assert reason() == "no current snapshot"
+    assert reason([]) == "no files eligible for compaction"
+    assert reason(sized(300, 300, 300, 300, 300)) == "no files eligible for compaction"
+    assert reason(sized(1, 1, 1, 1)) == "no files eligible for compaction"
+    assert reason(sized(1, 1, 1, 1, 1), keeping_deletes, deletes) == refused
+    assert reason(sized(1, 1, 1, 1, 1), keeping_deletes, unknown) == refused
+    assert reason(sized(1), keeping_deletes, spent) == "no files eligible for compaction"
+    assert reason(sized(1), policy(rewrite_enabled=False)) == "no files eligible for compaction"
+    assert reason(sized(9, 9, 9, 9, 9), policy(max_bytes_to_rewrite=MB)) == (
+        "no file group fits max_files_to_rewrite and max_bytes_to_rewrite"
+    )
+    left_alone = [
+        live_file(data_file("o", 1, file_format="orc")),
+        live_file(data_file("e", 1, key_metadata=b"secret")),
+    ]
+    assert reason(left_alone) == (
+        "no files eligible for compaction (2 file(s) are encrypted or of a format that is not read)"
+    )

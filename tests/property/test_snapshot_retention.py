@@ -1,0 +1,222 @@
+"""Which snapshots expire: what must never, whatever the settings, and what must, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icekeeper.clock import HOUR_MS
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import Nothing
+from icekeeper.operations.snapshots import ExpiryPlan, plan_expiry
+from icekeeper.policy import Policy
+from support.plans import policy
+from support.tables import new_document, snapshot
+
+NOW_MS = 1_700_000_000_000
+DAY_H = 24
+
+
+def history(
+    ages_h: Sequence[float],
+    *,
+    refs: Mapping[str, Mapping[str, Any]] | None = None,
+    parents: Sequence[int | None] | None = None,
+    format_version: int = 2,
+) -> TableMetadata:
+    """Snapshots 1, 2, … of these ages in hours, each the child of the one before unless ``parents`` says otherwise;
+    the last one is current."""
+    raw = [
+        snapshot(
+            number,
+            format_version=format_version,
+            sequence_number=number,
+            timestamp_ms=NOW_MS - int(age * HOUR_MS),
+            parent_id=(number - 1 or None) if parents is None else parents[number - 1],
+        )
+        for number, age in enumerate(ages_h, start=1)
+    ]
+    document = new_document("s3://b/t", format_version, snapshots=raw)
+    if raw:
+        document["current-snapshot-id"] = len(raw)
+        if format_version > 1:
+            document["refs"] = {"main": {"type": "branch", "snapshot-id": len(raw)}, **(refs or {})}
+    return TableMetadata(document)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A random history with random refs and settings."""
+
+    metadata: TableMetadata
+    settings: Policy
+    pinned: tuple[int, ...]
+    now_ms: int
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    # Times are neither ordered nor unique, and some lie ahead: clocks of writers differ.
+    ages = draw(st.lists(st.integers(-5, 400), min_size=1, max_size=15))
+    count = len(ages)
+    ids = st.integers(1, count)
+    parents = [None if n == 0 else draw(st.sampled_from([n, n, n, None, max(1, n - 1)])) for n in range(count)]
+    settings = st.one_of(st.none(), st.integers(1, 6))
+    hours = st.one_of(st.none(), st.integers(1, 300).map(lambda h: h * HOUR_MS))
+    refs: dict[str, dict[str, Any]] = {}
+    for number in range(draw(st.integers(0, 4))):
+        kind = draw(st.sampled_from(["tag", "branch"]))
+        ref = {"type": kind, "snapshot-id": draw(ids), "max-ref-age-ms": draw(hours)}
+        if kind == "branch":
+            ref |= {"min-snapshots-to-keep": draw(settings), "max-snapshot-age-ms": draw(hours)}
+        refs[f"r{number}"] = {key: value for key, value in ref.items() if value is not None}
+    keep = draw(st.integers(1, 6))
+    chosen = policy(
+        max_snapshots_to_keep=keep,
+        snapshot_retention_hours=draw(st.integers(0, 300)),
+        snapshot_retain_max=draw(st.one_of(st.none(), st.integers(keep, 9))),
+        snapshot_expire_limit=draw(st.one_of(st.none(), st.integers(1, 4))),
+    )
+    pinned = tuple(draw(st.lists(st.integers(1, count + 2), max_size=2)))
+    return Case(
+        history(ages, refs=refs, parents=parents), chosen, pinned, NOW_MS + draw(st.integers(-300, 300)) * HOUR_MS
+    )
+
+
+def expire(case: Case, **changes: Any) -> ExpiryPlan:
+    settings = case.settings.model_copy(update=changes)
+    planned = plan_expiry(case.metadata, settings, now_ms=case.now_ms, pinned=case.pinned)
+    return ExpiryPlan((), ()) if isinstance(planned, Nothing) else planned
+
+
+def newest_first(case: Case) -> list[int]:
+    found = case.metadata.snapshots.values()
+    return [s.snapshot_id for s in sorted(found, key=lambda s: (s.timestamp_ms, s.sequence_number), reverse=True)]
+
+
+@given(cases())
+def test_what_no_setting_may_expire(case: Case) -> None:
+    planned = expire(case)
+    kept = case.metadata.snapshots.keys() - set(planned.snapshot_ids)
+    surviving = [ref for name, ref in case.metadata.refs.items() if name not in planned.refs]
+    assert "main" not in planned.refs
+    assert case.metadata.document["current-snapshot-id"] in kept
+    assert {ref.snapshot_id for ref in surviving} <= kept
+    assert set(newest_first(case)[: case.settings.max_snapshots_to_keep]) <= kept
+    if case.settings.snapshot_retain_max is None:
+        age_of = {i: case.now_ms - s.timestamp_ms for i, s in case.metadata.snapshots.items()}
+        assert {i for i, age in age_of.items() if age <= case.settings.snapshot_retention_ms} <= kept
+
+
+@given(cases())
+def test_branch_settings_keep_their_ancestors(case: Case) -> None:
+    planned = expire(case)
+    for name, ref in case.metadata.refs.items():
+        if ref.type != "branch" or name in planned.refs:
+            continue
+        for distance, ancestor in enumerate(case.metadata.ancestors(ref.snapshot_id)):
+            young = (
+                ref.max_snapshot_age_ms is not None and case.now_ms - ancestor.timestamp_ms <= ref.max_snapshot_age_ms
+            )
+            if distance >= (ref.min_snapshots_to_keep or 1) and not young:
+                break
+            assert ancestor.snapshot_id not in planned.snapshot_ids
+
+
+@given(cases())
+def test_nothing_at_or_above_the_oldest_pin_expires(case: Case) -> None:
+    horizons = [case.metadata.snapshots[i].timestamp_ms for i in case.pinned if i in case.metadata.snapshots]
+    if horizons:
+        expired = expire(case).snapshot_ids
+        assert all(case.metadata.snapshots[i].timestamp_ms <= min(horizons) for i in expired)
+        assert not set(case.pinned) & set(expired)
+
+
+@given(cases())
+def test_limits_take_the_oldest_first_and_caps_only_expire_more(case: Case) -> None:
+    everything = expire(case, snapshot_expire_limit=None).snapshot_ids
+    position = {snapshot_id: i for i, snapshot_id in enumerate(reversed(newest_first(case)))}
+    assert list(everything) == sorted(everything, key=position.__getitem__)
+    assert expire(case, snapshot_expire_limit=2).snapshot_ids == everything[:2]
+    assert set(expire(case, snapshot_retain_max=None, snapshot_expire_limit=None).snapshot_ids) <= set(everything)
+
+
+@given(cases(), st.integers(0, 300), st.integers(0, 5))
+def test_more_retention_never_expires_more(case: Case, hours: int, count: int) -> None:
+    unlimited = {"snapshot_expire_limit": None, "snapshot_retain_max": None}
+    before = set(expire(case, **unlimited).snapshot_ids)
+    longer = case.settings.snapshot_retention_hours + hours
+    assert set(expire(case, **unlimited, snapshot_retention_hours=longer).snapshot_ids) <= before
+    more = case.settings.max_snapshots_to_keep + count
+    assert set(expire(case, **unlimited, max_snapshots_to_keep=more).snapshot_ids) <= before
+
+
+@given(cases(), st.integers(0, 1000))
+def test_a_clock_that_runs_backwards_expires_nothing_more(case: Case, hours: int) -> None:
+    unlimited = {"snapshot_expire_limit": None}
+    early = Case(case.metadata, case.settings, case.pinned, case.now_ms - hours * HOUR_MS)
+    assert set(expire(early, **unlimited).snapshot_ids) <= set(expire(case, **unlimited).snapshot_ids)
+    assert set(expire(early).refs) <= set(expire(case).refs)
+
+
+def expired(metadata: TableMetadata, *, pinned: Sequence[int] = (), **settings: object) -> tuple[int, ...]:
+    planned = plan_expiry(metadata, policy(**settings), now_ms=NOW_MS, pinned=pinned)
+    return () if isinstance(planned, Nothing) else planned.snapshot_ids
+
+
+EIGHT = [14 * DAY_H, 10 * DAY_H, 8 * DAY_H, 6 * DAY_H, 5 * DAY_H, 3 * DAY_H, 2 * DAY_H, 1]
+
+
+def test_eight_snapshots_become_five() -> None:
+    """Seed 000, "Expire Snapshots", before and after."""
+    assert expired(history(EIGHT)) == (1, 2, 3)
+    assert expired(history(EIGHT, format_version=1)) == (1, 2, 3)
+
+
+def test_the_young_are_kept_beyond_the_count() -> None:
+    assert expired(history([1] * 20)) == ()
+    assert expired(history([169, *[1] * 20])) == (1,)
+    assert expired(history([168, *[1] * 20])) == ()
+
+
+def test_the_cap_expires_the_young_as_well() -> None:
+    """Seed 004, ``snapshot.num-retained.max`` and ``snapshot.expire.limit``."""
+    assert expired(history([3, 2, 1, 1, 1, 1, 1, 0]), snapshot_retain_max=6) == (1, 2)
+    assert expired(history([3, 2, 1, 1, 1, 1, 1, 0]), snapshot_retain_max=6, snapshot_expire_limit=1) == (1,)
+
+
+def test_pins_are_horizons() -> None:
+    """Seed 002: readers of a pinned snapshot may come from any later one."""
+    assert expired(history(EIGHT), pinned=[2]) == (1,)
+    assert expired(history(EIGHT), pinned=[3, 8]) == (1, 2)
+    assert expired(history(EIGHT), pinned=[1]) == ()
+    assert expired(history(EIGHT), pinned=[99]) == (1, 2, 3)
+
+
+def test_refs_age_by_their_snapshot_and_main_never_does() -> None:
+    old = {"max-ref-age-ms": 100 * HOUR_MS}
+    refs = {
+        "main": {"type": "branch", "snapshot-id": 3, **old},
+        "audited": {"type": "tag", "snapshot-id": 1, **old},
+        "release": {"type": "tag", "snapshot-id": 2},
+    }
+    metadata = history([900, 800, 700], refs=refs)
+    planned = plan_expiry(metadata, policy(max_snapshots_to_keep=1), now_ms=NOW_MS)
+    assert planned == ExpiryPlan((1,), ("audited",))
+    again = plan_expiry(metadata, policy(max_snapshots_to_keep=1), now_ms=NOW_MS - 800 * HOUR_MS)
+    assert again == Nothing("no snapshots to expire")
+
+
+def test_snapshots_of_no_ref_are_kept_while_young() -> None:
+    """Write-audit-publish: staged snapshots have no ref yet."""
+    metadata = history([500, 10, 1], parents=[None, 1, 1])
+    assert expired(metadata, max_snapshots_to_keep=1) == (1,)
+    assert expired(metadata, max_snapshots_to_keep=1, snapshot_retention_hours=5) == (1, 2)
+
+
+def test_a_table_without_snapshots_has_none_to_expire() -> None:
+    assert plan_expiry(history([]), policy(), now_ms=NOW_MS) == Nothing("no snapshots to expire")

@@ -1,0 +1,140 @@
+"""The ``icekeeper`` command on a catalog of the test's own, called in this process, and what it left on the disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+from icekeeper.cli import main
+
+CATALOG = "C"
+EVERYTHING_IS_OLD = (
+    "--unsafe",
+    *("--set", "snapshot_retention_hours=0"),
+    *("--set", "max_snapshots_to_keep=1"),
+    *("--set", "orphan_older_than_hours=0"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one call of the command gave."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The one document on standard output; anything beside it is an error."""
+        document: dict[str, Any] = json.loads(self.out)
+        return document
+
+
+class Command:
+    """A warehouse on this disk, its SQLite catalog ``C`` and the command, configured by the environment alone."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self.warehouse = folder / "warehouse"
+        self.database = folder / "catalog.db"
+        self.state = folder / "state" / "state.db"
+        self._capsys = capsys
+        self.warehouse.mkdir()
+        (folder / "home").mkdir()
+        for name in [*os.environ]:
+            if name.startswith(("PYICEBERG_", "ICEKEEPER_")) and name != "ICEKEEPER_CORPUS":
+                patch.delenv(name)
+        for name, value in self.environment().items():
+            patch.setenv(name, value)
+        self.catalog = SqlCatalog(CATALOG, **self.properties)
+        self.catalog.create_namespace("ns")
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return {"type": "sql", "uri": f"sqlite:///{self.database}", "warehouse": self.warehouse.as_uri()}
+
+    def environment(self) -> dict[str, str]:
+        """What makes the command find the catalog and its state, and nothing of the person who runs the tests."""
+        catalog = {f"PYICEBERG_CATALOG__{CATALOG}__{key.upper()}": value for key, value in self.properties.items()}
+        return {"HOME": str(self.folder / "home"), "ICEKEEPER_STATE": str(self.state), **catalog}
+
+    def __call__(self, *arguments: str, catalog: str | None = CATALOG) -> Answer:
+        """Call the command in this process."""
+        self._capsys.readouterr()
+        chosen = [] if catalog is None else ["--catalog", catalog]
+        code = main([*arguments, *chosen])
+        captured = self._capsys.readouterr()
+        return Answer(code, captured.out, captured.err)
+
+    def script(self, *arguments: str, timeout_s: float = 60) -> Answer:
+        """Call the installed console script."""
+        command = [str(Path(sys.executable).parent / "icekeeper"), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    def table(self, name: str = "ns.t", *, appends: int = 6, properties: Mapping[str, str] | None = None) -> Table:
+        """A table of ``appends`` small files, three rows each, from as many commits."""
+        rows = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", None, "c"]})
+        table = self.catalog.create_table(name, rows.schema, properties=dict(properties or {}))
+        for _ in range(appends):
+            table.append(rows)
+        return table
+
+    def register(self, metadata_location: str, name: str = "ns.t") -> None:
+        """Put a metadata file into the catalog as it is, also one that PyIceberg could not parse."""
+        namespace, _, table = name.rpartition(".")
+        with closing(sqlite3.connect(self.database)) as connection, connection:
+            connection.execute(
+                "INSERT INTO iceberg_tables"
+                " (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)"
+                " VALUES (?, ?, ?, ?, 'TABLE')",
+                (CATALOG, namespace, table, metadata_location),
+            )
+
+    def pointers(self) -> list[tuple[str, str]]:
+        """Every table and its metadata location."""
+        with closing(sqlite3.connect(self.database)) as connection:
+            query = "SELECT table_namespace || '.' || table_name, metadata_location FROM iceberg_tables ORDER BY 1"
+            return list(connection.execute(query))
+
+    def contents(self) -> dict[str, str]:
+        """Every file of the warehouse by its digest, and where the catalog points."""
+        files = {str(path): digest(path) for path in sorted(self.warehouse.rglob("*")) if path.is_file()}
+        return {**files, **dict(self.pointers())}
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def local_path(location: str) -> Path:
+    return Path(location.removeprefix("file://"))
+
+
+def one_sentence(text: str) -> str:
+    """The message on standard error, which must be one line that says ``error:`` and shows no trace."""
+    lines = text.splitlines()
+    assert len(lines) == 1, text
+    assert lines[0].startswith("error: "), text
+    assert "Traceback" not in text
+    return lines[0].removeprefix("error: ")
+
+
+def arguments_of(settings: Mapping[str, str]) -> list[str]:
+    """``--set`` for each setting."""
+    return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]

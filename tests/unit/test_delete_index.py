@@ -1,0 +1,150 @@
+"""Which delete reaches which data file: one test per clause of the specification's scan planning."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from icekeeper.metadata.deletes import (
+    DELETE_FILE_PATH_ID,
+    DeleteIndex,
+    DeleteIndexBuilder,
+    is_unpartitioned,
+    partition_key,
+)
+from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestEntry
+
+LONGS = {1: "long"}
+
+
+def entry(content: FileContent, path: str, number: int, *, arrived: int | None = None, **more: Any) -> ManifestEntry:
+    file = DataFile(
+        content=content,
+        file_path=path,
+        file_format="PARQUET",
+        record_count=1,
+        file_size_in_bytes=1,
+        **{"partition": ("a",), **more},
+    )
+    return ManifestEntry(EntryStatus.ADDED, 1, number, number if arrived is None else arrived, file)
+
+
+def data(number: int = 5, path: str = "d", **more: Any) -> ManifestEntry:
+    return entry(FileContent.DATA, path, number, **more)
+
+
+def equality(number: int, **more: Any) -> ManifestEntry:
+    return entry(FileContent.EQUALITY_DELETES, "e", number, **{"equality_ids": (1,), **more})
+
+
+def position(number: int, **more: Any) -> ManifestEntry:
+    return entry(FileContent.POSITION_DELETES, "p", number, **more)
+
+
+def longs(low: int, high: int) -> Mapping[str, Any]:
+    return {
+        "lower_bounds": {1: struct.pack("<q", low)},
+        "upper_bounds": {1: struct.pack("<q", high)},
+        "null_value_counts": {1: 0},
+    }
+
+
+def index(*deletes: ManifestEntry, spec_id: int = 0, is_global: bool = False) -> DeleteIndex:
+    builder = DeleteIndexBuilder()
+    for delete in deletes:
+        builder.add(spec_id, delete, is_unpartitioned=is_global)
+    return builder.build()
+
+
+def reaches(found: DeleteIndex, file: ManifestEntry, spec_id: int = 0) -> bool:
+    return bool(list(found.needed_by(file, spec_id, LONGS)))
+
+
+def test_equality_deletes_reach_strictly_older_rows_only() -> None:
+    assert [reaches(index(equality(number)), data(5)) for number in (4, 5, 6)] == [False, False, True]
+
+
+def test_position_deletes_reach_rows_of_the_same_commit_too() -> None:
+    assert [reaches(index(position(number)), data(5)) for number in (4, 5, 6)] == [False, True, True]
+
+
+def test_a_delete_reaches_its_own_partition_and_spec_only() -> None:
+    for delete in (equality(9), position(9)):
+        assert reaches(index(delete), data())
+        assert not reaches(index(delete), data(partition=("b",)))
+        assert not reaches(index(delete), data(), spec_id=1)
+
+
+def test_equality_deletes_of_an_unpartitioned_spec_reach_every_partition() -> None:
+    found = index(equality(9, partition=()), spec_id=3, is_global=True)
+    assert reaches(found, data(partition=("b",)), spec_id=1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "answer"),
+    [([], True), (["void", "void"], True), (["void", "identity"], False)],
+)
+def test_a_spec_of_voids_is_unpartitioned(fields: list[str], answer: bool) -> None:
+    assert is_unpartitioned({"fields": [{"transform": transform} for transform in fields]}) is answer
+
+
+def test_a_position_delete_that_names_its_file_reaches_no_other() -> None:
+    found = index(position(9, referenced_data_file="d"))
+    assert reaches(found, data(path="d"))
+    assert not reaches(found, data(path="e"))
+
+
+def test_a_position_delete_reaches_files_within_its_bounds_of_paths() -> None:
+    bounds = {"lower_bounds": {DELETE_FILE_PATH_ID: b"b"}, "upper_bounds": {DELETE_FILE_PATH_ID: b"d"}}
+    found = index(position(9, **bounds))
+    assert [reaches(found, data(path=path)) for path in ("a", "b", "c", "d", "da")] == [False, True, True, True, False]
+
+
+def test_a_position_delete_cannot_name_a_file_that_came_later() -> None:
+    """So outputs of a rewrite, which keep an old data sequence number, are free of the deletes that were applied."""
+    assert reaches(index(position(9)), data(5, arrived=9))
+    assert not reaches(index(position(9)), data(5, arrived=10))
+
+
+def test_an_equality_delete_whose_values_lie_elsewhere_reaches_nothing() -> None:
+    def reached(delete: Mapping[str, Any], file: Mapping[str, Any]) -> bool:
+        return reaches(index(equality(9, **delete)), data(**file))
+
+    assert reached(longs(1, 5), longs(5, 9))
+    assert not reached(longs(1, 4), longs(5, 9))
+    assert not reached(longs(10, 11), longs(5, 9))
+    assert reached(longs(1, 4), {})  # nothing is known of the file
+    nulls = {"null_value_counts": {1: 1}}
+    assert reached({**longs(1, 4), **nulls}, {**longs(5, 9), **nulls})  # null equals null
+    assert not reached({**longs(1, 4), **nulls}, longs(5, 9))
+
+
+def test_bounds_from_before_a_promotion_are_compared_by_value() -> None:
+    old = {"lower_bounds": {1: struct.pack("<i", -3)}, "upper_bounds": {1: struct.pack("<i", -1)}}
+    file = data(**{**old, "null_value_counts": {1: 0}})
+    assert reaches(index(equality(9, **longs(-2, -2))), file)
+    assert not reaches(index(equality(9, **longs(0, 9))), file)
+
+
+def test_a_deletion_vector_stands_for_the_position_deletes_it_absorbed() -> None:
+    vector = position(9, referenced_data_file="d", content_offset=4)
+    found = index(position(8), vector)
+    assert list(found.applying_to(data().file, 0, 5)) == [vector]
+
+
+def test_partitions_are_compared_bit_for_bit() -> None:
+    nan = float("nan")
+    assert partition_key(0, (nan,)) == partition_key(0, (nan,))
+    assert partition_key(0, (0.0,)) != partition_key(0, (-0.0,))
+
+
+def test_an_index_knows_every_entry_it_was_given() -> None:
+    given = [position(9, referenced_data_file="d", content_offset=4), position(8), equality(7)]
+    found = index(*given)
+    assert not found.is_empty
+    assert {e.file.file_path for e in found.entries} == {"p", "e"}
+    assert len(list(found.entries)) == 3
+    assert index().is_empty

@@ -1,0 +1,51 @@
+"""The documentation says what the code says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from icekeeper.operations.compaction.plan import DELETES_DISABLED, NO_SNAPSHOT, NOTHING_ELIGIBLE
+from icekeeper.operations.deletion import GC_DISABLED
+from icekeeper.operations.manifests import NO_ENTRIES
+from icekeeper.operations.snapshots import NOTHING_TO_EXPIRE
+from icekeeper.policy import ALL_OPERATIONS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def test_the_policy_page_is_what_the_model_says() -> None:
+    script = [sys.executable, str(ROOT / "docs" / "generate_policy.py")]
+    rendered = subprocess.run(script, capture_output=True, text=True, check=True).stdout
+    assert (ROOT / "docs" / "policy.md").read_text() == rendered
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_metric_is_on_the_page_of_its_operation() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    sections = {section.split("\n", 1)[0]: section for section in page.split("\n## ")[1:]}
+    assert tuple(sections) == tuple(operation.value for operation in ALL_OPERATIONS)
+    sources = (ROOT / "layers" / "icekeeper" / "src" / "icekeeper" / "operations").rglob("*.py")
+    code = "".join(path.read_text() for path in sources)
+    for name, section in sections.items():
+        keys = set(re.findall(rf'"{name}\.(\w+)"', code))
+        assert keys
+        assert {key for key in keys if f"`{key}`" not in section} == set()
+        listed = section.partition("Metrics: ")[2].partition(".")[0]
+        assert set(re.findall(r"`(\w+)`", listed)) == keys
+
+
+def test_every_reason_of_a_constant_is_on_the_page() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    reasons = (NOTHING_ELIGIBLE, DELETES_DISABLED, NOTHING_TO_EXPIRE, GC_DISABLED, NO_SNAPSHOT, NO_ENTRIES)
+    assert [reason for reason in reasons if reason not in page] == []

@@ -1,0 +1,294 @@
+"""What another commit may do to the ground under a rewritten group (DESIGN 6.3), decided from manifests alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from icekeeper.commit.rebase import GroupClaim, RebaseResult, rebase
+from icekeeper.errors import MetadataUnreadable, PlanStale, StorageError
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import (
+    DataFile,
+    EntryStatus,
+    FileContent,
+    ManifestContent,
+    ManifestEntry,
+    ManifestFile,
+    PartitionValue,
+)
+from support.plans import data_file
+from support.tables import new_document, snapshot
+
+S, H = 1, 2
+S_SEQUENCE, H_SEQUENCE = 10, 11
+PATH_COLUMN = 2147483546
+LIST = {"type": "list", "element-id": 5, "element": "int", "element-required": False}
+FIELDS: list[dict[str, Any]] = [
+    {"id": 1, "name": "id", "required": False, "type": "long"},
+    {"id": 2, "name": "x", "required": False, "type": "double"},
+    {"id": 3, "name": "d", "required": False, "type": "decimal(9, 2)"},
+    {"id": 4, "name": "l", "required": False, "type": LIST},
+]
+SCHEMA = {"type": "struct", "schema-id": 0, "fields": FIELDS}
+LEAVES = frozenset({1, 2, 3, 5})
+
+
+def spec(spec_id: int, *transforms: str) -> dict[str, Any]:
+    fields = [
+        {"field-id": 1000 + source, "source-id": source, "name": f"p{source}", "transform": transform}
+        for source, transform in zip((2, 3), transforms, strict=False)
+    ]
+    return {"spec-id": spec_id, "fields": fields}
+
+
+SPECS = [spec(0), spec(1, "identity"), spec(2, "void", "identity"), spec(3, "void", "void")]
+
+
+def document(*snapshots: dict[str, Any], head: int, **more: Any) -> TableMetadata:
+    changes: dict[str, Any] = {
+        "table-uuid": "u",
+        "schemas": [SCHEMA],
+        "last-column-id": 5,
+        "partition-specs": SPECS,
+        "snapshots": list(snapshots),
+        "current-snapshot-id": head,
+        "refs": {"main": {"type": "branch", "snapshot-id": head}},
+    }
+    return TableMetadata({**new_document("s3://b/t", 2), **changes, **more})
+
+
+SNAPSHOT_S = snapshot(S, format_version=2, sequence_number=S_SEQUENCE)
+SNAPSHOT_H = snapshot(H, format_version=2, sequence_number=H_SEQUENCE, parent_id=S)
+PLANNED = document(SNAPSHOT_S, head=S)
+HEAD = document(SNAPSHOT_S, SNAPSHOT_H, head=H)
+
+
+@dataclass
+class Lake:
+    """Manifests in memory, listed by the head."""
+
+    stored: dict[str, bytes] = field(default_factory=dict)
+    listed: list[ManifestFile] = field(default_factory=list)
+    reads: list[str] = field(default_factory=list)
+
+    def add(
+        self,
+        path: str,
+        files: Sequence[DataFile],
+        *,
+        spec_id: int = 0,
+        sequence: int = 5,
+        status: EntryStatus = EntryStatus.EXISTING,
+    ) -> str:
+        content = ManifestContent.DATA if files[0].content is FileContent.DATA else ManifestContent.DELETES
+        encoded = encode_manifest(
+            HEAD,
+            spec_id=spec_id,
+            content=content,
+            entries=[ManifestEntry(status, S, sequence, sequence, file) for file in files],
+            path=path,
+            snapshot_id=S,
+            sequence_number=H_SEQUENCE,
+        )
+        self.stored[path] = encoded.data
+        self.listed.append(encoded.manifest)
+        return path
+
+    def read(self, path: str) -> bytes:
+        self.reads.append(path)
+        if path == SNAPSHOT_H["manifest-list"]:
+            return encode_manifest_list(2, self.listed, snapshot_id=H, parent_snapshot_id=S, sequence_number=H_SEQUENCE)
+        try:
+            return self.stored[path]
+        except KeyError:
+            raise StorageError(f"{path} does not exist") from None
+
+
+def claim(
+    *paths: str,
+    group_id: int = 0,
+    spec_id: int = 0,
+    partition: tuple[PartitionValue, ...] = (),
+    manifest: str = "m-planned",
+) -> GroupClaim:
+    return GroupClaim(group_id, spec_id, partition, {(path, None): manifest for path in paths}, LEAVES)
+
+
+def decide(
+    lake: Lake, *claims: GroupClaim, head: TableMetadata = HEAD, planning_manifests: Sequence[str] = ("m-planned",)
+) -> RebaseResult:
+    return rebase(PLANNED, planning_manifests, S, head, TableReader(head, lake.read), "main", claims)
+
+
+def lake_with(*paths: str, manifest: str = "m-planned") -> Lake:
+    lake = Lake()
+    lake.add(manifest, [data_file(path, 10) for path in paths])
+    return lake
+
+
+def position_delete(spec_partition: tuple[PartitionValue, ...] = (), **more: Any) -> DataFile:
+    return replace(data_file("delete.parquet", 10, spec_partition, **more), content=FileContent.POSITION_DELETES)
+
+
+def equality_delete(ids: tuple[int, ...], spec_partition: tuple[PartitionValue, ...] = ()) -> DataFile:
+    file = data_file("delete.parquet", 10, spec_partition, equality_ids=ids)
+    return replace(file, content=FileContent.EQUALITY_DELETES)
+
+
+def test_appends_change_nothing_and_only_new_manifests_are_opened() -> None:
+    lake = lake_with("a", "b")
+    lake.add("m-new", [data_file("c", 10)], sequence=H_SEQUENCE, status=EntryStatus.ADDED)
+    result = decide(lake, claim("a", "b"))
+    assert (result.kept, dict(result.dropped), result.affected) == (frozenset({0}), {}, frozenset({"m-planned"}))
+    assert "m-planned" not in lake.reads
+
+
+def test_inputs_that_moved_into_another_manifest_are_found_there() -> None:
+    lake = lake_with("a", "b", manifest="m-merged")
+    result = decide(lake, claim("a", "b"))
+    assert result.affected == frozenset({"m-merged"})
+    assert result.kept == {0}
+
+
+def test_an_input_that_is_gone_or_only_marked_deleted_drops_its_group() -> None:
+    lake = lake_with("a", "b", manifest="m-merged")
+    lake.add("m-gone", [data_file("c", 10)], status=EntryStatus.DELETED)
+    result = decide(lake, claim("a", "b"), claim("c", group_id=1), claim("d", group_id=2))
+    assert result.kept == {0}
+    assert set(result.dropped) == {1, 2}
+
+
+def test_another_table_and_another_line_of_history_are_stale() -> None:
+    lake = lake_with("a")
+    with pytest.raises(PlanStale, match="replaced"):
+        decide(lake, claim("a"), head=document(SNAPSHOT_S, SNAPSHOT_H, head=H, **{"table-uuid": "v"}))
+    orphaned = {**SNAPSHOT_H, "parent-snapshot-id": 77}
+    with pytest.raises(PlanStale, match="rolled back"):
+        decide(lake, claim("a"), head=document(SNAPSHOT_S, orphaned, head=H))
+    with pytest.raises(PlanStale):
+        decide(lake, claim("a"), head=document(head=-1, refs={}))
+
+
+def test_a_new_manifest_that_cannot_be_read_decides_nothing() -> None:
+    lake = lake_with("a")
+    lake.add("m-deletes", [position_delete()], sequence=H_SEQUENCE)
+    del lake.stored["m-deletes"]
+    with pytest.raises(MetadataUnreadable, match="m-deletes"):
+        decide(lake, claim("a"))
+
+
+def bounds(low: str, high: str) -> dict[str, Any]:
+    return {"lower_bounds": {PATH_COLUMN: low.encode()}, "upper_bounds": {PATH_COLUMN: high.encode()}}
+
+
+@pytest.mark.parametrize(
+    ("delete", "is_hit"),
+    [
+        (position_delete(), True),
+        (position_delete(**bounds("a", "a")), True),
+        (position_delete(**bounds("0", "z")), True),
+        (position_delete(**bounds("c", "z")), False),
+        (position_delete(lower_bounds={PATH_COLUMN: b"a"}), True),
+        (position_delete(referenced_data_file="a"), True),
+        (position_delete(referenced_data_file="elsewhere", **bounds("0", "z")), False),
+        (equality_delete((1,)), False),
+        (equality_delete((1, 5)), False),
+        (equality_delete((4,)), True),
+        (equality_delete((1, 9)), True),
+    ],
+)
+def test_which_new_delete_keeps_a_group_from_being_committed(delete: DataFile, is_hit: bool) -> None:
+    lake = lake_with("a", "b")
+    lake.add("m-deletes", [delete], sequence=H_SEQUENCE)
+    assert bool(decide(lake, claim("a", "b")).dropped) is is_hit
+
+
+@pytest.mark.parametrize(
+    ("spec_id", "group", "delete", "is_hit"),
+    [
+        (1, (1.5,), (1.5,), True),
+        (1, (1.5,), (2.5,), False),
+        (1, (None,), (None,), True),
+        (1, (None,), (1.5,), False),
+        # NaN equals NaN, though not in Python once it came out of two files.
+        (1, (math.nan,), (math.nan,), True),
+        # Decimals are stored as wide as their type was: 0x0005 and 0x00000005 are one value, -5 too.
+        (2, (None, b"\x00\x05"), (None, b"\x00\x00\x00\x05"), True),
+        (2, (None, b"\xff\xfb"), (None, b"\xff\xff\xff\xfb"), True),
+        (2, (None, b"\x00\x05"), (None, b"\x00\x00\x00\x06"), False),
+    ],
+)
+def test_position_deletes_hit_within_their_partition(
+    spec_id: int, group: tuple[PartitionValue, ...], delete: tuple[PartitionValue, ...], is_hit: bool
+) -> None:
+    lake = Lake()
+    lake.add("m-planned", [data_file("a", 10, group)], spec_id=spec_id)
+    lake.add("m-deletes", [position_delete(delete)], spec_id=spec_id, sequence=H_SEQUENCE)
+    assert bool(decide(lake, claim("a", spec_id=spec_id, partition=group)).dropped) is is_hit
+
+
+def test_deletes_as_old_as_the_plan_were_there_when_it_was_made() -> None:
+    lake = lake_with("a")
+    lake.add("m-deletes", [position_delete()], sequence=S_SEQUENCE)
+    assert decide(lake, claim("a")).kept == {0}
+
+
+@pytest.mark.parametrize(("spec_id", "partition"), [(0, ()), (3, (None, None))])
+def test_equality_deletes_without_a_partition_are_global(spec_id: int, partition: tuple[PartitionValue, ...]) -> None:
+    """Also those of a spec whose every field is void (ICEBERG-RULES 24)."""
+    lake = Lake()
+    lake.add("m-planned", [data_file("a", 10, (1.5,))], spec_id=1)
+    lake.add("m-deletes", [equality_delete((9,), partition)], spec_id=spec_id, sequence=H_SEQUENCE)
+    assert decide(lake, claim("a", spec_id=1, partition=(1.5,))).dropped
+
+
+def test_equality_deletes_of_another_partition_concern_nobody_here() -> None:
+    lake = Lake()
+    lake.add("m-planned", [data_file("a", 10, (1.5,))], spec_id=1)
+    lake.add("m-deletes", [equality_delete((9,), (2.5,))], spec_id=1, sequence=H_SEQUENCE)
+    assert decide(lake, claim("a", spec_id=1, partition=(1.5,))).kept == {0}
+
+
+def with_fields(*fields: dict[str, Any], last_column_id: int = 5) -> TableMetadata:
+    schema = {"type": "struct", "schema-id": 1, "fields": list(fields)}
+    more = {"schemas": [SCHEMA, schema], "current-schema-id": 1, "last-column-id": last_column_id}
+    return document(SNAPSHOT_S, SNAPSHOT_H, head=H, **more)
+
+
+def test_schema_changes_that_outputs_survive() -> None:
+    """Renamed, dropped, widened, moved columns, and new ones, which no file holds yet."""
+    renamed = [{**FIELDS[0], "name": "other"}, FIELDS[2], {**FIELDS[3], "name": "m"}]
+    new = {"id": 6, "name": "new", "required": False, "type": "string"}
+    assert decide(lake_with("a"), claim("a"), head=with_fields(*renamed, new, last_column_id=6)).kept == {0}
+
+
+@pytest.mark.parametrize(
+    "revived",
+    [
+        {"id": 0, "name": "old", "required": False, "type": "string"},
+        {"id": 4, "name": "l", "required": False, "type": {"type": "struct", "fields": [
+            {"id": 0, "name": "old", "required": False, "type": "int"}]}},
+        {"id": 9, "name": "m", "required": False, "type": {"type": "map", "key-id": 0, "key": "int", "value-id": 5,
+                                                            "value": "int", "value-required": False}},
+    ],
+)  # fmt: skip
+def test_a_column_that_came_back_is_still_in_the_inputs_and_not_in_the_outputs(revived: dict[str, Any]) -> None:
+    """The schema was set back to an older one: inputs hold values that the rewrite left out."""
+    result = decide(lake_with("a"), claim("a"), head=with_fields(*FIELDS[:3], revived))
+    assert result.dropped == {0: "the schema has column 0 again, which the output lacks"}
+
+
+def test_a_spec_that_was_removed_drops_its_groups() -> None:
+    lake = Lake()
+    lake.add("m-planned", [data_file("a", 10, (1.5,))], spec_id=1)
+    head = document(SNAPSHOT_S, SNAPSHOT_H, head=H, **{"partition-specs": SPECS[:1]})
+    assert decide(lake, claim("a", spec_id=1, partition=(1.5,)), head=head).dropped == {
+        0: "partition spec 1 was removed"
+    }
