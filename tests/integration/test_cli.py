@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -501,6 +503,45 @@ def on_terminal(*arguments: str) -> tuple[int, str, str]:
                 seen += part
         out = process.stdout.read()
     return process.returncode, out.decode(), seen.decode()
+
+
+SLEEPING_POOL = """
+import os, sys, time
+from icekeeper.engines.local import LocalEngine
+
+def work(path):
+    open(os.path.join(path, str(os.getpid())), "w").close()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    LocalEngine(2).map(work, [sys.argv[1]] * 2, lambda done: None)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_when_the_command_is_killed(how: signal.Signals, tmp_path: Path) -> None:
+    script, started = tmp_path / "pool.py", tmp_path / "started"
+    script.write_text(SLEEPING_POOL)
+    started.mkdir()
+    with subprocess.Popen([sys.executable, str(script), str(started)]) as parent:
+        assert wait_until(lambda: len(list(started.iterdir())) == 2)
+        parent.send_signal(how)
+    assert wait_until(lambda: not any(alive(int(path.name)) for path in started.iterdir()))
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+def alive(pid: int) -> bool:
+    """A process that has ended and was not waited for has no command line any more."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_progress_and_colours_are_for_terminals(command: Command) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.store import Pin, TableIdentity
+from icekeeper.storage import ListedObject, Storage
 from icekeeper.storage_paths import normalise
 from support.local import NAME, LocalTable, ScriptedCatalog, grow_old
 from support.tables import new_document
@@ -265,6 +266,40 @@ def test_a_table_replaced_by_another_is_left_alone(table: LocalTable, load: int)
     assert outcome.status is Status.REFUSED
     assert orphan in table.files()
     assert table.files() >= before
+
+
+def test_a_table_replaced_by_one_with_metadata_elsewhere_is_left_alone(table: LocalTable, tmp_path: Path) -> None:
+    """Then no metadata file in the listing tells the two apart."""
+    aside = {"write.metadata.path": (tmp_path / "aside").as_uri()}
+    location = table.metadata.location
+    table.pyiceberg.drop_table("ns.t")
+    table.pyiceberg.create_table("ns.t", schema=LocalTable.SCHEMA, location=f"{location}/inner", properties=aside)
+    table.append(1)
+    grow_old(Path(path) for path in table.files())
+
+    def replace() -> None:
+        table.pyiceberg.drop_table("ns.t")
+        table.pyiceberg.create_table("ns.t", schema=LocalTable.SCHEMA, location=f"{location}/inner", properties=aside)
+
+    before = table.files()
+    outcome = sweep(table, catalog=ScriptedCatalog(table.catalog, before_load={LOAD_AFTER_LISTING: replace}))
+    assert outcome.status is Status.REFUSED
+    assert table.files() == before
+
+
+def test_references_are_loaded_after_the_listing(table: LocalTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is committed while the listing runs is no orphan, not even in the plan of a dry run."""
+    source = Path(normalise(table.data_files()[0].file_path))
+    adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
+    listing = Storage.list
+
+    def listed(self: Storage, prefix: str) -> Iterator[ListedObject]:
+        found = [*listing(self, prefix)]
+        table.table.add_files([adopted.as_uri()])
+        return iter(found)
+
+    monkeypatch.setattr(Storage, "list", listed)
+    assert sweep(table, dry_run=True).files_planned == ()
 
 
 @pytest.mark.parametrize("load", [3, LOAD_BEFORE_DELETION])

@@ -63,7 +63,9 @@ TEXTS = [
     "😀" * 20,
 ]
 # PyIceberg 0.12 cannot round these up: it makes a surrogate and fails.  So it must not cut them.
-_WHOLE_BOUNDS = {f"write.metadata.metrics.column.{name}": "full" for name in ("text", "label_text", "point.label")}
+_WHOLE_BOUNDS = {
+    f"write.metadata.metrics.column.{name}": "full" for name in ("text", "label_text", "point.label", "point.title")
+}
 
 BINARIES = [b"", b"\x00", b"\xff" * 20, b"0123456789abcde\xff and on", b"\x80" * 17, None]
 DOUBLES = [float("nan"), -0.0, 0.0, 1.5, float("inf"), float("-inf"), None, -1.5e300]
@@ -120,7 +122,9 @@ def rows(start: int, *, columns: list[str]) -> list[dict[str, Any]]:
             "ratio": FLOATS[n],
             "price": None if last else decimal.Decimal(n * 100 - 350).scaleb(-2),
             "amount": None if last else decimal.Decimal(10**17 * (n - 3)).scaleb(-4),
-            "huge": None if last else decimal.Decimal(10**37 * (n - 3) + n).scaleb(-10, decimal.Context(prec=60)),
+            "huge": None
+            if last
+            else decimal.Decimal(10**37 * (n - 3) + n - 1000 * i).scaleb(-10, decimal.Context(prec=60)),
             "flag": None if last else n % 2 == 0,
             "day": None if last else _MOMENT.date() - datetime.timedelta(days=n * 9000),
             "at": None if last else (_MOMENT if n % 2 else _BEFORE_EPOCH).replace(tzinfo=datetime.UTC),
@@ -143,8 +147,11 @@ def rows(start: int, *, columns: list[str]) -> list[dict[str, Any]]:
             "clock": None if last else datetime.time(n, 59, 59, 999999),
             "extra": None if n % 2 else i * 2**40,
         }
-        row["point"] = row["point"] and {**row["point"], "more": None if n % 8 == 0 else f"more {i}"}
-        row["named"] = row["doomed"]
+        # Under the names of today and of before; Arrow takes those that its type has.
+        if row["point"] is not None:
+            row["point"] |= {"title": row["point"]["label"], "label": row["point"]["label"]}
+            row["point"]["more"] = None if n == 0 else f"more {i}"
+        row["points"] = row["points"] and [p and {**p, "number": p["n"], "m": i} for p in row["points"]]
         made.append({name: row[name] for name in columns})
     return made
 
@@ -174,6 +181,10 @@ def evolve_schema(table: Table) -> None:
         update.delete_column("doomed")
         update.rename_column("text", "label_text")
         update.rename_column("small", "small_int")
+        update.rename_column(("point", "label"), "title")
+        update.move_first(("point", "inner"))
+        update.add_column(("points", "element", "m"), LongType())
+        update.rename_column(("points", "element", "n"), "number")
         update.update_column("small", field_type=LongType())
         update.update_column("ratio", field_type=DoubleType())
         update.update_column("price", field_type=DecimalType(12, 2))

@@ -7,8 +7,8 @@ import io
 from rich.console import Console
 
 from icekeeper.policy import Layer, Operation, resolve
-from icekeeper.report.outcome import PassOutcome, failed, skipped
-from icekeeper.report.terminal import print_detection, print_outcome, print_policy, print_problems
+from icekeeper.report.outcome import PassOutcome, failed, refused, skipped
+from icekeeper.report.terminal import print_detection, print_outcome, print_policy, print_problems, trouble
 
 
 def console(*, terminal: bool = False, width: int = 120) -> tuple[Console, io.StringIO]:
@@ -42,6 +42,20 @@ def test_a_pass_shows_every_operation_and_takes_nothing_for_markup() -> None:
         "compact           failed   s3://b/[x].parquet is missing",
         "expire_snapshots  skipped  no snapshots to expire",
     ]
+
+
+def test_operations_that_share_a_reason_share_a_sentence() -> None:
+    parts = (
+        failed(Operation.COMPACT, "m.avro is truncated"),
+        refused(Operation.EXPIRE_SNAPSHOTS, "m.avro is truncated"),
+        skipped(Operation.REMOVE_ORPHANS, "nothing of interest"),
+        failed(Operation.REWRITE_MANIFESTS, "the disk is full"),
+    )
+    outcome = PassOutcome(table="ns.t", catalog="C", run_id="r", dry_run=False, operations=parts)
+    assert trouble(outcome) == (
+        "ns.t: compact failed, expire_snapshots refused: m.avro is truncated; "
+        "rewrite_manifests failed: the disk is full"
+    )
 
 
 def test_colours_appear_on_a_terminal_only() -> None:

@@ -42,13 +42,14 @@ class LocalEngine:
             processes, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent
         )
         try:
-            with pool:
-                futures = [pool.submit(function, task) for task in tasks]
-                for done, _ in enumerate(as_completed(futures), start=1):
-                    on_done(done)
-                return [future.result() for future in futures]
+            futures = [pool.submit(function, task) for task in tasks]
+            for done, _ in enumerate(as_completed(futures), start=1):
+                on_done(done)
+            return [future.result() for future in futures]
         except BrokenProcessPool as error:
             raise StorageError("a worker process died, probably for lack of memory; nothing was committed") from error
+        finally:
+            pool.shutdown(cancel_futures=True)  # interrupted: what has not begun never does
 
 
 def _end_with_parent() -> None:

@@ -222,8 +222,7 @@ def _keys_only(schema: dict[str, Any]) -> dict[str, Any]:
             wanted = [
                 f for f in file["fields"] if _is_field(f, 100, "file_path") or _is_field(f, 144, "content_offset")
             ]
-            cut = {**file, "fields": wanted}
-            fields.append({**field, "type": ["null", cut] if isinstance(field["type"], list) else cut})
+            fields.append({**field, "type": {**file, "fields": wanted}})
         elif _is_field(field, 0, "status"):
             fields.append(field)
     return {**schema, "fields": fields}
