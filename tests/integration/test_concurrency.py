@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -20,18 +18,15 @@ from pyiceberg.types import LongType, NestedField, StringType
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.snapshot import SnapshotWriter
 from icekeeper.errors import CommitConflict, CommitStateUnknown
-from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
-from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry
 from icekeeper.operations.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
-from icekeeper.storage import Storage
+from support.deletes import commit_deletes, equality_delete, position_delete
 from support.passes import outcome_of
 from support.readers import duckdb_rows
 from support.sabotage import SabotagedTable, sabotaged_table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
-_PATH_COLUMN, _POSITION_COLUMN = 2147483546, 2147483545
 COMPACT = {"operations": "compact"}
 
 
@@ -136,83 +131,6 @@ def test_a_table_dropped_and_created_again_is_another_table(table: SabotagedTabl
     assert ids(table) == Counter([1, 2, 3, 4])
 
 
-def _commit_deletes(table: SabotagedTable, deletes: Sequence[tuple[pa.Table, dict[str, Any]]]) -> None:
-    """Commit delete files as another engine would: a new manifest of content DELETES on the newest head."""
-    loaded = table.load()
-    metadata, storage = loaded.metadata, Storage(loaded.io_properties)
-    head = metadata.current_snapshot
-    assert head is not None
-    number, snapshot_id = metadata.last_sequence_number + 1, uuid.uuid4().int >> 66
-    entries = []
-    for content, more in deletes:
-        path = f"{metadata.data_location}/delete-{uuid.uuid4()}.parquet"
-        with storage.open_output(path) as sink:
-            pq.write_table(content, sink)
-        file = DataFile(
-            **{
-                "file_path": path,
-                "file_format": "PARQUET",
-                "record_count": content.num_rows,
-                "file_size_in_bytes": storage.size(path) or 0,
-                **more,
-            }
-        )
-        entries.append(ManifestEntry(EntryStatus.ADDED, snapshot_id, None, None, file))
-    path = f"{metadata.metadata_directory}/deletes-{uuid.uuid4()}.avro"
-    encoded = encode_manifest(
-        metadata,
-        spec_id=0,
-        content=ManifestContent.DELETES,
-        entries=entries,
-        path=path,
-        snapshot_id=snapshot_id,
-        sequence_number=number,
-    )
-    storage.write(path, encoded.data)
-    manifests = [*table.reader().manifests(head), encoded.manifest]
-    manifest_list = f"{metadata.metadata_directory}/snap-{snapshot_id}.avro"
-    storage.write(
-        manifest_list,
-        encode_manifest_list(
-            2, manifests, snapshot_id=snapshot_id, parent_snapshot_id=head.snapshot_id, sequence_number=number
-        ),
-    )
-    snapshot = {
-        "snapshot-id": snapshot_id,
-        "parent-snapshot-id": head.snapshot_id,
-        "sequence-number": number,
-        "timestamp-ms": metadata.last_updated_ms + 1,
-        "manifest-list": manifest_list,
-        "summary": {"operation": "delete"},
-        "schema-id": 0,
-    }
-    set_ref = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": snapshot_id}
-    table.catalog.inner.commit(loaded, [], [{"action": "add-snapshot", "snapshot": snapshot}, set_ref])
-
-
-def _column(name: str, kind: pa.DataType, field_id: int) -> pa.Field:
-    return pa.field(name, kind, nullable=False, metadata={b"PARQUET:field_id": str(field_id).encode()})
-
-
-def position_delete(path: str, position: int, region: str, *, bounds: bool = True) -> tuple[pa.Table, dict[str, Any]]:
-    schema = pa.schema([_column("file_path", pa.string(), _PATH_COLUMN), _column("pos", pa.int64(), _POSITION_COLUMN)])
-    limits = {_PATH_COLUMN: path.encode()} if bounds else None
-    return pa.table({"file_path": [path], "pos": [position]}, schema=schema), {
-        "content": FileContent.POSITION_DELETES,
-        "partition": (region,),
-        "lower_bounds": limits,
-        "upper_bounds": limits,
-    }
-
-
-def equality_delete(row_id: int, region: str) -> tuple[pa.Table, dict[str, Any]]:
-    return pa.table({"id": [row_id]}, schema=pa.schema([_column("id", pa.int64(), 1)])), {
-        "content": FileContent.EQUALITY_DELETES,
-        "partition": (region,),
-        "equality_ids": (1,),
-    }
-
-
 def _file_holding(table: SabotagedTable, row_id: int) -> str:
     (task,) = table.table().scan(row_filter=f"id = {row_id}").plan_files()
     return task.file.file_path
@@ -222,7 +140,7 @@ def _file_holding(table: SabotagedTable, row_id: int) -> str:
 def test_a_position_delete_on_an_input_drops_its_group_only(table: SabotagedTable, bounds: bool) -> None:
     before = ids(table)
     path = _file_holding(table, 103)
-    table.engine.during = lambda: _commit_deletes(table, [position_delete(path, 3, "us", bounds=bounds)])
+    table.engine.during = lambda: commit_deletes(table, [position_delete(path, 3, "us", bounds=bounds)])
     outcome = compacted(table)
     assert (outcome.metrics["compact.bins"], outcome.metrics["compact.bins_dropped"]) == (1, 1)
     assert ids(table) == before - Counter([103])
@@ -234,7 +152,7 @@ def test_a_newer_equality_delete_still_applies_to_the_outputs(table: SabotagedTa
     before = ids(table)
 
     def meanwhile() -> None:
-        _commit_deletes(table, [equality_delete(103, "us")])
+        commit_deletes(table, [equality_delete(103, "us")])
         table.table().append(rows_of(103, 1, "us"))
 
     table.engine.during = meanwhile
@@ -248,21 +166,10 @@ def test_a_newer_equality_delete_still_applies_to_the_outputs(table: SabotagedTa
 def test_an_equality_delete_on_a_column_that_outputs_lack_drops_the_group(table: SabotagedTable) -> None:
     before = ids(table)
     deleted, more = equality_delete(103, "us")
-    table.engine.during = lambda: _commit_deletes(table, [(deleted, {**more, "equality_ids": (77,)})])
+    table.engine.during = lambda: commit_deletes(table, [(deleted, {**more, "equality_ids": (77,)})])
     assert compacted(table).metrics["compact.bins"] == 1
     assert table.catalog.commits == 1
     assert before  # DuckDB cannot read a delete on a column that never was
-
-
-def test_tables_with_delete_files_refuse_compaction_and_nothing_else(table: SabotagedTable) -> None:
-    _commit_deletes(table, [equality_delete(103, "us")])
-    before = ids(table)
-    outcome = table.maintain()
-    states = {part.operation.value: part.status for part in outcome.operations}
-    assert states.pop("compact") is Status.REFUSED
-    assert set(states.values()) <= {Status.SUCCEEDED, Status.SKIPPED}
-    assert ids(table) == before
-    sound(table)
 
 
 def _no_sleep(monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -442,6 +349,6 @@ def test_these_tests_bite(table: SabotagedTable, monkeypatch: pytest.MonkeyPatch
         return original(self, changed, *args)
 
     monkeypatch.setattr(SnapshotWriter, "replace_files", wrong)
-    table.engine.during = lambda: _commit_deletes(table, [equality_delete(103, "us")])
+    table.engine.during = lambda: commit_deletes(table, [equality_delete(103, "us")])
     compacted(table)
     assert ids(table) == before  # and with the right number it is one less: see above

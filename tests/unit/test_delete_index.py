@@ -123,8 +123,8 @@ def test_an_equality_delete_whose_values_lie_elsewhere_reaches_nothing() -> None
 
 
 def test_bounds_from_before_a_promotion_are_compared_by_value() -> None:
-    old = {"lower_bounds": {1: struct.pack("<i", -3)}, "upper_bounds": {1: struct.pack("<i", -1)}}
-    file = data(**{**old, "null_value_counts": {1: 0}})
+    low, high = ({1: struct.pack("<i", value)} for value in (-3, -1))
+    file = data(lower_bounds=low, upper_bounds=high, null_value_counts={1: 0})
     assert reaches(index(equality(9, **longs(-2, -2))), file)
     assert not reaches(index(equality(9, **longs(0, 9))), file)
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from icekeeper.commit.manifest_size import bytes_per_entry, manifest_target_bytes
 from icekeeper.commit.summary import counted_totals, replace_summary
 from icekeeper.commit.transaction import PreparedCommit
 from icekeeper.errors import PlanStale
@@ -22,40 +23,13 @@ from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_l
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, EntryStatus, ManifestContent, ManifestEntry, ManifestFile
 
-__all__ = [
-    "MANIFEST_TARGET_BYTES",
-    "FileReplacement",
-    "SnapshotWriter",
-    "manifest_header_bytes",
-    "manifest_target_bytes",
-]
+__all__ = ["FileReplacement", "SnapshotWriter"]
 
 FileKey = tuple[str, int | None]
 _Kind = tuple[int, ManifestContent]
 """One spec and one content type per manifest (ICEBERG-RULES 15)."""
 
-# Java's TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT
-MANIFEST_TARGET_BYTES = 8 * 1024 * 1024
 RUN_ID_KEY = "icekeeper.run-id"
-
-
-def manifest_target_bytes(metadata: TableMetadata) -> int:
-    """``commit.manifest.target-size-bytes`` in bytes, at least 1."""
-    return max(1, metadata.property_int("commit.manifest.target-size-bytes", MANIFEST_TARGET_BYTES))
-
-
-def manifest_header_bytes(metadata: TableMetadata) -> int:
-    """What a data manifest of the default spec takes before its first entry: its schemas, above all."""
-    empty = encode_manifest(
-        metadata,
-        spec_id=metadata.default_spec_id,
-        content=ManifestContent.DATA,
-        entries=(),
-        path="",
-        snapshot_id=0,
-        sequence_number=0,
-    )
-    return len(empty.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +108,7 @@ class SnapshotWriter:
         removed = [(spec_id, entry.file) for (spec_id, _), entries in deleted.items() for entry in entries]
         if len({file.key for _, file in removed}) != len(replacement.removed):
             raise PlanStale("a file to be replaced is no longer in the table; plan again")
-        entry_bytes = _bytes_per_entry(old)
+        entry_bytes = bytes_per_entry(old)
         with self._discarding():
             written = [
                 manifest
@@ -297,12 +271,3 @@ def _counts(manifest: ManifestFile) -> tuple[int | None, ...]:
         manifest.existing_rows_count,
         manifest.deleted_rows_count,
     )
-
-
-def _bytes_per_entry(manifests: Iterable[ManifestFile]) -> float:
-    """Observed size of one encoded entry, headers included; 1 kB where nothing is known."""
-    manifests = list(manifests)
-    entries = sum(
-        (m.added_files_count or 0) + (m.existing_files_count or 0) + (m.deleted_files_count or 0) for m in manifests
-    )
-    return max(1.0, sum(m.manifest_length for m in manifests) / entries) if entries else 1024.0

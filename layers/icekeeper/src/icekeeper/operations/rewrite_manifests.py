@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.snapshot import SnapshotWriter, manifest_header_bytes, manifest_target_bytes
+from icekeeper.commit.manifest_size import manifest_header_bytes, manifest_target_bytes
+from icekeeper.commit.snapshot import SnapshotWriter
 from icekeeper.commit.transaction import PreparedCommit, commit_with_retries
 from icekeeper.model import ManifestFile, Nothing
 from icekeeper.operations.context import OperationContext, require_writable, stopwatch

@@ -1,0 +1,182 @@
+"""Compaction applies deletes: the rows that readers showed before are the rows after; no useless delete file stays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import StaticTable
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType
+
+from icekeeper.model import ManifestContent
+from icekeeper.operations.compaction import apply_deletes
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status
+from support.deletes import commit_deletes, equality_delete, position_delete
+from support.passes import local_path, outcome_of
+from support.readers import duckdb_rows
+from support.sabotage import SabotagedTable, sabotaged_table
+
+SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
+
+
+def rows_of(first: int, count: int, region: str) -> pa.Table:
+    return pa.table({"id": list(range(first, first + count)), "region": [region] * count}, schema=SCHEMA)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[SabotagedTable]:
+    """Partitioned by region, three files of ten rows each: ids 0.., 100.., 200.. in us, 50.., 150.., 250.. in eu."""
+    with sabotaged_table(tmp_path) as made:
+        made.writer.create_namespace("ns")
+        schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "region", StringType()))
+        spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
+        written = made.writer.create_table("ns.t", schema, partition_spec=spec, properties={"format-version": "2"})
+        for n in range(3):
+            written.append(rows_of(n * 100, 10, "us"))
+            written.append(rows_of(n * 100 + 50, 10, "eu"))
+        yield made
+
+
+def rows(table: SabotagedTable) -> Counter[tuple[int, str]]:
+    """As DuckDB reads them: it knows nothing of us, and applies every kind of delete."""
+    return Counter((row["id"], row["region"]) for row in duckdb_rows(table.load().metadata_location))
+
+
+def compacted(table: SabotagedTable, **overrides: str) -> OperationOutcome:
+    return outcome_of(table.maintain(operations="compact", **overrides), Operation.COMPACT)
+
+
+def live_delete_files(table: SabotagedTable) -> int:
+    reader = table.reader()
+    head = reader.metadata.current_snapshot
+    assert head is not None
+    deletes = [m for m in reader.manifests(head) if m.content is ManifestContent.DELETES]
+    return sum(entry.is_live for _, entries in reader.entries(deletes) for entry in entries)
+
+
+def file_holding(table: SabotagedTable, row_id: int, region: str) -> str:
+    scan = StaticTable.from_metadata(table.load().metadata_location).scan(f"id = {row_id} and region = '{region}'")
+    (task,) = scan.plan_files()
+    return task.file.file_path
+
+
+def test_rows_that_come_back_after_their_delete_stay(table: SabotagedTable) -> None:
+    """Delete a key, insert it again, compact: the new row is there (sequence numbers, ICEBERG-RULES 3)."""
+    commit_deletes(table, [equality_delete(103, "us")])
+    table.table().append(rows_of(103, 1, "us"))
+    before = rows(table)
+    assert before[103, "us"] == 1
+    outcome = compacted(table)
+    assert outcome.status is Status.SUCCEEDED
+    assert outcome.metrics["compact.rows_deleted"] == 1
+    assert rows(table) == before
+    assert live_delete_files(table) == 0
+
+
+def test_a_delete_in_one_partition_leaves_the_others_alone(table: SabotagedTable) -> None:
+    """The same key lives in eu (ICEBERG-RULES 4).  DuckDB 1.5 would not show it before: it ignores the partition."""
+    table.table().append(rows_of(103, 1, "eu"))
+    before = rows(table)
+    commit_deletes(table, [equality_delete(103, "us"), position_delete(file_holding(table, 7, "us"), 7, "us")])
+    outcome = compacted(table)
+    assert outcome.metrics["compact.rows_deleted"] == 2
+    assert outcome.metrics["compact.delete_files_removed"] == 2
+    assert rows(table) == before - Counter([(103, "us"), (7, "us")])
+    assert live_delete_files(table) == 0
+    assert compacted(table).reason == "no files eligible for compaction"
+
+
+def test_a_delete_file_stays_while_a_data_file_needs_it(table: SabotagedTable) -> None:
+    """With room for one partition only, the other one's delete file is carried along and still applies."""
+    commit_deletes(table, [equality_delete(103, "us"), equality_delete(253, "eu")])
+    before = rows(table)
+    assert compacted(table, max_files_to_rewrite="3", min_input_files="2").metrics["compact.bins"] == 1
+    assert live_delete_files(table) == 1
+    assert rows(table) == before
+    assert compacted(table, max_files_to_rewrite="3", min_input_files="2").metrics["compact.bins"] == 1
+    assert live_delete_files(table) == 0
+    assert rows(table) == before
+
+
+def test_a_large_file_is_rewritten_for_its_deletes_alone(table: SabotagedTable) -> None:
+    """Every file is large by this target; only the one with a delete is rewritten, by itself."""
+    path = file_holding(table, 7, "us")
+    commit_deletes(table, [position_delete(path, 7, "us")])
+    before = rows(table)
+    outcome = compacted(table, target_file_size_mb="0.0001")
+    assert outcome.summary == "compacted 1 files into 1 (across 1 bins)"
+    assert outcome.files_planned == (path,)
+    assert rows(table) == before
+    assert live_delete_files(table) == 0
+    assert compacted(table, target_file_size_mb="0.0001").status is Status.SKIPPED
+
+
+def test_deletes_need_not_be_a_reason_to_rewrite(table: SabotagedTable) -> None:
+    commit_deletes(table, [position_delete(file_holding(table, 7, "us"), 7, "us")])
+    large = {"target_file_size_mb": "0.0001"}
+    assert compacted(table, **large, delete_compaction_enabled="false").status is Status.SKIPPED
+    assert compacted(table, **large, delete_compaction_min_deletes="2").status is Status.SKIPPED
+    assert live_delete_files(table) == 1
+
+
+def test_more_keys_than_are_held_at_once_delete_the_same_rows(
+    table: SabotagedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys are then taken in portions, each turned into positions: memory stays bounded."""
+    commit_deletes(table, [equality_delete(row_id, "us") for row_id in (1, 3, 103, 109, 200)])
+    table.table().append(rows_of(3, 1, "us"))
+    before = rows(table)
+    monkeypatch.setattr(apply_deletes, "MAX_KEYS", 2)
+    outcome = compacted(table)
+    assert outcome.metrics["compact.rows_deleted"] == 5
+    assert rows(table) == before
+    assert live_delete_files(table) == 0
+
+
+def test_a_key_column_that_was_dropped_still_deletes(table: SabotagedTable) -> None:
+    """Source: ICEBERG-RULES 5."""
+    commit_deletes(table, [equality_delete(103, "us")])
+    with table.table().update_schema() as update:
+        update.delete_column("id")
+    outcome = compacted(table)
+    assert outcome.status is Status.SUCCEEDED, outcome.summary
+    found = Counter(row["region"] for row in duckdb_rows(table.load().metadata_location))
+    assert found == Counter({"us": 29, "eu": 30})
+    assert live_delete_files(table) == 0
+
+
+def test_a_delete_file_that_cannot_be_read_keeps_its_rows_from_coming_back(table: SabotagedTable) -> None:
+    """The group fails by name, nothing of it is committed, and the other partition is compacted."""
+    commit_deletes(table, [equality_delete(103, "us")])
+    (found,) = [path for path in table.files() if "/delete-" in path]
+    path = local_path(found)
+    content = path.read_bytes()
+    path.write_bytes(b"PAR1")
+    outcome = compacted(table)
+    assert outcome.status is Status.FAILED
+    assert "delete-" in (outcome.reason or "")
+    assert outcome.metrics["compact.bins"] == 1
+    path.write_bytes(content)
+    assert rows(table)[103, "us"] == 0
+    assert live_delete_files(table) == 1
+
+
+def test_deletes_that_arrive_meanwhile_join_those_that_were_there(table: SabotagedTable) -> None:
+    commit_deletes(table, [equality_delete(103, "us")])
+    before = rows(table)
+    table.engine.during = lambda: commit_deletes(table, [equality_delete(104, "us")])
+    outcome = compacted(table)
+    assert outcome.metrics["compact.rows_deleted"] == 1
+    assert rows(table) == before - Counter([(104, "us")])
+    assert live_delete_files(table) == 1
+    table.engine.during = lambda: None
+    compacted(table)
+    assert rows(table) == before - Counter([(104, "us")])
+    assert live_delete_files(table) == 0

@@ -1,0 +1,95 @@
+"""Delete files committed as another engine would, on a table partitioned by region."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID, DELETE_POSITION_ID
+from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
+from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry
+from icekeeper.storage import Storage
+from support.sabotage import SabotagedTable
+
+
+def commit_deletes(table: SabotagedTable, deletes: Sequence[tuple[pa.Table, dict[str, Any]]]) -> None:
+    """Commit delete files as another engine would: a new manifest of content DELETES on the newest head."""
+    loaded = table.load()
+    metadata, storage = loaded.metadata, Storage(loaded.io_properties)
+    head = metadata.current_snapshot
+    assert head is not None
+    number, snapshot_id = metadata.last_sequence_number + 1, uuid.uuid4().int >> 66
+    entries = []
+    for content, more in deletes:
+        path = f"{metadata.data_location}/delete-{uuid.uuid4()}.parquet"
+        with storage.open_output(path) as sink:
+            pq.write_table(content, sink)
+        file = DataFile(
+            **{
+                "file_path": path,
+                "file_format": "PARQUET",
+                "record_count": content.num_rows,
+                "file_size_in_bytes": storage.size(path) or 0,
+                **more,
+            }
+        )
+        entries.append(ManifestEntry(EntryStatus.ADDED, snapshot_id, None, None, file))
+    path = f"{metadata.metadata_directory}/deletes-{uuid.uuid4()}.avro"
+    encoded = encode_manifest(
+        metadata,
+        spec_id=0,
+        content=ManifestContent.DELETES,
+        entries=entries,
+        path=path,
+        snapshot_id=snapshot_id,
+        sequence_number=number,
+    )
+    storage.write(path, encoded.data)
+    manifests = [*table.reader().manifests(head), encoded.manifest]
+    manifest_list = f"{metadata.metadata_directory}/snap-{snapshot_id}.avro"
+    storage.write(
+        manifest_list,
+        encode_manifest_list(
+            2, manifests, snapshot_id=snapshot_id, parent_snapshot_id=head.snapshot_id, sequence_number=number
+        ),
+    )
+    snapshot = {
+        "snapshot-id": snapshot_id,
+        "parent-snapshot-id": head.snapshot_id,
+        "sequence-number": number,
+        "timestamp-ms": metadata.last_updated_ms + 1,
+        "manifest-list": manifest_list,
+        "summary": {"operation": "delete"},
+        "schema-id": 0,
+    }
+    set_ref = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": snapshot_id}
+    table.catalog.inner.commit(loaded, [], [{"action": "add-snapshot", "snapshot": snapshot}, set_ref])
+
+
+def _column(name: str, kind: pa.DataType, field_id: int) -> pa.Field:
+    return pa.field(name, kind, nullable=False, metadata={b"PARQUET:field_id": str(field_id).encode()})
+
+
+def position_delete(path: str, position: int, region: str, *, bounds: bool = True) -> tuple[pa.Table, dict[str, Any]]:
+    schema = pa.schema(
+        [_column("file_path", pa.string(), DELETE_FILE_PATH_ID), _column("pos", pa.int64(), DELETE_POSITION_ID)]
+    )
+    limits = {DELETE_FILE_PATH_ID: path.encode()} if bounds else None
+    return pa.table({"file_path": [path], "pos": [position]}, schema=schema), {
+        "content": FileContent.POSITION_DELETES,
+        "partition": (region,),
+        "lower_bounds": limits,
+        "upper_bounds": limits,
+    }
+
+
+def equality_delete(row_id: int, region: str) -> tuple[pa.Table, dict[str, Any]]:
+    return pa.table({"id": [row_id]}, schema=pa.schema([_column("id", pa.int64(), 1)])), {
+        "content": FileContent.EQUALITY_DELETES,
+        "partition": (region,),
+        "equality_ids": (1,),
+    }
