@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,9 +14,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.store import Pin, TableIdentity
-from icekeeper.storage import ListedObject, Storage
 from icekeeper.storage_paths import normalise
-from support.local import NAME, LocalTable, ScriptedCatalog, grow_old
+from support.local import NAME, LocalTable, grow_old
 from support.tables import new_document
 
 ORPHANS = Operation.REMOVE_ORPHANS
@@ -115,19 +114,6 @@ def test_metadata_that_cannot_be_read_is_refused(table: LocalTable) -> None:
     assert_refused(table, path)
 
 
-def test_metadata_that_vanished_since_the_listing_is_no_danger(table: LocalTable) -> None:
-    """A writer with delete-after-commit removes old metadata files beside us."""
-    path = Path(table.plant("metadata/old.metadata.json", metadata_of(table), days_old=9000))
-    catalog = ScriptedCatalog(table.catalog, before_load={LOAD_AFTER_LISTING: path.unlink})
-    assert sweep(table, catalog=catalog).status is Status.SUCCEEDED
-
-
-# A pass over one operation loads: for the policy, for the pass, for the operation; then after the listing, then
-# before each batch of deletions.
-LOAD_AFTER_LISTING = 4
-LOAD_BEFORE_DELETION = 5
-
-
 def test_statistics_files_stay(table: LocalTable) -> None:
     puffin, partition = table.plant("metadata/stats.puffin"), table.plant("data/partition-stats.parquet")
     head = table.metadata.current_snapshot
@@ -211,107 +197,6 @@ def test_references_that_cannot_be_read_are_refused(
     assert expiry.status is Status.REFUSED
     assert str(path) in (expiry.reason or "")
     assert len(table.metadata.snapshots) == 2
-
-
-def test_a_file_that_is_referenced_since_the_plan_is_spared(table: LocalTable) -> None:
-    """Planned as an orphan, adopted by a writer just before the batch goes out."""
-    source = Path(normalise(table.data_files()[0].file_path))
-    adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
-    orphan = table.plant("data/orphan.parquet")
-    catalog = ScriptedCatalog(
-        table.catalog, before_load={LOAD_BEFORE_DELETION: lambda: table.table.add_files([adopted.as_uri()])}
-    )
-    outcome = sweep(table, catalog=catalog)
-    assert set(map(normalise, outcome.files_planned)) == {str(adopted), orphan}
-    assert set(map(normalise, outcome.files_deleted)) == {orphan}
-    assert table.verify().ok
-
-
-def test_a_file_that_is_referenced_since_the_listing_is_no_orphan(table: LocalTable) -> None:
-    source = Path(normalise(table.data_files()[0].file_path))
-    adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
-    catalog = ScriptedCatalog(
-        table.catalog, before_load={LOAD_AFTER_LISTING: lambda: table.table.add_files([adopted.as_uri()])}
-    )
-    assert sweep(table, catalog=catalog).files_planned == ()
-    assert table.verify().ok
-
-
-def test_new_references_that_cannot_be_read_stop_the_deletion(table: LocalTable) -> None:
-    orphan = table.plant("data/orphan.parquet")
-
-    def append_torn() -> None:
-        table.append(99)
-        newest = table.metadata.current_snapshot
-        assert newest is not None
-        Path(normalise(newest.manifest_list or "")).unlink()
-
-    outcome = sweep(table, catalog=ScriptedCatalog(table.catalog, before_load={LOAD_BEFORE_DELETION: append_torn}))
-    assert outcome.status is Status.REFUSED
-    assert orphan in table.files()
-
-
-@pytest.mark.parametrize("load", [LOAD_AFTER_LISTING, LOAD_BEFORE_DELETION])
-def test_a_table_replaced_by_another_is_left_alone(table: LocalTable, load: int) -> None:
-    """Dropped and created again in the same place: its files are in the listing, but in nobody's references."""
-
-    def replace() -> None:
-        location = table.metadata.location
-        table.pyiceberg.drop_table("ns.t")
-        table.pyiceberg.create_table("ns.t", schema=LocalTable.SCHEMA, location=location)
-
-    orphan = table.plant("data/orphan.parquet")
-    before = table.files()
-    outcome = sweep(table, catalog=ScriptedCatalog(table.catalog, before_load={load: replace}))
-    assert outcome.status is Status.REFUSED
-    assert orphan in table.files()
-    assert table.files() >= before
-
-
-def test_a_table_replaced_by_one_with_metadata_elsewhere_is_left_alone(table: LocalTable, tmp_path: Path) -> None:
-    """Then no metadata file in the listing tells the two apart."""
-    aside = {"write.metadata.path": (tmp_path / "aside").as_uri()}
-    location = table.metadata.location
-    table.pyiceberg.drop_table("ns.t")
-    table.pyiceberg.create_table("ns.t", schema=LocalTable.SCHEMA, location=f"{location}/inner", properties=aside)
-    table.append(1)
-    grow_old(Path(path) for path in table.files())
-
-    def replace() -> None:
-        table.pyiceberg.drop_table("ns.t")
-        table.pyiceberg.create_table("ns.t", schema=LocalTable.SCHEMA, location=f"{location}/inner", properties=aside)
-
-    before = table.files()
-    outcome = sweep(table, catalog=ScriptedCatalog(table.catalog, before_load={LOAD_AFTER_LISTING: replace}))
-    assert outcome.status is Status.REFUSED
-    assert table.files() == before
-
-
-def test_references_are_loaded_after_the_listing(table: LocalTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is committed while the listing runs is no orphan, not even in the plan of a dry run."""
-    source = Path(normalise(table.data_files()[0].file_path))
-    adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
-    listing = Storage.list
-
-    def listed(self: Storage, prefix: str) -> Iterator[ListedObject]:
-        found = [*listing(self, prefix)]
-        table.table.add_files([adopted.as_uri()])
-        return iter(found)
-
-    monkeypatch.setattr(Storage, "list", listed)
-    assert sweep(table, dry_run=True).files_planned == ()
-
-
-@pytest.mark.parametrize("load", [3, LOAD_BEFORE_DELETION])
-def test_gc_disabled_forbids_deletion_at_any_moment(table: LocalTable, load: int) -> None:
-    def disable() -> None:
-        table.table.transaction().set_properties({"gc.enabled": "false"}).commit_transaction()
-
-    orphan = table.plant("data/orphan.parquet")
-    outcome = sweep(table, catalog=ScriptedCatalog(table.catalog, before_load={load: disable}))
-    assert outcome.status is (Status.SKIPPED if load == 3 else Status.REFUSED)
-    assert "gc.enabled is false" in (outcome.reason or "")
-    assert orphan in table.files()
 
 
 @pytest.mark.parametrize("key", ["write.data.path", "write.metadata.path"])

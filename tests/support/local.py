@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
@@ -42,8 +42,6 @@ EAGER = {
     "orphan_older_than_hours": "0",
     "min_manifests_to_rewrite": "2",
 }
-Task = TypeVar("Task")
-Result = TypeVar("Result")
 
 
 class ScriptedCatalog:
@@ -87,22 +85,6 @@ class ScriptedCatalog:
         after = self._inner.commit(base, requirements, updates)
         self._after_commit.get(self.commits, _nothing)()
         return after
-
-
-class InterferingEngine:
-    """Does the work in this process, and lets something happen before its results are handed back."""
-
-    name = "local"
-
-    def __init__(self, meanwhile: Callable[[], object]) -> None:
-        self._meanwhile = meanwhile
-
-    def map(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
-    ) -> list[Result]:
-        results = [function(task) for task in tasks]
-        self._meanwhile()
-        return results
 
 
 class LocalTable:
@@ -219,9 +201,6 @@ class LocalTable:
     def reachable(self) -> set[str]:
         loaded = self.loaded
         return {normalise(path) for path in reachable_files(self.reader, loaded.metadata_location)}
-
-    def unreachable(self) -> set[str]:
-        return self.files() - self.reachable()
 
     def verify(self) -> Verification:
         return verify_table(self.loaded, self.storage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterable
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.errors import OperationRefused
-from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.document import TableMetadata, leading_uuid
 from icekeeper.operations.orphans import (
     MetadataOwner,
     OrphanPlan,
@@ -172,3 +173,24 @@ def test_orphans_and_references_never_meet(
         assert orphan.modified_ms < LIMIT_MS
         assert orphan.path.startswith(("s3://b/t/", "s3a://b/t/"))
         assert not any(normalise(orphan.path).startswith(f"{normalise(p)}/") for p in protected)
+
+
+@pytest.mark.parametrize(
+    ("beginning", "uuid"),
+    [
+        (b'{"format-version":2,"table-uuid":"abc-1","location":"s3://b/t"', "abc-1"),
+        (b'{ "location" : "s3://b/t",\n "table-uuid" : "abc-1", "prop', "abc-1"),
+        (gzip.compress(b'{"table-uuid":"abc-1","x":' + bytes(5000), mtime=0)[:-9], "abc-1"),
+        (b'{"properties":{"table-uuid":"abc-1"},"table-uuid":"other"}', None),
+        (b'{"a":["x"],"table-uuid":"abc-1"}', None),
+        (b'{"a":"\\"","table-uuid":"abc-1"}', None),
+        (b'{"format-version":2,"table-uuid":"abc-', None),
+        (b'["table-uuid":"abc-1"', None),
+        (b"\x1f\x8bnot gzip at all", None),
+        (b"", None),
+    ],
+    ids=str,
+)
+def test_the_first_bytes_of_a_metadata_file_tell_its_table_or_nothing(beginning: bytes, uuid: str | None) -> None:
+    """A UUID that belongs to something inside the document must never pass for the table's."""
+    assert leading_uuid(beginning) == uuid

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +23,7 @@ __all__ = [
     "Ref",
     "Snapshot",
     "TableMetadata",
+    "leading_uuid",
     "parse_document",
     "render_document",
 ]
@@ -29,6 +32,10 @@ JsonObject = dict[str, Any]
 MAIN = "main"
 INITIAL_SEQUENCE_NUMBER = 0
 GZIP_MAGIC = b"\x1f\x8b"
+# Only plain values before it: then it is a member of the document itself, not of something inside.
+_LEADING_UUID = re.compile(
+    rb'\s*\{(?:\s*"[^"\\]*"\s*:\s*(?:"[^"\\]*"|[^\s"{}\[\],]+)\s*,)*\s*"table-uuid"\s*:\s*"(?P<uuid>[0-9A-Za-z-]+)"'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +284,18 @@ def parse_document(data: bytes, location: str) -> TableMetadata:
         return TableMetadata(document)
     except MetadataUnreadable as error:
         raise MetadataUnreadable(f"metadata file {location} is not an Iceberg table's: {error}") from None
+
+
+def leading_uuid(beginning: bytes) -> str | None:
+    """The table UUID from the first bytes of a metadata file, ``None`` where they do not surely tell."""
+    try:
+        plain = (
+            zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(beginning) if beginning[:2] == GZIP_MAGIC else beginning
+        )
+    except zlib.error:
+        return None
+    match = _LEADING_UUID.match(plain)
+    return match["uuid"].decode() if match else None
 
 
 def render_document(metadata: TableMetadata, *, compress: bool = False) -> bytes:

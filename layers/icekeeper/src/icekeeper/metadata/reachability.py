@@ -39,9 +39,8 @@ def manifests_of(reader: TableReader, snapshots: Iterable[Snapshot]) -> dict[str
         MetadataUnreadable: a manifest list is missing or damaged.
     """
     found: dict[str, ManifestFile] = {}
-    for snapshot in snapshots:
-        for manifest in reader.manifests(snapshot):
-            found.setdefault(manifest.manifest_path, manifest)
+    for manifest in reader.manifests_of(snapshots):
+        found.setdefault(manifest.manifest_path, manifest)
     return found
 
 

@@ -45,13 +45,27 @@ class TableReader:
             for path in snapshot.inline_manifests
         ]
 
+    def manifests_of(self, snapshots: Iterable[Snapshot]) -> Iterator[ManifestFile]:
+        """The manifests of many snapshots, repeated as often as they are listed; lists are fetched ahead in parallel.
+
+        Raises:
+            MetadataUnreadable: a file is missing or damaged.
+        """
+        snapshots = list(snapshots)
+        for snapshot in snapshots:
+            if snapshot.manifest_list is None:
+                yield from self.manifests(snapshot)
+        lists = [snapshot.manifest_list for snapshot in snapshots if snapshot.manifest_list is not None]
+        for path, data in self._fetch(lists, "manifest list"):
+            yield from decode_manifest_list(data, path)
+
     def entries(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, Iterator[ManifestEntry]]]:
         """Each manifest with its entries, all statuses; manifests are fetched ahead in parallel.
 
         Raises:
             MetadataUnreadable: a manifest is missing or damaged.
         """
-        for manifest, data in self._fetch(manifests):
+        for manifest, data in self._fetch_manifests(manifests):
             try:
                 spec = self.metadata.specs[manifest.partition_spec_id]
             except KeyError:
@@ -67,16 +81,23 @@ class TableReader:
         Raises:
             MetadataUnreadable: a manifest is missing or damaged.
         """
-        for manifest, data in self._fetch(manifests):
+        for manifest, data in self._fetch_manifests(manifests):
             for key in decode_live_keys(data, manifest.manifest_path):
                 yield manifest, key
 
-    def _fetch(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
-        waiting: deque[tuple[ManifestFile, Future[bytes]]] = deque()
+    def _fetch_manifests(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
+        manifests = list(manifests)
+        fetched = self._fetch((manifest.manifest_path for manifest in manifests), "manifest")
+        for manifest, (_, data) in zip(manifests, fetched, strict=True):
+            yield manifest, data
+
+    def _fetch(self, paths: Iterable[str], kind: str) -> Iterator[tuple[str, bytes]]:
+        """Paths with their bytes, in order."""
+        waiting: deque[tuple[str, Future[bytes]]] = deque()
         with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="manifest-read") as pool:
             try:
-                for manifest in manifests:
-                    waiting.append((manifest, pool.submit(self._bytes, manifest.manifest_path, "manifest")))
+                for path in paths:
+                    waiting.append((path, pool.submit(self._bytes, path, kind)))
                     if len(waiting) >= _PARALLEL_READS:
                         first, future = waiting.popleft()
                         yield first, future.result()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from icekeeper.errors import MetadataUnreadable, OperationRefused, StorageError
-from icekeeper.metadata.document import parse_document
+from icekeeper.metadata.document import leading_uuid, parse_document
 from icekeeper.metadata.reachability import reachable_files
 from icekeeper.operations.context import OperationContext, require_writable, stopwatch
 from icekeeper.operations.deletion import GC_DISABLED, delete_unreferenced, owned_locations
@@ -19,6 +19,7 @@ __all__ = ["remove_orphans"]
 
 _OPERATION = Operation.REMOVE_ORPHANS
 _PARALLEL_READS = 16
+_BEGINNING_BYTES = 4096
 
 
 def remove_orphans(context: OperationContext) -> OperationOutcome:
@@ -54,7 +55,7 @@ def remove_orphans(context: OperationContext) -> OperationOutcome:
         unreferenced = [found for found in listed if normalise(found.path) not in keys]
         unknown = [found.path for found in unreferenced if is_metadata_file(found.path)]
         with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="metadata-read") as pool:
-            owners = pool.map(lambda path: _owner(storage, path), unknown)
+            owners = pool.map(lambda path: _owner(storage, path, after.metadata.uuid), unknown)
             refuse_foreign_tables(after.metadata, [owner for owner in owners if owner is not None])
         plan = plan_orphans(
             after.metadata,
@@ -91,12 +92,22 @@ def remove_orphans(context: OperationContext) -> OperationOutcome:
         )
 
 
-def _owner(storage: Storage, path: str) -> MetadataOwner | None:
-    """Whose metadata file this is; ``None`` when it is gone by now."""
+def _owner(storage: Storage, path: str, uuid: str | None) -> MetadataOwner | None:
+    """Whose metadata file this is; ``None`` when it is the table's own, or gone by now.
+
+    Old tables have many, each with the whole history in it: mostly the beginning of the file tells.
+    """
     try:
+        if uuid is not None and leading_uuid(_beginning(storage, path)) == uuid:
+            return None
         metadata = parse_document(storage.read(path), path)
         return MetadataOwner(path, metadata.uuid, metadata.location)
     except StorageError as error:
         if not isinstance(error, MetadataUnreadable) and storage.size(path) is None:
             return None
         raise MetadataUnreadable(f"whose metadata file {path} is cannot be told: {error}") from error
+
+
+def _beginning(storage: Storage, path: str) -> bytes:
+    with storage.translated(path), storage.open_input(path) as stream:
+        return bytes(stream.read(_BEGINNING_BYTES))

@@ -1,0 +1,145 @@
+"""Orphan removal while others commit, drop and delete beside it: between listing, plan and deletion."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.storage import ListedObject, Storage
+from icekeeper.storage_paths import normalise
+from support.local import LocalTable, ScriptedCatalog, grow_old
+
+# A pass over one operation loads: for the policy, for the pass, for the operation; then after the listing, then
+# before each batch of deletions.
+LOAD_AFTER_LISTING = 4
+LOAD_BEFORE_DELETION = 5
+
+
+@pytest.fixture
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
+    """Two appends, every file ten days old."""
+    made = LocalTable(local_catalog, tmp_path)
+    made.fill(2)
+    grow_old(Path(path) for path in made.files())
+    return made
+
+
+def sweep(table: LocalTable, **more: Any) -> OperationOutcome:
+    return table.run(Operation.REMOVE_ORPHANS, **{"orphan_older_than_hours": "72", **more})
+
+
+def test_metadata_that_vanished_since_the_listing_is_no_danger(table: LocalTable) -> None:
+    """A writer with delete-after-commit removes old metadata files beside us."""
+    path = Path(
+        table.plant("metadata/old.metadata.json", json.dumps(dict(table.metadata.document)).encode(), days_old=9000)
+    )
+    catalog = ScriptedCatalog(table.catalog, before_load={LOAD_AFTER_LISTING: path.unlink})
+    assert sweep(table, catalog=catalog).status is Status.SUCCEEDED
+
+
+def test_a_file_that_is_referenced_since_the_plan_is_spared(table: LocalTable) -> None:
+    """Planned as an orphan, adopted by a writer just before the batch goes out."""
+    source = Path(normalise(table.data_files()[0].file_path))
+    adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
+    orphan = table.plant("data/orphan.parquet")
+    catalog = ScriptedCatalog(
+        table.catalog, before_load={LOAD_BEFORE_DELETION: lambda: table.table.add_files([adopted.as_uri()])}
+    )
+    outcome = sweep(table, catalog=catalog)
+    assert set(map(normalise, outcome.files_planned)) == {str(adopted), orphan}
+    assert set(map(normalise, outcome.files_deleted)) == {orphan}
+    assert table.verify().ok
+
+
+def test_a_file_that_is_referenced_since_the_listing_is_no_orphan(table: LocalTable) -> None:
+    source = Path(normalise(table.data_files()[0].file_path))
+    adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
+    catalog = ScriptedCatalog(
+        table.catalog, before_load={LOAD_AFTER_LISTING: lambda: table.table.add_files([adopted.as_uri()])}
+    )
+    assert sweep(table, catalog=catalog).files_planned == ()
+    assert table.verify().ok
+
+
+def test_new_references_that_cannot_be_read_stop_the_deletion(table: LocalTable) -> None:
+    orphan = table.plant("data/orphan.parquet")
+
+    def append_torn() -> None:
+        table.append(99)
+        newest = table.metadata.current_snapshot
+        assert newest is not None
+        Path(normalise(newest.manifest_list or "")).unlink()
+
+    outcome = sweep(table, catalog=ScriptedCatalog(table.catalog, before_load={LOAD_BEFORE_DELETION: append_torn}))
+    assert outcome.status is Status.REFUSED
+    assert orphan in table.files()
+
+
+@pytest.mark.parametrize("load", [LOAD_AFTER_LISTING, LOAD_BEFORE_DELETION])
+def test_a_table_replaced_by_another_is_left_alone(table: LocalTable, load: int) -> None:
+    """Dropped and created again in the same place: its files are in the listing, but in nobody's references."""
+
+    def replace() -> None:
+        location = table.metadata.location
+        table.pyiceberg.drop_table("ns.t")
+        table.pyiceberg.create_table("ns.t", schema=LocalTable.SCHEMA, location=location)
+
+    orphan = table.plant("data/orphan.parquet")
+    before = table.files()
+    outcome = sweep(table, catalog=ScriptedCatalog(table.catalog, before_load={load: replace}))
+    assert outcome.status is Status.REFUSED
+    assert orphan in table.files()
+    assert table.files() >= before
+
+
+def test_a_table_replaced_by_one_with_metadata_elsewhere_is_left_alone(table: LocalTable, tmp_path: Path) -> None:
+    """Then no metadata file in the listing tells the two apart."""
+    aside = {"write.metadata.path": (tmp_path / "aside").as_uri()}
+    location = table.metadata.location
+    table.pyiceberg.drop_table("ns.t")
+    table.pyiceberg.create_table("ns.t", schema=LocalTable.SCHEMA, location=f"{location}/inner", properties=aside)
+    table.append(1)
+    grow_old(Path(path) for path in table.files())
+
+    def replace() -> None:
+        table.pyiceberg.drop_table("ns.t")
+        table.pyiceberg.create_table("ns.t", schema=LocalTable.SCHEMA, location=f"{location}/inner", properties=aside)
+
+    before = table.files()
+    outcome = sweep(table, catalog=ScriptedCatalog(table.catalog, before_load={LOAD_AFTER_LISTING: replace}))
+    assert outcome.status is Status.REFUSED
+    assert table.files() == before
+
+
+def test_references_are_loaded_after_the_listing(table: LocalTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is committed while the listing runs is no orphan, not even in the plan of a dry run."""
+    source = Path(normalise(table.data_files()[0].file_path))
+    adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
+    listing = Storage.list
+
+    def listed(self: Storage, prefix: str) -> Iterator[ListedObject]:
+        found = [*listing(self, prefix)]
+        table.table.add_files([adopted.as_uri()])
+        return iter(found)
+
+    monkeypatch.setattr(Storage, "list", listed)
+    assert sweep(table, dry_run=True).files_planned == ()
+
+
+@pytest.mark.parametrize("load", [3, LOAD_BEFORE_DELETION])
+def test_gc_disabled_forbids_deletion_at_any_moment(table: LocalTable, load: int) -> None:
+    def disable() -> None:
+        table.table.transaction().set_properties({"gc.enabled": "false"}).commit_transaction()
+
+    orphan = table.plant("data/orphan.parquet")
+    outcome = sweep(table, catalog=ScriptedCatalog(table.catalog, before_load={load: disable}))
+    assert outcome.status is (Status.SKIPPED if load == 3 else Status.REFUSED)
+    assert "gc.enabled is false" in (outcome.reason or "")
+    assert orphan in table.files()
