@@ -178,6 +178,15 @@ def test_files_come_together_in_the_order_in_which_they_came() -> None:
     assert [c.file.file_path for c in second.files] == [f"p-{i:03}" for i in range(8, 16)]
 
 
+def test_nan_is_one_partition_and_the_two_zeros_are_two() -> None:
+    values = [float("nan"), 0.0, -0.0, None]
+    files = [live_file(data_file(f"{i}-{n}", MB, [value if value == value else float("nan")]), age=n)
+             for i, value in enumerate(values) for n in range(5)]  # fmt: skip
+    groups = groups_of(plan(files, policy()))
+    assert sorted(repr(g.partition[0]) for g in groups) == ["-0.0", "0.0", "None", "nan"]
+    assert {len(g.files) for g in groups} == {5}
+
+
 @pytest.mark.parametrize(("size", "is_candidate"), [(192 * MB - 1, True), (192 * MB, False)])
 def test_a_file_of_three_quarters_of_the_target_is_no_candidate(size: int, is_candidate: bool) -> None:
     files = [live_file(data_file(f"f{i}", size if i == 0 else 1, [None])) for i in range(5)]

@@ -202,6 +202,10 @@ class LocalTable:
         loaded = self.loaded
         return {normalise(path) for path in reachable_files(self.reader, loaded.metadata_location)}
 
+    def unreferenced(self) -> set[str]:
+        """What lies about and nothing needs, metadata files apart."""
+        return {path for path in self.files() - self.reachable() if not path.endswith(".metadata.json")}
+
     def verify(self) -> Verification:
         return verify_table(self.loaded, self.storage)
 

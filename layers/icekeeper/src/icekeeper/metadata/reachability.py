@@ -7,13 +7,14 @@ it.  Source: specification, "Snapshot Reference", "Table Statistics"; seed 000, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
 
-__all__ = ["manifests_of", "metadata_files", "reachable_files", "snapshot_files", "statistics_files"]
+__all__ = ["References", "manifests_of", "metadata_files", "reachable_files", "statistics_files"]
 
 # Hadoop catalogs keep the pointer to the newest metadata in this file; no metadata refers to it.
 VERSION_HINT = "version-hint.text"
@@ -44,26 +45,59 @@ def manifests_of(reader: TableReader, snapshots: Iterable[Snapshot]) -> dict[str
     return found
 
 
-def snapshot_files(reader: TableReader, snapshots: Iterable[Snapshot]) -> set[str]:
-    """Manifest lists, manifests, data and delete files of the snapshots; every manifest is read once.
+@dataclass(slots=True)
+class References:
+    """Follows a table's references as it moves on; manifests never change, so each is opened once.
 
-    Raises:
-        MetadataUnreadable: something needed to know the references cannot be read.
+    Every method tells only what was not told before.
     """
-    snapshots = list(snapshots)
-    manifests = manifests_of(reader, snapshots)
-    files = {snapshot.manifest_list for snapshot in snapshots if snapshot.manifest_list is not None}
-    files.update(manifests)
-    files.update(path for _, (path, _) in reader.live_keys(manifests.values()))
-    return files
+
+    snapshots: set[int] = field(default_factory=set)
+    manifests: set[str] = field(default_factory=set)
+
+    def follow(self, reader: TableReader, snapshots: Iterable[Snapshot]) -> Iterator[str]:
+        """Manifest lists, manifests, data and delete files of the snapshots.
+
+        Raises:
+            MetadataUnreadable: something needed to know the references cannot be read.
+        """
+        new = [snapshot for snapshot in snapshots if snapshot.snapshot_id not in self.snapshots]
+        listed = self.listed(reader, new)
+        yield from (snapshot.manifest_list for snapshot in new if snapshot.manifest_list is not None)
+        yield from listed
+        yield from self.held(reader, listed.values())
+
+    def listed(self, reader: TableReader, snapshots: Iterable[Snapshot]) -> dict[str, ManifestFile]:
+        """The manifests of the snapshots by path.
+
+        Raises:
+            MetadataUnreadable: a manifest list is missing or damaged.
+        """
+        new = [snapshot for snapshot in snapshots if snapshot.snapshot_id not in self.snapshots]
+        found = manifests_of(reader, new)
+        self.snapshots.update(snapshot.snapshot_id for snapshot in new)
+        return found
+
+    def held(self, reader: TableReader, manifests: Iterable[ManifestFile]) -> Iterator[str]:
+        """The data and delete files that the manifests hold.
+
+        Raises:
+            MetadataUnreadable: a manifest is missing or damaged.
+        """
+        unseen = [manifest for manifest in manifests if manifest.manifest_path not in self.manifests]
+        self.manifests.update(manifest.manifest_path for manifest in unseen)
+        for _, (path, _) in reader.live_keys(unseen):
+            yield path
 
 
-def reachable_files(reader: TableReader, metadata_location: str) -> set[str]:
-    """Every file that the table needs, as the paths that its metadata spells.
+def reachable_files(reader: TableReader, metadata_location: str, references: References | None = None) -> set[str]:
+    """Every file that the table needs, as the paths that its metadata spells; of its snapshots, where ``references``
+    have been followed before, only what is new.
 
     Raises:
         MetadataUnreadable: something needed to know the references cannot be read.
     """
     metadata = reader.metadata
     files = metadata_files(metadata, metadata_location) | statistics_files(metadata)
-    return files | snapshot_files(reader, metadata.snapshots.values())
+    files.update((References() if references is None else references).follow(reader, metadata.snapshots.values()))
+    return files

@@ -6,13 +6,13 @@ planning and now is spared.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.reachability import metadata_files, snapshot_files, statistics_files
+from icekeeper.metadata.reachability import References, reachable_files
 from icekeeper.operations.context import OperationContext
 from icekeeper.policy import gc_enabled
 from icekeeper.storage_paths import is_under, normalise
@@ -44,19 +44,18 @@ def owned_locations(metadata: TableMetadata) -> tuple[str, ...]:
 
 
 def delete_unreferenced(
-    context: OperationContext, known: LoadedTable, paths: Sequence[str], what: str, *, gone: Collection[int] = ()
+    context: OperationContext, known: LoadedTable, paths: Sequence[str], what: str, references: References
 ) -> DeletedFiles:
-    """Delete files that nothing references as of ``known``, batch by batch, each after another look.
+    """Delete files that none of ``references`` needs, batch by batch, each after another look.
 
-    ``gone`` are snapshots of ``known`` whose references were left out of account because a commit removed them: one
-    that is still there, or there again, protects its files.
+    Whatever else the table references by now, protects its files: also a snapshot that a commit should have removed.
 
     Raises:
         OperationRefused: the table was replaced meanwhile, or its files must not be deleted any more.
         MetadataUnreadable: new references cannot be read; what was not yet deleted stays.
     """
     result = DeletedFiles()
-    guard = _Guard(context, known, gone)
+    guard = _Guard(context, known, references)
     storage = context.storage(known)
     for start in range(0, len(paths), _BATCH):
         batch = paths[start : start + _BATCH]
@@ -71,14 +70,13 @@ def delete_unreferenced(
 
 
 class _Guard:
-    """Follows the pointer and collects every reference that came after the known state."""
+    """Follows the pointer and collects every reference that came after those already known."""
 
-    def __init__(self, context: OperationContext, known: LoadedTable, gone: Collection[int]) -> None:
+    def __init__(self, context: OperationContext, known: LoadedTable, references: References) -> None:
         self._context = context
         self._uuid = known.metadata.uuid
-        # A commit that should have removed snapshots is not taken at its word.
-        self._seen = None if gone else known.metadata_location
-        self._snapshots = known.metadata.snapshots.keys() - set(gone)
+        self._references = references
+        self._seen: str | None = None
         self._referenced: set[str] = set()
 
     def referenced_since(self) -> set[str]:
@@ -89,13 +87,7 @@ class _Guard:
         if not gc_enabled(now.metadata):
             raise OperationRefused(f"{GC_DISABLED}; nothing more was deleted")
         if now.metadata_location != self._seen:
-            self._referenced.update(normalise(path) for path in self._new_references(now))
-            self._snapshots.update(now.metadata.snapshots)
+            new = reachable_files(self._context.reader(now), now.metadata_location, self._references)
+            self._referenced.update(map(normalise, new))
             self._seen = now.metadata_location
         return self._referenced
-
-    def _new_references(self, now: LoadedTable) -> Iterator[str]:
-        yield from metadata_files(now.metadata, now.metadata_location)
-        yield from statistics_files(now.metadata)
-        new = [s for i, s in now.metadata.snapshots.items() if i not in self._snapshots]
-        yield from snapshot_files(self._context.reader(now), new)

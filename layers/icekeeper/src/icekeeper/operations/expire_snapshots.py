@@ -7,19 +7,20 @@ be read, nothing is committed and nothing deleted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.transaction import PreparedCommit, commit_with_retries
 from icekeeper.errors import CommitConflict
 from icekeeper.metadata.document import Ref, TableMetadata
-from icekeeper.metadata.reachability import manifests_of, statistics_files
+from icekeeper.metadata.reachability import References, manifests_of, statistics_files
 from icekeeper.model import Nothing
 from icekeeper.operations.context import OperationContext, require_writable, stopwatch
 from icekeeper.operations.deletion import GC_DISABLED, DeletedFiles, delete_unreferenced, owned_locations
 from icekeeper.operations.orphans import same_path_elsewhere, without_authority
-from icekeeper.operations.snapshots import ExpiryPlan, plan_expiry
+from icekeeper.operations.snapshots import NOTHING_TO_EXPIRE, ExpiryPlan, plan_expiry
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 from icekeeper.storage_paths import is_under, normalise
@@ -35,7 +36,9 @@ class _Expiry:
 
     plan: ExpiryPlan
     base: LoadedTable
-    files: tuple[str, ...] = field(default=())
+    references: References
+    """What the kept snapshots need."""
+    files: tuple[str, ...]
 
 
 def expire_snapshots(context: OperationContext) -> OperationOutcome:
@@ -55,10 +58,10 @@ def expire_snapshots(context: OperationContext) -> OperationOutcome:
             require_writable(head.metadata)
             if not gc_enabled(head.metadata):
                 return Nothing(GC_DISABLED)
-            plan = _plan(context, head.metadata)
+            plan = _plan(context, head.metadata, expiry)
             if isinstance(plan, Nothing):
                 return plan
-            expiry = _Expiry(plan, head, _only_in(context, head, plan))
+            expiry = _freed(context, head, plan, expiry)
             return _prepared(head.metadata, plan)
 
         if context.dry_run:
@@ -103,39 +106,52 @@ def _reason(nothing: object) -> str:
     return nothing.reason if isinstance(nothing, Nothing) else ""
 
 
-def _plan(context: OperationContext, metadata: TableMetadata) -> ExpiryPlan | Nothing:
+def _plan(context: OperationContext, metadata: TableMetadata, before: _Expiry | None) -> ExpiryPlan | Nothing:
+    """After a lost swap what may still go of ``before``; what expires only on the new head is left to the next pass."""
     pinned = [pin.snapshot_id for pin in context.pins()]
-    return plan_expiry(metadata, context.policy, now_ms=context.clock(), pinned=pinned)
+    plan = plan_expiry(metadata, context.policy, now_ms=context.clock(), pinned=pinned)
+    if before is None or isinstance(plan, Nothing):
+        return plan
+    ids = tuple(i for i in plan.snapshot_ids if i in before.plan.snapshot_ids)
+    return ExpiryPlan(ids, plan.refs) if ids or plan.refs else Nothing(NOTHING_TO_EXPIRE)
 
 
-def _only_in(context: OperationContext, head: LoadedTable, plan: ExpiryPlan) -> tuple[str, ...]:
-    """Files that the expiring snapshots reference and no other does, under locations that the table owns.
+def _freed(context: OperationContext, head: LoadedTable, plan: ExpiryPlan, before: _Expiry | None) -> _Expiry:
+    """Files that the expiring snapshots reference and nothing else does, under locations that the table owns.
 
     Of the expiring side only manifests that no kept snapshot lists are opened; of the kept side all, so that nothing
-    is deleted from a table whose references cannot be read.
+    is deleted from a table whose references cannot be read.  When ``before`` is an attempt at the same snapshots that
+    lost its swap, only what is new on this head is read: on a busy table there is no time for more.
     """
     metadata, reader = head.metadata, context.reader(head)
-    gone = [metadata.snapshots[i] for i in plan.snapshot_ids]
     kept = [s for i, s in metadata.snapshots.items() if i not in set(plan.snapshot_ids)]
-    kept_manifests = manifests_of(reader, kept)
-    kept_keys = {normalise(path) for path in kept_manifests}
-    gone_manifests = [m for p, m in manifests_of(reader, gone).items() if normalise(p) not in kept_keys]
-    candidates = {normalise(path): path for _, (path, _) in reader.live_keys(gone_manifests)}
-    twins = {without_authority(path): path for path in candidates.values()}
-    for _, (path, _) in reader.live_keys(kept_manifests.values()):
-        key = normalise(path)
-        twin = twins.get(without_authority(path))
-        if twin is not None and normalise(twin) != key:
-            raise same_path_elsewhere(twin, path)
+    candidates: dict[str, str] = {}
+    """By normalised path."""
+    if before is not None and before.plan.snapshot_ids == plan.snapshot_ids:
+        references = before.references
+        candidates.update((normalise(path), path) for path in before.files)
+        needed = references.follow(reader, kept)
+    else:
+        references = References()
+        listed = references.listed(reader, kept)
+        listed_keys = {normalise(path) for path in listed}
+        gone = [metadata.snapshots[i] for i in plan.snapshot_ids]
+        manifests = {p: m for p, m in manifests_of(reader, gone).items() if normalise(p) not in listed_keys}
+        lists = (s.manifest_list for s in gone if s.manifest_list is not None)
+        held = (path for _, (path, _) in reader.live_keys(manifests.values()))
+        owned = owned_locations(metadata)
+        for path in chain(held, manifests, lists, statistics_files(metadata)):
+            if any(is_under(path, location) for location in owned):
+                candidates[normalise(path)] = path
+        kept_lists = (s.manifest_list for s in kept if s.manifest_list is not None)
+        needed = chain(kept_lists, listed, references.held(reader, listed.values()))
+    twins = {without_authority(path): key for key, path in candidates.items()}
+    for path in chain(needed, statistics_files(_without(metadata, plan))):
+        key, twin = normalise(path), twins.get(without_authority(path))
+        if twin in candidates and twin != key:
+            raise same_path_elsewhere(candidates[twin], path)
         candidates.pop(key, None)
-    files = [*candidates.values(), *(m.manifest_path for m in gone_manifests)]
-    kept_lists = {normalise(s.manifest_list) for s in kept if s.manifest_list is not None}
-    files += [s.manifest_list for s in gone if s.manifest_list and normalise(s.manifest_list) not in kept_lists]
-    remaining = _without(metadata, plan)
-    kept_statistics = {normalise(path) for path in statistics_files(remaining)}
-    files += [path for path in statistics_files(metadata) if normalise(path) not in kept_statistics]
-    owned = owned_locations(metadata)
-    return tuple(sorted(path for path in set(files) if any(is_under(path, location) for location in owned)))
+    return _Expiry(plan, head, references, tuple(sorted(candidates.values())))
 
 
 def _without(metadata: TableMetadata, plan: ExpiryPlan) -> TableMetadata:
@@ -226,5 +242,4 @@ def _delete(context: OperationContext, expiry: _Expiry) -> tuple[DeletedFiles, i
     base, files = expiry.base, expiry.files
     if not files or not context.storage(base).capabilities(base.metadata.location).can_delete:
         return DeletedFiles(), len(files)
-    what, gone = "expire_snapshots: files", expiry.plan.snapshot_ids
-    return delete_unreferenced(context, base, files, what, gone=gone), 0
+    return delete_unreferenced(context, base, files, "expire_snapshots: files", expiry.references), 0

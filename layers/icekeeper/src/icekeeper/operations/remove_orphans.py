@@ -5,8 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from icekeeper.errors import MetadataUnreadable, OperationRefused, StorageError
-from icekeeper.metadata.document import leading_uuid, parse_document
-from icekeeper.metadata.reachability import reachable_files
+from icekeeper.metadata.document_files import leading_uuid, parse_document
+from icekeeper.metadata.reachability import References, reachable_files
 from icekeeper.operations.context import OperationContext, require_writable, stopwatch
 from icekeeper.operations.deletion import GC_DISABLED, delete_unreferenced, owned_locations
 from icekeeper.operations.orphans import MetadataOwner, is_metadata_file, plan_orphans, refuse_foreign_tables
@@ -49,7 +49,8 @@ def remove_orphans(context: OperationContext) -> OperationOutcome:
         after = context.load()  # after the listing, so that whatever was committed meanwhile is referenced
         if (after.metadata.uuid, after.metadata.location) != (before.metadata.uuid, swept):
             raise OperationRefused(f"{after.name} was replaced or moved during the listing; nothing was deleted")
-        referenced = reachable_files(context.reader(after), after.metadata_location)
+        references = References()
+        referenced = reachable_files(context.reader(after), after.metadata_location, references)
         referenced.update(pin.metadata_location for pin in context.pins())
         keys = {normalise(path) for path in referenced}
         unreferenced = [found for found in listed if normalise(found.path) not in keys]
@@ -77,7 +78,7 @@ def remove_orphans(context: OperationContext) -> OperationOutcome:
         if context.dry_run:
             summary = f"would remove {len(plan.orphans)} orphan file(s)"
             return succeeded(_OPERATION, summary, metrics=metrics, files_planned=plan.paths)
-        result = delete_unreferenced(context, after, plan.paths, "remove_orphans: files")
+        result = delete_unreferenced(context, after, plan.paths, "remove_orphans: files", references)
         return succeeded(
             _OPERATION,
             f"removed {len(result.deleted)} orphan file(s)",
