@@ -20,7 +20,8 @@ from pyiceberg.types import PrimitiveType
 
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.avro_schemas import avro_name, manifest_list_schema, manifest_schema
-from icekeeper.metadata.document import TableMetadata, parse_document
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.manifest_read import decode_live_keys, decode_manifest, decode_manifest_list
 from icekeeper.metadata.manifest_write import EncodedManifest, encode_manifest, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry

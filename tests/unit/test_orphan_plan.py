@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.errors import OperationRefused
-from icekeeper.metadata.document import TableMetadata, leading_uuid
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.document_files import leading_uuid
 from icekeeper.operations.orphans import (
     MetadataOwner,
     OrphanPlan,

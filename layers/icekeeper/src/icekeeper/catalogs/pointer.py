@@ -16,9 +16,8 @@ from icekeeper.clock import Clock
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, StorageError
 from icekeeper.metadata.document import (
     TableMetadata,
-    parse_document,
-    render_document,
 )
+from icekeeper.metadata.document_files import parse_document, render_document
 from icekeeper.metadata.updates import apply_updates, check_requirements
 from icekeeper.storage import Storage
 from icekeeper.storage_paths import is_under, normalise

@@ -7,10 +7,6 @@ models: it reads what it needs from the JSON and changes only what an update nam
 
 from __future__ import annotations
 
-import gzip
-import json
-import re
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,19 +19,11 @@ __all__ = [
     "Ref",
     "Snapshot",
     "TableMetadata",
-    "leading_uuid",
-    "parse_document",
-    "render_document",
 ]
 
 JsonObject = dict[str, Any]
 MAIN = "main"
 INITIAL_SEQUENCE_NUMBER = 0
-GZIP_MAGIC = b"\x1f\x8b"
-# Only plain values before it: then it is a member of the document itself, not of something inside.
-_LEADING_UUID = re.compile(
-    rb'\s*\{(?:\s*"[^"\\]*"\s*:\s*(?:"[^"\\]*"|[^\s"{}\[\],]+)\s*,)*\s*"table-uuid"\s*:\s*"(?P<uuid>[0-9A-Za-z-]+)"'
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,40 +253,3 @@ class TableMetadata:
             return int(value)
         except ValueError:
             raise PolicyError(f"table property {key} is '{value}', which is not an integer") from None
-
-
-def parse_document(data: bytes, location: str) -> TableMetadata:
-    """Parse a metadata file, plain or gzip-compressed.
-
-    Raises:
-        MetadataUnreadable: the bytes are truncated or not table metadata.
-    """
-    try:
-        plain = gzip.decompress(data) if data[:2] == GZIP_MAGIC else data
-        document = json.loads(plain)
-    except (OSError, EOFError, ValueError) as error:
-        raise MetadataUnreadable(f"metadata file {location} cannot be parsed: {error}") from error
-    if not isinstance(document, dict):
-        raise MetadataUnreadable(f"metadata file {location} does not hold a JSON object")
-    try:
-        return TableMetadata(document)
-    except MetadataUnreadable as error:
-        raise MetadataUnreadable(f"metadata file {location} is not an Iceberg table's: {error}") from None
-
-
-def leading_uuid(beginning: bytes) -> str | None:
-    """The table UUID from the first bytes of a metadata file, ``None`` where they do not surely tell."""
-    try:
-        plain = (
-            zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(beginning) if beginning[:2] == GZIP_MAGIC else beginning
-        )
-    except zlib.error:
-        return None
-    match = _LEADING_UUID.match(plain)
-    return match["uuid"].decode() if match else None
-
-
-def render_document(metadata: TableMetadata, *, compress: bool = False) -> bytes:
-    """Serialise a document, gzip-compressed when asked (``write.metadata.compression-codec``)."""
-    plain = json.dumps(metadata.document, separators=(",", ":")).encode()
-    return gzip.compress(plain) if compress else plain

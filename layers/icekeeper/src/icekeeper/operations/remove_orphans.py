@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from icekeeper.errors import MetadataUnreadable, OperationRefused, StorageError
-from icekeeper.metadata.document import leading_uuid, parse_document
+from icekeeper.metadata.document_files import leading_uuid, parse_document
 from icekeeper.metadata.reachability import reachable_files
 from icekeeper.operations.context import OperationContext, require_writable, stopwatch
 from icekeeper.operations.deletion import GC_DISABLED, delete_unreferenced, owned_locations
