@@ -180,3 +180,16 @@ def test_deletes_that_arrive_meanwhile_join_those_that_were_there(table: Sabotag
     compacted(table)
     assert rows(table) == before - Counter([(104, "us")])
     assert live_delete_files(table) == 0
+
+
+def test_a_dangling_delete_file_goes_although_nothing_is_rewritten(table: SabotagedTable) -> None:
+    """No data file is in its partition, so it deletes nothing (ICEBERG-RULES 11)."""
+    before = rows(table)
+    commit_deletes(table, [equality_delete(1, "nowhere")])
+    large = {"target_file_size_mb": "0.0001"}
+    outcome = compacted(table, **large)
+    assert outcome.status is Status.SUCCEEDED
+    assert outcome.summary == "dropped 1 delete file(s) that no data file needs"
+    assert live_delete_files(table) == 0
+    assert rows(table) == before
+    assert compacted(table, **large).status is Status.SKIPPED

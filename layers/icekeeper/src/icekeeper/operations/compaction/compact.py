@@ -54,8 +54,7 @@ def compact(context: OperationContext) -> OperationOutcome:
             return skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
         arrow_schema(metadata.current_schema)  # refuses column types that this version cannot rewrite
         if context.dry_run:
-            summary = f"would compact {_sizes(plan, len(plan.groups))}"
-            return succeeded(_OPERATION, summary, metrics=_counters(plan), files_planned=plan.input_files)
+            return succeeded(_OPERATION, _preview(plan), metrics=_counters(plan), files_planned=plan.input_files)
         results = rewrite_groups(context, loaded, plan)
         outcome = _commit(context, loaded, plan, results)
         return replace(outcome, metrics={**outcome.metrics, "compact.duration_ms": elapsed_ms()})
@@ -193,9 +192,13 @@ def _outcome(
         "compact.bins_failed": len(errors),
     }
     summary = f"compacted {merged} files into {len(written)} (across {len(landed)} bins)"
+    if not plan.groups:
+        summary = f"dropped {unneeded} delete file(s) that no data file needs"
     problems = [f"{len(errors)} bin(s) failed: {errors[0]}"] if errors else []
     if isinstance(committed, Nothing) and plan.groups and not errors:
         problems.append(f"every bin was overtaken by other commits: {committed.reason}")
+    if isinstance(committed, Nothing) and not problems:
+        return skipped(_OPERATION, committed.reason, metrics=metrics)
     return OperationOutcome(
         operation=_OPERATION,
         status=Status.FAILED if problems else Status.SUCCEEDED,
@@ -207,8 +210,11 @@ def _outcome(
     )
 
 
-def _sizes(plan: CompactionPlan, files_written: int) -> str:
-    return f"{len(plan.input_files)} files into {files_written} (across {len(plan.groups)} bins)"
+def _preview(plan: CompactionPlan) -> str:
+    if not plan.groups:
+        return f"would drop {sum(count == 0 for count in plan.delete_needs.values())} delete file(s)"
+    groups = len(plan.groups)
+    return f"would compact {len(plan.input_files)} files into {groups} (across {groups} bins)"
 
 
 def _counters(plan: CompactionPlan) -> dict[str, int]:
