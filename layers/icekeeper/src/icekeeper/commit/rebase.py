@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icekeeper.errors import PlanStale
-from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID, is_unpartitioned
+from icekeeper.metadata.deletes import is_unpartitioned, may_name
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, FileContent, ManifestContent, ManifestFile, PartitionValue
@@ -171,14 +171,9 @@ def _hit(delete: DataFile, spec_id: int, is_global: bool, group: GroupClaim) -> 
         missing = set(delete.equality_ids or ()) - group.output_field_ids
         # Outputs keep the planning snapshot's sequence number, spec and partition, so the delete still applies.
         return f"a newer equality delete uses column {min(missing)}, which the output lacks" if missing else None
-    if delete.referenced_data_file is not None:
-        hit = any(path == delete.referenced_data_file for path, _ in group.inputs)
-    else:
-        low = (delete.lower_bounds or {}).get(DELETE_FILE_PATH_ID, b"")
-        high = (delete.upper_bounds or {}).get(DELETE_FILE_PATH_ID)
-        hit = same_partition and any(
-            low <= path.encode() and (high is None or path.encode() <= high) for path, _ in group.inputs
-        )
+    # One that names its data file is believed whatever its partition says.
+    may_reach = same_partition or delete.referenced_data_file is not None
+    hit = may_reach and any(may_name(delete, path) for path, _ in group.inputs)
     return "rows of an input file were deleted by another commit" if hit else None
 
 

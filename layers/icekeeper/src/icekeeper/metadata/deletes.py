@@ -23,6 +23,7 @@ __all__ = [
     "DeleteIndex",
     "DeleteIndexBuilder",
     "is_unpartitioned",
+    "may_name",
     "partition_key",
 ]
 
