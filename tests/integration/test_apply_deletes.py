@@ -6,41 +6,24 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
-from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import LongType, NestedField, StringType
 
 from icekeeper.model import ManifestContent
 from icekeeper.operations.compaction import apply_deletes
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
-from support.deletes import commit_deletes, equality_delete, position_delete
+from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
 from support.passes import local_path, outcome_of
 from support.readers import duckdb_rows
 from support.sabotage import SabotagedTable, sabotaged_table
-
-SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
-
-
-def rows_of(first: int, count: int, region: str) -> pa.Table:
-    return pa.table({"id": list(range(first, first + count)), "region": [region] * count}, schema=SCHEMA)
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[SabotagedTable]:
     """Partitioned by region, three files of ten rows each: ids 0.., 100.., 200.. in us, 50.., 150.., 250.. in eu."""
     with sabotaged_table(tmp_path) as made:
-        made.writer.create_namespace("ns")
-        schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "region", StringType()))
-        spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
-        written = made.writer.create_table("ns.t", schema, partition_spec=spec, properties={"format-version": "2"})
-        for n in range(3):
-            written.append(rows_of(n * 100, 10, "us"))
-            written.append(rows_of(n * 100 + 50, 10, "eu"))
+        create_by_region(made, 3)
         yield made
 
 

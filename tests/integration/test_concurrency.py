@@ -8,12 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import LongType, NestedField, StringType
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.snapshot import SnapshotWriter
@@ -21,30 +16,19 @@ from icekeeper.errors import CommitConflict, CommitStateUnknown
 from icekeeper.operations.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
-from support.deletes import commit_deletes, equality_delete, position_delete
+from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
 from support.passes import outcome_of
 from support.readers import duckdb_rows
 from support.sabotage import SabotagedTable, sabotaged_table
 
-SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
 COMPACT = {"operations": "compact"}
-
-
-def rows_of(first: int, count: int, region: str) -> pa.Table:
-    return pa.table({"id": list(range(first, first + count)), "region": [region] * count}, schema=SCHEMA)
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[SabotagedTable]:
     """Partitioned by region: us and eu, six files of ten rows each."""
     with sabotaged_table(tmp_path) as made:
-        made.writer.create_namespace("ns")
-        schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "region", StringType()))
-        spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
-        written = made.writer.create_table("ns.t", schema, partition_spec=spec, properties={"format-version": "2"})
-        for n in range(6):
-            written.append(rows_of(n * 100, 10, "us"))
-            written.append(rows_of(n * 100 + 50, 10, "eu"))
+        create_by_region(made, 6)
         yield made
 
 

@@ -1,4 +1,4 @@
-"""Delete files committed as another engine would, on a table partitioned by region."""
+"""A table partitioned by region, and delete files committed to it as another engine would."""
 
 from __future__ import annotations
 
@@ -8,12 +8,33 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType
 
 from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID, DELETE_POSITION_ID
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry
 from icekeeper.storage import Storage
 from support.sabotage import SabotagedTable
+
+SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
+
+
+def rows_of(first: int, count: int, region: str) -> pa.Table:
+    return pa.table({"id": list(range(first, first + count)), "region": [region] * count}, schema=SCHEMA)
+
+
+def create_by_region(made: SabotagedTable, files: int) -> None:
+    """That many files of ten rows in each region: ids 0.., 100.., 200.. in us, 50.., 150.., 250.. in eu."""
+    made.writer.create_namespace("ns")
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "region", StringType()))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
+    written = made.writer.create_table("ns.t", schema, partition_spec=spec, properties={"format-version": "2"})
+    for n in range(files):
+        written.append(rows_of(n * 100, 10, "us"))
+        written.append(rows_of(n * 100 + 50, 10, "eu"))
 
 
 def commit_deletes(table: SabotagedTable, deletes: Sequence[tuple[pa.Table, dict[str, Any]]]) -> None:
