@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine, local_session
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.task import InputFile, RewriteTask
+from icekeeper.operations.compaction.task import InputFile, OutputNames, RewriteTask
 
 PROCESSES = 2
 COLUMNS: Sequence[tuple[str, str]] = (
@@ -113,7 +113,7 @@ def tasks_for(files: Sequence[Path], rows: int, groups: int, folder: Path) -> li
             name_mapping_json=None,
             identity_values={},
             partition=(),
-            output_path=str(folder / f"merged-{group}.parquet"),
+            outputs=OutputNames(str(folder), f"merged-{group}"),
             table_properties={"write.parquet.compression-level": "3"},
             io_properties={},
         )
@@ -147,7 +147,7 @@ def main() -> int:
         )
         tasks = tasks_for(files, options.rows, options.groups, folder)
         spark, local = SparkEngine(session.sparkContext), LocalEngine(PROCESSES)
-        shares = [([i.path for i in task.inputs], task.output_path) for task in tasks]
+        shares = [([i.path for i in task.inputs], task.outputs.path()) for task in tasks]
         small = [replace(task, inputs=task.inputs[:1]) for task in tasks]
         spark.map(rewrite_group, small, lambda done: None)  # starts the Python workers
 

@@ -22,7 +22,7 @@ from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine, local_session
 from icekeeper.errors import StorageError
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.task import InputFile, RewriteTask
+from icekeeper.operations.compaction.task import InputFile, OutputNames, RewriteTask
 from icekeeper.operations.context import Engine
 
 SCHEMA = {
@@ -77,7 +77,7 @@ def task_of(inputs: list[InputFile], output: Path, group_id: int = 0) -> Rewrite
         name_mapping_json=None,
         identity_values={},
         partition=(),
-        output_path=str(output),
+        outputs=OutputNames(str(output.parent), output.name),
         table_properties={"write.parquet.row-group-size-bytes": str(8 * 1024 * 1024)},
         io_properties={},
     )
@@ -98,12 +98,11 @@ def test_no_tasks_are_no_work(engine: Engine) -> None:
 
 def test_every_engine_writes_the_same_rows_and_metrics(engine: Engine, tmp_path: Path) -> None:
     """A group merged by any engine holds its input rows in order, described by the same metrics."""
-    tasks = [task_of(write_inputs(_made(tmp_path / str(g)), 3, 50), tmp_path / f"out-{g}.parquet", g) for g in range(2)]
+    tasks = [task_of(write_inputs(_made(tmp_path / str(g)), 3, 50), tmp_path / f"out-{g}", g) for g in range(2)]
     results = engine.map(rewrite_group, tasks, lambda done: None)
     assert [(r.group_id, r.error, r.rows_read) for r in results] == [(0, None, 150), (1, None, 150)]
     for result in results:
-        written = result.written
-        assert written is not None
+        (written,) = result.written
         assert pq.read_table(written.file_path)["id"].to_pylist() == list(range(150))
         assert written.file_size_in_bytes == Path(written.file_path).stat().st_size
         assert written.value_counts == {1: 150, 2: 150}
@@ -115,22 +114,22 @@ def test_every_engine_writes_the_same_rows_and_metrics(engine: Engine, tmp_path:
 def test_a_failing_group_is_reported_and_leaves_no_file(engine: Engine, tmp_path: Path) -> None:
     """A missing input fails its own group with its name; the other group is written."""
     inputs = write_inputs(tmp_path, 2, 10)
-    good = task_of(inputs, tmp_path / "good.parquet", 0)
-    bad = task_of([*inputs, InputFile(str(tmp_path / "gone.parquet"), 10, 1)], tmp_path / "bad.parquet", 1)
+    good = task_of(inputs, tmp_path / "good", 0)
+    bad = task_of([*inputs, InputFile(str(tmp_path / "gone.parquet"), 10, 1)], tmp_path / "bad", 1)
     first, second = engine.map(rewrite_group, [good, bad], lambda done: None)
     assert first.error is None
-    assert second.written is None
+    assert second.written == ()
     assert second.error is not None
     assert "gone.parquet" in second.error
-    assert not (tmp_path / "bad.parquet").exists()
+    assert not list(tmp_path.glob("bad*"))
 
 
 def test_rows_that_the_manifest_does_not_promise_fail_the_group(tmp_path: Path) -> None:
     """A file with another number of rows than its manifest says is not merged: something is wrong with one of them."""
     inputs = write_inputs(tmp_path, 2, 10)
     wrong = [replace(inputs[0], record_count=9), inputs[1]]
-    result = rewrite_group(task_of(wrong, tmp_path / "out.parquet"))
-    assert result.written is None
+    result = rewrite_group(task_of(wrong, tmp_path / "out"))
+    assert result.written == ()
     assert result.error is not None
     assert "holds 10 rows, its manifest says 9" in result.error
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from icekeeper.clock import HOUR_MS
 from icekeeper.model import ManifestContent, ManifestFile, Nothing
-from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, LiveFile, plan_compaction
+from icekeeper.operations.compaction.candidates import LiveFile
+from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, plan_compaction
 from icekeeper.policy import Policy
 from support.plans import HEAD, HEAD_MS, HEAD_SEQUENCE, MB, data_file, live_file, manifest, policy, table
 

@@ -15,7 +15,7 @@ from icekeeper.model import (
     ManifestFile,
     PartitionValue,
 )
-from icekeeper.operations.compaction.plan import LiveFile
+from icekeeper.operations.compaction.candidates import LiveFile
 from icekeeper.policy import Policy
 from support.settings import policy as resolved_policy
 from support.tables import new_document, snapshot

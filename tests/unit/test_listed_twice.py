@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from icekeeper.operations.compaction.plan import CompactionPlan, LiveFile, plan_compaction
+from icekeeper.operations.compaction.candidates import LiveFile
+from icekeeper.operations.compaction.plan import CompactionPlan, plan_compaction
 from support.plans import HEAD, HEAD_MS, data_file, live_file, manifest, policy, table
 
 

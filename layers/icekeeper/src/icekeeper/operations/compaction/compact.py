@@ -16,8 +16,9 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.arrow_schema import arrow_schema, leaf_columns
+from icekeeper.operations.compaction.candidates import LiveFile
 from icekeeper.operations.compaction.dispatch import rewrite_groups
-from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, LiveFile, plan_compaction
+from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, plan_compaction
 from icekeeper.operations.compaction.task import RewriteResult
 from icekeeper.operations.context import OperationContext, require_writable, stopwatch
 from icekeeper.policy import Operation
@@ -85,7 +86,7 @@ def _commit(
     done = {r.group_id: r for r in results if r.error is None}
     errors = [r.error for r in results if r.error is not None]
     groups = [group for group in plan.groups if group.group_id in done]
-    outputs = {r.group_id: r.written for r in done.values() if r.written is not None}
+    outputs = {r.group_id: r.written for r in done.values()}
     kept: frozenset[int] = frozenset()
     dropped: dict[int, str] = {}
     unneeded = 0
@@ -119,7 +120,7 @@ def _commit(
         )
         replacement = FileReplacement(
             removed=result.unneeded_deletes.union(c.file.key for g in groups if g.group_id in kept for c in g.files),
-            added=tuple((g.spec_id, outputs[g.group_id]) for g in groups if g.group_id in kept & outputs.keys()),
+            added=tuple((g.spec_id, file) for g in groups if g.group_id in kept for file in outputs[g.group_id]),
             data_sequence_number=plan.sequence_number,
         )
         return writer.replace_files(replacement, result.manifests, result.affected)
@@ -137,9 +138,9 @@ def _commit(
         except CommitStateUnknown:
             raise  # the outputs may be live: they stay
         except MaintenanceError:
-            context.discard(loaded, [file.file_path for file in outputs.values()])
+            context.discard(loaded, [file.file_path for files in outputs.values() for file in files])
             raise
-    context.discard(loaded, [file.file_path for group_id, file in outputs.items() if group_id in dropped])
+    context.discard(loaded, [file.file_path for group_id in dropped for file in outputs[group_id]])
     return _outcome(
         plan, committed, kept, dropped, errors, outputs, deleted=_rows_deleted(done, kept), unneeded=unneeded
     )
@@ -170,13 +171,13 @@ def _outcome(
     kept: frozenset[int],
     dropped: dict[int, str],
     errors: Sequence[str],
-    outputs: dict[int, DataFile],
+    outputs: Mapping[int, Sequence[DataFile]],
     *,
     deleted: int,
     unneeded: int,
 ) -> OperationOutcome:
     landed = [group for group in plan.groups if group.group_id in kept]
-    written = [outputs[group.group_id] for group in landed if group.group_id in outputs]
+    written = [file for group in landed for file in outputs[group.group_id]]
     merged = sum(len(group.files) for group in landed)
     metrics = {
         **_counters(plan),

@@ -13,7 +13,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import FileContent, ManifestEntry
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.task import DeleteFile, InputFile, RewriteResult, RewriteTask
+from icekeeper.operations.compaction.task import DeleteFile, InputFile, OutputNames, RewriteResult, RewriteTask
 from icekeeper.operations.context import OperationContext
 from icekeeper.storage_paths import is_under
 
@@ -37,7 +37,7 @@ def rewrite_groups(context: OperationContext, loaded: LoadedTable, plan: Compact
     try:
         return context.engine.map(rewrite_group, tasks, lambda done: context.progress(_WHAT, done, len(tasks)))
     except MaintenanceError:
-        context.discard(loaded, [task.output_path for task in tasks])  # those of the groups that were finished
+        context.discard(loaded, [task.outputs.path() for task in tasks])  # those of the groups that were finished
         raise
 
 
@@ -70,7 +70,7 @@ def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup) -> Rewrit
         partition=group.partition,
         deletes=tuple(_delete_file(entry) for entry in deletes.values()),
         key_fields_json=json.dumps(_dropped_key_fields(metadata, deletes)),
-        output_path=f"{folder}/compact-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}.parquet",
+        outputs=OutputNames(folder, f"compact-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"),
         table_properties={k: v for k, v in metadata.properties.items() if k.startswith("write.")},
         io_properties=dict(loaded.io_properties),
     )

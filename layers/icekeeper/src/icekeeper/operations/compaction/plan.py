@@ -12,46 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder, partition_key
+from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.model import DataFile, FileContent, ManifestContent, ManifestEntry, ManifestFile, Nothing, PartitionValue
-from icekeeper.operations.compaction.arrow_schema import leaf_columns
-from icekeeper.operations.compaction.file_rows import READABLE_FORMATS
+from icekeeper.model import ManifestContent, ManifestFile, Nothing, PartitionValue
+from icekeeper.operations.compaction.candidates import Candidate, FileKey, LiveFile, select_candidates
 from icekeeper.policy import Policy
 
-__all__ = ["Candidate", "CompactionPlan", "FileGroup", "LiveFile", "plan_compaction"]
+__all__ = ["CompactionPlan", "FileGroup", "plan_compaction"]
 
 NO_SNAPSHOT = "no current snapshot"
 NOTHING_ELIGIBLE = "no files eligible for compaction"
 DELETES_DISABLED = "compaction skipped: delete manifests present and apply_deletes is disabled"
-
-FileKey: TypeAlias = tuple[str, int | None]
-
-
-@dataclass(frozen=True, slots=True)
-class LiveFile:
-    """A live data file of the planning snapshot and the manifest that holds it."""
-
-    manifest: ManifestFile
-    entry: ManifestEntry
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A data file that may be rewritten; ``age`` orders files by when they came, oldest first.
-
-    ``deletes`` are the delete entries that reach it; ``has_debt`` says that they alone are reason enough to rewrite it.
-    """
-
-    file: DataFile
-    spec_id: int
-    age: int
-    manifest_path: str
-    sequence_number: int = 0
-    deletes: tuple[ManifestEntry, ...] = ()
-    has_debt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,58 +83,22 @@ def plan_compaction(
     if has_deletes and not policy.apply_deletes:
         return Nothing(DELETES_DISABLED)
     index = deletes or DeleteIndexBuilder().build()
-    types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
-    needs = {entry.file.key: 0 for entry in index.entries}
-    considered = unsupported = 0
-    seen: set[str] = set()
-    twice: set[str] = set()
-    partitions: dict[object, list[Candidate]] = {}
-    for live in live_files:
-        file, spec_id = live.entry.file, live.manifest.partition_spec_id
-        if file.content is not FileContent.DATA:
-            continue
-        considered += 1
-        needed = tuple(index.needed_by(live.entry, spec_id, types))
-        for entry in needed:
-            needs[entry.file.key] += 1
-        has_debt = policy.delete_compaction_enabled and len(needed) >= policy.delete_compaction_min_deletes
-        is_small = policy.rewrite_enabled and file.file_size_in_bytes < policy.min_file_size_bytes
-        if not (policy.rewrite_all or has_debt or is_small):
-            continue
-        if file.file_format.upper() not in READABLE_FORMATS or file.key_metadata is not None:
-            unsupported += 1
-            continue
-        if not _old_enough(metadata, live.entry, now_ms - policy.min_data_age_ms):
-            continue
-        candidate = Candidate(
-            file=file,
-            spec_id=spec_id,
-            age=_age(metadata, live.entry),
-            manifest_path=live.manifest.manifest_path,
-            sequence_number=live.entry.sequence_number or 0,
-            # Of the deletes that bounds rule out none is needed, and none is read.
-            deletes=needed,
-            has_debt=has_debt,
-        )
-        (twice if file.file_path in seen else seen).add(file.file_path)
-        partitions.setdefault(partition_key(spec_id, file.partition), []).append(candidate)
-    # A file that is listed twice is read twice (ICEBERG-RULES 15 forbids it): replacing one entry adds rows.
-    once = ([c for c in files if c.file.file_path not in twice] for files in partitions.values())
-    bins = [chosen for files in once for chosen in _bins(files, policy)]
+    found = select_candidates(metadata, live_files, index, policy, now_ms=now_ms)
+    bins = [chosen for files in found.partitions for chosen in _bins(files, policy)]
     groups = tuple(
         FileGroup(number, files[0].spec_id, files[0].file.partition, tuple(files))
         for number, files in enumerate(_within_budget(bins, policy))
     )
-    if not groups and 0 not in needs.values():
-        return Nothing(_nothing_reason(unsupported, bool(bins)))
+    if not groups and 0 not in found.delete_needs.values():
+        return Nothing(_nothing_reason(found.unsupported, bool(bins)))
     return CompactionPlan(
         snapshot_id=snapshot.snapshot_id,
         sequence_number=snapshot.sequence_number,
         groups=groups,
         planning_manifests=frozenset(m.manifest_path for m in manifests),
-        files_considered=considered,
-        files_unsupported=unsupported,
-        delete_needs=needs,
+        files_considered=found.considered,
+        files_unsupported=found.unsupported,
+        delete_needs=found.delete_needs,
     )
 
 
@@ -211,17 +147,3 @@ def _within_budget(bins: list[list[Candidate]], policy: Policy) -> list[list[Can
         bytes_left = None if bytes_left is None else bytes_left - size
         chosen.append(files)
     return chosen
-
-
-def _age(metadata: TableMetadata, entry: ManifestEntry) -> int:
-    """File sequence number; in v1, which has none, the time of the snapshot that added the file."""
-    if metadata.format_version > 1:
-        return entry.file_sequence_number or 0
-    snapshot = metadata.snapshots.get(entry.snapshot_id) if entry.snapshot_id is not None else None
-    return 0 if snapshot is None else snapshot.timestamp_ms
-
-
-def _old_enough(metadata: TableMetadata, entry: ManifestEntry, limit_ms: int) -> bool:
-    """A file whose snapshot is expired is old; unknown never means young here, since nothing is deleted."""
-    snapshot = metadata.snapshots.get(entry.snapshot_id) if entry.snapshot_id is not None else None
-    return snapshot is None or snapshot.timestamp_ms <= limit_ms

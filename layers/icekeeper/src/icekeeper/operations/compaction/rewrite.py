@@ -26,8 +26,9 @@ def rewrite_group(task: RewriteTask) -> RewriteResult:
     tally = Tally()
     storage = Storage(task.io_properties)
     table_schema = json.loads(task.schema_json)
+    path = task.outputs.path()
 
-    def result(written: DataFile | None, error: str | None = None) -> RewriteResult:
+    def result(written: tuple[DataFile, ...], error: str | None = None) -> RewriteResult:
         return RewriteResult(
             group_id=task.group_id,
             written=written,
@@ -38,16 +39,16 @@ def rewrite_group(task: RewriteTask) -> RewriteResult:
         )
 
     try:
-        written = write_data_file(read_rows(task, table_schema, storage, tally), task, table_schema, storage)
+        written = write_data_file(path, read_rows(task, table_schema, storage, tally), task, table_schema, storage)
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
-        storage.delete([task.output_path])  # half a file that no commit will ever name
-        return result(None, f"{type(error).__name__}: {error}")
+        storage.delete([path])  # half a file that no commit will ever name
+        return result((), f"{type(error).__name__}: {error}")
     rows_written = 0 if written is None else written.record_count
     promised = sum(source.record_count for source in task.inputs)
     if tally.read != promised or tally.live != rows_written:
         return result(
-            None,
+            (),
             f"rows do not add up: {promised} promised, {tally.read} read, {tally.deleted} of them deleted, "
-            f"{rows_written} written to {task.output_path}, which is kept for inspection",
+            f"{rows_written} written to {path}, which is kept for inspection",
         )
-    return result(written)
+    return result(() if written is None else (written,))

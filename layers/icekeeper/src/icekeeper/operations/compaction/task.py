@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from icekeeper.model import DataFile, FileContent, PartitionValue
 
-__all__ = ["DeleteFile", "InputFile", "RewriteResult", "RewriteTask"]
+__all__ = ["DeleteFile", "InputFile", "OutputNames", "RewriteResult", "RewriteTask"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +36,21 @@ class InputFile:
     """Which of the task's delete files reach it."""
 
 
+@dataclass(frozen=True, slots=True)
+class OutputNames:
+    """Unique names for the files that one task writes."""
+
+    folder: str
+    stem: str
+
+    def path(self, number: int = 0) -> str:
+        """Where output ``number`` of the task goes."""
+        return f"{self.folder}/{self.stem}-{number:05d}.parquet"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteTask:
-    """Merge ``inputs`` into one file at ``output_path``."""
+    """Merge ``inputs`` into files of one partition spec, named by ``outputs``."""
 
     group_id: int
     inputs: tuple[InputFile, ...]
@@ -52,17 +64,17 @@ class RewriteTask:
     deletes: tuple[DeleteFile, ...] = ()
     key_fields_json: str = "[]"
     """Columns of equality deletes that the current schema no longer has: read, applied, not written."""
-    output_path: str
+    outputs: OutputNames
     table_properties: Mapping[str, str]
     io_properties: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteResult:
-    """What became of one task: a written file, no file (the inputs hold no rows), or an error."""
+    """What became of one task: written files, none when the inputs hold no rows, or an error."""
 
     group_id: int
-    written: DataFile | None
+    written: tuple[DataFile, ...]
     rows_read: int
     rows_deleted: int = 0
     seconds: float

@@ -32,15 +32,19 @@ _MAX_ROW_GROUP_ARROW_BYTES = 256 * 1024 * 1024
 
 
 def write_data_file(
-    batches: Iterable[pa.RecordBatch], task: RewriteTask, table_schema: Mapping[str, Any], storage: Storage
+    path: str,
+    batches: Iterable[pa.RecordBatch],
+    task: RewriteTask,
+    table_schema: Mapping[str, Any],
+    storage: Storage,
 ) -> DataFile | None:
-    """Write every batch to ``task.output_path``; ``None``, and no file, when there are no rows.
+    """Write every batch to ``path``; ``None``, and no file, when there are no rows.
 
     Raises:
         StorageError: the store refused the file.
         PolicyError: a ``write.parquet.*`` property is malformed.
     """
-    output = _Output(task, arrow_schema(table_schema), storage)
+    output = _Output(path, task.table_properties, arrow_schema(table_schema), storage)
     leaves = leaf_columns(table_schema)
     nans = NanCounter(leaves)
     nans.prepare(output.schema)
@@ -66,7 +70,7 @@ def write_data_file(
     metrics = file_metrics(output.footer, leaves, nans.counts, metrics_modes(leaves, task.table_properties))
     return DataFile(
         content=FileContent.DATA,
-        file_path=task.output_path,
+        file_path=path,
         file_format="PARQUET",
         partition=task.partition,
         record_count=output.footer.num_rows,
@@ -84,11 +88,12 @@ def write_data_file(
 class _Output:
     """The file being written; it comes into being with the first row group."""
 
-    def __init__(self, task: RewriteTask, schema: pa.Schema, storage: Storage) -> None:
+    def __init__(self, path: str, properties: Mapping[str, str], schema: pa.Schema, storage: Storage) -> None:
         self.schema = schema
         self.size = 0
         self.footer: pq.FileMetaData | None = None
-        self._task = task
+        self._path = path
+        self._properties = properties
         self._storage = storage
         self._footers: list[pq.FileMetaData] = []
         self._sink: Any = None
@@ -97,15 +102,15 @@ class _Output:
     def write(self, batches: list[pa.RecordBatch]) -> None:
         """One row group."""
         table = pa.Table.from_batches(batches, self.schema)
-        with self._storage.translated(self._task.output_path):
+        with self._storage.translated(self._path):
             if self._writer is None:
-                options = _writer_options(self._task.table_properties)
-                self._sink = self._storage.open_output(self._task.output_path)
+                options = _writer_options(self._properties)
+                self._sink = self._storage.open_output(self._path)
                 self._writer = pq.ParquetWriter(self._sink, self.schema, metadata_collector=self._footers, **options)
             self._writer.write_table(table, row_group_size=table.num_rows)
 
     def close(self) -> None:
-        with self._storage.translated(self._task.output_path):
+        with self._storage.translated(self._path):
             try:
                 if self._writer is not None:
                     self._writer.close()
