@@ -58,6 +58,7 @@ PURE = (
     "icekeeper.operations.snapshots",
     "icekeeper.operations.orphans",
     "icekeeper.operations.manifests",
+    "icekeeper.operations.compaction.budget",
     "icekeeper.operations.compaction.candidates",
     "icekeeper.operations.compaction.plan",
     "icekeeper.detection.assess",

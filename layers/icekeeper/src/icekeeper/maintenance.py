@@ -15,7 +15,8 @@ from icekeeper.errors import (
     TableUnsupported,
 )
 from icekeeper.operations.compaction.compact import compact
-from icekeeper.operations.context import OperationContext
+from icekeeper.operations.compaction.where import row_filter
+from icekeeper.operations.context import OperationContext, branch_head
 from icekeeper.operations.expire_snapshots import expire_snapshots
 from icekeeper.operations.remove_orphans import remove_orphans
 from icekeeper.operations.rewrite_manifests import rewrite_manifests
@@ -47,10 +48,12 @@ def run_pass(context: OperationContext, state: StateStore) -> PassOutcome:
     """Run every operation that the policy asks for; the journal gets every pass that did something.
 
     Raises:
-        PolicyError: there is no such table.
+        PolicyError: there is no such table, or the policy does not fit it.
         StorageError: the table cannot be loaded at all, or the state store cannot be written.
     """
     loaded = context.load()
+    if context.resolved.why_disabled() is None:
+        _check_scope(context, loaded)
     identity = identity_of(context, loaded)
     context.pins = lambda: state.pins(identity, now_ms=context.clock())
     started_ms = context.clock()
@@ -66,6 +69,12 @@ def run_pass(context: OperationContext, state: StateStore) -> PassOutcome:
     if not context.dry_run:
         _remember(context, state, loaded, started_ms, outcome)
     return outcome
+
+
+def _check_scope(context: OperationContext, loaded: LoadedTable) -> None:
+    """A branch or a filter that does not fit the table is a mistake of the policy: nothing runs."""
+    branch_head(loaded.metadata, context.policy.branch)
+    row_filter(context.policy.where, loaded.metadata)
 
 
 def _run(operation: Operation, context: OperationContext) -> OperationOutcome:
@@ -116,7 +125,7 @@ def _remember(
             )
         )
     # The head from before the pass: a commit that came in between was perhaps not looked at, so it must be news.
-    head = loaded.metadata.current_snapshot
+    head = loaded.metadata.head(context.policy.branch)
     state.remember(
         identity,
         LastSeen(

@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import requests
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.rest.scan_planning import StorageCredential
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
+from pyiceberg.schema import Schema
 from pyiceberg.utils.config import PYICEBERG_YML, Config, merge_config
 from sqlalchemy import ColumnElement, Engine, Select, Update, select, update
 from strictyaml import YAMLError
+
+from icekeeper.model import DataFile
 
 __all__ = [
     "BoundedRestCatalog",
     "configured_catalogs",
     "merged",
+    "metrics_evaluator",
     "missing_names",
     "rest_credentials",
     "rest_request",
@@ -139,6 +145,12 @@ def sql_swap(catalog: SqlCatalog, namespace: str, table: str, old: str, new: str
     )
 
 
+def metrics_evaluator(schema: Schema, expression: BooleanExpression) -> Callable[[DataFile], bool]:
+    """Judges by a data file's counts and bounds whether it may hold rows that the expression matches."""
+    evaluate = _InclusiveMetricsEvaluator(schema, expression, case_sensitive=True).eval
+    return cast(Callable[[DataFile], bool], evaluate)  # it reads nothing but counts and bounds, which ours has too
+
+
 def missing_names() -> tuple[str, ...]:
     """The names this module relies on that PyIceberg no longer has, or has with other parameters; empty is well."""
     expected: dict[Any, dict[str, tuple[str, ...]]] = {
@@ -150,6 +162,7 @@ def missing_names() -> tuple[str, ...]:
             "url": ("self", "endpoint", "prefixed", "kwargs"),
         },
         SqlCatalog: {"_iceberg_type_filter": ("self",)},
+        _InclusiveMetricsEvaluator: {"eval": ("self", "file")},
         Config: {"get_known_catalogs": ("self",), "get_catalog_config": ("self", "catalog_name")},
     }
     missing = []

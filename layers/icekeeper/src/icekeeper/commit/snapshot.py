@@ -23,7 +23,7 @@ from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_l
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, EntryStatus, ManifestContent, ManifestEntry, ManifestFile
 
-__all__ = ["FileReplacement", "SnapshotWriter"]
+__all__ = ["RUN_ID_KEY", "FileReplacement", "SnapshotWriter"]
 
 FileKey = tuple[str, int | None]
 _Kind = tuple[int, ManifestContent]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.detection.signals import Signal, expiry_signals, ref_signals, summary_signals
-from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.document import MAIN, TableMetadata
 from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
 from icekeeper.state.store import LastSeen
 
@@ -39,7 +39,10 @@ def assess(
         return Skip(table, disabled)
     if metadata.format_version not in MAINTAINED_FORMAT_VERSIONS:
         return Skip(table, f"format version {metadata.format_version} is not maintained by this version")
-    head = metadata.current_snapshot
+    branch = resolved.policy.branch
+    head = metadata.head(branch)
+    if head is None and branch != MAIN:
+        return Skip(table, f"policy key branch names '{branch}', which is no branch of this table")
     signals: list[Signal] = []
     if resolved.runs(Operation.EXPIRE_SNAPSHOTS) and gc_enabled(metadata):
         signals.extend(expiry_signals(metadata, resolved.policy, now_ms=now_ms, expirable=expirable))

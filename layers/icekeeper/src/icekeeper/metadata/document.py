@@ -15,6 +15,7 @@ from typing import Any
 from icekeeper.errors import MetadataUnreadable, PolicyError
 
 __all__ = [
+    "MAIN",
     "JsonObject",
     "Ref",
     "Snapshot",

@@ -10,15 +10,15 @@ from typing import Protocol, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.clock import Clock
-from icekeeper.errors import TableUnsupported
-from icekeeper.metadata.document import TableMetadata
+from icekeeper.errors import PolicyError, TableUnsupported
+from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.state.store import Pin
 from icekeeper.storage import Storage
 
-__all__ = ["Engine", "OperationContext", "Progress", "require_writable", "silent", "stopwatch"]
+__all__ = ["Engine", "OperationContext", "Progress", "branch_head", "require_writable", "silent", "stopwatch"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -99,6 +99,22 @@ def require_writable(metadata: TableMetadata) -> None:
             f"format version {metadata.format_version} is not maintained by this version of Icekeeper; "
             "the table was left alone"
         )
+
+
+def branch_head(metadata: TableMetadata, branch: str) -> Snapshot | None:
+    """The head of the branch that a policy names; ``None`` while the table has no snapshot on ``main``.
+
+    Raises:
+        PolicyError: there is no such branch.
+    """
+    ref = metadata.refs.get(branch)
+    if (ref is None and branch != MAIN) or (ref is not None and ref.type != "branch"):
+        kind = "a tag" if ref is not None else "no branch of this table"
+        branches = sorted(name for name, known in metadata.refs.items() if known.type == "branch")
+        raise PolicyError(
+            f"policy key branch names '{branch}', which is {kind}; branches are: {', '.join(branches) or 'none yet'}"
+        )
+    return metadata.head(branch)
 
 
 @contextmanager

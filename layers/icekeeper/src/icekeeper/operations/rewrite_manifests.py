@@ -7,7 +7,7 @@ from icekeeper.commit.manifest_size import manifest_header_bytes, manifest_targe
 from icekeeper.commit.snapshot import SnapshotWriter
 from icekeeper.commit.transaction import PreparedCommit, commit_with_retries
 from icekeeper.model import ManifestFile, Nothing
-from icekeeper.operations.context import OperationContext, require_writable, stopwatch
+from icekeeper.operations.context import OperationContext, branch_head, require_writable, stopwatch
 from icekeeper.operations.manifests import NO_ENTRIES, ManifestPlan, lay_out, plan_manifests
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
@@ -32,7 +32,7 @@ def rewrite_manifests(context: OperationContext) -> OperationOutcome:
 
         def plan(head: LoadedTable) -> tuple[ManifestPlan | Nothing, list[ManifestFile]]:
             require_writable(head.metadata)
-            snapshot = head.metadata.head(context.policy.branch)
+            snapshot = branch_head(head.metadata, context.policy.branch)
             manifests = [] if snapshot is None else context.reader(head).manifests(snapshot)
             planned = plan_manifests(
                 snapshot,

@@ -15,14 +15,10 @@ NOT_YET_AVAILABLE: Mapping[str, frozenset[object]] = {
     "operations": frozenset(
         {Operation.EXPIRE_PARTITIONS, Operation.REWRITE_POSITION_DELETES, Operation.COMPUTE_STATISTICS}
     ),
-    "max_write_amplification": ANY_OTHER,
     "strategy": frozenset({Strategy.SORT, Strategy.ZORDER}),
     "sort_order": ANY_OTHER,
     "zorder_columns": ANY_OTHER,
-    "where": ANY_OTHER,
-    "branch": ANY_OTHER,
     "output_spec": frozenset({OutputSpec.KEEP}),
-    "partial_progress": ANY_OTHER,
     "proof": frozenset({Proof.FULL}),
     "orphan_min_sightings": ANY_OTHER,
     "ownership": frozenset({Ownership.ICEKEEPER}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["OPT_IN_OPERATIONS", "Operation", "OutputSpec", "Ownership", "Proof", "Strategy"]
+__all__ = ["OPT_IN_OPERATIONS", "JobOrder", "Operation", "OutputSpec", "Ownership", "Proof", "Strategy"]
 
 
 class Operation(StrEnum):
@@ -30,6 +30,16 @@ class Strategy(StrEnum):
     BINPACK = "binpack"
     SORT = "sort"
     ZORDER = "zorder"
+
+
+class JobOrder(StrEnum):
+    """Which file groups are rewritten first, by bytes or by number of files (Java's ``rewrite-job-order``)."""
+
+    NONE = "none"
+    BYTES_ASC = "bytes-asc"
+    BYTES_DESC = "bytes-desc"
+    FILES_ASC = "files-asc"
+    FILES_DESC = "files-desc"
 
 
 class OutputSpec(StrEnum):

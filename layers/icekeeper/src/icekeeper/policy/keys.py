@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from icekeeper.clock import HOUR_MS
 from icekeeper.policy.availability import ALL_OPERATIONS
-from icekeeper.policy.choices import OutputSpec, Ownership, Proof, Strategy
+from icekeeper.policy.choices import JobOrder, OutputSpec, Ownership, Proof, Strategy
 from icekeeper.policy.values import (
     Amount,
     OperationNames,
@@ -57,11 +57,21 @@ class Policy(BaseModel):
     rewrite_all: Switch = _key(False, "every data file is a candidate, whatever its size")
     max_files_to_rewrite: OptionalCount = _key(None, "most data files rewritten by one pass; none: no limit")
     max_bytes_to_rewrite: OptionalCount = _key(None, "most bytes rewritten by one pass; none: no limit")
+    rewrite_job_order: JobOrder = _key(
+        JobOrder.NONE,
+        "groups rewritten first: bytes-asc, bytes-desc, files-asc, files-desc or none",
+    )
     min_data_age_hours: Amount = _key(Fraction(0), "data added less than this many hours ago is left alone")
     apply_deletes: Switch = _key(True, "merging applies delete files; false skips tables that have any")
     delete_compaction_min_deletes: int = _key(1, "delete files that make a data file a candidate", ge=1)
+    # Java's DELETE_RATIO_THRESHOLD_DEFAULT
+    delete_compaction_min_ratio: Ratio = _key(
+        Fraction(3, 10), "share of a file's rows, known to be deleted, that makes it a candidate, 0 to 1"
+    )
     # RocksDB's size ratio between levels is 10, and with it the amplification one level costs.
-    max_write_amplification: PositiveAmount = _key(Fraction(10), "most bytes rewritten per byte of new data")
+    max_write_amplification: PositiveAmount = _key(
+        Fraction(10), "most bytes rewritten per byte of new data, for deletes alone"
+    )
     strategy: Strategy = _key(Strategy.AUTO, "auto, binpack, sort or zorder")
     sort_order: OptionalText = _key(None, "order of the sort strategy; none: the table's own")
     zorder_columns: TextList = _key((), "comma-separated columns of the zorder strategy")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -13,7 +13,7 @@ from icekeeper.operations.compaction.arrow_schema import leaf_columns
 from icekeeper.operations.compaction.file_rows import READABLE_FORMATS
 from icekeeper.policy import Policy
 
-__all__ = ["Candidate", "Candidates", "FileKey", "LiveFile", "select_candidates"]
+__all__ = ["Candidate", "Candidates", "FileKey", "LiveFile", "known_deleted_rows", "select_candidates"]
 
 FileKey: TypeAlias = tuple[str, int | None]
 
@@ -54,9 +54,18 @@ class Candidates:
 
 
 def select_candidates(
-    metadata: TableMetadata, live_files: Iterable[LiveFile], index: DeleteIndex, policy: Policy, *, now_ms: int
+    metadata: TableMetadata,
+    live_files: Iterable[LiveFile],
+    index: DeleteIndex,
+    policy: Policy,
+    *,
+    now_ms: int,
+    in_scope: Callable[[DataFile, int], bool] = lambda file, spec_id: True,
 ) -> Candidates:
-    """Pick by size, by delete debt, or all; ``live_files`` is consumed once and only candidates are kept."""
+    """Pick by size, by delete debt, or all; ``live_files`` is consumed once and only candidates are kept.
+
+    ``in_scope`` is asked of a file and its spec id: those out of scope are left alone, but still need their deletes.
+    """
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
     needs = {entry.file.key: 0 for entry in index.entries}
     considered = unsupported = 0
@@ -71,9 +80,9 @@ def select_candidates(
         needed = tuple(index.needed_by(live.entry, spec_id, types))
         for entry in needed:
             needs[entry.file.key] += 1
-        has_debt = policy.delete_compaction_enabled and len(needed) >= policy.delete_compaction_min_deletes
+        has_debt = policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
         is_small = policy.rewrite_enabled and file.file_size_in_bytes < policy.min_file_size_bytes
-        if not (policy.rewrite_all or has_debt or is_small):
+        if not (policy.rewrite_all or has_debt or is_small) or not in_scope(file, spec_id):
             continue
         if file.file_format.upper() not in READABLE_FORMATS or file.key_metadata is not None:
             unsupported += 1
@@ -95,6 +104,21 @@ def select_candidates(
     # A file that is listed twice is read twice (ICEBERG-RULES 15 forbids it): replacing one entry adds rows.
     once = tuple([c for c in files if c.file.file_path not in twice] for files in partitions.values())
     return Candidates(once, needs, considered, unsupported)
+
+
+def known_deleted_rows(file: DataFile, deletes: Iterable[ManifestEntry]) -> int:
+    """Rows of a data file that deletes naming only this file remove; other deletes do not tell."""
+    vectors = [e.file for e in deletes if e.file.content_offset is not None]
+    only_this = vectors or [e.file for e in deletes if e.file.referenced_data_file == file.file_path]
+    return min(file.record_count, sum(delete.record_count for delete in only_this))
+
+
+def _is_indebted(file: DataFile, deletes: Sequence[ManifestEntry], policy: Policy) -> bool:
+    if len(deletes) >= policy.delete_compaction_min_deletes:
+        return True
+    return known_deleted_rows(file, deletes) > 0 and (
+        known_deleted_rows(file, deletes) >= policy.delete_compaction_min_ratio * file.record_count
+    )
 
 
 def _age(metadata: TableMetadata, entry: ManifestEntry) -> int:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.rebase import GroupClaim, rebase
-from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
-from icekeeper.commit.transaction import Committed, PreparedCommit, commit_with_retries
-from icekeeper.errors import CommitStateUnknown, MaintenanceError
+from icekeeper.errors import MaintenanceError
 from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder, is_unpartitioned
-from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import DataFile, ManifestContent, ManifestFile, Nothing
-from icekeeper.operations.compaction.arrow_schema import arrow_schema, leaf_columns
+from icekeeper.model import ManifestContent, ManifestFile, Nothing
+from icekeeper.operations.compaction.arrow_schema import arrow_schema
 from icekeeper.operations.compaction.candidates import LiveFile
+from icekeeper.operations.compaction.commit_groups import Landed, commit_groups
 from icekeeper.operations.compaction.dispatch import rewrite_groups
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, plan_compaction
-from icekeeper.operations.compaction.task import RewriteResult
-from icekeeper.operations.context import OperationContext, require_writable, stopwatch
+from icekeeper.operations.compaction.where import row_filter
+from icekeeper.operations.context import OperationContext, branch_head, require_writable, stopwatch
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
 
@@ -39,7 +35,7 @@ def compact(context: OperationContext) -> OperationOutcome:
         loaded = context.load()
         metadata = loaded.metadata
         require_writable(metadata)
-        snapshot = metadata.head(context.policy.branch)
+        snapshot = branch_head(metadata, context.policy.branch)
         reader = context.reader(loaded)
         manifests = [] if snapshot is None else reader.manifests(snapshot)
         plan = plan_compaction(
@@ -50,14 +46,14 @@ def compact(context: OperationContext) -> OperationOutcome:
             context.policy,
             now_ms=context.clock(),
             deletes=_delete_index(reader, manifests) if context.policy.apply_deletes else None,
+            in_scope=row_filter(context.policy.where, metadata),
         )
         if isinstance(plan, Nothing):
             return skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
         arrow_schema(metadata.current_schema)  # refuses column types that this version cannot rewrite
         if context.dry_run:
             return succeeded(_OPERATION, _preview(plan), metrics=_counters(plan), files_planned=plan.input_files)
-        results = rewrite_groups(context, loaded, plan)
-        outcome = _commit(context, loaded, plan, results)
+        outcome = _outcome(plan, _rewrite_and_commit(context, loaded, plan))
         return replace(outcome, metrics={**outcome.metrics, "compact.duration_ms": elapsed_ms()})
 
 
@@ -80,132 +76,63 @@ def _live_files(reader: TableReader, manifests: Sequence[ManifestFile]) -> Itera
                 yield LiveFile(manifest, entry)
 
 
-def _commit(
-    context: OperationContext, loaded: LoadedTable, plan: CompactionPlan, results: Sequence[RewriteResult]
-) -> OperationOutcome:
-    done = {r.group_id: r for r in results if r.error is None}
-    errors = [r.error for r in results if r.error is not None]
-    groups = [group for group in plan.groups if group.group_id in done]
-    outputs = {r.group_id: r.written for r in done.values()}
-    kept: frozenset[int] = frozenset()
-    dropped: dict[int, str] = {}
-    unneeded = 0
-    committed: Committed | Nothing = Nothing(f"every file group failed: {errors[0]}" if errors else "")
-
-    def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
-        nonlocal kept, dropped, unneeded
-        require_writable(head.metadata)
-        reader = context.reader(head)
-        result = rebase(
-            loaded.metadata,
-            plan.planning_manifests,
-            plan.snapshot_id,
-            head.metadata,
-            reader,
-            context.policy.branch,
-            _claims(loaded.metadata, groups),
-            plan.delete_needs,
-        )
-        kept, dropped, unneeded = result.kept, dict(result.dropped), len(result.unneeded_deletes)
-        if not kept and not unneeded:
-            return Nothing(next(iter(dropped.values()), "no delete file is without use any more"))
-        writer = SnapshotWriter(
-            head.metadata,
-            reader,
-            context.storage(head).write,
-            lambda paths: context.discard(head, paths),
-            context.policy.branch,
-            context.run_id,
-            context.clock(),
-        )
-        replacement = FileReplacement(
-            removed=result.unneeded_deletes.union(c.file.key for g in groups if g.group_id in kept for c in g.files),
-            added=tuple((g.spec_id, file) for g in groups if g.group_id in kept for file in outputs[g.group_id]),
-            data_sequence_number=plan.sequence_number,
-        )
-        return writer.replace_files(replacement, result.manifests, result.affected)
-
-    if groups or 0 in plan.delete_needs.values():
+def _rewrite_and_commit(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> Landed:
+    """All groups in one commit, or ``partial_progress`` of them at a time: then one that fails takes only its own."""
+    landed = Landed(dict(plan.delete_needs))
+    parts = _parts(plan.groups, context.policy.partial_progress)
+    for number, groups in enumerate(parts):
         try:
-            committed = commit_with_retries(
-                context.catalog,
-                context.load(),
-                prepare,
-                max_retries=context.policy.max_commit_retries,
-                discard=lambda paths: context.discard(loaded, paths),
-                sleep=context.sleep,
-            )
-        except CommitStateUnknown:
-            raise  # the outputs may be live: they stay
-        except MaintenanceError:
-            context.discard(loaded, [file.file_path for files in outputs.values() for file in files])
-            raise
-    context.discard(loaded, [file.file_path for group_id in dropped for file in outputs[group_id]])
-    return _outcome(
-        plan, committed, kept, dropped, errors, outputs, deleted=_rows_deleted(done, kept), unneeded=unneeded
-    )
+            results = rewrite_groups(context, loaded, plan, groups)
+            commit_groups(context, loaded, plan, results, landed)
+        except MaintenanceError as error:
+            if not landed.snapshot_ids:
+                raise
+            left = len(parts) - number - 1
+            unstarted = f"; {left} more commit(s) were not attempted" if left else ""
+            landed.errors.append(f"{type(error).__name__}: {error}{unstarted}")
+            landed.failed_groups += sum(len(part) for part in parts[number:])
+            break
+    return landed
 
 
-def _rows_deleted(done: Mapping[int, RewriteResult], kept: frozenset[int]) -> int:
-    return sum(result.rows_deleted for group_id, result in done.items() if group_id in kept)
+def _parts(groups: Sequence[FileGroup], size: int) -> list[Sequence[FileGroup]]:
+    if not size or not groups:
+        return [groups]
+    return [groups[start : start + size] for start in range(0, len(groups), size)]
 
 
-def _claims(planned: TableMetadata, groups: Sequence[FileGroup]) -> list[GroupClaim]:
-    held = frozenset(leaf.field_id for leaf in leaf_columns(planned.current_schema))
-    return [
-        GroupClaim(
-            group_id=group.group_id,
-            spec_id=group.spec_id,
-            partition=group.partition,
-            inputs={c.file.key: c.manifest_path for c in group.files},
-            output_field_ids=held,
-            deletes=Counter(entry.file.key for c in group.files for entry in c.deletes),
-        )
-        for group in groups
-    ]
-
-
-def _outcome(
-    plan: CompactionPlan,
-    committed: Committed | Nothing,
-    kept: frozenset[int],
-    dropped: dict[int, str],
-    errors: Sequence[str],
-    outputs: Mapping[int, Sequence[DataFile]],
-    *,
-    deleted: int,
-    unneeded: int,
-) -> OperationOutcome:
-    landed = [group for group in plan.groups if group.group_id in kept]
-    written = [file for group in landed for file in outputs[group.group_id]]
-    merged = sum(len(group.files) for group in landed)
+def _outcome(plan: CompactionPlan, landed: Landed) -> OperationOutcome:
+    groups = [group for group in plan.groups if group.group_id in landed.outputs]
+    written = [file for group in groups for file in landed.outputs[group.group_id]]
+    merged = sum(len(group.files) for group in groups)
     metrics = {
         **_counters(plan),
         "compact.files_merged": merged,
         "compact.files_written": len(written),
-        "compact.bins": len(landed),
-        "compact.bytes_read": sum(group.total_bytes for group in landed),
+        "compact.bins": len(groups),
+        "compact.bytes_read": sum(group.total_bytes for group in groups),
         "compact.bytes_written": sum(file.file_size_in_bytes for file in written),
-        "compact.rows_rewritten": sum(group.record_count for group in landed),
-        "compact.rows_deleted": deleted,
-        "compact.delete_files_removed": unneeded,
-        "compact.bins_dropped": len(dropped),
-        "compact.bins_failed": len(errors),
+        "compact.rows_rewritten": sum(group.record_count for group in groups),
+        "compact.rows_deleted": landed.rows_deleted,
+        "compact.delete_files_removed": landed.deletes_removed,
+        "compact.bins_dropped": len(landed.dropped),
+        "compact.bins_failed": landed.failed_groups,
+        "compact.commits": len(landed.snapshot_ids),
     }
-    summary = f"compacted {merged} files into {len(written)} (across {len(landed)} bins)"
+    summary = f"compacted {merged} files into {len(written)} (across {len(groups)} bins)"
     if not plan.groups:
-        summary = f"dropped {unneeded} delete file(s) that no data file needs"
-    problems = [f"{len(errors)} bin(s) failed: {errors[0]}"] if errors else []
-    if isinstance(committed, Nothing) and plan.groups and not errors:
-        problems.append(f"every bin was overtaken by other commits: {committed.reason}")
-    if isinstance(committed, Nothing) and not problems:
-        return skipped(_OPERATION, committed.reason, metrics=metrics)
+        summary = f"dropped {landed.deletes_removed} delete file(s) that no data file needs"
+    problems = [f"{landed.failed_groups} bin(s) failed: {landed.errors[0]}"] if landed.errors else []
+    if not landed.snapshot_ids and plan.groups and not landed.errors:
+        problems.append(f"every bin was overtaken by other commits: {landed.nothing}")
+    if not landed.snapshot_ids and not problems:
+        return skipped(_OPERATION, landed.nothing, metrics=metrics)
     return OperationOutcome(
         operation=_OPERATION,
         status=Status.FAILED if problems else Status.SUCCEEDED,
         reason="; ".join(problems) or None,
-        summary="; ".join(problems) if isinstance(committed, Nothing) else summary,
-        snapshot_ids=() if isinstance(committed, Nothing) else (committed.prepared.snapshot_id or 0,),
+        summary=summary if landed.snapshot_ids else "; ".join(problems),
+        snapshot_ids=tuple(landed.snapshot_ids),
         metrics=metrics,
         files_planned=plan.input_files,
     )
@@ -219,4 +146,8 @@ def _preview(plan: CompactionPlan) -> str:
 
 
 def _counters(plan: CompactionPlan) -> dict[str, int]:
-    return {"compact.files_considered": plan.files_considered, "compact.files_unsupported": plan.files_unsupported}
+    return {
+        "compact.files_considered": plan.files_considered,
+        "compact.files_unsupported": plan.files_unsupported,
+        "compact.bins_waiting": plan.groups_waiting,
+    }

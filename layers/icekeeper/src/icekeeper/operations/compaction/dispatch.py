@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -23,14 +23,16 @@ _NAME_MAPPING = "schema.name-mapping.default"
 _WHAT = "compact: file groups"
 
 
-def rewrite_groups(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> list[RewriteResult]:
-    """Run the work unit over every group of the plan.
+def rewrite_groups(
+    context: OperationContext, loaded: LoadedTable, plan: CompactionPlan, groups: Sequence[FileGroup]
+) -> list[RewriteResult]:
+    """Run the work unit over some groups of the plan.
 
     Raises:
         TableUnsupported: an equality delete cannot be applied by this version; nothing was written.
         StorageError: the engine broke.
     """
-    tasks = [_task(loaded, plan, group) for group in plan.groups]
+    tasks = [_task(loaded, plan, group) for group in groups]
     if not tasks:
         return []
     context.progress(_WHAT, 0, len(tasks))

@@ -10,12 +10,13 @@ out of the sequence leaves every other bin as it was: ``plan(apply(plan))`` is e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.model import ManifestContent, ManifestFile, Nothing, PartitionValue
+from icekeeper.model import DataFile, ManifestContent, ManifestFile, Nothing, PartitionValue
+from icekeeper.operations.compaction.budget import Bin, bytes_since_rewrite, in_job_order, within_budget
 from icekeeper.operations.compaction.candidates import Candidate, FileKey, LiveFile, select_candidates
 from icekeeper.policy import Policy
 
@@ -56,6 +57,8 @@ class CompactionPlan:
     files_unsupported: int
     delete_needs: Mapping[FileKey, int] = field(default_factory=dict)
     """Live delete file → how many live data files need it; 0: dangling."""
+    groups_waiting: int = 0
+    """Groups that the policy's caps leave to a later pass."""
 
     @property
     def input_files(self) -> tuple[str, ...]:
@@ -71,11 +74,12 @@ def plan_compaction(
     *,
     now_ms: int,
     deletes: DeleteIndex | None = None,
+    in_scope: Callable[[DataFile, int], bool] = lambda file, spec_id: True,
 ) -> CompactionPlan | Nothing:
     """Group the live data files of ``snapshot`` for merging, and tell which delete files that leaves without use.
 
     ``manifests`` are all of the snapshot's, ``deletes`` its live delete files; ``live_files`` is consumed once and only
-    candidates are kept.
+    candidates are kept; ``in_scope`` tells of a data file and its spec id whether it may be rewritten at all.
     """
     if snapshot is None:
         return Nothing(NO_SNAPSHOT)
@@ -83,11 +87,12 @@ def plan_compaction(
     if has_deletes and not policy.apply_deletes:
         return Nothing(DELETES_DISABLED)
     index = deletes or DeleteIndexBuilder().build()
-    found = select_candidates(metadata, live_files, index, policy, now_ms=now_ms)
+    found = select_candidates(metadata, live_files, index, policy, now_ms=now_ms, in_scope=in_scope)
     bins = [chosen for files in found.partitions for chosen in _bins(files, policy)]
+    allowed, waiting = within_budget(bins, policy, found.delete_needs, bytes_since_rewrite(metadata, snapshot))
     groups = tuple(
-        FileGroup(number, files[0].spec_id, files[0].file.partition, tuple(files))
-        for number, files in enumerate(_within_budget(bins, policy))
+        FileGroup(number, chosen.files[0].spec_id, chosen.files[0].file.partition, chosen.files)
+        for number, chosen in enumerate(in_job_order(allowed, policy.rewrite_job_order))
     )
     if not groups and 0 not in found.delete_needs.values():
         return Nothing(_nothing_reason(found.unsupported, bool(bins)))
@@ -99,6 +104,7 @@ def plan_compaction(
         files_considered=found.considered,
         files_unsupported=found.unsupported,
         delete_needs=found.delete_needs,
+        groups_waiting=waiting,
     )
 
 
@@ -110,7 +116,7 @@ def _nothing_reason(unsupported: int, over_budget: bool) -> str:
     return NOTHING_ELIGIBLE
 
 
-def _bins(files: list[Candidate], policy: Policy) -> list[list[Candidate]]:
+def _bins(files: list[Candidate], policy: Policy) -> list[Bin]:
     """Split one partition's candidates, in order of age, into bins worth merging."""
     files.sort(key=lambda c: (c.age, c.file.file_path))
     full = min((policy.min_file_size_bytes + policy.target_file_size_bytes) // 2, policy.max_file_group_size_bytes)
@@ -129,21 +135,5 @@ def _bins(files: list[Candidate], policy: Policy) -> list[list[Candidate]]:
             current, size = [], 0
     if current:
         chosen.append(current)
-    return [files for files in chosen if len(files) >= least or any(c.has_debt for c in files)]
-
-
-def _within_budget(bins: list[list[Candidate]], policy: Policy) -> list[list[Candidate]]:
-    """Bins that save most files first, as many as the policy's caps allow."""
-    if policy.max_files_to_rewrite is None and policy.max_bytes_to_rewrite is None:
-        return bins
-    files_left = policy.max_files_to_rewrite
-    bytes_left = policy.max_bytes_to_rewrite
-    chosen = []
-    for files in sorted(bins, key=len, reverse=True):
-        size = sum(candidate.file.file_size_in_bytes for candidate in files)
-        if (files_left is not None and len(files) > files_left) or (bytes_left is not None and size > bytes_left):
-            continue
-        files_left = None if files_left is None else files_left - len(files)
-        bytes_left = None if bytes_left is None else bytes_left - size
-        chosen.append(files)
-    return chosen
+    bins = (Bin(tuple(files), for_deletes=len(files) < least) for files in chosen)
+    return [b for b in bins if not b.for_deletes or any(c.has_debt for c in b.files)]

@@ -1,0 +1,166 @@
+"""Commits rewritten file groups: what still holds on the newest head, one snapshot per call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.commit.rebase import GroupClaim, RebaseResult, rebase
+from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
+from icekeeper.commit.transaction import Committed, PreparedCommit, commit_with_retries
+from icekeeper.errors import CommitStateUnknown, MaintenanceError
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import DataFile, Nothing
+from icekeeper.operations.compaction.arrow_schema import leaf_columns
+from icekeeper.operations.compaction.candidates import FileKey
+from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
+from icekeeper.operations.compaction.task import RewriteResult
+from icekeeper.operations.context import OperationContext, require_writable
+
+__all__ = ["Landed", "commit_groups"]
+
+
+@dataclass(slots=True)
+class Landed:
+    """What became of a plan's groups so far, commit by commit."""
+
+    delete_needs: dict[FileKey, int]
+    """Live delete file → how many live data files still need it."""
+    outputs: dict[int, tuple[DataFile, ...]] = field(default_factory=dict)
+    """Of the groups that are in the table."""
+    dropped: dict[int, str] = field(default_factory=dict)
+    """Groups that other commits overtook, and why."""
+    errors: list[str] = field(default_factory=list)
+    """Of groups that could not be rewritten, and of commits that failed."""
+    failed_groups: int = 0
+    snapshot_ids: list[int] = field(default_factory=list)
+    rows_deleted: int = 0
+    deletes_removed: int = 0
+    nothing: str = ""
+    """Why nothing was committed, when nothing was."""
+
+
+def commit_groups(
+    context: OperationContext,
+    loaded: LoadedTable,
+    plan: CompactionPlan,
+    results: Sequence[RewriteResult],
+    landed: Landed,
+) -> None:
+    """Commit what these results hold, and note in ``landed`` what became of it.
+
+    ``loaded`` is the table at planning.  Outputs of groups that do not land are removed, unless they may be live.
+
+    Raises:
+        CommitStateUnknown: the outcome could not be found out; the outputs stay.
+        MaintenanceError: nothing of these results was committed.
+    """
+    done = {r.group_id: r for r in results if r.error is None}
+    landed.errors += [r.error for r in results if r.error is not None]
+    landed.failed_groups += len(results) - len(done)
+    groups = [group for group in plan.groups if group.group_id in done]
+    if not groups and 0 not in landed.delete_needs.values():
+        landed.nothing = f"every file group failed: {landed.errors[0]}"
+        return
+    last: RebaseResult | None = None
+
+    def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
+        nonlocal last
+        require_writable(head.metadata)
+        reader = context.reader(head)
+        last = rebase(
+            loaded.metadata,
+            plan.planning_manifests,
+            plan.snapshot_id,
+            head.metadata,
+            reader,
+            context.policy.branch,
+            _claims(loaded.metadata, groups),
+            landed.delete_needs,
+        )
+        if not last.kept and not last.unneeded_deletes:
+            return Nothing(next(iter(last.dropped.values()), "no delete file is without use any more"))
+        kept = [group for group in groups if group.group_id in last.kept]
+        writer = SnapshotWriter(
+            head.metadata,
+            reader,
+            context.storage(head).write,
+            lambda paths: context.discard(head, paths),
+            context.policy.branch,
+            context.run_id,
+            context.clock(),
+        )
+        replacement = FileReplacement(
+            removed=last.unneeded_deletes.union(c.file.key for group in kept for c in group.files),
+            added=tuple((group.spec_id, file) for group in kept for file in done[group.group_id].written),
+            data_sequence_number=plan.sequence_number,
+        )
+        return writer.replace_files(replacement, last.manifests, last.affected)
+
+    try:
+        committed = commit_with_retries(
+            context.catalog,
+            context.load(),
+            prepare,
+            max_retries=context.policy.max_commit_retries,
+            discard=lambda paths: context.discard(loaded, paths),
+            sleep=context.sleep,
+        )
+    except CommitStateUnknown:
+        raise  # the outputs may be live: they stay
+    except MaintenanceError:
+        context.discard(loaded, _paths(done.values()))
+        raise
+    if last is None:
+        raise AssertionError("a commit ended without having been prepared")
+    landed.dropped |= last.dropped
+    context.discard(loaded, _paths(result for group_id, result in done.items() if group_id in last.dropped))
+    if isinstance(committed, Nothing):
+        landed.nothing = committed.reason
+        return
+    _note(landed, committed, last, groups, done)
+
+
+def _note(
+    landed: Landed,
+    committed: Committed,
+    rebased: RebaseResult,
+    groups: Sequence[FileGroup],
+    done: Mapping[int, RewriteResult],
+) -> None:
+    landed.snapshot_ids.append(committed.prepared.snapshot_id or 0)
+    landed.deletes_removed += len(rebased.unneeded_deletes)
+    for key in rebased.unneeded_deletes:
+        landed.delete_needs.pop(key)
+    for group in groups:
+        if group.group_id in rebased.kept:
+            landed.outputs[group.group_id] = done[group.group_id].written
+            landed.rows_deleted += done[group.group_id].rows_deleted
+            for key, count in _needed(group).items():
+                if key in landed.delete_needs:
+                    landed.delete_needs[key] -= count
+
+
+def _paths(results: Iterable[RewriteResult]) -> list[str]:
+    return [file.file_path for result in results for file in result.written]
+
+
+def _claims(planned: TableMetadata, groups: Sequence[FileGroup]) -> list[GroupClaim]:
+    held = frozenset(leaf.field_id for leaf in leaf_columns(planned.current_schema))
+    return [
+        GroupClaim(
+            group_id=group.group_id,
+            spec_id=group.spec_id,
+            partition=group.partition,
+            inputs={c.file.key: c.manifest_path for c in group.files},
+            output_field_ids=held,
+            deletes=_needed(group),
+        )
+        for group in groups
+    ]
+
+
+def _needed(group: FileGroup) -> Counter[FileKey]:
+    return Counter(entry.file.key for candidate in group.files for entry in candidate.deletes)

@@ -1,0 +1,120 @@
+"""Which files may hold rows that a filter matches: the scope of a rewrite (policy key ``where``).
+
+The filter is parsed and judged by PyIceberg: against partition values (specification, "Scan Planning", inclusive
+projection) and against column bounds.  What cannot be judged may match, as in Java's ``rewrite_data_files``.
+"""
+
+from __future__ import annotations
+
+import decimal
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyiceberg.expressions.parser import parse
+from pyiceberg.expressions.visitors import bind, expression_evaluator, inclusive_projection
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
+from pyiceberg.types import DecimalType, IcebergType, UUIDType
+
+from icekeeper.errors import PolicyError
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.single_value import decimal_unscaled
+from icekeeper.model import DataFile, PartitionValue
+from icekeeper.operations.compaction.arrow_schema import leaf_columns
+from icekeeper.pyiceberg_private import metrics_evaluator
+
+__all__ = ["row_filter"]
+
+# A bound of a promoted column keeps its old width, which PyIceberg cannot decode (ICEBERG-RULES 21).
+_WIDTHS: Mapping[str, int] = {
+    "long": 8,
+    "double": 8,
+    **dict.fromkeys(("timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns", "time"), 8),
+}
+
+
+def row_filter(text: str | None, metadata: TableMetadata) -> Callable[[DataFile, int], bool]:
+    """Whether a data file with that spec id may hold matching rows; without a filter every file may.
+
+    Raises:
+        PolicyError: the filter cannot be parsed, or does not fit the table's current schema.
+    """
+    if text is None:
+        return lambda file, spec_id: True
+    schema = _schema(metadata)
+    try:
+        expression = parse(text)
+        bind(schema, expression, case_sensitive=True)
+    except Exception as error:  # pyparsing's, and whatever PyIceberg raises on a literal that fits no column
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise PolicyError(
+            f"policy key where cannot be '{text}': {reason}; write for example \"day >= '2026-01-01' and id < 5\""
+        ) from None
+    judge = metrics_evaluator(schema, expression)
+    narrow = {
+        leaf.field_id: _WIDTHS[leaf.iceberg_type]
+        for leaf in leaf_columns(metadata.current_schema)
+        if leaf.iceberg_type in _WIDTHS
+    }
+    partitions: dict[int, _PartitionFilter] = {}
+
+    def may_match(file: DataFile, spec_id: int) -> bool:
+        if spec_id not in partitions:
+            partitions[spec_id] = _PartitionFilter.of(metadata.specs[spec_id], schema, expression)
+        return partitions[spec_id].may_match(file.partition) and judge(_with_usable_bounds(file, narrow))
+
+    return may_match
+
+
+@dataclass(frozen=True, slots=True)
+class _PartitionFilter:
+    types: tuple[IcebergType, ...]
+    evaluate: Callable[[Record], bool] | None
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any], schema: Schema, expression: Any) -> _PartitionFilter:
+        """``evaluate`` is ``None`` where the spec partitions by a column that the schema no longer has."""
+        parsed = PartitionSpec.model_validate(spec)
+        if any(schema_id not in schema.field_ids for schema_id in (f.source_id for f in parsed.fields)):
+            return cls((), None)
+        kind = parsed.partition_type(schema)
+        projected = inclusive_projection(schema, parsed, case_sensitive=True)(expression)
+        evaluate = expression_evaluator(Schema(*kind.fields), projected, case_sensitive=True)
+        return cls(tuple(field.field_type for field in kind.fields), evaluate)
+
+    def may_match(self, partition: tuple[PartitionValue, ...]) -> bool:
+        if self.evaluate is None:
+            return True
+        return self.evaluate(Record(*map(_python_value, partition, self.types)))
+
+
+def _schema(metadata: TableMetadata) -> Schema:
+    try:
+        return Schema.model_validate(metadata.current_schema)
+    except ValueError as error:
+        raise PolicyError(
+            f"policy key where cannot be used on this table: its schema is not understood: {error}"
+        ) from None
+
+
+def _python_value(value: PartitionValue, kind: IcebergType) -> Any:
+    """A raw partition value as PyIceberg holds it."""
+    if value is None:
+        return None
+    if isinstance(kind, DecimalType) and isinstance(value, int | bytes):
+        return decimal.Decimal(decimal_unscaled(value)).scaleb(-kind.scale, decimal.Context(prec=76))
+    if isinstance(kind, UUIDType) and isinstance(value, bytes):
+        return uuid.UUID(bytes=value)
+    return value
+
+
+def _with_usable_bounds(file: DataFile, widths: Mapping[int, int]) -> DataFile:
+    def usable(bounds: Mapping[int, bytes] | None) -> dict[int, bytes] | None:
+        if bounds is None:
+            return None
+        return {i: bound for i, bound in bounds.items() if i not in widths or len(bound) == widths[i]}
+
+    return replace(file, lower_bounds=usable(file.lower_bounds), upper_bounds=usable(file.upper_bounds))

@@ -1,0 +1,173 @@
+"""Scope of a rewrite: which files (``where``), which branch, how many groups per commit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyiceberg.table import StaticTable
+
+from icekeeper.errors import PolicyError
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status
+from support.command import Command
+from support.deletes import commit_deletes, create_by_region, equality_delete, rows_of
+from support.passes import local_path, outcome_of
+from support.readers import duckdb_rows
+from support.sabotage import SabotagedTable, sabotaged_table
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[SabotagedTable]:
+    """Partitioned by region, three files of ten rows each: ids 0.., 100.., 200.. in us, 50.., 150.., 250.. in eu."""
+    with sabotaged_table(tmp_path) as made:
+        create_by_region(made, 3)
+        yield made
+
+
+def rows(table: SabotagedTable) -> Counter[tuple[int, str]]:
+    return Counter((row["id"], row["region"]) for row in duckdb_rows(table.load().metadata_location))
+
+
+def compacted(table: SabotagedTable, **overrides: str) -> OperationOutcome:
+    return outcome_of(table.maintain(operations="compact", **overrides), Operation.COMPACT)
+
+
+def first_ids(table: SabotagedTable, paths: tuple[str, ...]) -> set[int]:
+    """The lowest id of each of these files."""
+    found = set()
+    for task in StaticTable.from_metadata(table.load().metadata_location).scan().plan_files():
+        if task.file.file_path in paths:
+            found.add(int.from_bytes(task.file.lower_bounds[1], "little"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("region = 'us'", {0, 100, 200}),
+        ("region in ('eu', 'mars')", {50, 150, 250}),
+        ("id >= 150", {150, 200, 250}),
+        ("id < 101 and region = 'us'", {0, 100}),
+        ("not (id < 101) and region = 'us'", {100, 200}),
+        ("region = 'eu' or id = 209", {50, 150, 200, 250}),
+        ("region is null", set()),
+    ],
+)
+def test_only_files_that_may_hold_matching_rows_are_rewritten(
+    table: SabotagedTable, where: str, expected: set[int]
+) -> None:
+    planned = table.runtime.maintain(
+        table.load().name,
+        {"operations": "compact", "where": where, "rewrite_all": "true"},
+        table.engine,
+        dry_run=True,
+    )
+    assert first_ids(table, outcome_of(planned, Operation.COMPACT).files_planned) == expected
+
+
+def test_files_out_of_scope_still_need_their_deletes(table: SabotagedTable) -> None:
+    """A global scope would drop this delete file with the only file rewritten; eu still holds row 253."""
+    commit_deletes(table, [equality_delete(103, "us"), equality_delete(253, "eu")])
+    before = rows(table)
+    outcome = compacted(table, where="region = 'us'")
+    assert outcome.metrics["compact.delete_files_removed"] == 1
+    assert rows(table) == before
+
+
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [
+        ("id >", "Expected"),
+        ("idd > 5", "Could not find field with name idd"),
+        ("id = 'five'", "Could not convert five into a int|Cannot convert|Could not"),
+    ],
+)
+def test_a_filter_that_fits_no_table_is_bad_usage(table: SabotagedTable, where: str, reason: str) -> None:
+    """Nothing runs, and nothing changes."""
+    before = table.load().metadata_location
+    with pytest.raises(PolicyError, match=f"policy key where cannot be '{where}'.*({reason})"):
+        table.maintain(where=where)
+    assert table.load().metadata_location == before
+
+
+def test_a_branch_is_maintained_and_main_is_not(table: SabotagedTable) -> None:
+    """Both hold the rows they held; main keeps its files, and its snapshot stays the current one."""
+    head = table.load().metadata.current_snapshot
+    assert head is not None
+    table.table().manage_snapshots().create_branch(head.snapshot_id, "audit").commit()
+    table.table().append(rows_of(300, 10, "us"), branch="audit")
+    before = rows(table)
+    audit = table.table().scan().use_ref("audit").to_arrow().sort_by([("id", "ascending"), ("region", "ascending")])
+    outcome = compacted(table, branch="audit")
+    assert outcome.summary == "compacted 7 files into 2 (across 2 bins)"
+    after = table.load().metadata
+    assert after.current_snapshot is not None
+    assert after.current_snapshot.snapshot_id == head.snapshot_id
+    assert [after.refs[name].snapshot_id for name in ("main", "audit")] == [head.snapshot_id, outcome.snapshot_ids[0]]
+    assert rows(table) == before
+    read = table.table().scan().use_ref("audit").to_arrow().sort_by([("id", "ascending"), ("region", "ascending")])
+    assert read == audit
+    assert compacted(table, branch="audit").status is Status.SKIPPED
+
+
+@pytest.mark.parametrize(("name", "kind"), [("nope", "no branch of this table"), ("v1", "a tag")])
+def test_a_branch_that_is_none_is_bad_usage(table: SabotagedTable, name: str, kind: str) -> None:
+    head = table.load().metadata.current_snapshot
+    assert head is not None
+    table.table().manage_snapshots().create_tag(head.snapshot_id, "v1").commit()
+    with pytest.raises(PolicyError, match=f"branch names '{name}', which is {kind}; branches are: main"):
+        table.maintain(branch=name)
+
+
+def test_the_command_calls_a_misfit_bad_usage(command: Command) -> None:
+    """Exit code 2 for what does not fit the table."""
+    command.table("ns.t", appends=1)
+    for setting in ("where=nope = 1", "branch=nope"):
+        answer = command("maintain", "ns.t", "--set", setting, "--json")
+        assert (answer.code, answer.json["error"]["type"]) == (2, "PolicyError")
+
+
+def test_partial_progress_commits_group_by_group(table: SabotagedTable) -> None:
+    before = rows(table)
+    outcome = compacted(table, partial_progress="1")
+    assert outcome.status is Status.SUCCEEDED
+    assert outcome.summary == "compacted 6 files into 2 (across 2 bins)"
+    assert len(set(outcome.snapshot_ids)) == 2
+    assert outcome.metrics["compact.commits"] == 2
+    assert [table.load().metadata.snapshots[i].operation for i in outcome.snapshot_ids] == ["replace", "replace"]
+    assert rows(table) == before
+
+
+def test_a_failed_group_does_not_take_the_others_along(table: SabotagedTable) -> None:
+    """The first of two commits lands; the second has an input that is gone, and says so."""
+    plan = table.runtime.maintain(table.load().name, {"operations": "compact"}, table.engine, dry_run=True)
+    assert plan.operations[0].status is Status.SKIPPED  # five files are the least by default
+    paths = outcome_of(
+        table.runtime.maintain(
+            table.load().name, {"operations": "compact", "min_input_files": "2"}, table.engine, dry_run=True
+        ),
+        Operation.COMPACT,
+    ).files_planned
+    local_path(paths[-1]).rename(table.folder / "away")
+    outcome = compacted(table, partial_progress="1")
+    assert outcome.status is Status.FAILED
+    assert outcome.summary == "compacted 3 files into 1 (across 1 bins)"
+    assert len(outcome.snapshot_ids) == 1
+    assert outcome.metrics["compact.bins_failed"] == 1
+    (table.folder / "away").rename(local_path(paths[-1]))
+    assert compacted(table, partial_progress="1").summary == "compacted 3 files into 1 (across 1 bins)"
+    assert len(rows(table)) == 60
+
+
+def test_deletes_go_with_the_last_commit_that_needed_them(table: SabotagedTable) -> None:
+    """Counts of need go down commit by commit; each delete file goes with the last group that it reached."""
+    commit_deletes(table, [equality_delete(103, "us"), equality_delete(253, "eu")])
+    before = rows(table)
+    outcome = compacted(table, partial_progress="1", target_file_size_mb="0.0001", rewrite_all="true")
+    assert outcome.metrics["compact.commits"] == 6
+    assert outcome.metrics["compact.delete_files_removed"] == 2
+    assert outcome.metrics["compact.rows_deleted"] == 2
+    assert rows(table) == before
