@@ -53,11 +53,13 @@ def rebase(
     branch: str,
     groups: Sequence[GroupClaim],
     delete_needs: Mapping[FileKey, int] | None = None,
+    own_snapshots: Collection[int] = (),
 ) -> RebaseResult:
     """Decide per group whether it may be committed on ``head``.
 
     ``reader`` reads the head.  Of the data manifests only those that did not exist at planning are opened.
-    ``delete_needs`` tells for every delete file live at planning how many live data files needed it.
+    ``delete_needs`` tells for every delete file live at planning how many live data files needed it; ``own_snapshots``
+    are earlier commits of the same plan, whose outputs need no delete that they replaced the need for.
 
     Raises:
         PlanStale: the table was replaced, or the planning snapshot is no ancestor of the head (a rollback), so
@@ -99,7 +101,8 @@ def rebase(
             dropped.setdefault(group.group_id, "a delete that was applied is no longer in the table")
     kept = [group for group in groups if group.group_id not in dropped]
     unneeded = _unneeded(delete_needs or {}, kept, live_deletes)
-    if any(m.content is ManifestContent.DATA and m.min_sequence_number <= sequence_number for m in new):
+    foreign = (m for m in new if m.content is ManifestContent.DATA and m.added_snapshot_id not in own_snapshots)
+    if any(m.min_sequence_number <= sequence_number for m in foreign):
         # Files with old sequence numbers came along, which equality deletes may still reach: a later pass will tell.
         unneeded = frozenset(key for key in unneeded if live_deletes[key].content is not FileContent.EQUALITY_DELETES)
     affected = {location[key] for group in kept for key in group.inputs}

@@ -79,6 +79,7 @@ def commit_groups(
             context.policy.branch,
             _claims(loaded.metadata, groups),
             landed.delete_needs,
+            landed.snapshot_ids,
         )
         if not last.kept and not last.unneeded_deletes:
             return Nothing(next(iter(last.dropped.values()), "no delete file is without use any more"))
