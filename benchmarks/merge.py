@@ -111,7 +111,6 @@ def tasks_for(files: Sequence[Path], rows: int, groups: int, folder: Path) -> li
             inputs=tuple(InputFile(str(f), rows, f.stat().st_size) for f in files[group::groups]),
             schema_json=json.dumps(SCHEMA),
             name_mapping_json=None,
-            identity_values={},
             partition=(),
             outputs=OutputNames(str(folder), f"merged-{group}"),
             table_properties={"write.parquet.compression-level": "3"},

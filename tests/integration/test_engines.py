@@ -75,7 +75,6 @@ def task_of(inputs: list[InputFile], output: Path, group_id: int = 0) -> Rewrite
         inputs=tuple(inputs),
         schema_json=json.dumps(SCHEMA),
         name_mapping_json=None,
-        identity_values={},
         partition=(),
         outputs=OutputNames(str(output.parent), output.name),
         table_properties={"write.parquet.row-group-size-bytes": str(8 * 1024 * 1024)},

@@ -60,6 +60,7 @@ PURE = (
     "icekeeper.operations.manifests",
     "icekeeper.operations.compaction.budget",
     "icekeeper.operations.compaction.candidates",
+    "icekeeper.operations.compaction.output_partition",
     "icekeeper.operations.compaction.plan",
     "icekeeper.detection.assess",
     "icekeeper.detection.signals",

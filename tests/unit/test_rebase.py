@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.commit.rebase import GroupClaim, RebaseResult, rebase
+from icekeeper.commit.rebase import FileKey, GroupClaim, RebaseResult, Scope, rebase
 from icekeeper.errors import MetadataUnreadable, PlanStale, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
@@ -117,8 +117,12 @@ def claim(
     spec_id: int = 0,
     partition: tuple[PartitionValue, ...] = (),
     manifest: str = "m-planned",
+    to: Scope | None = None,
 ) -> GroupClaim:
-    return GroupClaim(group_id, spec_id, partition, {(path, None): manifest for path in paths}, LEAVES)
+    """A group of one partition; ``to``: where its rows moved, if they did."""
+    own = (spec_id, partition)
+    inputs: dict[FileKey, str] = {(path, None): manifest for path in paths}
+    return GroupClaim(group_id, to or own, frozenset({own}), inputs, LEAVES)
 
 
 def decide(
@@ -254,6 +258,25 @@ def test_equality_deletes_of_another_partition_concern_nobody_here() -> None:
     lake.add("m-planned", [data_file("a", 10, (1.5,))], spec_id=1)
     lake.add("m-deletes", [equality_delete((9,), (2.5,))], spec_id=1, sequence=H_SEQUENCE)
     assert decide(lake, claim("a", spec_id=1, partition=(1.5,))).kept == {0}
+
+
+@pytest.mark.parametrize(
+    ("spec_id", "partition"),
+    [(1, (1.5,)), (2, (None, b"\x05"))],
+    ids=["where the rows were", "where the rows went"],
+)
+def test_a_partitioned_equality_delete_drops_a_group_whose_rows_moved(
+    spec_id: int, partition: tuple[PartitionValue, ...]
+) -> None:
+    """Under the old partition it would miss the moved rows, under the new one hit rows that it must not
+    (ICEBERG-RULES 2).  A global one still reaches exactly what it reached."""
+    moved = claim("a", spec_id=1, partition=(1.5,), to=(2, (None, b"\x05")))
+    lake = Lake()
+    lake.add("m-planned", [data_file("a", 10, (1.5,))], spec_id=1)
+    lake.add("m-global", [equality_delete((1,))], spec_id=0, sequence=H_SEQUENCE)
+    assert decide(lake, moved).kept == {0}
+    lake.add("m-deletes", [equality_delete((1,), partition)], spec_id=spec_id, sequence=H_SEQUENCE)
+    assert "a partition that the rows left or came to" in decide(lake, moved).dropped[0]
 
 
 def with_fields(*fields: dict[str, Any], last_column_id: int = 5) -> TableMetadata:

@@ -13,9 +13,10 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, FileContent, ManifestContent, ManifestFile, PartitionValue
 
-__all__ = ["GroupClaim", "RebaseResult", "rebase"]
+__all__ = ["FileKey", "GroupClaim", "RebaseResult", "Scope", "rebase"]
 
 FileKey = tuple[str, int | None]
+Scope = tuple[int, tuple[PartitionValue, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +24,9 @@ class GroupClaim:
     """What a rewritten group relies on: its inputs, where they were, and what its outputs hold."""
 
     group_id: int
-    spec_id: int
-    partition: tuple[PartitionValue, ...]
+    scope: Scope
+    """Spec and partition of its outputs."""
+    input_scopes: frozenset[Scope]
     inputs: Mapping[FileKey, str]
     """Input file → path of the manifest that held it at planning."""
     output_field_ids: frozenset[int]
@@ -80,8 +82,8 @@ def rebase(
     for group in groups:
         if any(key not in location for key in group.inputs):
             dropped[group.group_id] = "an input file was removed or rewritten by another commit"
-        elif group.spec_id not in head.specs:
-            dropped[group.group_id] = f"partition spec {group.spec_id} was removed"
+        elif group.scope[0] not in head.specs:
+            dropped[group.group_id] = f"partition spec {group.scope[0]} was removed"
         elif lacking := revived - group.output_field_ids:
             dropped[group.group_id] = f"the schema has column {min(lacking)} again, which the output lacks"
     deletes = [m for m in new if m.content is ManifestContent.DELETES]
@@ -167,10 +169,14 @@ def _locate(
 
 def _hit(delete: DataFile, spec_id: int, is_global: bool, group: GroupClaim) -> str | None:
     """Why a delete that landed after planning keeps a group from being committed, if it does."""
-    same_partition = spec_id == group.spec_id and _comparable(delete.partition) == _comparable(group.partition)
+    here = _comparable((spec_id, delete.partition))
+    same_partition = here in {_comparable(scope) for scope in group.input_scopes}
     if delete.content is FileContent.EQUALITY_DELETES:
-        if not (is_global or same_partition):
+        reaches_output = here == _comparable(group.scope)
+        if not (is_global or same_partition or reaches_output):
             return None
+        if not is_global and group.input_scopes != {group.scope}:
+            return "a newer equality delete is bound to a partition that the rows left or came to"
         missing = set(delete.equality_ids or ()) - group.output_field_ids
         # Outputs keep the planning snapshot's sequence number, spec and partition, so the delete still applies.
         return f"a newer equality delete uses column {min(missing)}, which the output lacks" if missing else None
@@ -180,12 +186,13 @@ def _hit(delete: DataFile, spec_id: int, is_global: bool, group: GroupClaim) -> 
     return "rows of an input file were deleted by another commit" if hit else None
 
 
-def _comparable(partition: tuple[PartitionValue, ...]) -> tuple[object, ...]:
-    """Partition values of which equal ones surely compare equal: NaN too, and decimals of any stored width.
+def _comparable(scope: Scope) -> tuple[object, ...]:
+    """Spec and partition values of which equal ones surely compare equal: NaN too, and decimals of any stored width.
 
     Some different ones may then also be equal, which only drops a group that need not be.
     """
-    return tuple(
+    spec_id, partition = scope
+    return spec_id, *(
         "NaN" if value != value else value.lstrip(b"\0\xff") if isinstance(value, bytes) else value
         for value in partition
     )

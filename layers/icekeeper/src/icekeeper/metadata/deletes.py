@@ -22,6 +22,7 @@ __all__ = [
     "DELETE_POSITION_ID",
     "DeleteIndex",
     "DeleteIndexBuilder",
+    "decode_bound",
     "is_unpartitioned",
     "may_name",
     "partition_key",
@@ -67,6 +68,10 @@ class DeleteIndex:
             or self.equality_by_partition
             or self.global_equality
         )
+
+    @property
+    def has_equality_deletes(self) -> bool:
+        return bool(self.equality_by_partition or self.global_equality)
 
     @property
     def entries(self) -> Iterator[ManifestEntry]:

@@ -103,7 +103,7 @@ class DeletedRows:
                 source.file_format,
                 {"type": "struct", "fields": fields},
                 storage,
-                identity_values=self._task.identity_values,
+                identity_values=source.identity_values,
                 name_mapping_json=self._task.name_mapping_json,
             )
             for batch in batches:

@@ -11,7 +11,9 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileContent, ManifestEntry, ManifestFile
 from icekeeper.operations.compaction.arrow_schema import leaf_columns
 from icekeeper.operations.compaction.file_rows import READABLE_FORMATS
+from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
 from icekeeper.policy import Policy
+from icekeeper.policy.choices import OutputSpec
 
 __all__ = ["Candidate", "Candidates", "FileKey", "LiveFile", "known_deleted_rows", "select_candidates"]
 
@@ -40,11 +42,13 @@ class Candidate:
     sequence_number: int = 0
     deletes: tuple[ManifestEntry, ...] = ()
     has_debt: bool = False
+    destination: Destination | None = None
+    """Where its rows go; ``None``: where the file is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Candidates per spec and partition, and what was seen on the way."""
+    """Candidates per spec and partition of their outputs, and what was seen on the way."""
 
     partitions: tuple[list[Candidate], ...]
     delete_needs: Mapping[FileKey, int]
@@ -67,6 +71,8 @@ def select_candidates(
     ``in_scope`` is asked of a file and its spec id: those out of scope are left alone, but still need their deletes.
     """
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
+    keep = policy.output_spec is OutputSpec.KEEP or index.has_equality_deletes
+    destinations = OutputPartitions(metadata, keep=keep)
     needs = {entry.file.key: 0 for entry in index.entries}
     considered = unsupported = 0
     seen: set[str] = set()
@@ -89,6 +95,7 @@ def select_candidates(
             continue
         if not _old_enough(metadata, live.entry, now_ms - policy.min_data_age_ms):
             continue
+        destination = destinations.destination(file, spec_id)
         candidate = Candidate(
             file=file,
             spec_id=spec_id,
@@ -98,9 +105,10 @@ def select_candidates(
             # Of the deletes that bounds rule out none is needed, and none is read.
             deletes=needed,
             has_debt=has_debt,
+            destination=destination,
         )
         (twice if file.file_path in seen else seen).add(file.file_path)
-        partitions.setdefault(partition_key(spec_id, file.partition), []).append(candidate)
+        partitions.setdefault(partition_key(destination.spec_id, destination.partition), []).append(candidate)
     # A file that is listed twice is read twice (ICEBERG-RULES 15 forbids it): replacing one entry adds rows.
     once = tuple([c for c in files if c.file.file_path not in twice] for files in partitions.values())
     return Candidates(once, needs, considered, unsupported)

@@ -153,8 +153,8 @@ def _claims(planned: TableMetadata, groups: Sequence[FileGroup]) -> list[GroupCl
     return [
         GroupClaim(
             group_id=group.group_id,
-            spec_id=group.spec_id,
-            partition=group.partition,
+            scope=(group.spec_id, group.partition),
+            input_scopes=group.scopes,
             inputs={c.file.key: c.manifest_path for c in group.files},
             output_field_ids=held,
             deletes=_needed(group),

@@ -10,7 +10,8 @@ from typing import Any
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import MaintenanceError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import FileContent, ManifestEntry
+from icekeeper.model import FileContent, ManifestEntry, PartitionValue
+from icekeeper.operations.compaction.candidates import Candidate
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import DeleteFile, InputFile, OutputNames, RewriteResult, RewriteTask
@@ -59,16 +60,12 @@ def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup) -> Rewrit
                 file_format=c.file.file_format,
                 sequence_number=c.sequence_number,
                 deletes=tuple(numbers[entry.file.key] for entry in c.deletes),
+                identity_values=_identity_values(metadata, c),
             )
             for c in group.files
         ),
         schema_json=json.dumps(metadata.current_schema),
         name_mapping_json=metadata.properties.get(_NAME_MAPPING),
-        identity_values={
-            int(field["source-id"]): value
-            for field, value in zip(metadata.specs[group.spec_id]["fields"], group.partition, strict=True)
-            if field["transform"] == "identity"
-        },
         partition=group.partition,
         deletes=tuple(_delete_file(entry) for entry in deletes.values()),
         key_fields_json=json.dumps(_dropped_key_fields(metadata, deletes)),
@@ -76,6 +73,15 @@ def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup) -> Rewrit
         table_properties={k: v for k, v in metadata.properties.items() if k.startswith("write.")},
         io_properties=dict(loaded.io_properties),
     )
+
+
+def _identity_values(metadata: TableMetadata, candidate: Candidate) -> dict[int, PartitionValue]:
+    fields = metadata.specs[candidate.spec_id]["fields"]
+    return {
+        int(field["source-id"]): value
+        for field, value in zip(fields, candidate.file.partition, strict=True)
+        if field["transform"] == "identity"
+    }
 
 
 def _delete_file(entry: ManifestEntry) -> DeleteFile:

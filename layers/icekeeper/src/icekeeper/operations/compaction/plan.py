@@ -18,6 +18,7 @@ from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import DataFile, ManifestContent, ManifestFile, Nothing, PartitionValue
 from icekeeper.operations.compaction.budget import Bin, bytes_since_rewrite, in_job_order, within_budget
 from icekeeper.operations.compaction.candidates import Candidate, FileKey, LiveFile, select_candidates
+from icekeeper.operations.compaction.output_partition import Destination
 from icekeeper.policy import Policy
 
 __all__ = ["CompactionPlan", "FileGroup", "plan_compaction"]
@@ -29,12 +30,17 @@ DELETES_DISABLED = "compaction skipped: delete manifests present and apply_delet
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Files of one spec and partition that become one file."""
+    """Files that become one file, of this spec and partition; their own may be older ones."""
 
     group_id: int
     spec_id: int
     partition: tuple[PartitionValue, ...]
     files: tuple[Candidate, ...]
+
+    @property
+    def scopes(self) -> frozenset[tuple[int, tuple[PartitionValue, ...]]]:
+        """Spec and partition of the inputs."""
+        return frozenset((candidate.spec_id, candidate.file.partition) for candidate in self.files)
 
     @property
     def total_bytes(self) -> int:
@@ -91,8 +97,7 @@ def plan_compaction(
     bins = [chosen for files in found.partitions for chosen in _bins(files, policy)]
     allowed, waiting = within_budget(bins, policy, found.delete_needs, bytes_since_rewrite(metadata, snapshot))
     groups = tuple(
-        FileGroup(number, chosen.files[0].spec_id, chosen.files[0].file.partition, chosen.files)
-        for number, chosen in enumerate(in_job_order(allowed, policy.rewrite_job_order))
+        _group(number, chosen) for number, chosen in enumerate(in_job_order(allowed, policy.rewrite_job_order))
     )
     if not groups and 0 not in found.delete_needs.values():
         return Nothing(_nothing_reason(found.unsupported, bool(bins)))
@@ -106,6 +111,12 @@ def plan_compaction(
         delete_needs=found.delete_needs,
         groups_waiting=waiting,
     )
+
+
+def _group(number: int, chosen: Bin) -> FileGroup:
+    first = chosen.files[0]
+    to = first.destination or Destination(first.spec_id, first.file.partition)
+    return FileGroup(number, to.spec_id, to.partition, chosen.files)
 
 
 def _nothing_reason(unsupported: int, over_budget: bool) -> str:

@@ -52,7 +52,7 @@ def read_rows(
             source.file_format,
             wanted,
             storage,
-            identity_values=task.identity_values,
+            identity_values=source.identity_values,
             name_mapping_json=task.name_mapping_json,
         ):
             rows = batch.num_rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from icekeeper.model import DataFile, FileContent, PartitionValue
 
@@ -34,6 +34,8 @@ class InputFile:
     """Data sequence number: equality deletes with a higher one reach its rows."""
     deletes: tuple[int, ...] = ()
     """Which of the task's delete files reach it."""
+    identity_values: Mapping[int, PartitionValue] = field(default_factory=dict)
+    """Column id → raw partition value of identity fields, for columns that the file does not hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,6 @@ class RewriteTask:
     """The table's current schema: what the output holds."""
     name_mapping_json: str | None
     """``schema.name-mapping.default``, for inputs without field ids."""
-    identity_values: Mapping[int, PartitionValue]
-    """Column id → raw partition value of identity fields, for columns that the inputs do not hold."""
     partition: tuple[PartitionValue, ...]
     deletes: tuple[DeleteFile, ...] = ()
     key_fields_json: str = "[]"

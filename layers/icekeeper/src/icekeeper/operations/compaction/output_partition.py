@@ -1,0 +1,163 @@
+"""To which partition of the current spec a file of an older spec belongs as a whole, if to one at all (pure).
+
+After partition evolution old files keep their spec (specification, "Partition Evolution"); merging spec by spec leaves
+more files than before (iceberg 15465, 16189, 16514).  A file moves when its old partition, or its column bounds, show
+that all its rows have one partition under the current spec.  It stays where it is while live equality deletes exist: a
+writer may still emit deletes under the old spec, which would no longer reach the moved rows (ICEBERG-RULES 2).
+"""
+
+from __future__ import annotations
+
+import decimal
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform, Transform, UnknownTransform, VoidTransform, parse_transform
+from pyiceberg.types import IcebergType
+
+from icekeeper.metadata.deletes import decode_bound, partition_key
+from icekeeper.metadata.document import JsonObject, TableMetadata
+from icekeeper.metadata.single_value import decimal_unscaled, encode
+from icekeeper.model import DataFile, PartitionValue
+from icekeeper.operations.compaction.arrow_schema import leaf_columns
+
+__all__ = ["Destination", "OutputPartitions"]
+
+_CONTEXT = decimal.Context(prec=76)
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where the rows of a file go: a spec and a partition of it."""
+
+    spec_id: int
+    partition: tuple[PartitionValue, ...]
+
+
+class OutputPartitions:
+    """Finds the destination of files of any spec of one table."""
+
+    def __init__(self, metadata: TableMetadata, *, keep: bool) -> None:
+        """With ``keep`` every file stays in its own spec and partition."""
+        self._specs = metadata.specs
+        self._types = {
+            leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema) if not leaf.repeated
+        }
+        self._spec_id = metadata.default_spec_id
+        self._fields = None if keep else self._target_fields(metadata.specs[metadata.default_spec_id])
+
+    def destination(self, file: DataFile, spec_id: int) -> Destination:
+        """The file's partition under the current spec, or else its own."""
+        own = Destination(spec_id, file.partition)
+        if self._fields is None or spec_id == self._spec_id or spec_id not in self._specs:
+            return own
+        old = {
+            (int(field["source-id"]), str(field["transform"])): value
+            for field, value in zip(self._specs[spec_id]["fields"], file.partition, strict=True)
+        }
+        values = []
+        for field in self._fields:
+            known, value = field.value(file, old)
+            if not known:
+                return own
+            values.append(value)
+        return Destination(self._spec_id, tuple(values))
+
+    def _target_fields(self, spec: JsonObject) -> list[_TargetField] | None:
+        """``None`` where the spec cannot be written: an unknown transform, or a source that the schema lacks."""
+        fields = []
+        for field in spec["fields"]:
+            transform, kind = parse_transform(str(field["transform"])), self._types.get(int(field["source-id"]))
+            if isinstance(transform, UnknownTransform) or (kind is None and not isinstance(transform, VoidTransform)):
+                return None
+            fields.append(_TargetField.of(int(field["source-id"]), str(field["transform"]), transform, kind))
+        return fields
+
+
+@dataclass(frozen=True, slots=True)
+class _TargetField:
+    source_id: int
+    name: str
+    kind: str
+    apply: Callable[[Any], Any]
+    """The transform, of raw values to raw values."""
+
+    @classmethod
+    def of(cls, source_id: int, name: str, transform: Transform[Any, Any], kind: str | None) -> _TargetField:
+        if kind is None or isinstance(transform, VoidTransform):
+            return cls(source_id, name, kind or "", _nothing)
+        if isinstance(transform, IdentityTransform):
+            return cls(source_id, name, kind, _same)
+        function = transform.transform(_iceberg_type(kind))
+        return cls(source_id, name, kind, lambda raw: _raw(function(_python(kind, raw))))
+
+    def value(self, file: DataFile, old: Mapping[tuple[int, str], PartitionValue]) -> tuple[bool, PartitionValue]:
+        """Whether all rows of the file have one value of this field, and which."""
+        if self.apply is _nothing:
+            return True, None
+        if (self.source_id, self.name) in old:
+            return True, old[self.source_id, self.name]
+        if (self.source_id, "identity") in old:
+            source = old[self.source_id, "identity"]
+            return True, None if source is None else self.apply(source)
+        return self._by_bounds(file)
+
+    def _by_bounds(self, file: DataFile) -> tuple[bool, PartitionValue]:
+        """Every row lies between the bounds: where both ends have one value of an order-preserving transform, or are
+        one value themselves, so have all rows."""
+        nulls = (file.null_value_counts or {}).get(self.source_id)
+        if nulls is None or (file.nan_value_counts or {}).get(self.source_id, 0):
+            return False, None
+        if nulls and nulls == file.record_count:
+            return True, None
+        ends = [(bounds or {}).get(self.source_id) for bounds in (file.lower_bounds, file.upper_bounds)]
+        if nulls or None in ends or (self.kind in ("float", "double") and file.nan_value_counts is None):
+            return False, None
+        low, high = (self._decoded(end) for end in ends if end is not None)
+        if low is None or high is None:
+            return False, None
+        one = ends[0] == ends[1]
+        if not one and self.name.startswith("bucket"):
+            return False, None
+        values = [self.apply(low), self.apply(high)]
+        if partition_key(0, (values[0],)) != partition_key(0, (values[1],)):
+            return False, None
+        return True, values[0]
+
+    def _decoded(self, bound: bytes) -> Any:
+        if self.kind in ("float", "double", "uuid"):
+            return None  # widths of promoted floats, Java's order of uuids: not worth the doubt
+        raw = decode_bound(self.kind, bound)
+        return raw.decode() if self.kind == "string" and isinstance(raw, bytes) else raw
+
+
+def _nothing(raw: Any) -> None:
+    return None
+
+
+def _same(raw: Any) -> Any:
+    return raw
+
+
+def _iceberg_type(kind: str) -> IcebergType:
+    field = {"id": 1, "name": "c", "type": kind, "required": False}
+    return Schema.model_validate({"type": "struct", "fields": [field]}).find_type(1)
+
+
+def _python(kind: str, raw: Any) -> Any:
+    """A raw value as PyIceberg's transforms take it."""
+    if match := re.fullmatch(r"decimal\(\s*\d+\s*,\s*(\d+)\s*\)", kind):
+        return decimal.Decimal(decimal_unscaled(raw)).scaleb(-int(match[1]), _CONTEXT)
+    return raw
+
+
+def _raw(value: Any) -> Any:
+    """The other way."""
+    if isinstance(value, decimal.Decimal):
+        digits, exponent = value.as_tuple().digits, value.as_tuple().exponent
+        unscaled = int("".join(map(str, digits))) * (-1 if value.is_signed() else 1)
+        return encode(f"decimal(38, {-int(exponent)})", unscaled)
+    return value

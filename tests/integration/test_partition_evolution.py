@@ -1,0 +1,123 @@
+"""After partition evolution: small files of old specs merge into partitions of the current one, and never multiply."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import StaticTable
+from pyiceberg.transforms import IdentityTransform, MonthTransform
+from pyiceberg.types import DateType, LongType, NestedField, StringType
+
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status
+from support.deletes import commit_deletes, equality_delete
+from support.passes import outcome_of
+from support.readers import duckdb_rows
+from support.sabotage import SabotagedTable, sabotaged_table
+
+SCHEMA = Schema(
+    NestedField(1, "id", LongType()), NestedField(2, "region", StringType()), NestedField(3, "day", DateType())
+)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[SabotagedTable]:
+    with sabotaged_table(tmp_path) as table:
+        table.writer.create_namespace("ns")
+        yield table
+
+
+def append(table: SabotagedTable, first: int, region: str | list[str], day: int = 0) -> None:
+    """Ten rows in one file, or one per partition of the current spec."""
+    regions = [region] * 10 if isinstance(region, str) else region
+    ids = range(first, first + len(regions))
+    days = pa.array([day] * len(regions), pa.int32()).cast(pa.date32())
+    table.table().append(pa.table({"id": pa.array(ids, pa.int64()), "region": regions, "day": days}))
+
+
+def rows(table: SabotagedTable) -> Counter[tuple[Any, ...]]:
+    return Counter(tuple(row.values()) for row in duckdb_rows(table.load().metadata_location))
+
+
+def files(table: SabotagedTable) -> Counter[tuple[int, tuple[Any, ...]]]:
+    """Live data files by spec and partition, as PyIceberg sees them."""
+    tasks = StaticTable.from_metadata(table.load().metadata_location).scan().plan_files()
+    return Counter((t.file.spec_id, tuple(t.file.partition[i] for i in range(len(t.file.partition)))) for t in tasks)
+
+
+def compacted(table: SabotagedTable, **overrides: str) -> OperationOutcome:
+    return outcome_of(table.maintain(operations="compact", **overrides), Operation.COMPACT)
+
+
+def test_small_files_of_an_old_spec_merge_with_those_of_the_new_one(made: SabotagedTable) -> None:
+    """Unpartitioned files of one region each move to that region's partition; a mixed one stays; then all is quiet."""
+    made.writer.create_table("ns.t", SCHEMA, properties={"format-version": "2"})
+    for number in range(3):
+        append(made, number * 100, "us")
+        append(made, number * 100 + 50, "eu")
+    append(made, 900, ["us", "eu"])
+    with made.table().update_spec() as update:
+        update.add_identity("region")
+    append(made, 1000, "us")
+    before = rows(made)
+    outcome = compacted(made)
+    assert outcome.summary == "compacted 7 files into 2 (across 2 bins)"
+    assert files(made) == {(1, ("us",)): 1, (1, ("eu",)): 1, (0, ()): 1}
+    assert rows(made) == before
+    assert made.runtime.verify(made.load().name).ok
+    assert compacted(made).status is Status.SKIPPED
+
+
+def test_days_become_months(made: SabotagedTable) -> None:
+    """Ninety daily partitions of one small file each become three monthly ones (iceberg 15465: more files)."""
+    spec = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "day"))
+    made.writer.create_table("ns.t", SCHEMA, partition_spec=spec, properties={"format-version": "2"})
+    days = pa.array(range(90), pa.int32()).cast(pa.date32())
+    made.table().append(pa.table({"id": pa.array(range(90), pa.int64()), "region": ["us"] * 90, "day": days}))
+    with made.table().update_spec() as update:
+        update.remove_field("day")
+        update.add_field("day", MonthTransform(), "month")
+    before = rows(made)
+    assert compacted(made).summary == "compacted 90 files into 3 (across 3 bins)"
+    assert sorted(files(made)) == [(1, (0,)), (1, (1,)), (1, (2,))]
+    assert rows(made) == before
+    assert compacted(made).status is Status.SKIPPED
+
+
+def test_partitions_that_are_given_up_merge_into_one(made: SabotagedTable) -> None:
+    """To an unpartitioned spec everything moves, and columns that only the partition tells are not lost."""
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
+    made.writer.create_table("ns.t", SCHEMA, partition_spec=spec, properties={"format-version": "2"})
+    for number, region in enumerate(["us", "eu", "cn"]):
+        append(made, number * 100, region)
+    with made.table().update_spec() as update:
+        update.remove_field("region")
+    before = rows(made)
+    assert compacted(made).summary == "compacted 3 files into 1 (across 1 bins)"
+    assert rows(made) == before
+
+
+@pytest.mark.parametrize("reason", ["asked to keep", "live equality deletes"])
+def test_files_stay_in_their_spec(made: SabotagedTable, reason: str) -> None:
+    """On request, and while a writer may still emit equality deletes under the old spec (ICEBERG-RULES 2)."""
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
+    made.writer.create_table("ns.t", SCHEMA, partition_spec=spec, properties={"format-version": "2"})
+    for number in range(2):
+        append(made, number * 100, "us")
+        append(made, number * 100 + 50, "eu")
+    if reason == "live equality deletes":
+        commit_deletes(made, [equality_delete(3, "us")])
+    with made.table().update_spec() as update:
+        update.remove_field("region")
+    before = rows(made)
+    overrides = {"output_spec": "keep"} if reason == "asked to keep" else {}
+    assert compacted(made, **overrides).summary == "compacted 4 files into 2 (across 2 bins)"
+    assert files(made) == {(0, ("us",)): 1, (0, ("eu",)): 1}
+    assert rows(made) == before
