@@ -1,0 +1,91 @@
+"""What SeaweedFS 4.48's own worker gets wrong in compaction, each fault by its number in our notes on peers.
+
+1 sequence numbers of equality deletes, 2 their partitions, 4 files of different schemas, 6 lost column metrics, 8 any
+concurrent commit fails the job.  The other faults have their tests where the feature has them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyiceberg.table import StaticTable
+from pyiceberg.types import StringType
+
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status
+from support.deletes import commit_deletes, create_by_region, equality_delete, rows_of
+from support.passes import outcome_of
+from support.readers import duckdb_rows
+from support.sabotage import SabotagedTable, sabotaged_table
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[SabotagedTable]:
+    """Partitioned by region, three files of ten rows each: ids 0.., 100.., 200.. in us, 50.., 150.., 250.. in eu."""
+    with sabotaged_table(tmp_path) as made:
+        create_by_region(made, 3)
+        yield made
+
+
+def rows(table: SabotagedTable) -> Counter[tuple[int, str]]:
+    return Counter((row["id"], row["region"]) for row in duckdb_rows(table.load().metadata_location))
+
+
+def compacted(table: SabotagedTable, **overrides: str) -> OperationOutcome:
+    return outcome_of(table.maintain(operations="compact", **overrides), Operation.COMPACT)
+
+
+def files_planned_for(table: SabotagedTable, where: str) -> int:
+    return len(list(StaticTable.from_metadata(table.load().metadata_location).scan(where).plan_files()))
+
+
+def test_fault_1_rows_that_were_inserted_again_are_kept(table: SabotagedTable) -> None:
+    """Delete keys, insert them again, compact: SeaweedFS then reports success and has lost the new rows."""
+    commit_deletes(table, [equality_delete(key, "us") for key in (100, 101, 102)])
+    table.table().append(rows_of(100, 3, "us"))
+    expected = rows(table)
+    assert [expected[key, "us"] for key in (100, 101, 102)] == [1, 1, 1]
+    assert compacted(table, rewrite_all="true").status is Status.SUCCEEDED
+    assert rows(table) == expected
+
+
+def test_fault_2_a_delete_in_one_partition_spares_the_same_key_in_another(table: SabotagedTable) -> None:
+    table.table().append(rows_of(103, 1, "eu"))
+    expected = rows(table) - Counter([(103, "us")])
+    commit_deletes(table, [equality_delete(103, "us")])
+    assert compacted(table, rewrite_all="true").metrics["compact.rows_deleted"] == 1
+    assert rows(table) == expected
+
+
+def test_fault_4_files_of_different_schemas_become_one(table: SabotagedTable) -> None:
+    """SeaweedFS never merges them, calls that success, and proposes the table again every hour."""
+    with table.table().update_schema() as update:
+        update.add_column("note", StringType())
+    table.table().append(rows_of(300, 5, "us").append_column("note", [["n"] * 5]))
+    before = sorted(map(repr, duckdb_rows(table.load().metadata_location)))
+    assert compacted(table).summary == "compacted 7 files into 2 (across 2 bins)"
+    assert sorted(map(repr, duckdb_rows(table.load().metadata_location))) == before
+    again = compacted(table)
+    assert (again.status, again.reason) == (Status.SKIPPED, "no files eligible for compaction")
+
+
+def test_fault_6_a_planner_prunes_as_well_as_before(table: SabotagedTable) -> None:
+    """Entries of rewritten files and rewritten manifests keep column metrics: both kinds of rewrite, then plan."""
+    outcome = table.maintain(operations="compact,rewrite_manifests", min_input_files="3")
+    assert outcome_of(outcome, Operation.COMPACT).summary == "compacted 6 files into 2 (across 2 bins)"
+    table.table().append(rows_of(1000, 10, "us"))
+    table.maintain(operations="rewrite_manifests")
+    assert files_planned_for(table, "id >= 1000") == 1
+    assert files_planned_for(table, "id < 0") == 0
+    assert files_planned_for(table, "id = 55") == 1 + 1  # us holds 0 to 209, eu 50 to 259
+
+
+def test_fault_8_other_commits_do_not_fail_the_job(table: SabotagedTable) -> None:
+    """An append between plan and commit: SeaweedFS says "stale plan", here the commit is made again on the new head."""
+    table.engine.during = lambda: table.table().append(rows_of(500, 10, "us"))
+    expected = rows(table) + Counter((key, "us") for key in range(500, 510))
+    assert compacted(table).summary == "compacted 6 files into 2 (across 2 bins)"
+    assert rows(table) == expected
