@@ -1,7 +1,7 @@
 """Builds a ``replace`` snapshot on a given head: manifests, manifest list, summary, requirements, updates.
 
-Called once per commit attempt, because ids, sequence numbers and carried-over manifests all depend on the head
-(specification, "Optimistic Concurrency", "Sequence Numbers").
+Called once per commit attempt, because ids, sequence numbers, row ids and carried-over manifests all depend on the
+head (specification, "Optimistic Concurrency", "Sequence Numbers", "Row Lineage").
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from icekeeper.commit.manifest_size import bytes_per_entry, manifest_target_bytes
+from icekeeper.commit.row_ids import assign_row_ids
 from icekeeper.commit.summary import counted_totals, replace_summary
 from icekeeper.commit.transaction import PreparedCommit
 from icekeeper.errors import PlanStale
@@ -164,6 +165,11 @@ class SnapshotWriter:
 
     def _prepare(self, manifests: Sequence[ManifestFile], summary: dict[str, str]) -> PreparedCommit:
         head, version = self.head, self.metadata.format_version
+        lineage: dict[str, int] = {}
+        if version >= 3:
+            first_row_id = self.metadata.next_row_id
+            manifests, next_row_id = assign_row_ids(manifests, first_row_id)
+            lineage = {"first-row-id": first_row_id, "added-rows": next_row_id - first_row_id}
         path = f"{self.metadata.metadata_directory}/snap-{self.snapshot_id}-1-{self.attempt_id}.avro"
         data = encode_manifest_list(
             version,
@@ -171,6 +177,7 @@ class SnapshotWriter:
             snapshot_id=self.snapshot_id,
             parent_snapshot_id=head.snapshot_id,
             sequence_number=self.sequence_number,
+            first_row_id=lineage.get("first-row-id"),
         )
         self._store(path, data)
         snapshot: dict[str, Any] = {
@@ -183,6 +190,7 @@ class SnapshotWriter:
         }
         if version >= 2:
             snapshot["sequence-number"] = self.sequence_number
+        snapshot.update(lineage)
         ref = self.metadata.refs[self.branch]
         keep = {
             "min-snapshots-to-keep": ref.min_snapshots_to_keep,

@@ -41,10 +41,19 @@ class Candidate:
     deletes: tuple[ManifestEntry, ...] = ()
     has_debt: bool = False
 
+    @property
+    def has_lineage(self) -> bool:
+        """Whether its rows have ids already; never below v3, nor before the first commit after an upgrade to v3.
+
+        Rows that have none get theirs from the commit, so they must not share a file with rows that keep theirs
+        (ICEBERG-RULES 13).
+        """
+        return self.file.first_row_id is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Candidates per spec and partition, and what was seen on the way."""
+    """Candidates per spec and partition, those without row ids apart, and what was seen on the way."""
 
     partitions: tuple[list[Candidate], ...]
     delete_needs: Mapping[FileKey, int]
@@ -91,7 +100,8 @@ def select_candidates(
             has_debt=has_debt,
         )
         (twice if file.file_path in seen else seen).add(file.file_path)
-        partitions.setdefault(partition_key(spec_id, file.partition), []).append(candidate)
+        key = partition_key(spec_id, file.partition), candidate.has_lineage
+        partitions.setdefault(key, []).append(candidate)
     # A file that is listed twice is read twice (ICEBERG-RULES 15 forbids it): replacing one entry adds rows.
     once = tuple([c for c in files if c.file.file_path not in twice] for files in partitions.values())
     return Candidates(once, needs, considered, unsupported)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.rebase import GroupClaim, rebase
 from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
 from icekeeper.commit.transaction import Committed, PreparedCommit, commit_with_retries
-from icekeeper.errors import CommitStateUnknown, MaintenanceError
+from icekeeper.errors import CommitStateUnknown, MaintenanceError, TableUnsupported
 from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder, is_unpartitioned
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
@@ -54,11 +55,17 @@ def compact(context: OperationContext) -> OperationOutcome:
         if isinstance(plan, Nothing):
             return skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
         arrow_schema(metadata.current_schema)  # refuses column types that this version cannot rewrite
+        _refuse_defaults(metadata)
         if context.dry_run:
             return succeeded(_OPERATION, _preview(plan), metrics=_counters(plan), files_planned=plan.input_files)
         results = rewrite_groups(context, loaded, plan)
         outcome = _commit(context, loaded, plan, results)
         return replace(outcome, metrics={**outcome.metrics, "compact.duration_ms": elapsed_ms()})
+
+
+def _refuse_defaults(metadata: TableMetadata) -> None:
+    if '"initial-default"' in json.dumps(metadata.current_schema):
+        raise TableUnsupported("columns with an initial default are not filled in by this version; no file was merged")
 
 
 def _delete_index(reader: TableReader, manifests: Sequence[ManifestFile]) -> DeleteIndex:

@@ -11,6 +11,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import MaintenanceError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import FileContent, ManifestEntry
+from icekeeper.operations.compaction.lineage import with_lineage
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import DeleteFile, InputFile, OutputNames, RewriteResult, RewriteTask
@@ -27,7 +28,8 @@ def rewrite_groups(context: OperationContext, loaded: LoadedTable, plan: Compact
     """Run the work unit over every group of the plan.
 
     Raises:
-        TableUnsupported: an equality delete cannot be applied by this version; nothing was written.
+        TableUnsupported: an equality delete cannot be applied by this version, or a column has a reserved name;
+            nothing was written.
         StorageError: the engine broke.
     """
     tasks = [_task(loaded, plan, group) for group in plan.groups]
@@ -57,10 +59,11 @@ def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup) -> Rewrit
                 file_format=c.file.file_format,
                 sequence_number=c.sequence_number,
                 deletes=tuple(numbers[entry.file.key] for entry in c.deletes),
+                first_row_id=c.file.first_row_id,
             )
             for c in group.files
         ),
-        schema_json=json.dumps(metadata.current_schema),
+        schema_json=json.dumps(with_lineage(metadata.current_schema) if group.has_lineage else metadata.current_schema),
         name_mapping_json=metadata.properties.get(_NAME_MAPPING),
         identity_values={
             int(field["source-id"]): value
@@ -85,6 +88,9 @@ def _delete_file(entry: ManifestEntry) -> DeleteFile:
         sequence_number=entry.sequence_number or 0,
         record_count=file.record_count,
         equality_ids=file.equality_ids or (),
+        referenced_data_file=file.referenced_data_file,
+        content_offset=file.content_offset,
+        content_size_in_bytes=file.content_size_in_bytes,
     )
 
 

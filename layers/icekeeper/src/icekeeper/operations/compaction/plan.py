@@ -28,12 +28,16 @@ DELETES_DISABLED = "compaction skipped: delete manifests present and apply_delet
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Files of one spec and partition that become one file."""
+    """Files of one spec and partition that become one file; all of them have row lineage, or none has."""
 
     group_id: int
     spec_id: int
     partition: tuple[PartitionValue, ...]
     files: tuple[Candidate, ...]
+
+    @property
+    def has_lineage(self) -> bool:
+        return self.files[0].has_lineage
 
     @property
     def total_bytes(self) -> int:

@@ -20,6 +20,10 @@ class DeleteFile:
     sequence_number: int
     record_count: int
     equality_ids: tuple[int, ...] = ()
+    referenced_data_file: str | None = None
+    """Of a deletion vector: the one file whose positions it holds."""
+    content_offset: int | None = None
+    content_size_in_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,8 @@ class InputFile:
     """Data sequence number: equality deletes with a higher one reach its rows."""
     deletes: tuple[int, ...] = ()
     """Which of the task's delete files reach it."""
+    first_row_id: int | None = None
+    """v3: the id of its first row, for rows that do not carry theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ class RewriteTask:
     group_id: int
     inputs: tuple[InputFile, ...]
     schema_json: str
-    """The table's current schema: what the output holds."""
+    """What the output holds: the table's current schema and, where rows have ids, the columns of row lineage."""
     name_mapping_json: str | None
     """``schema.name-mapping.default``, for inputs without field ids."""
     identity_values: Mapping[int, PartitionValue]
