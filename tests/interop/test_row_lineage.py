@@ -9,14 +9,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.puffin import decode_footer
+from icekeeper.metadata.puffin import DELETION_VECTOR, decode_deletion_vector, decode_footer, encode_deletion_vector
 from icekeeper.model import DataFile, ManifestContent, ManifestFile
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
-from icekeeper.storage_paths import normalise
 from support.iceberg_java import IcebergJava
 from support.java_table import JavaTable
-from support.passes import KEEPING_SNAPSHOTS, TableUnderMaintenance, outcome_of
+from support.passes import KEEPING_SNAPSHOTS, TableUnderMaintenance, local_path, outcome_of
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
 
 Lineage = list[tuple[int, str, int | None, int | None]]
@@ -79,12 +78,12 @@ def rows_agree(location: str, java: IcebergJava) -> None:
 
 @pytest.fixture
 def changed(spark_session: SparkSession, tmp_path: Path) -> Iterator[JavaTable]:
-    """Five files per partition; updates, deletes and a merge left rows with ids of their own, and deletion vectors."""
+    """Three files per partition; updates, deletes and a merge left rows with ids of their own, and deletion vectors."""
     table = create(spark_session, tmp_path, 3)
-    for start in range(0, 50, 10):
+    for start in range(0, 30, 10):
         insert(table, start, start + 10)
     table.sql("UPDATE {table} SET name = 'updated' WHERE id % 10 = 3")
-    table.sql("DELETE FROM {table} WHERE id IN (0, 7, 12, 31)")
+    table.sql("DELETE FROM {table} WHERE id IN (0, 7, 12)")
     table.sql(
         "MERGE INTO {table} t USING (SELECT id * 7 AS id FROM RANGE(0, 9)) s ON t.id = s.id WHEN MATCHED THEN UPDATE "
         "SET name = 'merged' WHEN NOT MATCHED THEN INSERT (id, part, name) VALUES (s.id, 'odd', 'new')"
@@ -98,12 +97,24 @@ def test_rows_keep_their_ids_and_their_last_change(
 ) -> None:
     """Before and after, read by Java: the same multiset of rows, row ids and numbers; and both may go on from there."""
     before = lineage(iceberg_java, changed.metadata_location)
-    assert len({row_id for _, _, row_id, _ in before}) == len(before) == 49
-    assert len({number for _, _, _, number in before}) == 7
+    assert len({row_id for _, _, row_id, _ in before}) == len(before) == 34
+    assert len({number for _, _, _, number in before}) == 5
     planned = TableUnderMaintenance(changed.metadata_location, tmp_path)
     vectors = live(planned, ManifestContent.DELETES)
     assert {file.file_format for file in vectors} == {"PUFFIN"}
     assert len({file.file_path for file in vectors}) < len(vectors)
+    for file in vectors:
+        puffin = local_path(file.file_path).read_bytes()
+        assert file.content_offset is not None
+        assert file.content_size_in_bytes is not None
+        blob = puffin[file.content_offset : file.content_offset + file.content_size_in_bytes]
+        assert encode_deletion_vector(decode_deletion_vector(blob, file.file_path, file.record_count)) == blob
+        (listed,) = [b for b in decode_footer(puffin, file.file_path) if b.offset == file.content_offset]
+        assert (listed.type, listed.length, listed.fields) == (DELETION_VECTOR, len(blob), (2147483645,))
+        assert listed.properties == {
+            "referenced-data-file": file.referenced_data_file,
+            "cardinality": str(file.record_count),
+        }
 
     ours = maintained(changed.metadata_location, tmp_path / "first", rewrite_all="true", **KEEPING_SNAPSHOTS)
     assert not live(ours, ManifestContent.DELETES)
@@ -114,9 +125,9 @@ def test_rows_keep_their_ids_and_their_last_change(
     changed.take_over(ours.metadata_location)
     insert(changed, 100, 104)
     changed.sql("UPDATE {table} SET name = 'again' WHERE id IN (3, 101)")
-    changed.sql("DELETE FROM {table} WHERE id IN (13, 44)")
+    changed.sql("DELETE FROM {table} WHERE id IN (13, 24)")
     after = lineage(iceberg_java, changed.metadata_location)
-    untouched = [row for row in before if row[0] not in (3, 13, 44)]
+    untouched = [row for row in before if row[0] not in (3, 13, 24)]
     assert set(untouched) < set(after)
     assert {row[0]: row[2] for row in before}[3] == {row[0]: row[2] for row in after}[3]
     assert len({row_id for _, _, row_id, _ in after}) == len(after) == len(before) - 2 + 4
@@ -127,3 +138,64 @@ def test_rows_keep_their_ids_and_their_last_change(
     again = maintained(changed.metadata_location, tmp_path / "second", rewrite_all="true")
     assert lineage(iceberg_java, again.metadata_location) == after
     rows_agree(again.metadata_location, iceberg_java)
+
+
+def test_rows_of_an_upgraded_table_get_their_ids_from_the_commit(
+    spark_session: SparkSession, iceberg_java: IcebergJava, tmp_path: Path
+) -> None:
+    """They have none before; outputs hold no column of lineage, and untouched files get ids in the same commit."""
+    table = create(spark_session, tmp_path, 2)
+    for start in (0, 10, 20):
+        insert(table, start, start + 10)
+    table.sql("DELETE FROM {table} WHERE id IN (2, 5, 11)")
+    table.sql("ALTER TABLE {table} SET TBLPROPERTIES ('format-version' = '3')")
+    before = lineage(iceberg_java, table.metadata_location)
+    assert {row[2:] for row in before} == {(None, None)}
+    ours = maintained(
+        table.metadata_location, tmp_path / "first", operations="compact", rewrite_enabled="false", min_input_files="9"
+    )
+    metadata, listed = manifests(ours)
+    data = [m for m in listed if m.content is ManifestContent.DATA]
+    assert all(m.first_row_id is not None for m in data)
+    assert all(m.first_row_id is None for m in listed if m.content is ManifestContent.DELETES)
+    assert not live(ours, ManifestContent.DELETES)
+    outputs = [file for file in live(ours, ManifestContent.DATA) if "/compact-" in file.file_path]
+    assert outputs
+    for file in outputs:
+        assert not {2147483540, 2147483539} & (file.value_counts or {}).keys()
+    after = lineage(iceberg_java, ours.metadata_location)
+    assert [row[:2] for row in after] == [row[:2] for row in before]
+    ids = [row[2] for row in after]
+    assert None not in ids
+    assert len(set(ids)) == len(ids)
+    assert max(i for i in ids if i is not None) < metadata.next_row_id
+    rows_agree(ours.metadata_location, iceberg_java)
+
+    # From now on they keep them.
+    table.take_over(ours.metadata_location)
+    table.sql("DELETE FROM {table} WHERE id = 21")
+    again = maintained(table.metadata_location, tmp_path / "second", rewrite_all="true")
+    kept = lineage(iceberg_java, again.metadata_location)
+    assert [row[:3] for row in kept] == [row[:3] for row in after if row[0] != 21]
+    table.drop()
+
+
+def test_a_vector_stands_for_the_position_deletes_it_absorbed(
+    spark_session: SparkSession, iceberg_java: IcebergJava, tmp_path: Path
+) -> None:
+    """A table upgraded between two deletes has both kinds; both are applied once, and none is left."""
+    table = create(spark_session, tmp_path, 2)
+    insert(table, 0, 20)
+    table.sql("ALTER TABLE {table} SET TBLPROPERTIES ('write.delete.granularity' = 'partition')")
+    insert(table, 20, 40)
+    table.sql("DELETE FROM {table} WHERE id IN (2, 4, 22, 24)")
+    table.sql("ALTER TABLE {table} SET TBLPROPERTIES ('format-version' = '3')")
+    table.sql("DELETE FROM {table} WHERE id IN (6, 8)")
+    planned = TableUnderMaintenance(table.metadata_location, tmp_path)
+    assert {file.file_format for file in live(planned, ManifestContent.DELETES)} == {"PARQUET", "PUFFIN"}
+    before = lineage(iceberg_java, table.metadata_location)
+    assert len(before) == 34
+    ours = maintained(table.metadata_location, tmp_path / "first", rewrite_all="true", operations="compact")
+    assert not live(ours, ManifestContent.DELETES)
+    assert lineage(iceberg_java, ours.metadata_location) == before
+    table.drop()
