@@ -22,7 +22,7 @@ from icekeeper.errors import PlanStale
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import DataFile, EntryStatus, ManifestContent, ManifestEntry, ManifestFile
+from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 
 __all__ = ["FileReplacement", "SnapshotWriter"]
 
@@ -35,13 +35,16 @@ RUN_ID_KEY = "icekeeper.run-id"
 
 @dataclass(frozen=True, slots=True)
 class FileReplacement:
-    """Replace these live data files by those, and drop these delete files; rows stay the same."""
+    """Replace these live data and delete files by those; rows stay the same."""
 
     removed: frozenset[FileKey]
     added: tuple[tuple[int, DataFile], ...]
     """Spec id and file."""
-    data_sequence_number: int
-    """Of the planning snapshot, for every added file: newer equality deletes still apply (ICEBERG-RULES 1)."""
+    data_sequence_number: int | None
+    """Of the planning snapshot, for every added file: newer equality deletes still apply (ICEBERG-RULES 1).  Without
+    one an added file gets that of the commit."""
+    own_sequence_numbers: Mapping[FileKey, int] = field(default_factory=dict)
+    """Added files whose data sequence number is another one."""
 
 
 @dataclass(slots=True)
@@ -77,7 +80,7 @@ class SnapshotWriter:
     def replace_files(
         self, replacement: FileReplacement, manifests: Sequence[ManifestFile], affected: Iterable[str]
     ) -> PreparedCommit:
-        """Swap data files; ``manifests`` are the head's, ``affected`` the paths of those that hold removed files.
+        """Swap files; ``manifests`` are the head's, ``affected`` the paths of those that hold removed files.
 
         Entries marked DELETED get manifests of their own, which every planner skips and the next commit drops.
 
@@ -90,10 +93,11 @@ class SnapshotWriter:
         live: dict[_Kind, list[ManifestEntry]] = defaultdict(list)
         deleted: dict[_Kind, list[ManifestEntry]] = defaultdict(list)
         for spec_id, file in replacement.added:
-            number = None if self.metadata.format_version == 1 else replacement.data_sequence_number
-            live[spec_id, ManifestContent.DATA].append(
-                ManifestEntry(EntryStatus.ADDED, self.snapshot_id, number, None, file)
-            )
+            number = replacement.own_sequence_numbers.get(file.key, replacement.data_sequence_number)
+            if self.metadata.format_version == 1:
+                number = None
+            content = ManifestContent.DATA if file.content is FileContent.DATA else ManifestContent.DELETES
+            live[spec_id, content].append(ManifestEntry(EntryStatus.ADDED, self.snapshot_id, number, None, file))
         old = [m for m in manifests if m.manifest_path in affected]
         for manifest, entries in self.reader.entries(old):
             for entry in entries:
