@@ -21,7 +21,6 @@ from icekeeper.cli import main
 from icekeeper.policy import ALL_OPERATIONS, POLICY_KEYS, Operation
 from icekeeper.report import outcome as outcome_module
 from support.command import EVERYTHING_IS_OLD, Answer, Command, arguments_of, local_path, one_sentence
-from support.corpus import corpus_table
 from support.faults import closed_port
 
 LOCAL = ("--engine", "local")
@@ -264,12 +263,12 @@ def test_gc_disabled_skips_what_deletes(command: Command) -> None:
     assert statuses(answer)["compact"] == ("succeeded", None)
 
 
-def test_a_v3_table_is_refused_by_every_operation(command: Command) -> None:
-    found = corpus_table("im_v3_row_lineage", command.warehouse)
-    command.register(found.metadata_path)
+def test_a_table_of_a_newer_format_is_refused_by_every_operation(command: Command) -> None:
+    metadata = local_path(command.table().metadata_location)
+    metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "format-version": 4}))
     before = command.contents()
     answer = command(*PASS, "--json")
-    told = "format version 3 is not maintained by this version of Icekeeper; the table was left alone"
+    told = "format version 4 is not maintained by this version of Icekeeper; the table was left alone"
     assert answer.code == 1
     assert answer.json["status"] == "partial"
     assert set(statuses(answer).values()) == {("refused", told)}

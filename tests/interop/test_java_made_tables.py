@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,7 +12,8 @@ from icekeeper.metadata.table_reader import TableReader
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
 from support.iceberg_java import IcebergJava
-from support.passes import TableUnderMaintenance, local_path, outcome_of
+from support.java_table import JavaTable
+from support.passes import TableUnderMaintenance, outcome_of
 from support.readers import CanonicalRows, rows_by_engine
 
 COLUMNS = """id INT, ratio FLOAT, price DECIMAL(9, 2), name STRING, `we ird` STRING, `1x` DECIMAL(8, 2), at TIMESTAMP,
@@ -31,55 +29,22 @@ ROWS = """SELECT CAST(id AS INT), IF(id % 3 = 0, FLOAT('NaN'), FLOAT(-0.0)), CAS
     FROM RANGE({start}, {end})"""
 
 
-@dataclass(frozen=True)
-class JavaTable:
-    """A table in Iceberg-Java's Hadoop catalog; our commits are handed over as its next metadata file."""
-
-    session: SparkSession
-    name: str
-    folder: Path
-
-    def sql(self, statement: str) -> list[Any]:
-        return self.session.sql(statement.format(table=f"java.db.{self.name}")).collect()
-
-    def call(self, procedure: str, arguments: str = "") -> Any:
-        (row,) = self.sql(f"CALL java.system.{procedure}(table => 'db.{self.name}'{arguments})")
-        return row
-
-    @property
-    def version(self) -> int:
-        return int((self.folder / "metadata" / "version-hint.text").read_text())
-
-    @property
-    def metadata_location(self) -> str:
-        return (self.folder / "metadata" / f"v{self.version}.metadata.json").as_uri().replace("file:///", "file:/", 1)
-
-    def take_over(self, metadata_location: str) -> None:
-        metadata, version = self.folder / "metadata", self.version + 1
-        shutil.copy(local_path(metadata_location), metadata / f"v{version}.metadata.json")
-        for checksum in metadata.glob(".*.crc"):  # Hadoop's, of files that we replace
-            checksum.unlink()
-        (metadata / "version-hint.text").write_text(str(version))
-        self.sql("REFRESH TABLE {table}")
-
-    def insert(self, start: int, end: int) -> None:
-        self.sql("INSERT INTO {table} " + ROWS.format(start=start, end=end))
-
-
-@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+@pytest.fixture(params=[1, 2, 3], ids=["v1", "v2", "v3"])
 def java_table(request: pytest.FixtureRequest, spark_session: SparkSession, tmp_path: Path) -> Iterator[JavaTable]:
     """Partitioned by every transform, evolved in schema and partitioning."""
-    warehouse = Path(spark_session.conf.get("spark.sql.catalog.java.warehouse") or "")
-    name = f"t{tmp_path.name}".replace("-", "_").replace("[", "_").replace("]", "_")
-    table = JavaTable(spark_session, name, warehouse / "db" / name)
     properties = f"'format-version' = '{request.param}', 'commit.manifest-merge.enabled' = 'false'"
-    table.sql(
+    ddl = (
         f"CREATE TABLE {{table}} ({COLUMNS}) USING iceberg PARTITIONED BY ({PARTITIONING}) TBLPROPERTIES ({properties})"
     )
-    table.insert(0, 8)
-    table.insert(4, 12)
+    table = JavaTable.create(spark_session, f"t{tmp_path.name}", ddl)
+    insert(table, 0, 8)
+    insert(table, 4, 12)
     yield table
-    table.sql("DROP TABLE {table} PURGE")
+    table.drop()
+
+
+def insert(table: JavaTable, start: int, end: int) -> None:
+    table.sql("INSERT INTO {table} " + ROWS.format(start=start, end=end))
 
 
 def agreed(location: str, java: IcebergJava, snapshot_id: int | None = None) -> CanonicalRows:
@@ -120,7 +85,7 @@ def test_java_writes_on_top_of_our_commits_and_we_on_top_of_its(
         return int(row[0])
 
     assert count() == 16
-    java_table.insert(100, 104)
+    insert(java_table, 100, 104)
     assert count() == 20
     java_table.sql("ALTER TABLE {table} ADD COLUMN added BIGINT")
     java_table.sql("ALTER TABLE {table} ALTER COLUMN id TYPE BIGINT")

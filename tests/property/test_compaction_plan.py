@@ -194,6 +194,17 @@ def test_a_file_of_three_quarters_of_the_target_is_no_candidate(size: int, is_ca
     assert isinstance(plan(files, policy()), CompactionPlan) is is_candidate
 
 
+def test_files_with_and_without_row_ids_are_not_mixed() -> None:
+    """Rows of the one keep their ids, those of the other get theirs from the commit (ICEBERG-RULES 13)."""
+    files = [live_file(data_file(f"f{i}", MB, first_row_id=None if i % 2 else i * 100), age=i) for i in range(10)]
+    groups = groups_of(plan(files, policy()))
+    assert [[c.file.file_path for c in group.files] for group in groups] == [
+        ["f0", "f2", "f4", "f6", "f8"],
+        ["f1", "f3", "f5", "f7", "f9"],
+    ]
+    assert [group.has_lineage for group in groups] == [True, False]
+
+
 def test_rewrite_all_takes_every_file_even_one_alone() -> None:
     assert sizes(plan(sized(300, 1), policy(rewrite_all=True))) == [(1, 300), (1, 1)]
     assert sizes(plan(sized(300, 1), policy(rewrite_all=True, rewrite_enabled=False))) == [(1, 300), (1, 1)]

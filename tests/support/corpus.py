@@ -83,6 +83,12 @@ def digest(rows: Iterable[Mapping[str, Any]], maps: Iterable[str] = (), uuids: I
     return count, sha
 
 
+def row_lineage() -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of v3 tables with the ids and sequence numbers that Java reads, by table."""
+    told: dict[str, list[dict[str, Any]]] = _json("vectors/row_lineage_expected.json")
+    return {name: rows for name, rows in told.items() if expected(name)["format_version"] == 3}
+
+
 def table_digest(table: RelocatedTable, rows: Iterable[Mapping[str, Any]]) -> tuple[int, str]:
     """Return :func:`digest`, with the map and uuid columns taken from the table's schemas."""
     raw = (table.folder / expected(table.name)["metadata"]).read_bytes()

@@ -55,6 +55,7 @@ UNKNOWN_TO: dict[str, tuple[str, ...]] = {
 }
 # Plans and rules: no input, no output, no clock, no chance.
 PURE = (
+    "icekeeper.commit.row_ids",
     "icekeeper.operations.snapshots",
     "icekeeper.operations.orphans",
     "icekeeper.operations.manifests",
@@ -66,6 +67,7 @@ PURE = (
     "icekeeper.detection.signals",
     "icekeeper.policy",
     "icekeeper.verification.document_checks",
+    "icekeeper.verification.lineage_checks",
     "icekeeper.verification.manifest_checks",
 )
 SIDE_EFFECTS = ("os", "time", "random", "uuid", "secrets", "subprocess", "socket", "tempfile", "shutil", "pathlib")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.deletes import (
     DELETE_FILE_PATH_ID,
     DeleteIndex,
@@ -133,6 +134,15 @@ def test_a_deletion_vector_stands_for_the_position_deletes_it_absorbed() -> None
     vector = position(9, referenced_data_file="d", content_offset=4)
     found = index(position(8), vector)
     assert list(found.applying_to(data().file, 0, 5)) == [vector]
+
+
+def test_a_data_file_with_two_vectors_is_refused() -> None:
+    """One of them is wrong, and nobody knows which (ICEBERG-RULES 8)."""
+    first, second = (position(9, referenced_data_file="d", content_offset=offset) for offset in (4, 40))
+    with pytest.raises(MetadataUnreadable, match=r"^d has two deletion vectors"):
+        index(first, second)
+    other = position(9, referenced_data_file="e", content_offset=40)
+    assert len(index(first, other).vectors) == 2
 
 
 def test_partitions_are_compared_bit_for_bit() -> None:

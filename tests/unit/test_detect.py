@@ -159,7 +159,7 @@ def test_disabled_maintenance_proposes_nothing_and_says_who_disabled_it() -> Non
     )
 
 
-@pytest.mark.parametrize("version", [3, 4])
+@pytest.mark.parametrize("version", [4, 5])
 def test_tables_of_a_newer_format_are_left_alone(version: int) -> None:
     assert check(table(small_files(400, MB), version=version), expirable=9) == Skip(
         "ns.t", f"format version {version} is not maintained by this version"

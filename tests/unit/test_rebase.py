@@ -238,6 +238,22 @@ def test_position_deletes_hit_within_their_partition(
     assert bool(decide(lake, claim("a", spec_id=spec_id, partition=group)).dropped) is is_hit
 
 
+@pytest.mark.parametrize("applied", [None, ("puffin-1", 4)], ids=["first", "replaces_the_one_applied"])
+def test_a_deletion_vector_hits_the_group_of_its_file(applied: tuple[str, int] | None) -> None:
+    """Whatever its partition says; one that takes the place of the vector applied at planning does, too."""
+    lake = lake_with("a", "b")
+    vector = replace(position_delete(), file_format="PUFFIN", referenced_data_file="b", content_offset=40)
+    if applied is not None:
+        old = replace(vector, file_path=applied[0], content_offset=applied[1])
+        lake.add("m-replaced", [old], sequence=S_SEQUENCE, status=EntryStatus.DELETED)
+    lake.add("m-deletes", [vector], sequence=H_SEQUENCE, status=EntryStatus.ADDED)
+    deletes: dict[tuple[str, int | None], int] = {} if applied is None else {applied: 1}
+    claims = [replace(claim("a", "b"), deletes=deletes), claim("a", group_id=1)]
+    result = decide(lake, *claims)
+    assert dict(result.dropped) == {0: "rows of an input file were deleted by another commit"}
+    assert result.kept == {1}
+
+
 def test_deletes_as_old_as_the_plan_were_there_when_it_was_made() -> None:
     lake = lake_with("a")
     lake.add("m-deletes", [position_delete()], sequence=S_SEQUENCE)

@@ -1,7 +1,7 @@
 """Builds a ``replace`` snapshot on a given head: manifests, manifest list, summary, requirements, updates.
 
-Called once per commit attempt, because ids, sequence numbers and carried-over manifests all depend on the head
-(specification, "Optimistic Concurrency", "Sequence Numbers").
+Called once per commit attempt, because ids, sequence numbers, row ids and carried-over manifests all depend on the
+head (specification, "Optimistic Concurrency", "Sequence Numbers", "Row Lineage").
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from icekeeper.commit.manifest_size import bytes_per_entry, manifest_target_bytes
+from icekeeper.commit.row_ids import assign_row_ids
 from icekeeper.commit.summary import counted_totals, replace_summary
 from icekeeper.commit.transaction import PreparedCommit
 from icekeeper.errors import PlanStale
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import DataFile, EntryStatus, ManifestContent, ManifestEntry, ManifestFile
+from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 
 __all__ = ["RUN_ID_KEY", "FileReplacement", "SnapshotWriter"]
 
@@ -34,13 +35,16 @@ RUN_ID_KEY = "icekeeper.run-id"
 
 @dataclass(frozen=True, slots=True)
 class FileReplacement:
-    """Replace these live data files by those, and drop these delete files; rows stay the same."""
+    """Replace these live data and delete files by those; rows stay the same."""
 
     removed: frozenset[FileKey]
     added: tuple[tuple[int, DataFile], ...]
     """Spec id and file."""
-    data_sequence_number: int
-    """Of the planning snapshot, for every added file: newer equality deletes still apply (ICEBERG-RULES 1)."""
+    data_sequence_number: int | None
+    """Of the planning snapshot, for every added file: newer equality deletes still apply (ICEBERG-RULES 1).  Without
+    one an added file gets that of the commit."""
+    own_sequence_numbers: Mapping[FileKey, int] = field(default_factory=dict)
+    """Added files whose data sequence number is another one."""
 
 
 @dataclass(slots=True)
@@ -76,7 +80,7 @@ class SnapshotWriter:
     def replace_files(
         self, replacement: FileReplacement, manifests: Sequence[ManifestFile], affected: Iterable[str]
     ) -> PreparedCommit:
-        """Swap data files; ``manifests`` are the head's, ``affected`` the paths of those that hold removed files.
+        """Swap files; ``manifests`` are the head's, ``affected`` the paths of those that hold removed files.
 
         Entries marked DELETED get manifests of their own, which every planner skips and the next commit drops.
 
@@ -89,10 +93,11 @@ class SnapshotWriter:
         live: dict[_Kind, list[ManifestEntry]] = defaultdict(list)
         deleted: dict[_Kind, list[ManifestEntry]] = defaultdict(list)
         for spec_id, file in replacement.added:
-            number = None if self.metadata.format_version == 1 else replacement.data_sequence_number
-            live[spec_id, ManifestContent.DATA].append(
-                ManifestEntry(EntryStatus.ADDED, self.snapshot_id, number, None, file)
-            )
+            number = replacement.own_sequence_numbers.get(file.key, replacement.data_sequence_number)
+            if self.metadata.format_version == 1:
+                number = None
+            content = ManifestContent.DATA if file.content is FileContent.DATA else ManifestContent.DELETES
+            live[spec_id, content].append(ManifestEntry(EntryStatus.ADDED, self.snapshot_id, number, None, file))
         old = [m for m in manifests if m.manifest_path in affected]
         for manifest, entries in self.reader.entries(old):
             for entry in entries:
@@ -164,6 +169,11 @@ class SnapshotWriter:
 
     def _prepare(self, manifests: Sequence[ManifestFile], summary: dict[str, str]) -> PreparedCommit:
         head, version = self.head, self.metadata.format_version
+        lineage: dict[str, int] = {}
+        if version >= 3:
+            first_row_id = self.metadata.next_row_id
+            manifests, next_row_id = assign_row_ids(manifests, first_row_id)
+            lineage = {"first-row-id": first_row_id, "added-rows": next_row_id - first_row_id}
         path = f"{self.metadata.metadata_directory}/snap-{self.snapshot_id}-1-{self.attempt_id}.avro"
         data = encode_manifest_list(
             version,
@@ -171,6 +181,7 @@ class SnapshotWriter:
             snapshot_id=self.snapshot_id,
             parent_snapshot_id=head.snapshot_id,
             sequence_number=self.sequence_number,
+            first_row_id=lineage.get("first-row-id"),
         )
         self._store(path, data)
         snapshot: dict[str, Any] = {
@@ -183,6 +194,7 @@ class SnapshotWriter:
         }
         if version >= 2:
             snapshot["sequence-number"] = self.sequence_number
+        snapshot.update(lineage)
         ref = self.metadata.refs[self.branch]
         keep = {
             "min-snapshots-to-keep": ref.min_snapshots_to_keep,

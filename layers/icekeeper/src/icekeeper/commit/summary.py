@@ -50,6 +50,7 @@ def replace_summary(
             verb = "added" if is_added else "removed"
             count(f"{verb}-delete-files", 1)
             count(f"{verb}-{kind}-deletes", file.record_count)
+            count(f"{verb}-dvs", file.content_offset is not None)
     summary = {"operation": "replace", **extra}
     summary.update({key: str(amount) for key, amount in counters.items() if amount})
     if partitions:

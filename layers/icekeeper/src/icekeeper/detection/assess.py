@@ -13,7 +13,7 @@ from icekeeper.state.store import LastSeen
 
 __all__ = ["MAINTAINED_FORMAT_VERSIONS", "assess"]
 
-MAINTAINED_FORMAT_VERSIONS = frozenset({1, 2})
+MAINTAINED_FORMAT_VERSIONS = frozenset({1, 2, 3})
 _PRIORITY_DIGITS = 4
 
 

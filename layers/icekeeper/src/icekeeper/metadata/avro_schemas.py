@@ -2,7 +2,7 @@
 
 Every field carries its ``field-id`` and every list its ``element-id``: without them Java's metadata tables fail
 and DuckDB aborts.  Source: Iceberg table specification, "Manifests", "Manifest Lists", and Java's ``V1Metadata``,
-``V2Metadata``.  v3 adds fields at the marked places.
+``V2Metadata``, ``V3Metadata``.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def manifest_schema(
     """The schema of ``manifest_entry`` for one partition spec.
 
     Raises:
-        TableUnsupported: the format version is not written yet, or a partition type is unknown.
+        TableUnsupported: the format version is unknown, or a partition type is.
     """
     _check_written_version(format_version)
     named: set[str] = set()
@@ -176,10 +176,12 @@ def manifest_schema(
     if modern:
         data_file.append(_optional("equality_ids", _list("int", 136), 135))
     data_file.append(_optional("sort_order_id", "int", 140))
-    # v3: first_row_id (142) goes here.
+    if format_version >= 3:
+        data_file.append(_optional("first_row_id", "long", 142))
     if modern:
         data_file.append(_optional("referenced_data_file", "string", 143))
-    # v3: content_offset (144) and content_size_in_bytes (145) go here.
+    if format_version >= 3:
+        data_file += [_optional("content_offset", "long", 144), _optional("content_size_in_bytes", "long", 145)]
     entry = [_required("status", "int", 0), _optional("snapshot_id", "long", 1)]
     if modern:
         entry += [_optional("sequence_number", "long", 3), _optional("file_sequence_number", "long", 4)]
@@ -206,7 +208,7 @@ def manifest_list_schema(format_version: int) -> AvroSchema:
     """The schema of ``manifest_file``.
 
     Raises:
-        TableUnsupported: the format version is not written yet.
+        TableUnsupported: the format version is unknown.
     """
     _check_written_version(format_version)
     modern = format_version >= 2
@@ -246,10 +248,11 @@ def manifest_list_schema(format_version: int) -> AvroSchema:
     ]
     fields += [*rows, partitions] if modern else [partitions, *rows]
     fields.append(_optional("key_metadata", "bytes", 519))
-    # v3: first_row_id (520) goes here.
+    if format_version >= 3:
+        fields.append(_optional("first_row_id", "long", 520))
     return {"type": "record", "name": "manifest_file", "fields": fields}
 
 
 def _check_written_version(format_version: int) -> None:
-    if format_version not in (1, 2):
+    if format_version not in (1, 2, 3):
         raise TableUnsupported(f"format version {format_version} metadata is not written by this version of Icekeeper")

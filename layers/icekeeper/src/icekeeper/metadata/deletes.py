@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.single_value import comparable
 from icekeeper.model import DataFile, FileContent, ManifestEntry, PartitionValue
 
@@ -125,7 +126,11 @@ class DeleteIndexBuilder:
     _global: list[ManifestEntry] = field(default_factory=list)
 
     def add(self, spec_id: int, entry: ManifestEntry, *, is_unpartitioned: bool) -> None:
-        """Add one live entry of a delete manifest."""
+        """Add one live entry of a delete manifest.
+
+        Raises:
+            MetadataUnreadable: it is the second deletion vector of a data file (ICEBERG-RULES 8).
+        """
         file = entry.file
         if file.content is FileContent.EQUALITY_DELETES:
             if is_unpartitioned:
@@ -133,6 +138,11 @@ class DeleteIndexBuilder:
             else:
                 self._equality[partition_key(spec_id, file.partition)].append(entry)
         elif file.content_offset is not None and file.referenced_data_file is not None:
+            if file.referenced_data_file in self._vectors:
+                raise MetadataUnreadable(
+                    f"{file.referenced_data_file} has two deletion vectors in one snapshot; which of them holds is not "
+                    "known"
+                )
             self._vectors[file.referenced_data_file] = entry
         elif file.referenced_data_file is not None:
             self._by_path[file.referenced_data_file].append(entry)

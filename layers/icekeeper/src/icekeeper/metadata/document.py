@@ -116,6 +116,11 @@ class TableMetadata:
         return int(self.document.get("last-sequence-number") or INITIAL_SEQUENCE_NUMBER)
 
     @property
+    def next_row_id(self) -> int:
+        """The lowest row id that was never given out; 0 below v3, and just after an upgrade to it."""
+        return int(self.document.get("next-row-id") or 0)
+
+    @property
     def properties(self) -> Mapping[str, str]:
         return self.document.get("properties") or {}
 

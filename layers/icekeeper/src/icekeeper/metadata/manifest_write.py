@@ -1,4 +1,4 @@
-"""Manifests and manifest lists from the frozen vocabulary into bytes, v1 and v2.
+"""Manifests and manifest lists from the frozen vocabulary into bytes, v1–v3.
 
 What a manifest list says of a manifest (counts, least sequence number, partition summaries) is computed here from
 the entries themselves, never copied (ICEBERG-RULES 15; specification, "Manifest Lists").
@@ -105,12 +105,16 @@ def encode_manifest_list(
     snapshot_id: int,
     parent_snapshot_id: int | None,
     sequence_number: int,
+    first_row_id: int | None = None,
 ) -> bytes:
-    """Write the manifest list of one snapshot.
+    """Write the manifest list of one snapshot; ``first_row_id`` is the snapshot's, from v3 on.
 
     Raises:
+        ValueError: a v3 list is given no first row id.
         TableUnsupported: the format version cannot be written.
     """
+    if format_version >= 3 and first_row_id is None:
+        raise ValueError("a v3 manifest list needs the snapshot's first row id")
     header = {
         "snapshot-id": str(snapshot_id),
         "parent-snapshot-id": "null" if parent_snapshot_id is None else str(parent_snapshot_id),
@@ -118,6 +122,8 @@ def encode_manifest_list(
     }
     if format_version >= 2:
         header["sequence-number"] = str(sequence_number)
+    if format_version >= 3:
+        header["first-row-id"] = str(first_row_id)
     records = (_list_record(manifest, format_version) for manifest in manifests)
     return write_avro(manifest_list_schema(format_version), records, header)
 
@@ -153,6 +159,11 @@ def _entry_record(
     }
     if version == 1:
         record["block_size_in_bytes"] = _V1_BLOCK_SIZE_IN_BYTES
+    if version >= 3:
+        # Of an ADDED entry it is assigned on reading (specification, "First Row ID Inheritance").
+        record["first_row_id"] = None if entry.status is EntryStatus.ADDED else file.first_row_id
+        record["content_offset"] = file.content_offset
+        record["content_size_in_bytes"] = file.content_size_in_bytes
     return {
         "status": int(entry.status),
         "snapshot_id": entry.snapshot_id,
@@ -196,6 +207,7 @@ def _list_record(manifest: ManifestFile, version: int) -> dict[str, Any]:
             for s in manifest.partitions
         ],
         "key_metadata": manifest.key_metadata,
+        "first_row_id": manifest.first_row_id,
     }
 
 

@@ -99,7 +99,7 @@ def _add_snapshot(document: JsonObject, update: Mapping[str, Any], commit: _Comm
             raise CommitConflict(f"snapshot {snapshot_id} has sequence number {number}, the table is at {last} already")
         document["last-sequence-number"] = max(last, number)
     if version > 2:
-        next_row_id, first_row_id = int(document.get("next-row-id") or 0), int(snapshot["first-row-id"])
+        next_row_id, first_row_id = TableMetadata(document).next_row_id, int(snapshot["first-row-id"])
         if first_row_id < next_row_id:
             raise CommitConflict(
                 f"snapshot {snapshot_id} starts at row id {first_row_id}, the table is at {next_row_id}"

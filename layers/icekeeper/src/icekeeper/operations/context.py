@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 Progress = Callable[[str, int, int], None]
 """``(what, done, total)``, called as work goes on."""
 
-WRITABLE_FORMAT_VERSIONS = (1, 2)
+WRITABLE_FORMAT_VERSIONS = (1, 2, 3)
 
 
 class Engine(Protocol):

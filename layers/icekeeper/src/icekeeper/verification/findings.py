@@ -21,6 +21,8 @@ class ProblemKind(StrEnum):
     BROKEN_REF = "broken_ref"
     SEQUENCE_NUMBER = "sequence_number"
     SUMMARY = "summary"
+    ROW_LINEAGE = "row_lineage"
+    DELETION_VECTOR = "deletion_vector"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,12 @@ from icekeeper.storage import Storage
 from icekeeper.storage_paths import normalise
 from icekeeper.verification.document_checks import document_problems
 from icekeeper.verification.findings import Problem, ProblemKind, Verification
+from icekeeper.verification.lineage_checks import (
+    manifest_row_id_problems,
+    row_id_problems,
+    two_vectors_problems,
+    vector_problems,
+)
 from icekeeper.verification.manifest_checks import manifest_problems, summary_problems
 
 __all__ = ["verify_table"]
@@ -30,6 +36,7 @@ def verify_table(loaded: LoadedTable, storage: Storage) -> Verification:
     """
     metadata = loaded.metadata
     problems = list(document_problems(metadata, loaded.metadata_location))
+    problems += row_id_problems(metadata, loaded.metadata_location)
     reader = TableReader(metadata, storage.read)
     sizes: dict[str, int | None] = {}
     """Path → size that the metadata states, ``None`` where it states none."""
@@ -48,13 +55,18 @@ def verify_table(loaded: LoadedTable, storage: Storage) -> Verification:
         problems += summary_problems(
             found, dict(snapshot.summary), snapshot.snapshot_id, snapshot.manifest_list or loaded.metadata_location
         )
+        problems += manifest_row_id_problems(snapshot, found)
         for manifest in found:
             manifests.setdefault(manifest.manifest_path, manifest)
             sizes[manifest.manifest_path] = manifest.manifest_length
     live: dict[str, set[tuple[str, int | None]]] = {}
+    vectors: dict[str, list[str]] = {}
+    """Manifest → data files of the live deletion vectors in it."""
     for manifest in manifests.values():
-        problems += _check_manifest(reader, storage, manifest, sizes, live)
+        problems += _check_manifest(reader, storage, manifest, sizes, live, vectors)
     problems += _duplicates(per_snapshot, live)
+    for listed in per_snapshot:
+        problems += two_vectors_problems(path for m in listed for path in vectors.get(m.manifest_path, ()))
     for path in statistics_files(metadata):
         sizes.setdefault(path, None)
     content_files = sum(1 for _ in {key for keys in live.values() for key in keys})
@@ -72,6 +84,7 @@ def _check_manifest(
     manifest: ManifestFile,
     sizes: dict[str, int | None],
     live: dict[str, set[tuple[str, int | None]]],
+    vectors: dict[str, list[str]],
 ) -> list[Problem]:
     keys = live.setdefault(manifest.manifest_path, set())
     problems: list[Problem] = []
@@ -79,11 +92,14 @@ def _check_manifest(
         for _, found in reader.entries([manifest]):
             entries = list(found)
             problems += manifest_problems(manifest, entries)
+            problems += vector_problems(entries)
             for entry in entries:
                 if entry.is_live:
                     if entry.file.key in keys:
                         problems.append(_duplicate(entry.file.file_path, manifest.manifest_path))
                     keys.add(entry.file.key)
+                    if entry.file.content_offset is not None and entry.file.referenced_data_file is not None:
+                        vectors.setdefault(manifest.manifest_path, []).append(entry.file.referenced_data_file)
                     sizes[entry.file.file_path] = entry.file.file_size_in_bytes
     except MetadataUnreadable as error:
         sizes.pop(manifest.manifest_path, None)

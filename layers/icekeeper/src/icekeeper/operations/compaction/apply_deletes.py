@@ -1,4 +1,4 @@
-"""Which rows of the inputs are deleted: position deletes and equality deletes, applied while reading.
+"""Which rows of the inputs are deleted: by position deletes, deletion vectors and equality deletes, while reading.
 
 Positions become one bitmap per input; equality keys become lookups (:mod:`.equality`).  Delete files are read once per
 task and streamed.  Where the equality keys of a task are too many to hold at once, they are taken in portions, each
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from icekeeper.errors import MetadataUnreadable, TableUnsupported
+from icekeeper.metadata.puffin import decode_deletion_vector
 from icekeeper.model import FileContent
 from icekeeper.operations.compaction.equality import EqualityLookup, deleted_rows
 from icekeeper.operations.compaction.file_rows import open_rows, projected_rows
@@ -30,6 +31,7 @@ _POSITION_COLUMNS = ("file_path", "pos")
 # Keys held at once; with two string columns of 50 bytes that is some 300 MB of Arrow.
 MAX_KEYS = 2_000_000
 _NUMBER = "icekeeper.sequence-number"
+_PUFFIN = "PUFFIN"
 
 
 class DeletedRows:
@@ -88,8 +90,19 @@ class DeletedRows:
             delete = self._task.deletes[number]
             if delete.content is FileContent.EQUALITY_DELETES:
                 continue
+            if delete.file_format.upper() == _PUFFIN:
+                self._read_vector(delete, paths, storage)
+                continue
             for path, positions in _position_rows(delete, paths, storage):
                 self._positions[path].update(positions)
+
+    def _read_vector(self, delete: DeleteFile, paths: set[str], storage: Storage) -> None:
+        offset, size = delete.content_offset, delete.content_size_in_bytes
+        if offset is None or size is None or paths != {delete.referenced_data_file}:
+            raise MetadataUnreadable(f"the deletion vector in {delete.path} does not say where it is, or of which file")
+        with storage.translated(delete.path), storage.open_input(delete.path) as stream:
+            blob = stream.read_at(size, offset)
+        self._positions[paths.pop()].update(decode_deletion_vector(blob, delete.path, delete.record_count))
 
     def _turn_into_positions(self, lookup: EqualityLookup, storage: Storage) -> None:
         """One portion of the keys against the key columns of every input."""

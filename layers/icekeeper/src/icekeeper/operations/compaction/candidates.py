@@ -45,10 +45,19 @@ class Candidate:
     destination: Destination | None = None
     """Where its rows go; ``None``: where the file is."""
 
+    @property
+    def has_lineage(self) -> bool:
+        """Whether its rows have ids already; never below v3, nor before the first commit after an upgrade to v3.
+
+        Rows that have none get theirs from the commit, so they must not share a file with rows that keep theirs
+        (ICEBERG-RULES 13).
+        """
+        return self.file.first_row_id is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Candidates per spec and partition of their outputs, and what was seen on the way."""
+    """Candidates per spec and partition of their outputs, those without row ids apart, and what was seen."""
 
     partitions: tuple[list[Candidate], ...]
     delete_needs: Mapping[FileKey, int]
@@ -108,7 +117,8 @@ def select_candidates(
             destination=destination,
         )
         (twice if file.file_path in seen else seen).add(file.file_path)
-        partitions.setdefault(partition_key(destination.spec_id, destination.partition), []).append(candidate)
+        key = partition_key(destination.spec_id, destination.partition), candidate.has_lineage
+        partitions.setdefault(key, []).append(candidate)
     # A file that is listed twice is read twice (ICEBERG-RULES 15 forbids it): replacing one entry adds rows.
     once = tuple([c for c in files if c.file.file_path not in twice] for files in partitions.values())
     return Candidates(once, needs, considered, unsupported)

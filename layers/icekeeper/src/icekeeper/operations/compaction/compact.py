@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.errors import MaintenanceError
+from icekeeper.errors import MaintenanceError, TableUnsupported
 from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder, is_unpartitioned
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.arrow_schema import arrow_schema
@@ -51,10 +53,16 @@ def compact(context: OperationContext) -> OperationOutcome:
         if isinstance(plan, Nothing):
             return skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
         arrow_schema(metadata.current_schema)  # refuses column types that this version cannot rewrite
+        _refuse_defaults(metadata)
         if context.dry_run:
             return succeeded(_OPERATION, _preview(plan), metrics=_counters(plan), files_planned=plan.input_files)
         outcome = _outcome(plan, _rewrite_and_commit(context, loaded, plan))
         return replace(outcome, metrics={**outcome.metrics, "compact.duration_ms": elapsed_ms()})
+
+
+def _refuse_defaults(metadata: TableMetadata) -> None:
+    if '"initial-default"' in json.dumps(metadata.current_schema):
+        raise TableUnsupported("columns with an initial default are not filled in by this version; no file was merged")
 
 
 def _delete_index(reader: TableReader, manifests: Sequence[ManifestFile]) -> DeleteIndex:

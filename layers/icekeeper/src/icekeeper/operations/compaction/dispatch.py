@@ -12,6 +12,7 @@ from icekeeper.errors import MaintenanceError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import FileContent, ManifestEntry, PartitionValue
 from icekeeper.operations.compaction.candidates import Candidate
+from icekeeper.operations.compaction.lineage import with_lineage
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import DeleteFile, InputFile, OutputNames, RewriteResult, RewriteTask
@@ -30,7 +31,8 @@ def rewrite_groups(
     """Run the work unit over some groups of the plan.
 
     Raises:
-        TableUnsupported: an equality delete cannot be applied by this version; nothing was written.
+        TableUnsupported: an equality delete cannot be applied by this version, or a column has a reserved name;
+            nothing was written.
         StorageError: the engine broke.
     """
     tasks = [_task(loaded, plan, group) for group in groups]
@@ -61,10 +63,11 @@ def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup) -> Rewrit
                 sequence_number=c.sequence_number,
                 deletes=tuple(numbers[entry.file.key] for entry in c.deletes),
                 identity_values=_identity_values(metadata, c),
+                first_row_id=c.file.first_row_id,
             )
             for c in group.files
         ),
-        schema_json=json.dumps(metadata.current_schema),
+        schema_json=json.dumps(with_lineage(metadata.current_schema) if group.has_lineage else metadata.current_schema),
         name_mapping_json=metadata.properties.get(_NAME_MAPPING),
         partition=group.partition,
         deletes=tuple(_delete_file(entry) for entry in deletes.values()),
@@ -93,6 +96,9 @@ def _delete_file(entry: ManifestEntry) -> DeleteFile:
         sequence_number=entry.sequence_number or 0,
         record_count=file.record_count,
         equality_ids=file.equality_ids or (),
+        referenced_data_file=file.referenced_data_file,
+        content_offset=file.content_offset,
+        content_size_in_bytes=file.content_size_in_bytes,
     )
 
 

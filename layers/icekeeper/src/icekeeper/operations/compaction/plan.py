@@ -30,7 +30,10 @@ DELETES_DISABLED = "compaction skipped: delete manifests present and apply_delet
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Files that become one file, of this spec and partition; their own may be older ones."""
+    """Files that become one file, of this spec and partition; their own may be older ones.
+
+    All of them have row lineage, or none has.
+    """
 
     group_id: int
     spec_id: int
@@ -41,6 +44,10 @@ class FileGroup:
     def scopes(self) -> frozenset[tuple[int, tuple[PartitionValue, ...]]]:
         """Spec and partition of the inputs."""
         return frozenset((candidate.spec_id, candidate.file.partition) for candidate in self.files)
+
+    @property
+    def has_lineage(self) -> bool:
+        return self.files[0].has_lineage
 
     @property
     def total_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Streams the rows that a task's inputs still have, in the table's current schema, one batch at a time."""
+"""Streams the rows that a task's inputs still have, in the schema of its outputs, one batch at a time."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 from icekeeper.errors import StorageError
 from icekeeper.operations.compaction.apply_deletes import DeletedRows
 from icekeeper.operations.compaction.file_rows import projected_rows
+from icekeeper.operations.compaction.lineage import resolved_lineage
 from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.storage import Storage
 
@@ -57,6 +58,7 @@ def read_rows(
         ):
             rows = batch.num_rows
             tally.read += rows
+            batch = resolved_lineage(batch, ids, source, first_row)
             if deletes is not None:
                 mask = deletes.keep(source, first_row, dict(zip(ids, batch.columns, strict=True)), rows)
                 if mask is not None:

@@ -20,6 +20,10 @@ class DeleteFile:
     sequence_number: int
     record_count: int
     equality_ids: tuple[int, ...] = ()
+    referenced_data_file: str | None = None
+    """Of a deletion vector: the one file whose positions it holds."""
+    content_offset: int | None = None
+    content_size_in_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class InputFile:
     """Which of the task's delete files reach it."""
     identity_values: Mapping[int, PartitionValue] = field(default_factory=dict)
     """Column id → raw partition value of identity fields, for columns that the file does not hold."""
+    first_row_id: int | None = None
+    """v3: the id of its first row, for rows that do not carry theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,7 @@ class RewriteTask:
     group_id: int
     inputs: tuple[InputFile, ...]
     schema_json: str
-    """The table's current schema: what the output holds."""
+    """What the output holds: the table's current schema and, where rows have ids, the columns of row lineage."""
     name_mapping_json: str | None
     """``schema.name-mapping.default``, for inputs without field ids."""
     partition: tuple[PartitionValue, ...]

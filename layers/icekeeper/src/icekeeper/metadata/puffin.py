@@ -1,0 +1,166 @@
+"""Puffin files and the deletion vectors in them.
+
+Source: Puffin specification ("File structure", "Footer payload", blob type ``deletion-vector-v1``); ICEBERG-RULES 8.
+A deletion vector is a length and a checksum, both big-endian, around a magic number and a 64-bit Roaring bitmap in the
+portable format.  Our bytes are those of Java's ``BitmapPositionDeleteIndex``: runs are compressed.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyroaring import BitMap64
+
+from icekeeper.errors import MetadataUnreadable
+
+__all__ = [
+    "DELETION_VECTOR",
+    "PuffinBlob",
+    "PuffinFile",
+    "decode_deletion_vector",
+    "decode_footer",
+    "encode_deletion_vector",
+    "encode_puffin",
+]
+
+DELETION_VECTOR = "deletion-vector-v1"
+_MAGIC = b"PFA1"
+# Payload length, flags, magic: the fixed end of every Puffin file.
+_FOOTER_END = struct.Struct("<I4s4s")
+_COMPRESSED_FOOTER = 0x01
+_VECTOR_MAGIC = bytes.fromhex("d1d33964")
+# Reserved field id of the row position (Iceberg specification, "Reserved Field IDs").
+_POSITION_ID = 2147483645
+# RoaringPositionBitmap.MAX_POSITION in Java: the upper half selects one of at most 2^31 - 1 bitmaps.
+_MAX_POSITION = 0x7FFFFFFE_80000000
+# Not known before the commit; the specification demands it of deletion vectors.
+_UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PuffinBlob:
+    """What a footer says of one blob; offset and length in bytes of the file."""
+
+    type: str
+    fields: tuple[int, ...]
+    offset: int
+    length: int
+    properties: Mapping[str, str]
+    snapshot_id: int = _UNKNOWN
+    sequence_number: int = _UNKNOWN
+    compression_codec: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PuffinFile:
+    """A whole file, with its blobs in the order given."""
+
+    data: bytes
+    blobs: tuple[PuffinBlob, ...]
+
+
+def decode_footer(data: bytes, path: str) -> tuple[PuffinBlob, ...]:
+    """The blobs that a Puffin file holds; ``data`` is the file, or the end of it from the footer's magic number on.
+
+    Raises:
+        MetadataUnreadable: the file is damaged, or its footer compressed, which no writer of deletion vectors does.
+    """
+
+    def damaged(what: str) -> MetadataUnreadable:
+        return MetadataUnreadable(f"{path} is not a readable Puffin file: {what}")
+
+    if len(data) < _FOOTER_END.size + len(_MAGIC):
+        raise damaged("it is too short")
+    length, flags, magic = _FOOTER_END.unpack(data[-_FOOTER_END.size :])
+    start = len(data) - _FOOTER_END.size - length
+    if magic != _MAGIC or start < len(_MAGIC) or data[start - len(_MAGIC) : start] != _MAGIC:
+        raise damaged("it has no footer")
+    if flags[0] & _COMPRESSED_FOOTER:
+        raise damaged("its footer is compressed")
+    try:
+        footer = json.loads(data[start : start + length])
+        return tuple(
+            PuffinBlob(
+                type=blob["type"],
+                fields=tuple(blob["fields"]),
+                offset=int(blob["offset"]),
+                length=int(blob["length"]),
+                properties=blob.get("properties") or {},
+                snapshot_id=int(blob["snapshot-id"]),
+                sequence_number=int(blob["sequence-number"]),
+                compression_codec=blob.get("compression-codec"),
+            )
+            for blob in footer["blobs"]
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise damaged(f"its footer cannot be understood: {error!r}") from error
+
+
+def decode_deletion_vector(blob: bytes, path: str, cardinality: int) -> BitMap64:
+    """The deleted row positions of a ``deletion-vector-v1`` blob, which must be ``cardinality`` many.
+
+    Raises:
+        MetadataUnreadable: length, magic number, checksum, bitmap or cardinality are wrong.
+    """
+
+    def damaged(what: str) -> MetadataUnreadable:
+        return MetadataUnreadable(f"the deletion vector in {path} is damaged: {what}")
+
+    if len(blob) < 12:
+        raise damaged("it is too short")
+    (length,) = struct.unpack(">I", blob[:4])
+    if length + 8 != len(blob):
+        raise damaged(f"it says {length} bytes and has {len(blob) - 8}")
+    body = blob[4:-4]
+    if body[:4] != _VECTOR_MAGIC:
+        raise damaged("the magic number is wrong")
+    if struct.unpack(">I", blob[-4:])[0] != zlib.crc32(body):
+        raise damaged("the checksum is wrong")
+    try:
+        positions = BitMap64.deserialize(body[4:])
+    except (ValueError, MemoryError) as error:
+        raise damaged(str(error)) from error
+    if positions and positions.max() > _MAX_POSITION:
+        raise damaged("it holds positions that no file has")
+    if len(positions) != cardinality:
+        raise damaged(f"it holds {len(positions)} positions, its manifest says {cardinality}")
+    return positions
+
+
+def encode_deletion_vector(positions: BitMap64) -> bytes:
+    """A ``deletion-vector-v1`` blob."""
+    optimised = positions.copy()
+    optimised.run_optimize()
+    body = _VECTOR_MAGIC + optimised.serialize()
+    return struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
+
+
+def encode_puffin(vectors: Sequence[tuple[str, BitMap64]], properties: Mapping[str, str]) -> PuffinFile:
+    """A Puffin file of deletion vectors, each for one data file path; ``properties`` are the file's."""
+    data = bytearray(_MAGIC)
+    blobs: list[PuffinBlob] = []
+    footer: list[dict[str, Any]] = []
+    for referenced, positions in vectors:
+        blob = encode_deletion_vector(positions)
+        about = {"referenced-data-file": referenced, "cardinality": str(len(positions))}
+        blobs.append(PuffinBlob(DELETION_VECTOR, (_POSITION_ID,), len(data), len(blob), about))
+        footer.append(
+            {
+                "type": DELETION_VECTOR,
+                "fields": [_POSITION_ID],
+                "snapshot-id": _UNKNOWN,
+                "sequence-number": _UNKNOWN,
+                "offset": len(data),
+                "length": len(blob),
+                "properties": about,
+            }
+        )
+        data += blob
+    payload = json.dumps({"blobs": footer, "properties": dict(properties)}).encode()
+    data += _MAGIC + payload + _FOOTER_END.pack(len(payload), bytes(4), _MAGIC)
+    return PuffinFile(bytes(data), tuple(blobs))

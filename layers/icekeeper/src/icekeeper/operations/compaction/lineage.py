@@ -1,0 +1,58 @@
+"""Row lineage: rows keep their id and the number of the commit that last changed them, whatever file they are in.
+
+Source: specification, "Row Lineage"; ICEBERG-RULES 12.  Both are physical columns of an output and hold what a reader
+would have resolved before: the value in the input where there is one, else the id of the file's first row plus the
+position, else the file's data sequence number.  (Java reads the file sequence number; the two differ only in files
+that were rewritten without these columns.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icekeeper.errors import TableUnsupported
+from icekeeper.operations.compaction.task import InputFile
+
+__all__ = ["LAST_UPDATED_ID", "ROW_ID_ID", "resolved_lineage", "with_lineage"]
+
+# Specification, "Reserved Field IDs".
+ROW_ID_ID = 2147483540
+LAST_UPDATED_ID = 2147483539
+_FIELDS = (
+    {"id": ROW_ID_ID, "name": "_row_id", "required": False, "type": "long"},
+    {"id": LAST_UPDATED_ID, "name": "_last_updated_sequence_number", "required": False, "type": "long"},
+)
+
+
+def with_lineage(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A table's schema with the two columns at its end.
+
+    Raises:
+        TableUnsupported: the table has a column of one of these reserved names.
+    """
+    taken = {field["name"] for field in schema["fields"]} & {field["name"] for field in _FIELDS}
+    if taken:
+        raise TableUnsupported(f"column {min(taken)} has a name that row lineage reserves; rename it")
+    return {**schema, "fields": [*schema["fields"], *_FIELDS]}
+
+
+def resolved_lineage(batch: pa.RecordBatch, ids: Sequence[int], source: InputFile, first_row: int) -> pa.RecordBatch:
+    """The batch with both columns filled, where it has them.
+
+    ``ids`` are the field ids of its columns, ``first_row`` is where it starts in the file, deleted rows counted.
+    """
+    if source.first_row_id is None or ROW_ID_ID not in ids:
+        return batch
+    start = source.first_row_id + first_row
+    inherited = {
+        ROW_ID_ID: pa.arange(start, start + batch.num_rows),
+        LAST_UPDATED_ID: pa.scalar(source.sequence_number, pa.int64()),
+    }
+    for field_id, value in inherited.items():
+        index = ids.index(field_id)
+        batch = batch.set_column(index, batch.schema.field(index), pc.coalesce(batch.column(index), value))
+    return batch

@@ -1,0 +1,239 @@
+"""Format v3 through whole passes, without Java: deletion vectors, row ids, and other writers in between."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from icekeeper.model import ManifestContent, ManifestFile
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status
+from support.deletes import create_by_region
+from support.passes import local_path, outcome_of
+from support.readers import duckdb_rows
+from support.sabotage import SabotagedTable, sabotaged_table
+from support.v3 import append, data_files, delete_positions, lineage, upgrade, vectors
+
+KEEPING = {"snapshot_retention_hours": "1000"}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[SabotagedTable]:
+    """Upgraded to v3, three files of ten rows in us and in eu: ids 0.., 100.., 200.. and 50.., 150.., 250.."""
+    with sabotaged_table(tmp_path) as made:
+        create_by_region(made, 3)
+        upgrade(made)
+        yield made
+
+
+@pytest.fixture
+def with_ids(table: SabotagedTable) -> SabotagedTable:
+    """One more file in each region, 300.. and 350..: the first v3 commit gave every row its id."""
+    append(table, 300, 10, "us")
+    append(table, 350, 10, "eu")
+    return table
+
+
+def compacted(table: SabotagedTable, **overrides: str) -> OperationOutcome:
+    return outcome_of(table.maintain(operations="compact", **overrides), Operation.COMPACT)
+
+
+def rows(table: SabotagedTable) -> Counter[int]:
+    """As DuckDB reads them: it knows nothing of us, and applies deletion vectors."""
+    return Counter(row["id"] for row in duckdb_rows(table.load().metadata_location))
+
+
+def file_of(table: SabotagedTable, row_id: int) -> str:
+    """The data file whose first row that is."""
+    for file in data_files(table):
+        with pq.ParquetFile(local_path(file.file_path)) as opened:
+            if opened.read(["id"]).column("id")[0].as_py() == row_id:
+                return file.file_path
+    raise AssertionError(row_id)
+
+
+def manifests(table: SabotagedTable) -> list[ManifestFile]:
+    reader = table.reader()
+    head = reader.metadata.current_snapshot
+    assert head is not None
+    return reader.manifests(head)
+
+
+def assert_row_ids_hold(table: SabotagedTable) -> None:
+    """Every row has one, no two the same, all below ``next-row-id``; the head's own numbers add up."""
+    metadata = table.load().metadata
+    ids = [row_id for _, row_id, _ in lineage(table).elements()]
+    assert len(set(ids)) == len(ids)
+    assert all(row_id is not None and row_id < metadata.next_row_id for row_id in ids)
+    for manifest in manifests(table):
+        assert (manifest.first_row_id is None) == (manifest.content is ManifestContent.DELETES)
+    head = metadata.current_snapshot
+    assert head is not None
+    assert head.raw["first-row-id"] + head.raw["added-rows"] == metadata.next_row_id
+
+
+def test_the_first_commit_after_the_upgrade_gives_every_row_its_id(table: SabotagedTable) -> None:
+    """Also to those of files that it does not touch."""
+    delete_positions(table, {file_of(table, 0): [1, 2]})
+    assert_row_ids_hold(table)
+
+
+def test_files_without_row_ids_are_rewritten_without_lineage(table: SabotagedTable) -> None:
+    """Their rows get ids from the commit (ICEBERG-RULES 13)."""
+    before = rows(table)
+    assert {found[1:] for found in lineage(table)} == {(None, None)}
+    outcome = compacted(table, rewrite_all="true")
+    assert outcome.summary == "compacted 6 files into 2 (across 2 bins)"
+    for file in data_files(table):
+        with pq.ParquetFile(local_path(file.file_path)) as opened:
+            assert opened.schema_arrow.names == ["id", "region"]
+    assert rows(table) == before
+    assert_row_ids_hold(table)
+    table.assert_sound()
+
+
+def test_rows_keep_their_lineage_through_compaction(with_ids: SabotagedTable) -> None:
+    """Ids count from the position before deletes are applied; the vectors go with their files."""
+    table = with_ids
+    delete_positions(table, {file_of(table, 0): [0, 1, 5], file_of(table, 100): range(10), file_of(table, 350): [9]})
+    delete_positions(table, {file_of(table, 0): [9], file_of(table, 250): [0]})
+    before, live_rows = lineage(table), rows(table)
+    assert sum(before.values()) == 80 - 16
+    assert vectors(table).keys() == {file_of(table, first) for first in (0, 100, 250, 350)}
+    outcome = compacted(table)
+    assert outcome.summary == "compacted 8 files into 2 (across 2 bins)"
+    assert outcome.metrics["compact.rows_deleted"] == 16
+    assert outcome.metrics["compact.delete_files_removed"] == 4
+    assert lineage(table) == before
+    assert rows(table) == live_rows
+    assert not vectors(table)
+    assert_row_ids_hold(table)
+    table.assert_sound()
+
+    delete_positions(table, {data_files(table)[0].file_path: [3]})
+    append(table, 400, 3, "us")
+    before = lineage(table)
+    assert compacted(table, rewrite_all="true").status is Status.SUCCEEDED
+    assert lineage(table) == before
+    assert_row_ids_hold(table)
+
+
+def test_the_summary_counts_vectors(with_ids: SabotagedTable) -> None:
+    table = with_ids
+    delete_positions(table, {file_of(table, 0): [0], file_of(table, 100): [1, 2]})
+    sizes = [entry.file.content_size_in_bytes or 0 for entry in vectors(table).values()]
+    inputs = sum(file.file_size_in_bytes for file in data_files(table))
+    compacted(table)
+    head = table.load().metadata.current_snapshot
+    assert head is not None
+    told = ("removed-dvs", "removed-delete-files", "removed-position-deletes", "total-delete-files")
+    assert [head.summary[key] for key in told] == ["2", "2", "3", "0"]
+    assert int(head.summary["removed-files-size"]) == inputs + sum(sizes)
+
+
+def test_one_vector_may_go_while_its_puffin_file_stays(with_ids: SabotagedTable) -> None:
+    """A Puffin file goes when no live entry uses it any more, not before (ICEBERG-RULES 9)."""
+    table = with_ids
+    puffin = delete_positions(table, {file_of(table, 0): [0], file_of(table, 50): [1]})
+    before = rows(table)
+    table.engine.during = lambda: delete_positions(table, {file_of(table, 150): [1]})
+    table.maintain(operations="compact,expire_snapshots,remove_orphans")
+    table.engine.during = lambda: None
+    assert puffin in {entry.file.file_path for entry in vectors(table).values()}
+    assert rows(table) == before - Counter([151])
+    table.assert_sound()
+    table.maintain()
+    assert not vectors(table)
+    assert not local_path(puffin).exists()
+    assert rows(table) == before - Counter([151])
+    table.assert_sound()
+
+
+@pytest.mark.parametrize("replaces", [False, True], ids=["first", "replaces_the_one_applied"])
+def test_a_vector_that_lands_meanwhile_drops_its_group_alone(with_ids: SabotagedTable, *, replaces: bool) -> None:
+    table = with_ids
+    if replaces:
+        delete_positions(table, {file_of(table, 100): [7]})
+    before = lineage(table)
+    gone = next(row for row in before if row[0] == 103)
+    table.engine.during = lambda: delete_positions(table, {file_of(table, 100): [3]})
+    outcome = compacted(table)
+    assert outcome.summary == "compacted 4 files into 1 (across 1 bins)"
+    assert outcome.metrics["compact.bins_dropped"] == 1
+    assert lineage(table) == before - Counter([gone])
+    assert rows(table) == Counter(row[0] for row in before.elements()) - Counter([103])
+    assert_row_ids_hold(table)
+    table.assert_sound()
+
+
+def test_row_ids_are_given_anew_at_every_attempt(table: SabotagedTable) -> None:
+    """Another commit takes row ids between our attempts: ours moves behind it (ICEBERG-RULES 14)."""
+    before = rows(table)
+    seen: list[int] = []
+
+    def overtake() -> None:
+        seen.append(table.load().metadata.next_row_id)
+        if len(seen) <= 2:
+            append(table, 1000 * len(seen), 5, "us")
+
+    table.catalog.before_commit = overtake
+    outcome = compacted(table, rewrite_all="true")
+    assert outcome.status is Status.SUCCEEDED
+    # 60 rows are old; each append adds 5, ours 60 in two new files, to which no rows of others belong.
+    assert seen == [0, 65, 70]
+    head = table.load().metadata.current_snapshot
+    assert head is not None
+    assert (head.raw["first-row-id"], head.raw["added-rows"]) == (70, 60)
+    assert rows(table) == before + Counter([*range(1000, 1005), *range(2000, 2005)])
+    assert_row_ids_hold(table)
+    table.assert_sound()
+
+
+def test_rewritten_manifests_keep_every_row_id(with_ids: SabotagedTable) -> None:
+    table = with_ids
+    delete_positions(table, {file_of(table, 0): [0, 1]})
+    before = lineage(table)
+    outcome = outcome_of(table.maintain(operations="rewrite_manifests"), Operation.REWRITE_MANIFESTS)
+    assert outcome.status is Status.SUCCEEDED, outcome.summary
+    assert len([m for m in manifests(table) if m.content is ManifestContent.DATA]) == 1
+    assert lineage(table) == before
+    assert_row_ids_hold(table)
+    append(table, 500, 5, "us")
+    assert_row_ids_hold(table)
+    table.assert_sound()
+
+
+def test_manifests_of_an_upgraded_table_may_be_rewritten_first(table: SabotagedTable) -> None:
+    outcome = outcome_of(table.maintain(operations="rewrite_manifests"), Operation.REWRITE_MANIFESTS)
+    assert outcome.status is Status.SUCCEEDED, outcome.summary
+    assert_row_ids_hold(table)
+    assert table.load().metadata.next_row_id == 60
+    table.assert_sound()
+
+
+@pytest.mark.parametrize("damage", ["byte", "cut", "gone"])
+def test_a_damaged_vector_fails_its_group_and_nothing_goes(with_ids: SabotagedTable, damage: str) -> None:
+    table = with_ids
+    puffin = local_path(delete_positions(table, {file_of(table, 100): [3, 4]}))
+    before = table.files()
+    data = puffin.read_bytes()
+    entry = vectors(table)[file_of(table, 100)].file
+    assert entry.content_offset is not None
+    if damage == "byte":
+        puffin.write_bytes(data[: entry.content_offset + 10] + b"\xff" + data[entry.content_offset + 11 :])
+    elif damage == "cut":
+        puffin.write_bytes(data[: entry.content_offset + 10])
+    else:
+        puffin.unlink()
+    live_files = {file.file_path for file in data_files(table)}
+    outcome = compacted(table)
+    assert outcome.status is Status.FAILED
+    assert outcome.metrics["compact.bins_failed"] == 1
+    assert outcome.metrics["compact.bins"] == 1
+    assert str(puffin) in (outcome.reason or "") or puffin.name in (outcome.reason or "")
+    assert {f.file_path for f in data_files(table) if f.partition == ("us",)} <= live_files
+    assert before - {str(puffin)} <= table.files()

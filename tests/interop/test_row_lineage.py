@@ -1,0 +1,201 @@
+"""Format v3 between Iceberg-Java and us: rows keep their ids and their last change, deletion vectors are applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.puffin import DELETION_VECTOR, decode_deletion_vector, decode_footer, encode_deletion_vector
+from icekeeper.model import DataFile, ManifestContent, ManifestFile
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import PassStatus, Status
+from support.iceberg_java import IcebergJava
+from support.java_table import JavaTable
+from support.passes import KEEPING_SNAPSHOTS, TableUnderMaintenance, local_path, outcome_of
+from support.readers import canonical, duckdb_rows, pyiceberg_rows
+
+Lineage = list[tuple[int, str, int | None, int | None]]
+
+MERGE_ON_READ = """'write.delete.mode' = 'merge-on-read', 'write.update.mode' = 'merge-on-read',
+    'write.merge.mode' = 'merge-on-read', 'commit.manifest-merge.enabled' = 'false'"""
+
+
+def create(session: SparkSession, folder: Path, version: int) -> JavaTable:
+    ddl = f"""CREATE TABLE {{table}} (id BIGINT, part STRING, name STRING) USING iceberg PARTITIONED BY (part)
+        TBLPROPERTIES ('format-version' = '{version}', {MERGE_ON_READ})"""
+    return JavaTable.create(session, f"lineage_{folder.name}", ddl)
+
+
+def insert(table: JavaTable, start: int, end: int) -> None:
+    """Rows of both partitions, one file in each."""
+    table.sql(
+        "INSERT INTO {table} SELECT /*+ COALESCE(1) */ id, IF(id % 2 = 0, 'even', 'odd'), CONCAT('n', id) FROM RANGE("
+        f"{start}, {end})"
+    )
+
+
+def lineage(java: IcebergJava, location: str) -> Lineage:
+    """Every row's id column, name, row id and last change, as Java reads them."""
+    frame = java.session.read.format("iceberg").load(location)
+    found = frame.select("id", "name", "_row_id", "_last_updated_sequence_number").collect()
+    return sorted((tuple(row) for row in found), key=lambda row: (row[0], row[1]))
+
+
+def maintained(location: str, folder: Path, **settings: str) -> TableUnderMaintenance:
+    """The table after a pass of ours, found whole."""
+    folder.mkdir()
+    table = TableUnderMaintenance(location, folder)
+    outcome = table.maintain(**settings)
+    assert outcome.status is PassStatus.SUCCEEDED, outcome.summary
+    if "compact" in settings.get("operations", "compact"):
+        assert outcome_of(outcome, Operation.COMPACT).status is Status.SUCCEEDED
+    assert not table.problems()
+    return table
+
+
+def manifests(table: TableUnderMaintenance) -> tuple[TableMetadata, list[ManifestFile]]:
+    reader = table.reader()
+    snapshot = reader.metadata.current_snapshot
+    assert snapshot is not None
+    return reader.metadata, reader.manifests(snapshot)
+
+
+def live(table: TableUnderMaintenance, content: ManifestContent) -> list[DataFile]:
+    _, listed = manifests(table)
+    wanted = [m for m in listed if m.content is content]
+    return [e.file for _, entries in table.reader().entries(wanted) for e in entries if e.is_live]
+
+
+def rows_agree(location: str, java: IcebergJava) -> None:
+    answer = canonical(java.rows(location))
+    assert canonical(duckdb_rows(location)) == answer
+    assert canonical(pyiceberg_rows(location)) == answer
+
+
+@pytest.fixture
+def changed(spark_session: SparkSession, tmp_path: Path) -> Iterator[JavaTable]:
+    """Three files per partition; updates, deletes and a merge left rows with ids of their own, and deletion vectors."""
+    table = create(spark_session, tmp_path, 3)
+    for start in range(0, 30, 10):
+        insert(table, start, start + 10)
+    table.sql("UPDATE {table} SET name = 'updated' WHERE id % 10 = 3")
+    table.sql("DELETE FROM {table} WHERE id IN (0, 7, 12)")
+    table.sql(
+        "MERGE INTO {table} t USING (SELECT id * 7 AS id FROM RANGE(0, 9)) s ON t.id = s.id WHEN MATCHED THEN UPDATE "
+        "SET name = 'merged' WHEN NOT MATCHED THEN INSERT (id, part, name) VALUES (s.id, 'odd', 'new')"
+    )
+    yield table
+    table.drop()
+
+
+def test_rows_keep_their_ids_and_their_last_change(
+    changed: JavaTable, iceberg_java: IcebergJava, tmp_path: Path
+) -> None:
+    """Before and after, read by Java: the same multiset of rows, row ids and numbers; and both may go on from there."""
+    before = lineage(iceberg_java, changed.metadata_location)
+    assert len({row_id for _, _, row_id, _ in before}) == len(before) == 34
+    assert len({number for _, _, _, number in before}) == 5
+    planned = TableUnderMaintenance(changed.metadata_location, tmp_path)
+    vectors = live(planned, ManifestContent.DELETES)
+    assert {file.file_format for file in vectors} == {"PUFFIN"}
+    assert len({file.file_path for file in vectors}) < len(vectors)
+    for file in vectors:
+        puffin = local_path(file.file_path).read_bytes()
+        assert file.content_offset is not None
+        assert file.content_size_in_bytes is not None
+        blob = puffin[file.content_offset : file.content_offset + file.content_size_in_bytes]
+        assert encode_deletion_vector(decode_deletion_vector(blob, file.file_path, file.record_count)) == blob
+        (listed,) = [b for b in decode_footer(puffin, file.file_path) if b.offset == file.content_offset]
+        assert (listed.type, listed.length, listed.fields) == (DELETION_VECTOR, len(blob), (2147483645,))
+        assert listed.properties == {
+            "referenced-data-file": file.referenced_data_file,
+            "cardinality": str(file.record_count),
+        }
+
+    ours = maintained(changed.metadata_location, tmp_path / "first", rewrite_all="true", **KEEPING_SNAPSHOTS)
+    assert not live(ours, ManifestContent.DELETES)
+    assert len(live(ours, ManifestContent.DATA)) == 2
+    assert lineage(iceberg_java, ours.metadata_location) == before
+    rows_agree(ours.metadata_location, iceberg_java)
+
+    changed.take_over(ours.metadata_location)
+    insert(changed, 100, 104)
+    changed.sql("UPDATE {table} SET name = 'again' WHERE id IN (3, 101)")
+    changed.sql("DELETE FROM {table} WHERE id IN (13, 24)")
+    after = lineage(iceberg_java, changed.metadata_location)
+    untouched = [row for row in before if row[0] not in (3, 13, 24)]
+    assert set(untouched) < set(after)
+    assert {row[0]: row[2] for row in before}[3] == {row[0]: row[2] for row in after}[3]
+    assert len({row_id for _, _, row_id, _ in after}) == len(after) == len(before) - 2 + 4
+    changed.call("rewrite_data_files", ", options => map('rewrite-all', 'true')")
+    changed.call("rewrite_manifests")
+    assert lineage(iceberg_java, changed.metadata_location) == after
+
+    again = maintained(changed.metadata_location, tmp_path / "second", rewrite_all="true")
+    assert lineage(iceberg_java, again.metadata_location) == after
+    rows_agree(again.metadata_location, iceberg_java)
+
+
+def test_rows_of_an_upgraded_table_get_their_ids_from_the_commit(
+    spark_session: SparkSession, iceberg_java: IcebergJava, tmp_path: Path
+) -> None:
+    """They have none before; outputs hold no column of lineage, and untouched files get ids in the same commit."""
+    table = create(spark_session, tmp_path, 2)
+    for start in (0, 10, 20):
+        insert(table, start, start + 10)
+    table.sql("DELETE FROM {table} WHERE id IN (2, 5, 11)")
+    table.sql("ALTER TABLE {table} SET TBLPROPERTIES ('format-version' = '3')")
+    before = lineage(iceberg_java, table.metadata_location)
+    assert {row[2:] for row in before} == {(None, None)}
+    ours = maintained(
+        table.metadata_location, tmp_path / "first", operations="compact", rewrite_enabled="false", min_input_files="9"
+    )
+    metadata, listed = manifests(ours)
+    data = [m for m in listed if m.content is ManifestContent.DATA]
+    assert all(m.first_row_id is not None for m in data)
+    assert all(m.first_row_id is None for m in listed if m.content is ManifestContent.DELETES)
+    assert not live(ours, ManifestContent.DELETES)
+    outputs = [file for file in live(ours, ManifestContent.DATA) if "/compact-" in file.file_path]
+    assert outputs
+    for file in outputs:
+        assert not {2147483540, 2147483539} & (file.value_counts or {}).keys()
+    after = lineage(iceberg_java, ours.metadata_location)
+    assert [row[:2] for row in after] == [row[:2] for row in before]
+    ids = [row[2] for row in after]
+    assert None not in ids
+    assert len(set(ids)) == len(ids)
+    assert max(i for i in ids if i is not None) < metadata.next_row_id
+    rows_agree(ours.metadata_location, iceberg_java)
+
+    # From now on they keep them.
+    table.take_over(ours.metadata_location)
+    table.sql("DELETE FROM {table} WHERE id = 21")
+    again = maintained(table.metadata_location, tmp_path / "second", rewrite_all="true")
+    kept = lineage(iceberg_java, again.metadata_location)
+    assert [row[:3] for row in kept] == [row[:3] for row in after if row[0] != 21]
+    table.drop()
+
+
+def test_a_vector_stands_for_the_position_deletes_it_absorbed(
+    spark_session: SparkSession, iceberg_java: IcebergJava, tmp_path: Path
+) -> None:
+    """A table upgraded between two deletes has both kinds; both are applied once, and none is left."""
+    table = create(spark_session, tmp_path, 2)
+    insert(table, 0, 20)
+    table.sql("ALTER TABLE {table} SET TBLPROPERTIES ('write.delete.granularity' = 'partition')")
+    insert(table, 20, 40)
+    table.sql("DELETE FROM {table} WHERE id IN (2, 4, 22, 24)")
+    table.sql("ALTER TABLE {table} SET TBLPROPERTIES ('format-version' = '3')")
+    table.sql("DELETE FROM {table} WHERE id IN (6, 8)")
+    planned = TableUnderMaintenance(table.metadata_location, tmp_path)
+    assert {file.file_format for file in live(planned, ManifestContent.DELETES)} == {"PARQUET", "PUFFIN"}
+    before = lineage(iceberg_java, table.metadata_location)
+    assert len(before) == 34
+    ours = maintained(table.metadata_location, tmp_path / "first", rewrite_all="true", operations="compact")
+    assert not live(ours, ManifestContent.DELETES)
+    assert lineage(iceberg_java, ours.metadata_location) == before
+    table.drop()

@@ -1,0 +1,148 @@
+"""A table of format v3 without Java: upgraded by hand, written to by another writer, its lineage read naively."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyroaring import BitMap64
+
+from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
+from icekeeper.metadata.puffin import decode_deletion_vector, encode_puffin
+from icekeeper.model import DataFile, FileContent, ManifestEntry
+from icekeeper.storage import Storage
+from support.deletes import rows_of
+from support.passes import local_path
+from support.sabotage import SabotagedTable
+
+Lineage = Counter[tuple[int, int | None, int | None]]
+
+
+def upgrade(table: SabotagedTable) -> None:
+    """To v3, as the specification says: nothing but the version and ``next-row-id``."""
+    path = local_path(table.load().metadata_location)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format-version": 3, "next-row-id": 0}))
+
+
+def live(table: SabotagedTable) -> list[tuple[str, ManifestEntry]]:
+    """The live entries of the head, each with its manifest's path."""
+    reader = table.reader()
+    head = reader.metadata.current_snapshot
+    assert head is not None
+    return [(m.manifest_path, e) for m, found in reader.entries(reader.manifests(head)) for e in found if e.is_live]
+
+
+def data_files(table: SabotagedTable) -> list[DataFile]:
+    return [e.file for _, e in live(table) if e.file.content is FileContent.DATA]
+
+
+def vectors(table: SabotagedTable) -> dict[str, ManifestEntry]:
+    """Deletion vectors by data file."""
+    return {e.file.referenced_data_file: e for _, e in live(table) if e.file.referenced_data_file is not None}
+
+
+def append(table: SabotagedTable, first: int, count: int, region: str) -> str:
+    """One data file, as another v3 writer adds it; its path."""
+    content = rows_of(first, count, region)
+    loaded = table.load()
+    path = f"{loaded.metadata.data_location}/appended-{uuid.uuid4()}.parquet"
+    fields = [
+        field.with_metadata({b"PARQUET:field_id": str(number).encode()})
+        for number, field in enumerate(content.schema, start=1)
+    ]
+    with Storage(loaded.io_properties).open_output(path) as sink:
+        pq.write_table(content.cast(pa.schema(fields)), sink)
+    file = DataFile(
+        content=FileContent.DATA,
+        file_path=path,
+        file_format="PARQUET",
+        partition=(region,),
+        record_count=count,
+        file_size_in_bytes=local_path(path).stat().st_size,
+    )
+    _commit(table, [file], {})
+    return path
+
+
+def delete_positions(table: SabotagedTable, positions: Mapping[str, Collection[int]]) -> str:
+    """One Puffin file with a vector for each data file, which absorbs the vector that the file had; its path."""
+    loaded = table.load()
+    storage = Storage(loaded.io_properties)
+    before = vectors(table)
+    partitions = {file.file_path: file.partition for file in data_files(table)}
+    merged = []
+    for data_path, new in positions.items():
+        bitmap = BitMap64(new)
+        if data_path in before:
+            bitmap |= _positions(storage, before[data_path].file)
+        merged.append((data_path, bitmap))
+    puffin = encode_puffin(merged, {})
+    path = f"{loaded.metadata.data_location}/{uuid.uuid4()}-deletes.puffin"
+    storage.write(path, puffin.data)
+    added = [
+        DataFile(
+            content=FileContent.POSITION_DELETES,
+            file_path=path,
+            file_format="PUFFIN",
+            partition=partitions[data_path],
+            record_count=len(bitmap),
+            file_size_in_bytes=len(puffin.data),
+            referenced_data_file=data_path,
+            content_offset=blob.offset,
+            content_size_in_bytes=blob.length,
+        )
+        for (data_path, bitmap), blob in zip(merged, puffin.blobs, strict=True)
+    ]
+    replaced = {entry.file.key: data_path for data_path, entry in before.items() if data_path in positions}
+    _commit(table, added, replaced)
+    return path
+
+
+def _commit(table: SabotagedTable, added: list[DataFile], replaced: Mapping[tuple[str, int | None], str]) -> None:
+    loaded = table.load()
+    storage, reader = Storage(loaded.io_properties), table.reader()
+    head = loaded.metadata.current_snapshot
+    assert head is not None
+    writer = SnapshotWriter(loaded.metadata, reader, storage.write, lambda paths: None, "main", "another writer", 0)
+    prepared = writer.replace_files(
+        FileReplacement(frozenset(replaced), tuple((0, file) for file in added), None),
+        reader.manifests(head),
+        {manifest for manifest, entry in live(table) if entry.file.key in replaced},
+    )
+    table.catalog.inner.commit(loaded, prepared.requirements, prepared.updates)
+
+
+def _positions(storage: Storage, file: DataFile) -> BitMap64:
+    assert file.content_offset is not None
+    assert file.content_size_in_bytes is not None
+    blob = storage.read(file.file_path)[file.content_offset : file.content_offset + file.content_size_in_bytes]
+    return decode_deletion_vector(blob, file.file_path, file.record_count)
+
+
+def lineage(table: SabotagedTable) -> Lineage:
+    """Every live row's ``id``, row id and last change, resolved row by row as the specification says."""
+    return Counter(row for _, e in live(table) if e.file.content is FileContent.DATA for row in _rows(table, e))
+
+
+def _rows(table: SabotagedTable, entry: ManifestEntry) -> Iterator[tuple[int, int | None, int | None]]:
+    vector = vectors(table).get(entry.file.file_path)
+    deleted = BitMap64() if vector is None else _positions(Storage(table.load().io_properties), vector.file)
+    first = entry.file.first_row_id
+    with pq.ParquetFile(local_path(entry.file.file_path)) as file:
+        rows = file.read().to_pylist()
+    for position, row in enumerate(rows):
+        if position in deleted:
+            continue
+        if first is None:
+            yield row["id"], None, None
+            continue
+        row_id, changed = row.get("_row_id"), row.get("_last_updated_sequence_number")
+        yield (
+            row["id"],
+            first + position if row_id is None else row_id,
+            entry.sequence_number if changed is None else changed,
+        )
