@@ -15,7 +15,7 @@ from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder, is_unpar
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, ManifestContent, ManifestFile, Nothing
-from icekeeper.operations.compaction.arrow_schema import arrow_schema, leaf_columns
+from icekeeper.operations.compaction.arrow_schema import leaf_columns, stored_schema
 from icekeeper.operations.compaction.candidates import LiveFile
 from icekeeper.operations.compaction.dispatch import rewrite_groups
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, plan_compaction
@@ -53,7 +53,7 @@ def compact(context: OperationContext) -> OperationOutcome:
         )
         if isinstance(plan, Nothing):
             return skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
-        arrow_schema(metadata.current_schema)  # refuses column types that this version cannot rewrite
+        stored_schema(metadata.current_schema)  # refuses column types that this version cannot rewrite
         if context.dry_run:
             return succeeded(_OPERATION, _preview(plan), metrics=_counters(plan), files_planned=plan.input_files)
         results = rewrite_groups(context, loaded, plan)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import MaintenanceError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import FileContent, ManifestEntry
+from icekeeper.operations.compaction.arrow_schema import column_path, stored_schema
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import DeleteFile, InputFile, OutputNames, RewriteResult, RewriteTask
@@ -60,7 +61,7 @@ def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup) -> Rewrit
             )
             for c in group.files
         ),
-        schema_json=json.dumps(metadata.current_schema),
+        schema_json=json.dumps(stored_schema(metadata.current_schema)),
         name_mapping_json=metadata.properties.get(_NAME_MAPPING),
         identity_values={
             int(field["source-id"]): value
@@ -91,8 +92,10 @@ def _delete_file(entry: ManifestEntry) -> DeleteFile:
 def _dropped_key_fields(metadata: TableMetadata, deletes: Mapping[Any, ManifestEntry]) -> list[dict[str, Any]]:
     """Columns of equality deletes that only older schemas have (ICEBERG-RULES 5); nullable, as old files may lack them.
 
+    One that is in a struct comes with the structs around it, and nothing else in them.
+
     Raises:
-        TableUnsupported: a column is in no schema, or inside a struct.
+        TableUnsupported: a column is in no schema, or inside a list or map.
     """
     keys = {
         field_id
@@ -100,15 +103,27 @@ def _dropped_key_fields(metadata: TableMetadata, deletes: Mapping[Any, ManifestE
         if entry.file.content is FileContent.EQUALITY_DELETES
         for field_id in entry.file.equality_ids or ()
     }
-    dropped = keys - {int(field["id"]) for field in metadata.current_schema["fields"]}
     fields = []
-    for field_id in sorted(dropped):
-        known = (f for schema in metadata.schemas_current_first for f in schema["fields"] if int(f["id"]) == field_id)
-        field = next(known, None)
+    for field_id in sorted(keys):
+        if column_path(metadata.current_schema["fields"], field_id) is not None:
+            continue
+        known = (_alone(schema["fields"], field_id) for schema in metadata.schemas_current_first)
+        field = next((found for found in known if found is not None), None)
         if field is None:
             raise TableUnsupported(
-                f"equality deletes use column {field_id}, which is no top-level column of any schema; the table was "
+                f"equality deletes use column {field_id}, which is unknown, or inside a list or map; the table was "
                 "left alone"
             )
-        fields.append({**field, "required": False})
+        fields.append(field)
     return fields
+
+
+def _alone(fields: Sequence[Mapping[str, Any]], field_id: int) -> dict[str, Any] | None:
+    """The field of that id, in its structs, which hold nothing else; all nullable."""
+    path = column_path(fields, field_id)
+    if path is None:
+        return None
+    field = {**fields[path[0]], "required": False}
+    if len(path) > 1:
+        field["type"] = {**field["type"], "fields": [_alone(field["type"]["fields"], field_id)]}
+    return field

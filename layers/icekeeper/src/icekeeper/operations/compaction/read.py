@@ -43,7 +43,6 @@ def read_rows(
     outputs = table_schema["fields"]
     # Columns that only equality deletes still need are read, and dropped once they have been applied.
     wanted = {**table_schema, "fields": [*outputs, *json.loads(task.key_fields_json)]}
-    ids = [int(field["id"]) for field in wanted["fields"]]
     deletes = DeletedRows(task, wanted, storage) if task.deletes else None
     for source in task.inputs:
         first_row = 0
@@ -58,12 +57,12 @@ def read_rows(
             rows = batch.num_rows
             tally.read += rows
             if deletes is not None:
-                mask = deletes.keep(source, first_row, dict(zip(ids, batch.columns, strict=True)), rows)
+                mask = deletes.keep(source, first_row, batch)
                 if mask is not None:
                     batch = batch.filter(mask)
                     tally.deleted += rows - batch.num_rows
             first_row += rows
-            yield batch if len(ids) == len(outputs) else batch.select(range(len(outputs)))
+            yield batch if batch.num_columns == len(outputs) else batch.select(range(len(outputs)))
         if first_row != source.record_count:
             raise StorageError(
                 f"data file {source.path} holds {first_row} rows, its manifest says {source.record_count}; "
