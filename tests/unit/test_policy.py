@@ -165,7 +165,6 @@ def test_a_contradiction_names_both_values(overrides: dict[str, str], message: s
         ({"strategy": "sort"}, "strategy", "sort"),
         ({"where": "id > 5"}, "where", "id > 5"),
         ({"branch": "audit"}, "branch", "audit"),
-        ({"proof": "full"}, "proof", "full"),
         ({"orphan_min_sightings": "2"}, "orphan_min_sightings", "2"),
         ({"ownership": "icekeeper"}, "ownership", "icekeeper"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from icekeeper.policy.choices import OPT_IN_OPERATIONS, Operation, OutputSpec, Ownership, Proof, Strategy
+from icekeeper.policy.choices import OPT_IN_OPERATIONS, Operation, OutputSpec, Ownership, Strategy
 
 __all__ = ["ALL_OPERATIONS", "ANY_OTHER", "NOT_YET_AVAILABLE", "unavailable"]
 
@@ -23,7 +23,6 @@ NOT_YET_AVAILABLE: Mapping[str, frozenset[object]] = {
     "branch": ANY_OTHER,
     "output_spec": frozenset({OutputSpec.KEEP}),
     "partial_progress": ANY_OTHER,
-    "proof": frozenset({Proof.FULL}),
     "orphan_min_sightings": ANY_OTHER,
     "ownership": frozenset({Ownership.ICEKEEPER}),
     "detection_interval_s": ANY_OTHER,

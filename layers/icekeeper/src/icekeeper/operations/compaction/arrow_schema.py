@@ -57,6 +57,8 @@ class LeafColumn:
     name: str
     iceberg_type: str
     repeated: bool
+    parquet_path: str
+    """Its name with the groups that Parquet puts around the elements of lists and maps."""
 
 
 def stored_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,17 +164,21 @@ def field_id_of(field: pa.Field) -> int | None:
 
 def leaf_columns(schema: Mapping[str, Any]) -> list[LeafColumn]:
     """Primitive columns depth first, which is Parquet's column order."""
-    return [leaf for field in schema["fields"] for leaf in _leaves(field["name"], field["id"], field["type"], False)]
+    return [leaf for f in schema["fields"] for leaf in _leaves((f["name"], f["name"]), f["id"], f["type"], False)]
 
 
-def _leaves(name: str, field_id: int, iceberg_type: Any, repeated: bool) -> Iterator[LeafColumn]:
+def _leaves(names: tuple[str, str], field_id: int, iceberg_type: Any, repeated: bool) -> Iterator[LeafColumn]:
+    name, path = names
     if isinstance(iceberg_type, str):
-        yield LeafColumn(field_id, name, iceberg_type, repeated)
-    elif iceberg_type["type"] == "struct":
+        yield LeafColumn(int(field_id), name, iceberg_type, repeated, path)
+        return
+    kind = iceberg_type["type"]
+    if kind == "struct":
         for field in iceberg_type["fields"]:
-            yield from _leaves(f"{name}.{field['name']}", field["id"], field["type"], repeated)
-    elif iceberg_type["type"] == "list":
-        yield from _leaves(f"{name}.element", iceberg_type["element-id"], iceberg_type["element"], True)
-    else:
-        yield from _leaves(f"{name}.key", iceberg_type["key-id"], iceberg_type["key"], True)
-        yield from _leaves(f"{name}.value", iceberg_type["value-id"], iceberg_type["value"], True)
+            below = f"{name}.{field['name']}", f"{path}.{field['name']}"
+            yield from _leaves(below, field["id"], field["type"], repeated)
+        return
+    group, parts = ("list", ("element",)) if kind == "list" else ("key_value", ("key", "value"))
+    for part in parts:
+        below = f"{name}.{part}", f"{path}.{group}.{part}"
+        yield from _leaves(below, iceberg_type[f"{part}-id"], iceberg_type[part], True)

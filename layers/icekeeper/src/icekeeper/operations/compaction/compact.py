@@ -18,6 +18,7 @@ from icekeeper.model import DataFile, ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.arrow_schema import leaf_columns, stored_schema
 from icekeeper.operations.compaction.candidates import LiveFile
 from icekeeper.operations.compaction.dispatch import rewrite_groups
+from icekeeper.operations.compaction.output_names import require_known_layout
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, plan_compaction
 from icekeeper.operations.compaction.task import RewriteResult
 from icekeeper.operations.context import OperationContext, require_writable, stopwatch
@@ -54,6 +55,7 @@ def compact(context: OperationContext) -> OperationOutcome:
         if isinstance(plan, Nothing):
             return skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
         stored_schema(metadata.current_schema)  # refuses column types that this version cannot rewrite
+        require_known_layout(metadata)
         if context.dry_run:
             return succeeded(_OPERATION, _preview(plan), metrics=_counters(plan), files_planned=plan.input_files)
         results = rewrite_groups(context, loaded, plan)

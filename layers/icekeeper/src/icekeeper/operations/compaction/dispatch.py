@@ -12,11 +12,12 @@ from icekeeper.errors import MaintenanceError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import FileContent, ManifestEntry
 from icekeeper.operations.compaction.arrow_schema import column_path, stored_schema
+from icekeeper.operations.compaction.metrics_modes import output_properties
+from icekeeper.operations.compaction.output_names import output_names
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.task import DeleteFile, InputFile, OutputNames, RewriteResult, RewriteTask
+from icekeeper.operations.compaction.task import DeleteFile, InputFile, RewriteResult, RewriteTask
 from icekeeper.operations.context import OperationContext
-from icekeeper.storage_paths import is_under
 
 __all__ = ["rewrite_groups"]
 
@@ -31,7 +32,8 @@ def rewrite_groups(context: OperationContext, loaded: LoadedTable, plan: Compact
         TableUnsupported: an equality delete cannot be applied by this version; nothing was written.
         StorageError: the engine broke.
     """
-    tasks = [_task(loaded, plan, group) for group in plan.groups]
+    proof = context.policy.proof.value
+    tasks = [_task(loaded, plan, group, proof) for group in plan.groups]
     if not tasks:
         return []
     context.progress(_WHAT, 0, len(tasks))
@@ -42,12 +44,11 @@ def rewrite_groups(context: OperationContext, loaded: LoadedTable, plan: Compact
         raise
 
 
-def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup) -> RewriteTask:
+def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup, proof: str) -> RewriteTask:
     metadata = loaded.metadata
     deletes = {entry.file.key: entry for candidate in group.files for entry in candidate.deletes}
     numbers = {key: number for number, key in enumerate(deletes)}
-    first = group.files[0].file.file_path
-    folder = first.rpartition("/")[0] if is_under(first, metadata.data_location) else metadata.data_location
+    stem = f"compact-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"
     return RewriteTask(
         group_id=group.group_id,
         inputs=tuple(
@@ -71,9 +72,10 @@ def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup) -> Rewrit
         partition=group.partition,
         deletes=tuple(_delete_file(entry) for entry in deletes.values()),
         key_fields_json=json.dumps(_dropped_key_fields(metadata, deletes)),
-        outputs=OutputNames(folder, f"compact-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"),
-        table_properties={k: v for k, v in metadata.properties.items() if k.startswith("write.")},
+        outputs=output_names(metadata, group.spec_id, group.partition, stem),
+        table_properties=output_properties(metadata),
         io_properties=dict(loaded.io_properties),
+        proof=proof,
     )
 
 
