@@ -59,7 +59,7 @@ def _default_mode(properties: Mapping[str, str], columns: int) -> str:
     explicit = properties.get(f"{_PREFIX}default")
     if explicit is not None:
         return _mode(explicit, _DEFAULT_MODE)
-    return _DEFAULT_MODE if columns <= _limit(properties) else "none"
+    return _DEFAULT_MODE if columns < _limit(properties) else "none"
 
 
 def _limit(properties: Mapping[str, str]) -> int:

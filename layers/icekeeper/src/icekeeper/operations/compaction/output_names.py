@@ -102,26 +102,31 @@ def _human_int(transform: str, kind: str, value: int) -> str:
     if kind == "date":
         return _moment(value * 86_400, 0)[:10]
     if kind == "time":
-        return _moment(value // 10**6, value % 10**6 * 1000)[11:]
+        return _clock(value // 10**6, value % 10**6 * 1000)
     if kind.startswith("timestamp"):
         unit = 10**9 if kind.endswith("_ns") else 10**6
-        zone = "Z" if kind.startswith("timestamptz") else ""
+        zone = "+00:00" if kind.startswith("timestamptz") else ""
         return _moment(value // unit, value % unit * (10**9 // unit)) + zone
     return _decimal(value, kind) if kind.startswith("decimal") else str(value)
 
 
 def _moment(seconds: int, nanos: int) -> str:
-    """As Java's ``LocalDateTime.toString``: no seconds when they are none, fractions in groups of three digits."""
-    moment = _EPOCH + datetime.timedelta(seconds=seconds)
-    text = moment.strftime("%H:%M")
-    if moment.second or nanos:
-        text += f":{moment.second:02d}"
+    """As Java's ``ISO_LOCAL_DATE_TIME``: as many digits of the fraction as are needed."""
+    text = (_EPOCH + datetime.timedelta(seconds=seconds)).isoformat()
+    return f"{text}.{nanos:09d}".rstrip("0") if nanos else text
+
+
+def _clock(seconds: int, nanos: int) -> str:
+    """As Java's ``LocalTime.toString``: no seconds when they are none, digits of the fraction in groups of three."""
+    minutes, seconds = divmod(seconds, 60)
+    text = f"{minutes // 60:02d}:{minutes % 60:02d}"
+    if seconds or nanos:
+        text += f":{seconds:02d}"
     if nanos:
-        digits = f"{nanos:09d}"
-        while digits.endswith("000"):
-            digits = digits[:-3]
-        text += f".{digits}"
-    return f"{moment.date().isoformat()}T{text}"
+        text += f".{nanos:09d}"
+        while text.endswith("000"):
+            text = text[:-3]
+    return text
 
 
 def _decimal(raw: int | bytes, kind: str) -> str:
