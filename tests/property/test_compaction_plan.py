@@ -249,7 +249,7 @@ def test_every_reason_for_nothing_is_the_seeds_word_for_word() -> None:
         "no file group fits max_files_to_rewrite and max_bytes_to_rewrite"
     )
     left_alone = [
-        live_file(data_file("a", 1, file_format="avro")),
+        live_file(data_file("a", 1, file_format="lance")),
         live_file(data_file("e", 1, key_metadata=b"secret")),
     ]
     assert reason(left_alone) == (

@@ -16,7 +16,7 @@ from fastavro.schema import parse_schema
 
 from icekeeper.errors import MetadataUnreadable
 
-__all__ = ["read_avro", "write_avro"]
+__all__ = ["AvroSchema", "read_avro", "strip_logical_types", "write_avro"]
 
 AvroSchema = dict[str, Any]
 
@@ -38,7 +38,7 @@ def read_avro(
     try:
         blocks = fastavro.block_reader(io.BytesIO(data))
         header = dict(blocks.metadata)
-        stripped = _strip_logical_types(json.loads(header["avro.schema"]))
+        stripped = strip_logical_types(json.loads(header["avro.schema"]))
         writer_schema = parse_schema(stripped)
         reader_schema = None if prune is None else parse_schema(prune(stripped))
     except Exception as error:  # fastavro raises many types on damaged input; all mean the same here
@@ -63,12 +63,13 @@ def write_avro(schema: AvroSchema, records: Iterable[Mapping[str, Any]], header:
     return sink.getvalue()
 
 
-def _strip_logical_types(schema: Any) -> Any:
+def strip_logical_types(schema: Any) -> Any:
+    """The schema by which values are decoded to what is stored: integers, bytes, strings."""
     if isinstance(schema, list):
-        return [_strip_logical_types(part) for part in schema]
+        return [strip_logical_types(part) for part in schema]
     if isinstance(schema, dict):
         return {
-            key: _strip_logical_types(value) if key in ("type", "items", "values", "fields") else value
+            key: strip_logical_types(value) if key in ("type", "items", "values", "fields") else value
             for key, value in schema.items()
             if key not in _LOGICAL_KEYS
         }

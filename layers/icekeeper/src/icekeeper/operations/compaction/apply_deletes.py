@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from pyroaring import BitMap64
 from icekeeper.errors import MetadataUnreadable, TableUnsupported
 from icekeeper.metadata.puffin import decode_deletion_vector
 from icekeeper.model import FileContent
+from icekeeper.operations.compaction.arrow_schema import column_path
 from icekeeper.operations.compaction.equality import EqualityLookup, deleted_rows
 from icekeeper.operations.compaction.file_rows import open_rows, projected_rows
 from icekeeper.operations.compaction.task import DeleteFile, InputFile, RewriteTask
@@ -30,7 +31,6 @@ __all__ = ["DeletedRows"]
 _POSITION_COLUMNS = ("file_path", "pos")
 # Keys held at once; with two string columns of 50 bytes that is some 300 MB of Arrow.
 MAX_KEYS = 2_000_000
-_NUMBER = "icekeeper.sequence-number"
 _PUFFIN = "PUFFIN"
 
 
@@ -49,6 +49,7 @@ class DeletedRows:
         self._sorted: dict[str, pa.Array] = {}
         self._lookups: list[EqualityLookup] = []
         self._read_positions(storage)
+        self._paths = _key_paths(task, table_schema)
         keys = sum(d.record_count for d in task.deletes if d.content is FileContent.EQUALITY_DELETES)
         for lookup in _lookups(task, self._schema, storage):
             if keys <= MAX_KEYS:
@@ -56,14 +57,14 @@ class DeletedRows:
             else:
                 self._turn_into_positions(lookup, storage)
 
-    def keep(self, source: InputFile, first_row: int, columns: Mapping[int, pa.Array], length: int) -> pa.Array | None:
+    def keep(self, source: InputFile, first_row: int, batch: pa.RecordBatch) -> pa.Array | None:
         """A mask of the rows that remain, ``None`` when all do.
 
-        ``columns`` are by field id; their rows are ``first_row`` to ``first_row + length`` of the file.
+        ``batch`` has the columns of the schema, key columns too; its rows begin at ``first_row`` of the file.
         """
-        deleted = self._at_positions(source, first_row, length)
+        deleted = self._at_positions(source, first_row, batch.num_rows)
         if self._lookups and source.deletes:
-            by_key = _matches(self._lookups, source, columns, length)
+            by_key = _matches(self._lookups, source, batch, self._paths)
             deleted = by_key if deleted is None else pc.or_(deleted, by_key)
         if deleted is None or not pc.any(deleted).as_py():
             return None
@@ -106,7 +107,8 @@ class DeletedRows:
 
     def _turn_into_positions(self, lookup: EqualityLookup, storage: Storage) -> None:
         """One portion of the keys against the key columns of every input."""
-        fields = [f for f in self._schema["fields"] if f["id"] in lookup.field_ids]
+        fields = _key_fields(self._schema["fields"], lookup.field_ids)
+        paths = {i: column_path(fields, i) or () for i in lookup.field_ids}
         for source in self._task.inputs:
             if not source.deletes:
                 continue
@@ -120,17 +122,54 @@ class DeletedRows:
                 name_mapping_json=self._task.name_mapping_json,
             )
             for batch in batches:
-                columns = {f["id"]: batch.column(i) for i, f in enumerate(fields)}
-                found = pc.indices_nonzero(_matches([lookup], source, columns, batch.num_rows))
+                found = pc.indices_nonzero(_matches([lookup], source, batch, paths))
                 self._positions[source.path].update(pc.add(found.cast(pa.int64()), first_row).to_pylist())
                 first_row += batch.num_rows
 
 
 def _matches(
-    lookups: Sequence[EqualityLookup], source: InputFile, columns: Mapping[int, pa.Array], length: int
+    lookups: Sequence[EqualityLookup], source: InputFile, batch: pa.RecordBatch, paths: Mapping[int, tuple[int, ...]]
 ) -> pa.Array:
-    asked = [(lookup, [_plain(columns[i]) for i in lookup.field_ids]) for lookup in lookups]
-    return deleted_rows(asked, source.sequence_number, length)
+    asked = [(lookup, [_key_column(batch, paths[i]) for i in lookup.field_ids]) for lookup in lookups]
+    return deleted_rows(asked, source.sequence_number, batch.num_rows)
+
+
+def _key_paths(task: RewriteTask, schema: Mapping[str, Any]) -> dict[int, tuple[int, ...]]:
+    """Where the batches have the columns of equality deletes.
+
+    Raises:
+        TableUnsupported: a column is in no struct of the schema (specification, "Equality Delete Files").
+    """
+    paths = {}
+    for field_id in {i for delete in task.deletes for i in delete.equality_ids}:
+        path = column_path(schema["fields"], field_id)
+        if path is None:
+            raise TableUnsupported(f"an equality delete uses column {field_id}, which is unknown, or in a list or map")
+        paths[field_id] = path
+    return paths
+
+
+def _key_fields(fields: Sequence[Mapping[str, Any]], field_ids: Collection[int]) -> list[dict[str, Any]]:
+    """The fields with these ids, and the structs around them with nothing else in them."""
+    kept = []
+    for field in fields:
+        kind = field["type"]
+        if field["id"] in field_ids:
+            kept.append(dict(field))
+        elif isinstance(kind, Mapping) and kind["type"] == "struct":
+            below = _key_fields(kind["fields"], field_ids)
+            if below:
+                kept.append({**field, "type": {**kind, "fields": below}})
+    return kept
+
+
+def _key_column(batch: pa.RecordBatch, path: Sequence[int]) -> pa.Array:
+    """A column, nested in structs or not; where a struct is null, so is all that is in it."""
+    array = batch.column(path[0])
+    for position in path[1:]:
+        array = pc.struct_field(array, [position])
+    # Arrow's lookups take storage types only.
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
 def _position_rows(delete: DeleteFile, paths: set[str], storage: Storage) -> Iterator[tuple[str, list[int]]]:
@@ -155,31 +194,28 @@ def _lookups(task: RewriteTask, schema: Mapping[str, Any], storage: Storage) -> 
         if delete.content is FileContent.EQUALITY_DELETES:
             by_key[tuple(sorted(delete.equality_ids))].append(delete)
     for field_ids, deletes in by_key.items():
-        found = (f for f in schema["fields"] if f["id"] in field_ids)
-        # Required, so that a delete file that lacks a key column is an error and not a key of nulls.
-        fields = sorted(({**f, "required": True} for f in found), key=lambda f: int(f["id"]))
-        if len(fields) != len(field_ids):
-            raise TableUnsupported(f"an equality delete uses columns {list(field_ids)}, which are not all top-level")
-        held: list[pa.RecordBatch] = []
+        fields = _key_fields(schema["fields"], field_ids)
+        paths = [column_path(fields, i) or () for i in field_ids]
+        key_schema = {"type": "struct", "fields": fields}
+        held: list[tuple[list[pa.Array], pa.Array]] = []
+        rows = 0
         for delete in deletes:
             number = pa.scalar(delete.sequence_number, pa.int64())
-            for batch in projected_rows(delete.path, delete.file_format, {"type": "struct", "fields": fields}, storage):
-                held.append(batch.append_column(_NUMBER, pa.repeat(number, batch.num_rows)))
-                if sum(b.num_rows for b in held) >= MAX_KEYS:
+            # A key column that the file lacks is an error and not a key of nulls.
+            batches = projected_rows(delete.path, delete.file_format, key_schema, storage, must_hold=field_ids)
+            for batch in batches:
+                held.append(([_key_column(batch, path) for path in paths], pa.repeat(number, batch.num_rows)))
+                rows += batch.num_rows
+                if rows >= MAX_KEYS:
                     yield _lookup(field_ids, held)
-                    held = []
+                    held, rows = [], 0
         if held:
             yield _lookup(field_ids, held)
 
 
-def _lookup(field_ids: tuple[int, ...], batches: Sequence[pa.RecordBatch]) -> EqualityLookup:
-    columns = [pa.concat_arrays([_plain(batch.column(i)) for batch in batches]) for i in range(len(field_ids) + 1)]
-    return EqualityLookup.build(field_ids, columns[:-1], columns[-1])
-
-
-def _plain(array: pa.Array) -> pa.Array:
-    """Arrow's lookups take storage types only."""
-    return array.storage if isinstance(array, pa.ExtensionArray) else array
+def _lookup(field_ids: tuple[int, ...], held: Sequence[tuple[Sequence[pa.Array], pa.Array]]) -> EqualityLookup:
+    columns = [pa.concat_arrays([keys[i] for keys, _ in held]) for i in range(len(field_ids))]
+    return EqualityLookup.build(field_ids, columns, pa.concat_arrays([numbers for _, numbers in held]))
 
 
 def _value(scalar: pa.Scalar) -> int:

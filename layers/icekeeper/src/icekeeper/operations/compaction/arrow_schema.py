@@ -7,7 +7,7 @@ Parquet reader delivers them so.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,16 @@ import pyarrow as pa
 
 from icekeeper.errors import TableUnsupported
 
-__all__ = ["FIELD_ID_KEY", "LeafColumn", "arrow_schema", "arrow_type", "field_id_of", "leaf_columns"]
+__all__ = [
+    "FIELD_ID_KEY",
+    "LeafColumn",
+    "arrow_schema",
+    "arrow_type",
+    "column_path",
+    "field_id_of",
+    "leaf_columns",
+    "stored_schema",
+]
 
 FIELD_ID_KEY = b"PARQUET:field_id"
 ORC_FIELD_ID_KEY = b"iceberg.id"
@@ -30,10 +39,14 @@ _PRIMITIVES: Mapping[str, pa.DataType] = {
     "time": pa.time64("us"),
     "timestamp": pa.timestamp("us"),
     "timestamptz": pa.timestamp("us", tz="UTC"),
+    "timestamp_ns": pa.timestamp("ns"),
+    "timestamptz_ns": pa.timestamp("ns", tz="UTC"),
     "string": pa.string(),
     "uuid": pa.uuid(),
     "binary": pa.binary(),
 }
+_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
+_FIXED = re.compile(r"fixed\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +57,60 @@ class LeafColumn:
     name: str
     iceberg_type: str
     repeated: bool
+    parquet_path: str
+    """Its name with the groups that Parquet puts around the elements of lists and maps."""
+
+
+def stored_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of an Iceberg schema that data files hold: all but those of type ``unknown``, which are always null.
+
+    Raises:
+        TableUnsupported: a column's type cannot be carried through a rewrite; it and the type are named.
+    """
+    return {**schema, "fields": _stored_fields(schema["fields"], "")}
+
+
+def _stored_fields(fields: Sequence[Mapping[str, Any]], above: str) -> list[dict[str, Any]]:
+    kept = [f for f in fields if f["type"] != "unknown"]
+    if fields and not kept and above:
+        raise _unsupported(above[:-1], "struct of unknown columns only")
+    return [{**f, "type": _stored_type(f["type"], f"{above}{f['name']}")} for f in kept]
+
+
+def _stored_type(kind: Any, name: str) -> Any:
+    if isinstance(kind, str):
+        if not _is_primitive(kind):
+            raise _unsupported(name, kind)
+        return kind
+    if kind["type"] == "struct":
+        return {**kind, "fields": _stored_fields(kind["fields"], f"{name}.")}
+    parts = {"list": ("element",), "map": ("key", "value")}.get(kind["type"])
+    if parts is None:
+        raise _unsupported(name, str(kind["type"]))
+    return {**kind, **{part: _stored_type(kind[part], f"{name}.{part}") for part in parts}}
+
+
+def _is_primitive(kind: str) -> bool:
+    return kind in _PRIMITIVES or _DECIMAL.fullmatch(kind) is not None or _FIXED.fullmatch(kind) is not None
+
+
+def _unsupported(name: str, kind: str) -> TableUnsupported:
+    return TableUnsupported(
+        f"column {name} is of type {kind}, which this version of Icekeeper cannot rewrite; the table was left alone"
+    )
+
+
+def column_path(fields: Sequence[Mapping[str, Any]], field_id: int) -> tuple[int, ...] | None:
+    """Where a column is, as positions from the top through structs; ``None`` when it is not there."""
+    for position, field in enumerate(fields):
+        if int(field["id"]) == field_id:
+            return (position,)
+        kind = field["type"]
+        if isinstance(kind, Mapping) and kind["type"] == "struct":
+            below = column_path(kind["fields"], field_id)
+            if below is not None:
+                return (position, *below)
+    return None
 
 
 def arrow_schema(schema: Mapping[str, Any]) -> pa.Schema:
@@ -81,9 +148,9 @@ def _field(name: str, field_id: int, iceberg_type: Any, required: bool) -> pa.Fi
 def _primitive(name: str) -> pa.DataType:
     if name in _PRIMITIVES:
         return _PRIMITIVES[name]
-    if match := re.fullmatch(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)", name):
+    if match := _DECIMAL.fullmatch(name):
         return pa.decimal128(int(match[1]), int(match[2]))
-    if match := re.fullmatch(r"fixed\[(\d+)\]", name):
+    if match := _FIXED.fullmatch(name):
         return pa.binary(int(match[1]))
     raise TableUnsupported(f"columns of type {name} are not rewritten by this version of Icekeeper")
 
@@ -97,17 +164,21 @@ def field_id_of(field: pa.Field) -> int | None:
 
 def leaf_columns(schema: Mapping[str, Any]) -> list[LeafColumn]:
     """Primitive columns depth first, which is Parquet's column order."""
-    return [leaf for field in schema["fields"] for leaf in _leaves(field["name"], field["id"], field["type"], False)]
+    return [leaf for f in schema["fields"] for leaf in _leaves((f["name"], f["name"]), f["id"], f["type"], False)]
 
 
-def _leaves(name: str, field_id: int, iceberg_type: Any, repeated: bool) -> Iterator[LeafColumn]:
+def _leaves(names: tuple[str, str], field_id: int, iceberg_type: Any, repeated: bool) -> Iterator[LeafColumn]:
+    name, path = names
     if isinstance(iceberg_type, str):
-        yield LeafColumn(field_id, name, iceberg_type, repeated)
-    elif iceberg_type["type"] == "struct":
+        yield LeafColumn(int(field_id), name, iceberg_type, repeated, path)
+        return
+    kind = iceberg_type["type"]
+    if kind == "struct":
         for field in iceberg_type["fields"]:
-            yield from _leaves(f"{name}.{field['name']}", field["id"], field["type"], repeated)
-    elif iceberg_type["type"] == "list":
-        yield from _leaves(f"{name}.element", iceberg_type["element-id"], iceberg_type["element"], True)
-    else:
-        yield from _leaves(f"{name}.key", iceberg_type["key-id"], iceberg_type["key"], True)
-        yield from _leaves(f"{name}.value", iceberg_type["value-id"], iceberg_type["value"], True)
+            below = f"{name}.{field['name']}", f"{path}.{field['name']}"
+            yield from _leaves(below, field["id"], field["type"], repeated)
+        return
+    group, parts = ("list", ("element",)) if kind == "list" else ("key_value", ("key", "value"))
+    for part in parts:
+        below = f"{name}.{part}", f"{path}.{group}.{part}"
+        yield from _leaves(below, iceberg_type[f"{part}-id"], iceberg_type[part], True)

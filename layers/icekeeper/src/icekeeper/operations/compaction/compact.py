@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.errors import MaintenanceError, TableUnsupported
+from icekeeper.errors import MaintenanceError
 from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder, is_unpartitioned
-from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestContent, ManifestFile, Nothing
-from icekeeper.operations.compaction.arrow_schema import arrow_schema
+from icekeeper.operations.compaction.arrow_schema import stored_schema
 from icekeeper.operations.compaction.candidates import LiveFile
 from icekeeper.operations.compaction.commit_groups import Landed, commit_groups
 from icekeeper.operations.compaction.dispatch import rewrite_groups
+from icekeeper.operations.compaction.output_names import require_known_layout
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, plan_compaction
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.context import OperationContext, branch_head, require_writable, stopwatch
@@ -52,17 +51,12 @@ def compact(context: OperationContext) -> OperationOutcome:
         )
         if isinstance(plan, Nothing):
             return skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
-        arrow_schema(metadata.current_schema)  # refuses column types that this version cannot rewrite
-        _refuse_defaults(metadata)
+        stored_schema(metadata.current_schema)  # refuses column types that this version cannot rewrite
+        require_known_layout(metadata)
         if context.dry_run:
             return succeeded(_OPERATION, _preview(plan), metrics=_counters(plan), files_planned=plan.input_files)
         outcome = _outcome(plan, _rewrite_and_commit(context, loaded, plan))
         return replace(outcome, metrics={**outcome.metrics, "compact.duration_ms": elapsed_ms()})
-
-
-def _refuse_defaults(metadata: TableMetadata) -> None:
-    if '"initial-default"' in json.dumps(metadata.current_schema):
-        raise TableUnsupported("columns with an initial default are not filled in by this version; no file was merged")
 
 
 def _delete_index(reader: TableReader, manifests: Sequence[ManifestFile]) -> DeleteIndex:

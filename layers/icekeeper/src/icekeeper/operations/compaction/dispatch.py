@@ -11,13 +11,15 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import MaintenanceError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import FileContent, ManifestEntry, PartitionValue
+from icekeeper.operations.compaction.arrow_schema import column_path, stored_schema
 from icekeeper.operations.compaction.candidates import Candidate
 from icekeeper.operations.compaction.lineage import with_lineage
+from icekeeper.operations.compaction.metrics_modes import output_properties
+from icekeeper.operations.compaction.output_names import output_names
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.task import DeleteFile, InputFile, OutputNames, RewriteResult, RewriteTask
+from icekeeper.operations.compaction.task import DeleteFile, InputFile, RewriteResult, RewriteTask
 from icekeeper.operations.context import OperationContext
-from icekeeper.storage_paths import is_under
 
 __all__ = ["rewrite_groups"]
 
@@ -35,7 +37,8 @@ def rewrite_groups(
             nothing was written.
         StorageError: the engine broke.
     """
-    tasks = [_task(loaded, plan, group) for group in groups]
+    proof = context.policy.proof.value
+    tasks = [_task(loaded, plan, group, proof) for group in groups]
     if not tasks:
         return []
     context.progress(_WHAT, 0, len(tasks))
@@ -46,12 +49,11 @@ def rewrite_groups(
         raise
 
 
-def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup) -> RewriteTask:
+def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup, proof: str) -> RewriteTask:
     metadata = loaded.metadata
     deletes = {entry.file.key: entry for candidate in group.files for entry in candidate.deletes}
     numbers = {key: number for number, key in enumerate(deletes)}
-    first = group.files[0].file.file_path
-    folder = first.rpartition("/")[0] if is_under(first, metadata.data_location) else metadata.data_location
+    stem = f"compact-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"
     return RewriteTask(
         group_id=group.group_id,
         inputs=tuple(
@@ -67,15 +69,21 @@ def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup) -> Rewrit
             )
             for c in group.files
         ),
-        schema_json=json.dumps(with_lineage(metadata.current_schema) if group.has_lineage else metadata.current_schema),
+        schema_json=json.dumps(_output_schema(metadata, group)),
         name_mapping_json=metadata.properties.get(_NAME_MAPPING),
         partition=group.partition,
         deletes=tuple(_delete_file(entry) for entry in deletes.values()),
         key_fields_json=json.dumps(_dropped_key_fields(metadata, deletes)),
-        outputs=OutputNames(folder, f"compact-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"),
-        table_properties={k: v for k, v in metadata.properties.items() if k.startswith("write.")},
+        outputs=output_names(metadata, group.spec_id, group.partition, stem),
+        table_properties=output_properties(metadata),
         io_properties=dict(loaded.io_properties),
+        proof=proof,
     )
+
+
+def _output_schema(metadata: TableMetadata, group: FileGroup) -> dict[str, Any]:
+    stored = stored_schema(metadata.current_schema)
+    return with_lineage(stored) if group.has_lineage else stored
 
 
 def _identity_values(metadata: TableMetadata, candidate: Candidate) -> dict[int, PartitionValue]:
@@ -105,8 +113,10 @@ def _delete_file(entry: ManifestEntry) -> DeleteFile:
 def _dropped_key_fields(metadata: TableMetadata, deletes: Mapping[Any, ManifestEntry]) -> list[dict[str, Any]]:
     """Columns of equality deletes that only older schemas have (ICEBERG-RULES 5); nullable, as old files may lack them.
 
+    One that is in a struct comes with the structs around it, and nothing else in them.
+
     Raises:
-        TableUnsupported: a column is in no schema, or inside a struct.
+        TableUnsupported: a column is in no schema, or inside a list or map.
     """
     keys = {
         field_id
@@ -114,15 +124,27 @@ def _dropped_key_fields(metadata: TableMetadata, deletes: Mapping[Any, ManifestE
         if entry.file.content is FileContent.EQUALITY_DELETES
         for field_id in entry.file.equality_ids or ()
     }
-    dropped = keys - {int(field["id"]) for field in metadata.current_schema["fields"]}
     fields = []
-    for field_id in sorted(dropped):
-        known = (f for schema in metadata.schemas_current_first for f in schema["fields"] if int(f["id"]) == field_id)
-        field = next(known, None)
+    for field_id in sorted(keys):
+        if column_path(metadata.current_schema["fields"], field_id) is not None:
+            continue
+        known = (_alone(schema["fields"], field_id) for schema in metadata.schemas_current_first)
+        field = next((found for found in known if found is not None), None)
         if field is None:
             raise TableUnsupported(
-                f"equality deletes use column {field_id}, which is no top-level column of any schema; the table was "
+                f"equality deletes use column {field_id}, which is unknown, or inside a list or map; the table was "
                 "left alone"
             )
-        fields.append({**field, "required": False})
+        fields.append(field)
     return fields
+
+
+def _alone(fields: Sequence[Mapping[str, Any]], field_id: int) -> dict[str, Any] | None:
+    """The field of that id, in its structs, which hold nothing else; all nullable."""
+    path = column_path(fields, field_id)
+    if path is None:
+        return None
+    field = {**fields[path[0]], "required": False}
+    if len(path) > 1:
+        field["type"] = {**field["type"], "fields": [_alone(field["type"]["fields"], field_id)]}
+    return field

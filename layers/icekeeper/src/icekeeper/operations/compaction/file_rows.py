@@ -1,11 +1,12 @@
 """Rows of a data or delete file as Arrow batches with field ids, whatever its format.
 
-Parquet and ORC keep field ids as attributes of their columns (specification, "Parquet", "ORC"; ORC's ``iceberg.id``).
+Parquet, ORC and Avro keep field ids as attributes of their columns (specification, "Parquet", "ORC", "Avro"; ORC's
+``iceberg.id``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from pyarrow import orc
 
 from icekeeper.errors import MaintenanceError, StorageError, TableUnsupported
 from icekeeper.model import PartitionValue
+from icekeeper.operations.compaction.avro_rows import AvroRows
 from icekeeper.operations.compaction.project import Projection
 from icekeeper.storage import Storage
 
@@ -22,15 +24,14 @@ __all__ = ["BATCH_ROWS", "READABLE_FORMATS", "FileRows", "open_rows", "projected
 
 # Measured: 128 Ki rows keep a worker's memory flat at full speed.
 BATCH_ROWS = 128 * 1024
-READABLE_FORMATS = frozenset({"PARQUET", "ORC"})
+READABLE_FORMATS = frozenset({"PARQUET", "ORC", "AVRO"})
 
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """An open file: its schema with field ids, its row count, and its batches, given the columns to read."""
+    """An open file: its schema with field ids, and its batches, given the columns to read."""
 
     schema: pa.Schema
-    row_count: int
     batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
 
 
@@ -44,10 +45,13 @@ def open_rows(stream: pa.NativeFile, file_format: str) -> FileRows:
     kind = file_format.upper()
     if kind == "PARQUET":
         parquet = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us", pre_buffer=False)
-        return FileRows(parquet.schema_arrow, parquet.metadata.num_rows, lambda names: _parquet(parquet, names))
+        return FileRows(parquet.schema_arrow, lambda names: _parquet(parquet, names))
     if kind == "ORC":
         file = orc.ORCFile(stream)
-        return FileRows(file.schema, file.nrows, lambda names: _orc(file, names))
+        return FileRows(file.schema, lambda names: _orc(file, names))
+    if kind == "AVRO":
+        avro = AvroRows(stream)
+        return FileRows(avro.schema, avro.batches)
     raise TableUnsupported(f"{file_format} files are not read by this version of Icekeeper")
 
 
@@ -86,8 +90,11 @@ def projected_rows(
     *,
     identity_values: Mapping[int, PartitionValue] | None = None,
     name_mapping_json: str | None = None,
+    must_hold: Collection[int] = (),
 ) -> Iterator[pa.RecordBatch]:
     """Batches of a file in an Iceberg schema, all rows in file order; memory is bounded by one row group.
+
+    ``must_hold`` are ids of columns that the file must have, whatever could stand in for them.
 
     Raises:
         StorageError: the file is missing or damaged.
@@ -96,7 +103,7 @@ def projected_rows(
     try:
         with storage.open_input(path) as stream:
             rows = open_rows(stream, file_format)
-            projection = Projection(rows.schema, schema, identity_values or {}, name_mapping_json)
+            projection = Projection(rows.schema, schema, identity_values or {}, name_mapping_json, must_hold)
             for batch in rows.batches(projection.file_columns):
                 yield projection.apply(batch)
     except MaintenanceError:

@@ -1,7 +1,7 @@
 """Column metrics of a written Parquet file, as a manifest entry carries them.
 
 Counts and bounds come from the file's own footer, NaN counts from the batches as they pass.  Modes follow
-``write.metadata.metrics.*`` (specification, "Manifests"; Java's ``MetricsConfig``, ``ParquetMetrics``): bounds contain
+:mod:`.metrics_modes` (specification, "Manifests"; Java's ``ParquetMetrics``): bounds contain
 every value, truncated upper bounds round up, columns inside lists and maps get their size and nothing else (Parquet
 counts an empty list as a null element), the whole file has bounds for a column only if every row group has.
 """
@@ -20,12 +20,7 @@ import pyarrow.parquet as pq
 from icekeeper.metadata.single_value import comparable, encode, truncated_lower, truncated_upper
 from icekeeper.operations.compaction.arrow_schema import LeafColumn
 
-__all__ = ["FileMetrics", "NanCounter", "file_metrics", "metrics_modes"]
-
-# TableProperties.DEFAULT_WRITE_METRICS_MODE_DEFAULT, METRICS_MAX_INFERRED_COLUMN_DEFAULTS_DEFAULT
-_DEFAULT_MODE = "truncate(16)"
-_MAX_INFERRED_DEFAULT = 100
-_PREFIX = "write.metadata.metrics."
+__all__ = ["FileMetrics", "NanCounter", "file_metrics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,30 +34,6 @@ class FileMetrics:
     lower_bounds: Mapping[int, bytes]
     upper_bounds: Mapping[int, bytes]
     split_offsets: tuple[int, ...]
-
-
-def metrics_modes(leaves: Sequence[LeafColumn], properties: Mapping[str, str]) -> dict[int, str]:
-    """``none``, ``counts``, ``truncate(n)`` or ``full`` for every leaf column.
-
-    Without an explicit default only the first ``write.metadata.metrics.max-inferred-column-defaults`` columns are
-    measured.  A malformed mode falls back to the default, as in Java.
-    """
-    explicit = properties.get(f"{_PREFIX}default")
-    default = _mode(explicit, _DEFAULT_MODE)
-    limit = _MAX_INFERRED_DEFAULT
-    inferred = properties.get(f"{_PREFIX}max-inferred-column-defaults", "")
-    if inferred.isdecimal():
-        limit = int(inferred)
-    modes = {}
-    for position, leaf in enumerate(leaves):
-        own_default = default if explicit is not None or position < limit else "none"
-        modes[leaf.field_id] = _mode(properties.get(f"{_PREFIX}column.{leaf.name}"), own_default)
-    return modes
-
-
-def _mode(text: str | None, default: str) -> str:
-    mode = (text or "").strip().lower()
-    return mode if mode in ("none", "counts", "full") or re.fullmatch(r"truncate\([1-9]\d*\)", mode) else default
 
 
 @dataclass(slots=True)

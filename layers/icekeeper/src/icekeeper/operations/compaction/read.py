@@ -60,12 +60,12 @@ def read_rows(
             tally.read += rows
             batch = resolved_lineage(batch, ids, source, first_row)
             if deletes is not None:
-                mask = deletes.keep(source, first_row, dict(zip(ids, batch.columns, strict=True)), rows)
+                mask = deletes.keep(source, first_row, batch)
                 if mask is not None:
                     batch = batch.filter(mask)
                     tally.deleted += rows - batch.num_rows
             first_row += rows
-            yield batch if len(ids) == len(outputs) else batch.select(range(len(outputs)))
+            yield batch if batch.num_columns == len(outputs) else batch.select(range(len(outputs)))
         if first_row != source.record_count:
             raise StorageError(
                 f"data file {source.path} holds {first_row} rows, its manifest says {source.record_count}; "

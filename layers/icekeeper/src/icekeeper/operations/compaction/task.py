@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pyiceberg.table.locations import ObjectStoreLocationProvider
 
 from icekeeper.model import DataFile, FileContent, PartitionValue
 
-__all__ = ["DeleteFile", "InputFile", "OutputNames", "RewriteResult", "RewriteTask"]
+__all__ = ["DeleteFile", "InputFile", "Layout", "OutputNames", "RewriteResult", "RewriteTask"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +47,46 @@ class InputFile:
     """v3: the id of its first row, for rows that do not carry theirs."""
 
 
+class Layout(StrEnum):
+    """Where below its folder a file goes (Java's ``LocationProviders``)."""
+
+    PLAIN = "plain"
+    """Under its partition's path."""
+    HASHED = "hashed"
+    """Under a hash of its name, so that an object store spreads the requests; then as for PLAIN."""
+    HASHED_FLAT = "hashed-flat"
+    """The hash is part of the name, and there is no partition path."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutputNames:
-    """Unique names for the files that one task writes."""
+    """Unique names for the files that one task writes; made by :func:`.output_names.output_names`."""
 
     folder: str
     stem: str
+    partition_path: str = ""
+    """``a=1/b=x``; empty when the files' spec has no partitions."""
+    layout: Layout = Layout.PLAIN
+    context: str = ""
+    """Between hash and partition path: which table this is, where many may share the folder."""
 
     def path(self, number: int = 0) -> str:
         """Where output ``number`` of the task goes."""
-        return f"{self.folder}/{self.stem}-{number:05d}.parquet"
+        name = f"{self.stem}-{number:05d}.parquet"
+        if self.layout is not Layout.HASHED_FLAT and self.partition_path:
+            name = f"{self.partition_path}/{name}"
+        if self.layout is Layout.PLAIN:
+            return f"{self.folder}/{name}"
+        entropy = _entropy(name)
+        if self.context:
+            return f"{self.folder}/{entropy}/{self.context}/{name}"
+        return f"{self.folder}/{entropy}{'-' if self.layout is Layout.HASHED_FLAT else '/'}{name}"
+
+
+def _entropy(name: str) -> str:
+    """``0101/1100/0011/01011010`` of a name; Java and PyIceberg agree."""
+    path = ObjectStoreLocationProvider("", {}).new_data_location(name)
+    return path.removeprefix("/data/").removesuffix(f"/{name}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +106,8 @@ class RewriteTask:
     outputs: OutputNames
     table_properties: Mapping[str, str]
     io_properties: Mapping[str, str]
+    proof: str = "counts"
+    """How the group proves that it kept its rows: ``counts`` or ``full`` (policy key ``proof``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,28 +5,22 @@ Source: Iceberg table properties ``write.parquet.*``; specification, "Parquet".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icekeeper.errors import PolicyError
 from icekeeper.model import DataFile, FileContent
-from icekeeper.operations.compaction.arrow_schema import arrow_schema, leaf_columns
-from icekeeper.operations.compaction.metrics import NanCounter, file_metrics, metrics_modes
+from icekeeper.operations.compaction.arrow_schema import LeafColumn, arrow_schema, leaf_columns
+from icekeeper.operations.compaction.metrics import NanCounter, file_metrics
+from icekeeper.operations.compaction.metrics_modes import metrics_modes
+from icekeeper.operations.compaction.parquet_options import row_group_bytes, writer_options
 from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.storage import Storage
 
 __all__ = ["write_data_file"]
 
-# Iceberg's TableProperties: PARQUET_*_DEFAULT
-_ROW_GROUP_BYTES = 128 * 1024 * 1024
-_PAGE_BYTES = 1024 * 1024
-_PAGE_ROWS = 20_000
-_DICTIONARY_BYTES = 2 * 1024 * 1024
-_CODEC = "zstd"
-_CODECS = {"zstd": "zstd", "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "brotli": "brotli", "uncompressed": "none"}
 # Arrow needs several times the size of an encoded row group; this bounds a worker's memory whatever a table asks.
 _MAX_ROW_GROUP_ARROW_BYTES = 256 * 1024 * 1024
 
@@ -44,11 +38,10 @@ def write_data_file(
         StorageError: the store refused the file.
         PolicyError: a ``write.parquet.*`` property is malformed.
     """
-    output = _Output(path, task.table_properties, arrow_schema(table_schema), storage)
     leaves = leaf_columns(table_schema)
+    output = _Output(path, task.table_properties, arrow_schema(table_schema), leaves, storage)
     nans = NanCounter(leaves)
     nans.prepare(output.schema)
-    limit = _row_group_arrow_bytes(task.table_properties)
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
     try:
@@ -58,7 +51,7 @@ def write_data_file(
             nans.add(batch)
             pending.append(batch)
             pending_bytes += batch.nbytes
-            if pending_bytes >= limit:
+            if pending_bytes >= output.row_group_arrow_bytes:
                 output.write(pending)
                 pending, pending_bytes = [], 0
         if pending:
@@ -67,7 +60,7 @@ def write_data_file(
         output.close()
     if output.footer is None:
         return None
-    metrics = file_metrics(output.footer, leaves, nans.counts, metrics_modes(leaves, task.table_properties))
+    metrics = file_metrics(output.footer, leaves, nans.counts, metrics_modes(table_schema, task.table_properties))
     return DataFile(
         content=FileContent.DATA,
         file_path=path,
@@ -88,26 +81,45 @@ def write_data_file(
 class _Output:
     """The file being written; it comes into being with the first row group."""
 
-    def __init__(self, path: str, properties: Mapping[str, str], schema: pa.Schema, storage: Storage) -> None:
+    def __init__(
+        self,
+        path: str,
+        properties: Mapping[str, str],
+        schema: pa.Schema,
+        leaves: Sequence[LeafColumn],
+        storage: Storage,
+    ) -> None:
         self.schema = schema
         self.size = 0
         self.footer: pq.FileMetaData | None = None
         self._path = path
         self._properties = properties
+        self._leaves = leaves
         self._storage = storage
+        self._wanted_bytes = row_group_bytes(properties)
+        self._arrow_bytes = 0
         self._footers: list[pq.FileMetaData] = []
         self._sink: Any = None
         self._writer: pq.ParquetWriter | None = None
+
+    @property
+    def row_group_arrow_bytes(self) -> int:
+        """How much to collect for a row group of the wanted size, by what the row groups so far came to."""
+        wanted = self._wanted_bytes
+        if self._arrow_bytes:
+            wanted = self._arrow_bytes * wanted // max(1, self._sink.tell())
+        return min(wanted, _MAX_ROW_GROUP_ARROW_BYTES)
 
     def write(self, batches: list[pa.RecordBatch]) -> None:
         """One row group."""
         table = pa.Table.from_batches(batches, self.schema)
         with self._storage.translated(self._path):
             if self._writer is None:
-                options = _writer_options(self._properties)
+                options = writer_options(self._properties, self._leaves, table.num_rows)
                 self._sink = self._storage.open_output(self._path)
                 self._writer = pq.ParquetWriter(self._sink, self.schema, metadata_collector=self._footers, **options)
             self._writer.write_table(table, row_group_size=table.num_rows)
+            self._arrow_bytes += table.nbytes
 
     def close(self) -> None:
         with self._storage.translated(self._path):
@@ -119,37 +131,3 @@ class _Output:
             finally:
                 if self._sink is not None:
                     self._sink.close()
-
-
-def _row_group_arrow_bytes(properties: Mapping[str, str]) -> int:
-    return min(_int(properties, "write.parquet.row-group-size-bytes", _ROW_GROUP_BYTES), _MAX_ROW_GROUP_ARROW_BYTES)
-
-
-def _writer_options(properties: Mapping[str, str]) -> dict[str, Any]:
-    codec = properties.get("write.parquet.compression-codec") or _CODEC
-    if codec.lower() not in _CODECS:
-        raise PolicyError(
-            f"table property write.parquet.compression-codec is '{codec}'; allowed: {', '.join(sorted(_CODECS))}"
-        )
-    arrow_codec = _CODECS[codec.lower()]
-    level = properties.get("write.parquet.compression-level")
-    has_levels = arrow_codec in ("zstd", "gzip", "brotli")
-    return {
-        "compression": arrow_codec,
-        "compression_level": int(level) if level and has_levels else None,
-        "data_page_size": _int(properties, "write.parquet.page-size-bytes", _PAGE_BYTES),
-        "max_rows_per_page": _int(properties, "write.parquet.page-row-limit", _PAGE_ROWS),
-        "dictionary_pagesize_limit": _int(properties, "write.parquet.dict-size-bytes", _DICTIONARY_BYTES),
-        "write_page_index": True,
-        "store_decimal_as_integer": True,
-        "store_schema": False,
-    }
-
-
-def _int(properties: Mapping[str, str], key: str, default: int) -> int:
-    text = properties.get(key)
-    if text is None:
-        return default
-    if not text.isdecimal() or int(text) < 1:
-        raise PolicyError(f"table property {key} is '{text}', which is not a positive integer")
-    return int(text)

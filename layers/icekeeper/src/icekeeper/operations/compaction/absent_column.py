@@ -1,0 +1,79 @@
+"""What rows hold in a column that their file lacks: the identity partition value, the initial default, or null.
+
+Source: specification, "Column Projection" (ICEBERG-RULES 20), "Default values".
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from icekeeper.errors import TableUnsupported
+from icekeeper.metadata.json_value import raw_from_json
+from icekeeper.metadata.single_value import decimal_unscaled
+from icekeeper.model import PartitionValue
+from icekeeper.operations.compaction.arrow_schema import arrow_type
+
+__all__ = ["Constant", "absent_column"]
+
+Constant: TypeAlias = Callable[[int], pa.Array]
+"""A column of so many rows that all hold the same."""
+
+# Arrow decimals have up to 38 digits; Python's default context would round to 28.
+_DECIMAL_CONTEXT = decimal.Context(prec=76)
+
+
+def absent_column(field: Mapping[str, Any], identity_values: Mapping[int, PartitionValue], name: str) -> Constant:
+    """The column of a field that a file lacks; ``name`` is its full name, for people.
+
+    ``identity_values`` are raw values by column id; null is a value.
+
+    Raises:
+        TableUnsupported: the field is required and has neither, or its default is of a kind that is not written.
+    """
+    kind = field["type"]
+    if isinstance(kind, str) and field["id"] in identity_values:
+        value = identity_values[field["id"]]
+        return lambda length: _constant(value, kind, length)
+    default = field.get("initial-default")
+    if default is not None:
+        return _default(kind, default, name)
+    if field["required"]:
+        raise TableUnsupported(f"a file lacks the required column {name}, which has no default")
+    return lambda length: _constant(None, kind, length)
+
+
+def _default(kind: Any, default: Any, name: str) -> Constant:
+    if isinstance(kind, str):
+        value = raw_from_json(kind, default)
+        return lambda length: _constant(value, kind, length)
+    target = arrow_type(kind)
+    if kind["type"] == "struct" and isinstance(default, Mapping):
+        # Fields that the default leaves out have defaults of their own.
+        fields = [{**f, "initial-default": default.get(str(f["id"]), f.get("initial-default"))} for f in kind["fields"]]
+        children = [absent_column(f, {}, f"{name}.{f['name']}") for f in fields]
+        return lambda length: pa.StructArray.from_arrays([c(length) for c in children], fields=list(target))
+    if default in ([], {"keys": [], "values": []}):
+        return lambda length: pa.array([[]] * length, target)
+    raise TableUnsupported(f"column {name} has the default {default!r}, which this version of Icekeeper cannot fill in")
+
+
+def _constant(value: PartitionValue, iceberg_type: Any, length: int) -> pa.Array:
+    """A column of one raw value, or of nulls."""
+    target = arrow_type(iceberg_type)
+    if isinstance(target, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(target, pa.repeat(pa.scalar(value, target.storage_type), length))
+    if value is None:
+        return pa.nulls(length, target)
+    if pa.types.is_decimal(target):
+        if not isinstance(value, int | bytes):
+            raise TableUnsupported(f"partition value {value!r} is not a decimal")
+        unscaled = decimal.Decimal(decimal_unscaled(value))
+        return pa.repeat(pa.scalar(unscaled.scaleb(-target.scale, _DECIMAL_CONTEXT), target), length)
+    if pa.types.is_temporal(target):
+        storage = pa.int32() if pa.types.is_date(target) else pa.int64()
+        return pa.repeat(pa.scalar(value, storage).cast(target), length)
+    return pa.repeat(pa.scalar(value, target), length)

@@ -1,0 +1,131 @@
+"""The blocks of an Avro container file, one at a time: what fastavro reads only with codecs installed or not at all.
+
+Source: Apache Avro 1.12 specification, "Object Container Files".  Snappy and zstandard are Arrow's, so that no further
+package is needed.
+"""
+
+from __future__ import annotations
+
+import bz2
+import json
+import lzma
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+__all__ = ["AvroBlock", "AvroContainer"]
+
+_MAGIC = b"Obj\x01"
+_SYNC_BYTES = 16
+_SNAPPY_CHECKSUM_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class AvroBlock:
+    """``count`` records; ``payload()`` decompresses them."""
+
+    count: int
+    payload: Callable[[], bytes]
+
+
+class AvroContainer:
+    """An open container file; the header is read at once, blocks as they are asked for."""
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        """Raises pa.ArrowInvalid where the stream is no container file or of an unknown codec."""
+        self._stream = stream
+        self._start(_MAGIC)
+        header: dict[str, bytes] = {}
+        while count := self._long():
+            if count < 0:  # then the size of the block in bytes follows
+                self._long()
+            for _ in range(abs(count)):
+                key = self._exactly(self._length())
+                header[key.decode()] = self._exactly(self._length())
+        self._sync = self._exactly(_SYNC_BYTES)
+        if "avro.schema" not in header:
+            raise pa.ArrowInvalid("not an Avro file: its header has no schema")
+        self.schema: Any = json.loads(header["avro.schema"])
+        codec = header.get("avro.codec", b"null").decode()
+        if codec not in _DECOMPRESS:
+            raise pa.ArrowInvalid(f"Avro codec {codec} is not known; known: {', '.join(sorted(_DECOMPRESS))}")
+        self._decompress = _DECOMPRESS[codec]
+
+    def blocks(self) -> Iterator[AvroBlock]:
+        """Every block in file order.
+
+        Raises:
+            pa.ArrowInvalid: the file is damaged or truncated.
+        """
+        end = self._stream.size()
+        while self._stream.tell() < end:
+            count, size = self._long(), self._length()
+            data = self._exactly(size)
+            if self._exactly(_SYNC_BYTES) != self._sync:
+                raise pa.ArrowInvalid("damaged Avro file: a block does not end with the file's sync marker")
+            yield AvroBlock(count, partial(self._decompressed, data))
+
+    def _decompressed(self, data: bytes) -> bytes:
+        try:
+            return self._decompress(data)
+        except Exception as error:  # every codec has errors of its own; all mean the same here
+            raise pa.ArrowInvalid(f"damaged Avro file: {error}") from error
+
+    def _start(self, magic: bytes) -> None:
+        if self._stream.read(len(magic)) != magic:
+            raise pa.ArrowInvalid("not an Avro file")
+
+    def _length(self) -> int:
+        length = self._long()
+        if not 0 <= length <= self._stream.size():
+            raise pa.ArrowInvalid("damaged Avro file: a length is out of range")
+        return length
+
+    def _long(self) -> int:
+        """A zig-zag variable-length integer."""
+        value = shift = 0
+        while True:
+            byte = self._exactly(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (value >> 1) ^ -(value & 1)
+            shift += 7
+            if shift > 63:
+                raise pa.ArrowInvalid("damaged Avro file: a number has too many bytes")
+
+    def _exactly(self, size: int) -> bytes:
+        data: bytes = self._stream.read(size)
+        if len(data) != size:
+            raise pa.ArrowInvalid("truncated Avro file")
+        return data
+
+
+def _snappy(data: bytes) -> bytes:
+    """Raw Snappy begins with the length of what it holds (its format description, "Preamble")."""
+    size = 0
+    for position, byte in enumerate(data[:5]):
+        size |= (byte & 0x7F) << (7 * position)
+        if byte < 0x80:
+            break
+    plain: bytes = pa.Codec("snappy").decompress(data[:-_SNAPPY_CHECKSUM_BYTES], decompressed_size=size, asbytes=True)
+    return plain
+
+
+def _zstandard(data: bytes) -> bytes:
+    with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
+        plain: bytes = stream.read()
+    return plain
+
+
+_DECOMPRESS: Mapping[str, Callable[[bytes], bytes]] = {
+    "null": bytes,
+    "deflate": lambda data: zlib.decompress(data, wbits=-zlib.MAX_WBITS),
+    "snappy": _snappy,
+    "zstandard": _zstandard,
+    "bzip2": bz2.decompress,
+    "xz": lzma.decompress,
+}

@@ -1,0 +1,264 @@
+"""Rows of an Avro data or delete file as Arrow batches with field ids.
+
+Source: specification, "Avro" data type mappings: ids are ``field-id``, ``element-id``, ``key-id`` and ``value-id``;
+maps whose keys are no strings are arrays of key-value records with ``logicalType: map``; optional is a union with null.
+Values are decoded as stored (dates as days) and typed by Arrow.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Context, Decimal
+from typing import Any, TypeAlias
+
+import fastavro
+import pyarrow as pa
+from fastavro.schema import SchemaParseException, UnknownType, parse_schema
+
+from icekeeper.errors import TableUnsupported
+from icekeeper.metadata.avro_files import strip_logical_types
+from icekeeper.metadata.single_value import decimal_unscaled
+from icekeeper.operations.compaction.arrow_schema import FIELD_ID_KEY
+from icekeeper.operations.compaction.avro_blocks import AvroContainer
+
+__all__ = ["AvroRows"]
+
+# Decoded records are Python objects, many times the size of Arrow's: fewer of them at once than of columnar files.
+_BATCH_ROWS = 16 * 1024
+_BATCH_BYTES = 4 * 1024 * 1024
+
+# How a decoded value becomes what Arrow takes for its type; None: as it is.
+Prepare: TypeAlias = Callable[[Any], Any] | None
+
+_DECIMALS = Context(prec=76)
+_PLAIN: Mapping[str, pa.DataType] = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+_LOGICAL: Mapping[tuple[str, str], pa.DataType] = {
+    ("int", "date"): pa.date32(),
+    ("int", "time-millis"): pa.time32("ms"),
+    ("long", "time-micros"): pa.time64("us"),
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+    ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
+}
+_TIMESTAMPS: Mapping[str, str] = {"timestamp-millis": "ms", "timestamp-micros": "us", "timestamp-nanos": "ns"}
+
+
+class AvroRows:
+    """An open Avro file: its schema in Arrow's terms, and its rows."""
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        """Raises TableUnsupported for a schema that Iceberg does not know, pa.ArrowInvalid for a damaged header."""
+        self._container = AvroContainer(stream)
+        self._schema = _full_names(self._container.schema)
+        self._types = _Types()
+        self._columns = [self._types.column(part) for part in self._schema["fields"]]
+        self.schema = pa.schema([column for column, _ in self._columns])
+
+    def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """All rows in file order with these columns, by the file's names.
+
+        Raises:
+            pa.ArrowInvalid: the file is damaged.
+        """
+        chosen = [(column, prepare) for column, prepare in self._columns if column.name in names]
+        kind = pa.struct([column for column, _ in chosen])
+        if not chosen:
+            for block in self._container.blocks():
+                yield _batch([{}] * block.count, kind)
+            return
+        prepare = _record([(column.name, prepare) for column, prepare in chosen])
+        stored = strip_logical_types(self._schema)
+        written_as = parse_schema(stored)
+        read_as = None if len(chosen) == len(self._columns) else parse_schema(_only(stored, set(names)))
+        rows: list[Any] = []
+        size = 0
+        for block in self._container.blocks():
+            data = block.payload()
+            payload = io.BytesIO(data)
+            size += len(data)
+            for _ in range(block.count):
+                try:
+                    row = fastavro.schemaless_reader(payload, written_as, read_as)
+                except Exception as error:  # fastavro raises many types on damaged input
+                    raise pa.ArrowInvalid(f"damaged Avro file: {type(error).__name__}: {error}") from error
+                rows.append(row if prepare is None else prepare(row))
+                if len(rows) >= _BATCH_ROWS:
+                    yield _batch(rows, kind)
+                    rows, size = [], 0
+            if size >= _BATCH_BYTES and rows:
+                yield _batch(rows, kind)
+                rows, size = [], 0
+        if rows:
+            yield _batch(rows, kind)
+
+
+def _full_names(schema: Any) -> dict[str, Any]:
+    """The schema with every named type called by its full name, where it is defined and where it is used."""
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        raise TableUnsupported("the rows of an Avro file are no records")
+    try:
+        parsed: Any = parse_schema(schema)
+    except (SchemaParseException, UnknownType, ValueError) as error:
+        raise pa.ArrowInvalid(f"the schema of an Avro file is damaged: {error}") from error
+    return {key: value for key, value in parsed.items() if not key.startswith("__")}
+
+
+def _batch(rows: list[Any], kind: pa.DataType) -> pa.RecordBatch:
+    return pa.RecordBatch.from_struct_array(pa.array(rows, kind))
+
+
+@dataclass(slots=True)
+class _Types:
+    """Avro types as Arrow types, and how decoded values become theirs."""
+
+    named: dict[str, tuple[pa.DataType, Prepare]] = field(default_factory=dict)
+
+    def column(self, part: Mapping[str, Any]) -> tuple[pa.Field, Prepare]:
+        kind, prepare = self.resolve(part["type"])
+        return _with_id(part["name"], kind, part.get("field-id")), prepare
+
+    def resolve(self, schema: Any) -> tuple[pa.DataType, Prepare]:
+        """Raises TableUnsupported for what Iceberg's mapping does not have."""
+        if isinstance(schema, list):
+            others = [branch for branch in schema if branch != "null"]
+            if len(others) == 1:
+                kind, prepare = self.resolve(others[0])
+                return kind, _optional(prepare)
+            if not others:
+                return pa.null(), None
+            raise TableUnsupported("an Avro file has a union of several types, which Iceberg does not know")
+        if isinstance(schema, str):
+            if schema in self.named:
+                return self.named[schema]
+            if schema in _PLAIN:
+                return _PLAIN[schema], None
+            raise TableUnsupported(f"an Avro file has the unknown type {schema}")
+        if isinstance(schema["type"], dict | list):
+            return self.resolve(schema["type"])
+        found = self._complex(schema)
+        if "name" in schema:
+            self.named[schema["name"]] = found
+        return found
+
+    def _complex(self, schema: Mapping[str, Any]) -> tuple[pa.DataType, Prepare]:
+        kind, logical = str(schema["type"]), str(schema.get("logicalType") or "")
+        if kind == "record":
+            columns = [self.column(part) for part in schema["fields"]]
+            prepare = _record([(column.name, prepare) for column, prepare in columns])
+            return pa.struct([column for column, _ in columns]), prepare
+        if kind == "array" and logical == "map":
+            (key, prepare_key), (value, prepare_value) = (self.column(part) for part in schema["items"]["fields"])
+            return pa.map_(key.with_nullable(False), value), _pairs(key.name, value.name, prepare_key, prepare_value)
+        if kind == "array":
+            element, prepare = self.resolve(schema["items"])
+            return pa.list_(_with_id("element", element, schema.get("element-id"))), _each(prepare)
+        if kind == "map":
+            value, prepare = self.resolve(schema["values"])
+            key = _with_id("key", pa.string(), schema.get("key-id")).with_nullable(False)
+            return pa.map_(key, _with_id("value", value, schema.get("value-id"))), _entries(prepare)
+        if logical == "decimal" and kind in ("bytes", "fixed"):
+            scale = int(schema.get("scale", 0))
+            return pa.decimal128(int(schema["precision"]), scale), lambda raw: _decimal(raw, scale)
+        if kind == "fixed":
+            return pa.binary(int(schema["size"])), None
+        if kind == "enum":
+            return pa.string(), None
+        if kind == "string" and logical == "uuid":
+            return pa.binary(16), lambda text: bytes.fromhex(text.replace("-", ""))
+        if kind == "long" and logical in _TIMESTAMPS:
+            return pa.timestamp(_TIMESTAMPS[logical], "UTC" if schema.get("adjust-to-utc") else None), None
+        return _LOGICAL.get((kind, logical), _PLAIN.get(kind)) or self.resolve(kind)[0], None
+
+
+def _with_id(name: str, kind: pa.DataType, field_id: int | None) -> pa.Field:
+    return pa.field(name, kind, metadata=None if field_id is None else {FIELD_ID_KEY: str(field_id)})
+
+
+def _optional(prepare: Prepare) -> Prepare:
+    return None if prepare is None else lambda value: None if value is None else prepare(value)
+
+
+def _record(columns: Sequence[tuple[str, Prepare]]) -> Prepare:
+    changed = [(name, prepare) for name, prepare in columns if prepare is not None]
+
+    def prepare_record(record: dict[str, Any]) -> dict[str, Any]:
+        for name, prepare in changed:
+            record[name] = prepare(record[name])
+        return record
+
+    return prepare_record if changed else None
+
+
+def _each(prepare: Prepare) -> Prepare:
+    return None if prepare is None else lambda values: [prepare(value) for value in values]
+
+
+def _pairs(key: str, value: str, prepare_key: Prepare, prepare_value: Prepare) -> Prepare:
+    """Of an array of key-value records."""
+    keys, values = prepare_key or _same, prepare_value or _same
+    return lambda records: [(keys(record[key]), values(record[value])) for record in records]
+
+
+def _entries(prepare: Prepare) -> Prepare:
+    values = prepare or _same
+    return lambda entries: [(key, values(value)) for key, value in entries.items()]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _decimal(raw: bytes, scale: int) -> Decimal:
+    return Decimal(decimal_unscaled(raw)).scaleb(-scale, _DECIMALS)
+
+
+def _only(record: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
+    """The record with fewer fields; a named type that a dropped field defined is defined where it is first used."""
+    definitions: dict[str, Any] = {}
+    _collect(record["fields"], definitions)
+    defined: set[str] = set()
+    kept = [part for part in record["fields"] if part["name"] in names]
+    return {**record, "fields": [{**part, "type": _defined(part["type"], definitions, defined)} for part in kept]}
+
+
+def _collect(schema: Any, definitions: dict[str, Any]) -> None:
+    if isinstance(schema, list):
+        for part in schema:
+            _collect(part, definitions)
+    elif isinstance(schema, dict):
+        if schema.get("type") in ("record", "fixed", "enum"):
+            definitions[schema["name"]] = schema
+        for key in ("type", "items", "values", "fields"):
+            _collect(schema.get(key), definitions)
+
+
+def _defined(schema: Any, definitions: Mapping[str, Any], defined: set[str]) -> Any:
+    if isinstance(schema, list):
+        return [_defined(part, definitions, defined) for part in schema]
+    if isinstance(schema, str):
+        if schema not in definitions or schema in defined:
+            return schema
+        return _defined(definitions[schema], definitions, defined)
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") in ("record", "fixed", "enum"):
+        defined.add(schema["name"])
+    return {
+        key: [{**part, "type": _defined(part["type"], definitions, defined)} for part in value]
+        if key == "fields"
+        else _defined(value, definitions, defined)
+        if key in ("type", "items", "values")
+        else value
+        for key, value in schema.items()
+    }

@@ -1,0 +1,134 @@
+"""Where the files of a rewrite go: the layout that Iceberg-Java gives the table's own writers (pure).
+
+Source: Java's ``LocationProviders``, ``PartitionSpec.partitionToPath``, ``Transforms.toHumanString``; table properties
+``write.data.path``, ``write.object-storage.*``.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import uuid
+from collections.abc import Mapping, Sequence
+from decimal import Context, Decimal
+from typing import Any
+from urllib.parse import quote_plus
+
+from icekeeper.errors import TableUnsupported
+from icekeeper.metadata.avro_schemas import partition_type
+from icekeeper.metadata.deletes import is_unpartitioned
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.single_value import decimal_unscaled
+from icekeeper.model import PartitionValue
+from icekeeper.operations.compaction.task import Layout, OutputNames
+from icekeeper.storage_paths import split_path
+
+__all__ = ["output_names", "partition_path", "require_known_layout"]
+
+_CUSTOM_PROVIDER = "write.location-provider.impl"
+_EPOCH = datetime.datetime(1970, 1, 1)
+_DECIMALS = Context(prec=76)
+
+
+def require_known_layout(metadata: TableMetadata) -> None:
+    """Raises TableUnsupported when a class that only Java can load decides where the table's files go."""
+    provider = metadata.properties.get(_CUSTOM_PROVIDER)
+    if provider:
+        raise TableUnsupported(
+            f"table property {_CUSTOM_PROVIDER} names the Java class {provider}, which decides where data files go and "
+            "cannot be asked; the table was left alone"
+        )
+
+
+def output_names(metadata: TableMetadata, spec_id: int, partition: Sequence[PartitionValue], stem: str) -> OutputNames:
+    """Names that begin with ``stem`` for files of a partition of a spec of the table; values are raw.
+
+    Raises:
+        TableUnsupported: the table's layout, or a partition transform, is unknown.
+    """
+    require_known_layout(metadata)
+    spec = metadata.specs[spec_id]
+    path = "" if is_unpartitioned(spec) else partition_path(spec, partition, metadata.schemas_current_first)
+    folder = metadata.data_location
+    if not metadata.property_flag("write.object-storage.enabled", default=False):
+        return OutputNames(folder, stem, path)
+    by_partition = metadata.property_flag("write.object-storage.partitioned-paths", default=True)
+    # Outside the table's location many tables may share a folder.
+    context = "" if folder.startswith(metadata.location) else _database_and_table(metadata.location)
+    return OutputNames(folder, stem, path, Layout.HASHED if by_partition else Layout.HASHED_FLAT, context)
+
+
+def _database_and_table(location: str) -> str:
+    """The last two parts of the location (Java's ``ObjectStoreLocationProvider.pathContext``)."""
+    return "/".join(part for part in split_path(location).key.rstrip("/").rsplit("/", 2)[-2:] if part)
+
+
+def partition_path(
+    spec: Mapping[str, Any], partition: Sequence[PartitionValue], schemas: Sequence[Mapping[str, Any]]
+) -> str:
+    """``name=value/…``, escaped as in a URL; ``schemas`` are the table's, the current one first."""
+    return "/".join(
+        f"{_escaped(field['name'])}={_escaped(_human(str(field['transform']), partition_type(schemas, field), value))}"
+        for field, value in zip(spec["fields"], partition, strict=True)
+    )
+
+
+def _escaped(text: str) -> str:
+    """As Java's ``URLEncoder`` does."""
+    return quote_plus(text, safe="*").replace("~", "%7E")
+
+
+def _human(transform: str, kind: str, value: PartitionValue) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return _human_int(transform, kind, value)
+    if isinstance(value, bytes):
+        if kind.startswith("decimal"):
+            return _decimal(value, kind)
+        return str(uuid.UUID(bytes=value)) if kind == "uuid" else base64.b64encode(value).decode()
+    return str(value)
+
+
+def _human_int(transform: str, kind: str, value: int) -> str:
+    if transform == "year":
+        return f"{1970 + value:04d}"
+    if transform == "month":
+        return f"{1970 + value // 12:04d}-{value % 12 + 1:02d}"
+    if transform == "hour":
+        return _moment(value * 3600, 0)[:13].replace("T", "-")
+    if kind == "date":
+        return _moment(value * 86_400, 0)[:10]
+    if kind == "time":
+        return _clock(value // 10**6, value % 10**6 * 1000)
+    if kind.startswith("timestamp"):
+        unit = 10**9 if kind.endswith("_ns") else 10**6
+        zone = "+00:00" if kind.startswith("timestamptz") else ""
+        return _moment(value // unit, value % unit * (10**9 // unit)) + zone
+    return _decimal(value, kind) if kind.startswith("decimal") else str(value)
+
+
+def _moment(seconds: int, nanos: int) -> str:
+    """As Java's ``ISO_LOCAL_DATE_TIME``: as many digits of the fraction as are needed."""
+    text = (_EPOCH + datetime.timedelta(seconds=seconds)).isoformat()
+    return f"{text}.{nanos:09d}".rstrip("0") if nanos else text
+
+
+def _clock(seconds: int, nanos: int) -> str:
+    """As Java's ``LocalTime.toString``: no seconds when they are none, digits of the fraction in groups of three."""
+    minutes, seconds = divmod(seconds, 60)
+    text = f"{minutes // 60:02d}:{minutes % 60:02d}"
+    if seconds or nanos:
+        text += f":{seconds:02d}"
+    if nanos:
+        text += f".{nanos:09d}"
+        while text.endswith("000"):
+            text = text[:-3]
+    return text
+
+
+def _decimal(raw: int | bytes, kind: str) -> str:
+    scale = int(kind.rpartition(",")[2].rstrip(") "))
+    return str(Decimal(decimal_unscaled(raw)).scaleb(-scale, _DECIMALS))

@@ -1,0 +1,126 @@
+"""What ``write.parquet.*`` asks of a Parquet file, in the words of Arrow's writer (pure).
+
+Source: Iceberg table properties (Java's ``TableProperties`` 1.10).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from icekeeper.errors import PolicyError
+from icekeeper.operations.compaction.arrow_schema import LeafColumn
+
+__all__ = ["row_group_bytes", "writer_options"]
+
+_PREFIX = "write.parquet."
+# TableProperties: PARQUET_*_DEFAULT
+_ROW_GROUP_BYTES = 128 * 1024 * 1024
+_PAGE_BYTES = 1024 * 1024
+_PAGE_ROWS = 20_000
+_DICTIONARY_BYTES = 2 * 1024 * 1024
+_CODEC = "zstd"
+_BLOOM_FPP = 0.01
+_BLOOM_MAX_BYTES = 1024 * 1024
+
+# Arrow writes LZ4 only as LZ4_RAW: the older LZ4 framing is deprecated (Parquet format, "Compression").
+_CODECS = {
+    "zstd": "zstd",
+    "gzip": "gzip",
+    "snappy": "snappy",
+    "lz4": "lz4",
+    "lz4_raw": "lz4",
+    "brotli": "brotli",
+    "uncompressed": "none",
+}
+_LEVELS = {"zstd": range(1, 23), "gzip": range(10), "brotli": range(12)}
+
+
+def row_group_bytes(properties: Mapping[str, str]) -> int:
+    """Encoded size that row groups aim at.
+
+    Raises:
+        PolicyError: the property is no positive integer.
+    """
+    return _int(properties, "row-group-size-bytes", _ROW_GROUP_BYTES)
+
+
+def writer_options(properties: Mapping[str, str], leaves: Sequence[LeafColumn], group_rows: int) -> dict[str, Any]:
+    """Keyword arguments of ``ParquetWriter``; ``group_rows`` is about how many rows a row group will have.
+
+    Raises:
+        PolicyError: a property is malformed.
+    """
+    codec = (properties.get(f"{_PREFIX}compression-codec") or _CODEC).lower()
+    if codec not in _CODECS:
+        raise PolicyError(f"table property {_PREFIX}compression-codec is '{codec}'; allowed: {', '.join(_CODECS)}")
+    options: dict[str, Any] = {
+        "compression": _CODECS[codec],
+        "compression_level": _level(properties, codec),
+        "data_page_size": _int(properties, "page-size-bytes", _PAGE_BYTES),
+        "max_rows_per_page": _int(properties, "page-row-limit", _PAGE_ROWS),
+        "dictionary_pagesize_limit": _int(properties, "dict-size-bytes", _DICTIONARY_BYTES),
+        "write_page_index": True,
+        "store_decimal_as_integer": True,
+        "store_schema": False,
+    }
+    filters = _bloom_filters(properties, leaves, group_rows)
+    return options | ({"bloom_filter_options": filters} if filters else {})
+
+
+def _level(properties: Mapping[str, str], codec: str) -> int | None:
+    """The level of a codec that has levels, ``None`` for the codec's own default."""
+    text = properties.get(f"{_PREFIX}compression-level")
+    if not text or text == "null" or codec not in _LEVELS:  # Java writes "null" where none is set
+        return None
+    allowed = _LEVELS[codec]
+    if not text.isdecimal() or int(text) not in allowed:
+        raise PolicyError(
+            f"table property {_PREFIX}compression-level is '{text}'; {codec} has levels {allowed[0]} to {allowed[-1]}"
+        )
+    return int(text)
+
+
+def _bloom_filters(
+    properties: Mapping[str, str], leaves: Sequence[LeafColumn], group_rows: int
+) -> dict[str, dict[str, Any]]:
+    """By Parquet column path; columns that are not there, and booleans, have none, as in Java."""
+    most = _int(properties, "bloom-filter-max-bytes", _BLOOM_MAX_BYTES)
+    filters = {}
+    for leaf in leaves:
+        if properties.get(f"{_PREFIX}bloom-filter-enabled.column.{leaf.name}", "").strip().lower() != "true":
+            continue
+        if leaf.iceberg_type == "boolean":
+            continue
+        key = f"bloom-filter-fpp.column.{leaf.name}"
+        fpp = _probability(properties, key, _BLOOM_FPP)
+        filters[leaf.parquet_path] = {"ndv": min(group_rows, _most_distinct(most, fpp)), "fpp": fpp}
+    return filters
+
+
+def _most_distinct(max_bytes: int, fpp: float) -> int:
+    """Distinct values whose filter fits: sizes are powers of two (Parquet format, "Bloom Filter")."""
+    bits = 8 * 2 ** int(math.log2(max(max_bytes, 32)))
+    # Of the format's formula m = -8·n / ln(1 - fpp^(1/8)), solved for n; rounding down leaves room.
+    return max(1, int(bits * -math.log(1 - fpp ** (1 / 8)) / 8) - 1)
+
+
+def _probability(properties: Mapping[str, str], key: str, default: float) -> float:
+    text = properties.get(f"{_PREFIX}{key}")
+    try:
+        value = default if text is None else float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise PolicyError(f"table property {_PREFIX}{key} is '{text}', which is not between 0 and 1")
+    return value
+
+
+def _int(properties: Mapping[str, str], key: str, default: int) -> int:
+    text = properties.get(f"{_PREFIX}{key}")
+    if text is None:
+        return default
+    if not text.isdecimal() or int(text) < 1:
+        raise PolicyError(f"table property {_PREFIX}{key} is '{text}', which is not a positive integer")
+    return int(text)

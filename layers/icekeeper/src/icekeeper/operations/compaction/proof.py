@@ -1,0 +1,180 @@
+"""Proof before commit: what was handed to the writer is what the written files hold.
+
+:class:`RowProof` watches the rows on their way to the writer; :func:`proof_of_file` asks a written file.  Both give
+:class:`Evidence`, which adds up over the batches, files and tasks of a rewrite, in any order and grouping;
+nothing in it depends on the order of rows.
+
+``counts``
+    rows, and per column, nested ones too, how many values are not null, and the least and greatest of numbers and
+    times, against the footers as read back from storage.
+``full``
+    the file is read back, and the checksum of all its rows (:mod:`.row_hash`) compared too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from icekeeper.operations.compaction.arrow_schema import LeafColumn, leaf_columns
+from icekeeper.operations.compaction.file_rows import projected_rows
+from icekeeper.operations.compaction.row_hash import WORD, as_list, row_checksum
+from icekeeper.storage import Storage
+
+__all__ = ["COUNTS", "FULL", "Evidence", "RowProof", "proof_of_file"]
+
+COUNTS = "counts"
+FULL = "full"
+# Cheap to find in a batch, and kept by the footer bit for bit.
+_ORDERED = frozenset(
+    {"int", "long", "float", "double", "date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of some rows; picklable.  Maps are keyed by field id of leaf columns."""
+
+    rows: int = 0
+    present: Mapping[int, int] = field(default_factory=dict)
+    """How many values are not null; a value inside a list or map counts by itself."""
+    bounds: Mapping[int, tuple[Any, Any]] = field(default_factory=dict)
+    """Least and greatest raw value of columns of numbers and times that have any but NaN."""
+    checksum: int | None = 0
+    """``None`` where some of the rows were not read."""
+
+    def __add__(self, other: Evidence) -> Evidence:
+        whole = self.checksum is not None and other.checksum is not None
+        return Evidence(
+            self.rows + other.rows,
+            {i: self.present.get(i, 0) + other.present.get(i, 0) for i in {**self.present, **other.present}},
+            _joined(self.bounds, other.bounds),
+            ((self.checksum or 0) + (other.checksum or 0)) % WORD if whole else None,
+        )
+
+    def contradiction(self, written: Evidence, names: Mapping[int, str]) -> str | None:
+        """The first thing in which the written rows are not these, in words; ``names`` are of leaf columns."""
+        if self.rows != written.rows:
+            return f"{self.rows} rows went to the writer, {written.rows} are in what it wrote"
+        for field_id, count in self.present.items():
+            found = written.present.get(field_id, 0)
+            if count != found:
+                return f"column {names[field_id]} had {count} values, {found} are in what was written"
+        for field_id in {**self.bounds, **written.bounds}:
+            ours, theirs = self.bounds.get(field_id), written.bounds.get(field_id)
+            if ours != theirs:
+                return f"column {names[field_id]} reached {_range(ours)}, in what was written {_range(theirs)}"
+        if None not in (self.checksum, written.checksum) and self.checksum != written.checksum:
+            return "the checksums of the rows before and after writing differ"
+        return None
+
+
+def _joined(first: Mapping[int, tuple[Any, Any]], second: Mapping[int, tuple[Any, Any]]) -> dict[int, tuple[Any, Any]]:
+    joined = dict(first)
+    for field_id, (low, high) in second.items():
+        known = joined.get(field_id)
+        joined[field_id] = (low, high) if known is None else (min(known[0], low), max(known[1], high))
+    return joined
+
+
+def _range(bounds: tuple[Any, Any] | None) -> str:
+    return "nothing" if bounds is None else f"from {bounds[0]} to {bounds[1]}"
+
+
+class RowProof:
+    """Collects evidence of the rows that pass, without keeping them."""
+
+    def __init__(self, schema: Mapping[str, Any], level: str) -> None:
+        self._leaves = leaf_columns(schema)
+        self._full = level == FULL
+        self._rows = self._checksum = 0
+        self._present = {leaf.field_id: 0 for leaf in self._leaves}
+        self._bounds: dict[int, tuple[Any, Any]] = {}
+
+    def watch(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same batches."""
+        for batch in batches:
+            self.add(batch)
+            yield batch
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take one batch into account."""
+        if not batch.num_rows:
+            return
+        self._rows += batch.num_rows
+        leaves = iter(self._leaves)
+        for column in batch.columns:
+            for leaf, values in _leaf_values(column, leaves):
+                self._present[leaf.field_id] += len(values) - values.null_count
+                if leaf.iceberg_type in _ORDERED:
+                    found = _least_and_greatest(values)
+                    if found is not None:
+                        self._bounds = _joined(self._bounds, {leaf.field_id: found})
+        if self._full:
+            self._checksum += row_checksum(batch)
+
+    @property
+    def evidence(self) -> Evidence:
+        checksum = self._checksum % WORD if self._full else None
+        return Evidence(self._rows, dict(self._present), dict(self._bounds), checksum)
+
+    @property
+    def names(self) -> dict[int, str]:
+        """Of leaf columns, by field id."""
+        return {leaf.field_id: leaf.name for leaf in self._leaves}
+
+
+def _leaf_values(array: pa.Array, leaves: Iterator[LeafColumn]) -> Iterator[tuple[LeafColumn, pa.Array]]:
+    """Every leaf with its values, null where something around them is, elements of all rows in one."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        for child in array.flatten():
+            yield from _leaf_values(child, leaves)
+    elif pa.types.is_map(kind) or pa.types.is_list(kind):
+        yield from _leaf_values(as_list(array).flatten(), leaves)
+    else:
+        yield next(leaves), array
+
+
+def _least_and_greatest(values: pa.Array) -> tuple[Any, Any] | None:
+    if pa.types.is_temporal(values.type):
+        values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
+    found = pc.min_max(values).as_py()
+    low, high = found["min"], found["max"]
+    # Of nothing but NaN the least is above the greatest, or NaN itself.
+    return (low, high) if low is not None and low <= high else None
+
+
+def proof_of_file(path: str, schema: Mapping[str, Any], storage: Storage, level: str) -> Evidence:
+    """What a written Parquet file says of its rows: its footer, and for ``full`` every row as read back.
+
+    Raises:
+        StorageError: the file is not there or cannot be read.
+    """
+    with storage.translated(path), storage.open_input(path) as stream:
+        found = _proof_of_footer(pq.read_metadata(stream), schema)
+    if level != FULL:
+        return found
+    read = RowProof(schema, level)
+    for batch in projected_rows(path, "PARQUET", schema, storage):
+        read.add(batch)
+    return read.evidence
+
+
+def _proof_of_footer(footer: pq.FileMetaData, schema: Mapping[str, Any]) -> Evidence:
+    present: dict[int, int] = {}
+    bounds: dict[int, tuple[Any, Any]] = {}
+    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+    for index, leaf in enumerate(leaf_columns(schema)):
+        chunks = [group.column(index) for group in groups]
+        present[leaf.field_id] = sum(c.num_values - c.statistics.null_count for c in chunks)
+        if leaf.iceberg_type in _ORDERED:
+            for statistics in (c.statistics for c in chunks if c.statistics.has_min_max):
+                low, high = statistics.min_raw, statistics.max_raw
+                bounds = _joined(bounds, {leaf.field_id: (low, high)})
+    return Evidence(footer.num_rows, present, bounds, None)

@@ -1,0 +1,278 @@
+"""What compaction writes lies, prunes and measures as Iceberg-Java would have it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import PartitionValue
+from icekeeper.operations.compaction.arrow_schema import leaf_columns
+from icekeeper.operations.compaction.metrics_modes import metrics_modes, output_properties
+from icekeeper.operations.compaction.output_names import output_names
+from support.iceberg_java import IcebergJava
+from support.rewrites import rewritten, rows, struct, written
+from support.tables import new_document
+
+PARTITIONED = struct(
+    (1, "text", "string"),
+    (2, "day", "date"),
+    (3, "at", "timestamp"),
+    (4, "zoned", "timestamptz"),
+    (5, "price", "decimal(9,2)"),
+    (6, "id", "long"),
+    (7, "raw", "binary"),
+    (8, "we ird~/ü", "int"),
+    (9, "flag", "boolean"),
+    (10, "clock", "time"),
+)
+SOURCES = [
+    ("text", "identity", 1, "a b/c=ü~*&.-_"),
+    ("day", "identity", 2, -1),
+    ("day_month", "month", 2, -1),
+    ("at", "identity", 3, 1_709_208_015_120_000),
+    ("at_2", "identity", 3, -6_000_000_000_000),
+    ("zoned", "identity", 4, 4_000_000_000_001),
+    ("zoned_hour", "hour", 4, 474_000),
+    ("at_year", "year", 3, 54),
+    ("at_day", "day", 3, 19_782),
+    ("price", "identity", 5, (-1250).to_bytes(4, "big", signed=True)),
+    ("price_t", "truncate[10]", 5, (0).to_bytes(4, "big", signed=True)),
+    ("id_bucket", "bucket[16]", 6, 7),
+    ("raw", "identity", 7, b"\xff\x00\xfe"),
+    ("we ird~/ü", "identity", 8, 3),
+    ("flag", "identity", 9, True),
+    ("clock", "identity", 10, 3_600_000_000),
+    ("gone", "void", 6, None),
+    ("text_null", "truncate[3]", 1, None),
+]
+
+
+def metadata(location: str, schema: dict[str, Any], **properties: str) -> TableMetadata:
+    document = new_document(location, 2)
+    spec = [
+        {"field-id": 1000 + n, "name": name, "transform": transform, "source-id": source}
+        for n, (name, transform, source, _) in enumerate(SOURCES)
+    ]
+    document["schemas"] = [{**schema, "schema-id": 0}]
+    document["current-schema-id"] = 0
+    document["partition-specs"] = [{"spec-id": 0, "fields": spec}, {"spec-id": 1, "fields": []}]
+    document["default-spec-id"] = 0
+    document["properties"] = {key.replace("__", "-").replace("_", "."): value for key, value in properties.items()}
+    return TableMetadata(document)
+
+
+def java_location(java: IcebergJava, table: TableMetadata, spec_id: int, name: str) -> str:
+    """Where Java's location provider puts a file of that name."""
+    jvm: Any = java.session._jvm
+    iceberg = jvm.org.apache.iceberg
+    schema = iceberg.SchemaParser.fromJson(json.dumps(table.current_schema))
+    spec = iceberg.PartitionSpecParser.fromJson(schema, json.dumps(table.specs[spec_id]))
+    properties = jvm.java.util.HashMap()
+    for key, value in table.properties.items():
+        properties.put(key, value)
+    provider = iceberg.LocationProviders.locationsFor(table.location, properties)
+    if spec.isUnpartitioned():
+        return str(provider.newDataLocation(name))
+    partition = iceberg.PartitionData(spec.partitionType())
+    for position, (value, field) in enumerate(zip([s[3] for s in SOURCES], spec.partitionType().fields(), strict=True)):
+        if value is not None:
+            partition.set(position, java_value(jvm, str(field.type().toString()), value))
+    return str(provider.newDataLocation(spec, partition, name))
+
+
+def java_value(jvm: Any, kind: str, value: PartitionValue) -> Any:
+    if kind.startswith("decimal"):
+        assert isinstance(value, bytes)
+        return jvm.java.math.BigDecimal(jvm.java.math.BigInteger(value), 2)
+    if isinstance(value, bytes):
+        return jvm.java.nio.ByteBuffer.wrap(value)
+    return value  # py4j makes an Integer of what fits: long values here do not
+
+
+@pytest.mark.parametrize("spec_id", [0, 1], ids=["partitioned", "unpartitioned"])
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {"write_data_path": "s3://other/here/"},
+        {"write_object__storage_enabled": "true"},
+        {"write_object__storage_enabled": "true", "write_data_path": "s3://other/here"},
+        {"write_object__storage_enabled": "true", "write_object__storage_partitioned__paths": "false"},
+        {
+            "write_object__storage_enabled": "true",
+            "write_object__storage_partitioned__paths": "false",
+            "write_data_path": "s3://other",
+        },
+    ],
+    ids=["plain", "data-path", "hashed", "hashed-elsewhere", "flat", "flat-elsewhere"],
+)
+def test_files_go_where_java_would_put_them(
+    properties: dict[str, str], spec_id: int, iceberg_java: IcebergJava
+) -> None:
+    table = metadata("s3://bucket/db/t", PARTITIONED, **properties)
+    partition = tuple(source[3] for source in SOURCES) if spec_id == 0 else ()
+    names = output_names(table, spec_id, partition, "compact-1-00000-x")
+    for number in (0, 7):
+        name = f"compact-1-00000-x-{number:05d}.parquet"
+        assert names.path(number) == java_location(iceberg_java, table, spec_id, name)
+
+
+NESTED = struct(
+    (
+        1,
+        "s",
+        struct((11, "a", "int"), (12, "b", struct((13, "c", "int"), (14, "e", "string")))),
+    ),
+    (2, "l", {"type": "list", "element-id": 21, "element": "int", "element-required": False}),
+    (
+        6,
+        "m",
+        {
+            "type": "map",
+            "key-id": 61,
+            "key": "string",
+            "value-id": 62,
+            "value": struct((63, "v", "int")),
+            "value-required": False,
+        },
+    ),
+    (3, "x", "int"),
+    (4, "y", "string"),
+    (5, "z", "int"),
+)
+
+
+@pytest.mark.parametrize("is_sorted", [False, True], ids=["unsorted", "sorted"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"default": "counts"},
+        {"default": "none", "column.s.b.c": "full"},
+        {"default": "full", "column.z": "none"},
+        {"default": "counts", "column.z": "none", "column.x": "nonsense"},
+        *({"max-inferred-column-defaults": str(n), "column.y": "nonsense"} for n in range(11)),
+    ],
+    ids=lambda settings: ",".join(f"{key}={value}" for key, value in settings.items()) or "none",
+)
+def test_modes_are_inherited_as_in_java(
+    settings: dict[str, str], is_sorted: bool, iceberg_java: IcebergJava, tmp_path: Path
+) -> None:
+    """By nested columns, by columns beyond the limit, by columns that the table is sorted by."""
+    document = dict(metadata(tmp_path.as_uri(), NESTED).document)
+    document["partition-specs"] = [{"spec-id": 0, "fields": []}]
+    document["properties"] = {f"write.metadata.metrics.{key}": value for key, value in settings.items()}
+    if is_sorted:
+        order = [
+            {"transform": transform, "source-id": source, "direction": "asc", "null-order": "nulls-first"}
+            for transform, source in (("identity", 5), ("bucket[4]", 3), ("truncate[2]", 14))
+        ]
+        document["sort-orders"] = [{"order-id": 0, "fields": []}, {"order-id": 1, "fields": order}]
+        document["default-sort-order-id"] = 1
+    file = tmp_path / "00000-a.metadata.json"
+    file.write_text(json.dumps(document))
+    jvm: Any = iceberg_java.session._jvm
+    iceberg = jvm.org.apache.iceberg
+    file_io = iceberg.hadoop.HadoopFileIO(iceberg_java.session._jsc.hadoopConfiguration())
+    base = iceberg.BaseTable(iceberg.StaticTableOperations(str(file), file_io), "t")
+    config = iceberg.MetricsConfig.forTable(base)
+    table = TableMetadata(document)
+    modes = metrics_modes(table.current_schema, output_properties(table))
+    told = {leaf.field_id: str(config.columnMode(leaf.name).toString()) for leaf in leaf_columns(NESTED)}
+    assert modes == told
+
+
+BLOOMED = struct(
+    (1, "id", "long"),
+    (2, "text", "string"),
+    (3, "point", struct((4, "x", "int"))),
+    (5, "tags", {"type": "list", "element-id": 6, "element": "string", "element-required": False}),
+    (7, "flag", "boolean"),
+    (8, "plain", "long"),
+)
+
+LARGE = 2**40
+"""py4j makes an int of a smaller number, which has another hash than the long in the file."""
+
+
+def test_bloom_filters_are_read_by_parquet_mr_and_duckdb(iceberg_java: IcebergJava, tmp_path: Path) -> None:
+    """Every value is found, most others are not; columns nobody asked about, and booleans, have none."""
+    count = 5000
+    values = {
+        "id": [LARGE + n * 3 for n in range(count)],
+        "text": [f"key {n}" for n in range(count)],
+        "point": [{"x": n * 5} for n in range(count)],
+        "tags": [[f"tag {n}"] for n in range(count)],
+        "flag": [n % 2 == 0 for n in range(count)],
+        "plain": list(range(count)),
+    }
+    enabled = {
+        f"write.parquet.bloom-filter-enabled.column.{name}": "true"
+        for name in ("id", "text", "point.x", "tags.element", "flag", "nowhere")
+    }
+    properties = enabled | {
+        "write.parquet.bloom-filter-enabled.column.plain": "false",
+        "write.parquet.bloom-filter-fpp.column.id": "0.001",
+    }
+    file = written(rewritten(BLOOMED, [rows(BLOOMED, values)], tmp_path, table_properties=properties))
+    jvm: Any = iceberg_java.session._jvm
+    hadoop = iceberg_java.session._jsc.hadoopConfiguration()
+    path = jvm.org.apache.hadoop.fs.Path(file.file_path)
+    reader = jvm.org.apache.parquet.hadoop.ParquetFileReader.open(
+        jvm.org.apache.parquet.hadoop.util.HadoopInputFile.fromPath(path, hadoop)
+    )
+    (block,) = reader.getFooter().getBlocks()
+    filters = {
+        str(chunk.getPath().toDotString()): reader.getBloomFilterDataReader(block).readBloomFilter(chunk)
+        for chunk in block.getColumns()
+    }
+    reader.close()
+    assert {name for name, found in filters.items() if found is not None} == {
+        "id",
+        "text",
+        "point.x",
+        "tags.list.element",
+    }
+
+    def hits(name: str, hashes: list[Any]) -> int:
+        return sum(filters[name].findHash(one) for one in hashes)
+
+    binary = jvm.org.apache.parquet.io.api.Binary
+    assert hits("id", [filters["id"].hash(LARGE + n * 3) for n in range(200)]) == 200
+    assert hits("id", [filters["id"].hash(LARGE + n * 3 + 1) for n in range(200)]) < 5
+    for name, prefix in (("text", "key"), ("tags.list.element", "tag")):
+        present = [filters[name].hash(binary.fromString(f"{prefix} {n}")) for n in range(200)]
+        absent = [filters[name].hash(binary.fromString(f"{prefix} {n}x")) for n in range(200)]
+        assert (hits(name, present), hits(name, absent) < 15) == (200, True)
+    script = (
+        "import duckdb, sys\n"
+        f"for value in ({LARGE + 300}, {LARGE + 301}):\n"
+        "    found = duckdb.sql(f\"FROM parquet_bloom_probe('{sys.argv[1]}', 'id', {value})\").fetchall()\n"
+        "    print([row[-1] for row in found])\n"
+    )
+    told = subprocess.run([sys.executable, "-c", script, file.file_path], capture_output=True, text=True, check=True)
+    assert told.stdout.split("\n")[:2] == ["[False]", "[True]"]  # whether the filter excludes the row group
+
+
+def test_a_bloom_filter_is_no_larger_than_the_table_allows(tmp_path: Path) -> None:
+    schema = struct((1, "id", "long"))
+    table = rows(schema, {"id": list(range(20_000))})
+    sizes = []
+    for number, most in enumerate(("1024", "3000", "1048576")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        properties = {
+            "write.parquet.bloom-filter-enabled.column.id": "true",
+            "write.parquet.bloom-filter-max-bytes": most,
+        }
+        file = written(rewritten(schema, [table], folder, table_properties=properties))
+        sizes.append(pq.read_metadata(file.file_path).row_group(0).column(0).bloom_filter_length)
+    # A filter and its header of a few bytes.
+    assert [size // 1024 for size in sizes] == [1, 2, 32]

@@ -1,0 +1,75 @@
+"""One group rewritten by itself: files made from Arrow tables, a task, its result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from icekeeper.model import DataFile
+from icekeeper.operations.compaction.arrow_schema import arrow_schema
+from icekeeper.operations.compaction.rewrite import rewrite_group
+from icekeeper.operations.compaction.task import InputFile, OutputNames, RewriteResult, RewriteTask
+
+
+def struct(*fields: tuple[Any, ...]) -> dict[str, Any]:
+    """An Iceberg struct of ``(id, name, type)`` or ``(id, name, type, more)``; optional unless ``more`` says so."""
+    return {
+        "type": "struct",
+        "fields": [
+            {"id": field[0], "name": field[1], "type": field[2], "required": False, **(field[3] if field[3:] else {})}
+            for field in fields
+        ],
+    }
+
+
+def input_file(path: Path, table: pa.Table) -> InputFile:
+    """Write a Parquet file as it is given."""
+    pq.write_table(table, path)
+    return InputFile(str(path), table.num_rows, path.stat().st_size)
+
+
+def rows(schema: Mapping[str, Any], values: Mapping[str, Sequence[Any]]) -> pa.Table:
+    """Columns by name, in the Arrow types and with the ids of an Iceberg schema."""
+    target = arrow_schema(schema)
+    arrays = []
+    for field in target:
+        kind = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
+        array = pa.array(values[field.name], kind)
+        is_plain = array.type == field.type
+        arrays.append(array if is_plain else pa.ExtensionArray.from_storage(field.type, array))
+    return pa.Table.from_arrays(arrays, schema=target)
+
+
+def task(schema: Mapping[str, Any], inputs: Sequence[InputFile], folder: Path, **more: Any) -> RewriteTask:
+    """A task that writes ``out-00000.parquet`` into the folder; table properties by their names after ``write.``."""
+    made = RewriteTask(
+        group_id=0,
+        inputs=tuple(inputs),
+        schema_json=json.dumps(schema),
+        name_mapping_json=None,
+        identity_values={},
+        partition=(),
+        outputs=OutputNames(str(folder), "out"),
+        table_properties={},
+        io_properties={},
+    )
+    return replace(made, **more)
+
+
+def rewritten(schema: Mapping[str, Any], tables: Sequence[pa.Table], folder: Path, **more: Any) -> RewriteResult:
+    """Merge tables, each of them a file first."""
+    inputs = [input_file(folder / f"in-{number}.parquet", table) for number, table in enumerate(tables)]
+    return rewrite_group(task(schema, inputs, folder, **more))
+
+
+def written(result: RewriteResult) -> DataFile:
+    """The one file of a rewrite that went well."""
+    assert result.error is None, result.error
+    (file,) = result.written
+    return file
