@@ -59,7 +59,8 @@ def test_our_bytes_are_javas(name: str) -> None:
     assert fingerprint(positions) == told["sha256_of_comma_joined"]
     assert encode_deletion_vector(positions) == blob
     again = BitMap64()
-    again.update(positions.to_array())  # as a writer collects them, without runs
+    for position in positions:  # as a writer collects them, without runs
+        again.add(position)
     assert encode_deletion_vector(again) == blob
 
 
