@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.model import ManifestContent, ManifestFile
+from icekeeper.operations.compaction import file_rows
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import create_by_region
@@ -96,8 +97,9 @@ def test_files_without_row_ids_are_rewritten_without_lineage(table: SabotagedTab
     table.assert_sound()
 
 
-def test_rows_keep_their_lineage_through_compaction(with_ids: SabotagedTable) -> None:
+def test_rows_keep_their_lineage_through_compaction(with_ids: SabotagedTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids count from the position before deletes are applied; the vectors go with their files."""
+    monkeypatch.setattr(file_rows, "BATCH_ROWS", 4)
     table = with_ids
     delete_positions(table, {file_of(table, 0): [0, 1, 5], file_of(table, 100): range(10), file_of(table, 350): [9]})
     delete_positions(table, {file_of(table, 0): [9], file_of(table, 250): [0]})

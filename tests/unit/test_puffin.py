@@ -58,6 +58,10 @@ def test_our_bytes_are_javas(name: str) -> None:
     positions = decode_deletion_vector(blob, name, told["count"])
     assert fingerprint(positions) == told["sha256_of_comma_joined"]
     assert encode_deletion_vector(positions) == blob
+    again = BitMap64()
+    for position in positions:  # as a writer collects them, without runs
+        again.add(position)
+    assert encode_deletion_vector(again) == blob
 
 
 @pytest.mark.parametrize("name", BITMAPS)
