@@ -67,8 +67,6 @@ SNAPSHOTS_UNREADABLE_BY = {
 # A reader that cannot apply equality deletes reads the table once they have been applied.
 READERS_WITHOUT_DELETES = ("pyiceberg",)
 
-# Their columns have initial defaults, which are not filled in yet.
-REFUSED_FOR_DEFAULTS = ("im_v3_default_value", "im_v3_all_types")
 
 # Digests of so many rows take a second and more per reader: DuckDB's own checksum speaks for them.
 MANY_ROWS = 20_000
@@ -272,13 +270,13 @@ def test_v3_tables_read_the_same(name: str, tmp_path: Path) -> None:
     outcome = table.maintain(rewrite_all="true")
     no_crash(outcome)
     compacted = outcome_of(outcome, Operation.COMPACT)
-    assert compacted.status is (Status.REFUSED if name in REFUSED_FOR_DEFAULTS else Status.SUCCEEDED), outcome.summary
+    assert compacted.status is Status.SUCCEEDED, outcome.summary
     for engine in agreeing(name):
         assert table_digest(found, IN_PROCESS[engine](table.metadata_location, None)) == answer(name), engine
     assert not table.problems()
 
 
-@pytest.mark.parametrize("name", corpus_where(lambda name: name in row_lineage() and name not in REFUSED_FOR_DEFAULTS))
+@pytest.mark.parametrize("name", corpus_where(lambda name: name in row_lineage()))
 def test_row_lineage_is_what_the_corpus_says(name: str, tmp_path: Path, iceberg_java: IcebergJava) -> None:
     found = corpus_table(name, tmp_path)
     table = TableUnderMaintenance(found.metadata_path, tmp_path)

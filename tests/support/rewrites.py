@@ -53,7 +53,6 @@ def task(schema: Mapping[str, Any], inputs: Sequence[InputFile], folder: Path, *
         inputs=tuple(inputs),
         schema_json=json.dumps(schema),
         name_mapping_json=None,
-        identity_values={},
         partition=(),
         outputs=OutputNames(str(folder), "out"),
         table_properties={},
