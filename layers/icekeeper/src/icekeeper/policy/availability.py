@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from icekeeper.policy.choices import OPT_IN_OPERATIONS, Operation, OutputSpec, Ownership, Proof, Strategy
+from icekeeper.policy.choices import OPT_IN_OPERATIONS, Operation, OutputSpec, Ownership, Proof
 
 __all__ = ["ALL_OPERATIONS", "ANY_OTHER", "NOT_YET_AVAILABLE", "unavailable"]
 
@@ -16,9 +16,6 @@ NOT_YET_AVAILABLE: Mapping[str, frozenset[object]] = {
         {Operation.EXPIRE_PARTITIONS, Operation.REWRITE_POSITION_DELETES, Operation.COMPUTE_STATISTICS}
     ),
     "max_write_amplification": ANY_OTHER,
-    "strategy": frozenset({Strategy.SORT, Strategy.ZORDER}),
-    "sort_order": ANY_OTHER,
-    "zorder_columns": ANY_OTHER,
     "where": ANY_OTHER,
     "branch": ANY_OTHER,
     "output_spec": frozenset({OutputSpec.KEEP}),

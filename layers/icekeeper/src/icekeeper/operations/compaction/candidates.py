@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -40,6 +40,8 @@ class Candidate:
     sequence_number: int = 0
     deletes: tuple[ManifestEntry, ...] = ()
     has_debt: bool = False
+    is_clustered: bool = False
+    """Its rows lie already as the recipe of this plan wants them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,19 @@ class Candidates:
 
 
 def select_candidates(
-    metadata: TableMetadata, live_files: Iterable[LiveFile], index: DeleteIndex, policy: Policy, *, now_ms: int
+    metadata: TableMetadata,
+    live_files: Iterable[LiveFile],
+    index: DeleteIndex,
+    policy: Policy,
+    *,
+    now_ms: int,
+    clustered_by: Container[int] | None = None,
 ) -> Candidates:
-    """Pick by size, by delete debt, or all; ``live_files`` is consumed once and only candidates are kept."""
+    """Pick by size, by delete debt, or all; ``live_files`` is consumed once and only candidates are kept.
+
+    ``clustered_by`` are the snapshots that added files clustered by this plan's recipe; files of others are candidates
+    too.  ``None``: the plan has no recipe.
+    """
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
     needs = {entry.file.key: 0 for entry in index.entries}
     considered = unsupported = 0
@@ -73,7 +85,9 @@ def select_candidates(
             needs[entry.file.key] += 1
         has_debt = policy.delete_compaction_enabled and len(needed) >= policy.delete_compaction_min_deletes
         is_small = policy.rewrite_enabled and file.file_size_in_bytes < policy.min_file_size_bytes
-        if not (policy.rewrite_all or has_debt or is_small):
+        is_clustered = clustered_by is not None and live.entry.snapshot_id in clustered_by
+        is_unclustered = policy.rewrite_enabled and clustered_by is not None and not is_clustered
+        if not (policy.rewrite_all or has_debt or is_small or is_unclustered):
             continue
         if file.file_format.upper() not in READABLE_FORMATS or file.key_metadata is not None:
             unsupported += 1
@@ -89,6 +103,7 @@ def select_candidates(
             # Of the deletes that bounds rule out none is needed, and none is read.
             deletes=needed,
             has_debt=has_debt,
+            is_clustered=is_clustered,
         )
         (twice if file.file_path in seen else seen).add(file.file_path)
         partitions.setdefault(partition_key(spec_id, file.partition), []).append(candidate)

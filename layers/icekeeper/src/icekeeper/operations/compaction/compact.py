@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.rebase import GroupClaim, rebase
-from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
+from icekeeper.commit.snapshot import RECIPE_KEY, FileReplacement, SnapshotWriter
 from icekeeper.commit.transaction import Committed, PreparedCommit, commit_with_retries
 from icekeeper.errors import CommitStateUnknown, MaintenanceError
 from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder, is_unpartitioned
@@ -19,6 +19,7 @@ from icekeeper.operations.compaction.arrow_schema import arrow_schema, leaf_colu
 from icekeeper.operations.compaction.candidates import LiveFile
 from icekeeper.operations.compaction.dispatch import rewrite_groups
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, plan_compaction
+from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe
 from icekeeper.operations.compaction.task import RewriteResult
 from icekeeper.operations.context import OperationContext, require_writable, stopwatch
 from icekeeper.policy import Operation
@@ -42,6 +43,7 @@ def compact(context: OperationContext) -> OperationOutcome:
         snapshot = metadata.head(context.policy.branch)
         reader = context.reader(loaded)
         manifests = [] if snapshot is None else reader.manifests(snapshot)
+        recipe = choose_recipe(metadata, context.policy)
         plan = plan_compaction(
             metadata,
             snapshot,
@@ -50,6 +52,8 @@ def compact(context: OperationContext) -> OperationOutcome:
             context.policy,
             now_ms=context.clock(),
             deletes=_delete_index(reader, manifests) if context.policy.apply_deletes else None,
+            recipe=recipe,
+            clustered_by=frozenset() if recipe is None else _clustered_by(context, metadata, recipe),
         )
         if isinstance(plan, Nothing):
             return skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
@@ -59,6 +63,12 @@ def compact(context: OperationContext) -> OperationOutcome:
         results = rewrite_groups(context, loaded, plan)
         outcome = _commit(context, loaded, plan, results)
         return replace(outcome, metrics={**outcome.metrics, "compact.duration_ms": elapsed_ms()})
+
+
+def _clustered_by(context: OperationContext, metadata: TableMetadata, recipe: ClusterRecipe) -> frozenset[int]:
+    """Snapshots that added files clustered by a recipe: those remembered, and those that say so themselves."""
+    said = {i for i, snapshot in metadata.snapshots.items() if snapshot.summary.get(RECIPE_KEY) == recipe.text}
+    return context.clustered_by(recipe.text) | said
 
 
 def _delete_index(reader: TableReader, manifests: Sequence[ManifestFile]) -> DeleteIndex:
@@ -122,6 +132,7 @@ def _commit(
             removed=result.unneeded_deletes.union(c.file.key for g in groups if g.group_id in kept for c in g.files),
             added=tuple((g.spec_id, file) for g in groups if g.group_id in kept for file in outputs[g.group_id]),
             data_sequence_number=plan.sequence_number,
+            recipe=None if plan.recipe is None else plan.recipe.text,
         )
         return writer.replace_files(replacement, result.manifests, result.affected)
 
@@ -140,6 +151,8 @@ def _commit(
         except MaintenanceError:
             context.discard(loaded, [file.file_path for files in outputs.values() for file in files])
             raise
+    if isinstance(committed, Committed) and committed.prepared.snapshot_id is not None and plan.recipe is not None:
+        context.remember_clustering(committed.prepared.snapshot_id, plan.recipe.text)
     context.discard(loaded, [file.file_path for group_id in dropped for file in outputs[group_id]])
     return _outcome(
         plan, committed, kept, dropped, errors, outputs, deleted=_rows_deleted(done, kept), unneeded=unneeded

@@ -11,6 +11,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import MaintenanceError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import FileContent, ManifestEntry
+from icekeeper.operations.compaction.cluster_dispatch import cluster_groups, fits_one_worker
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import DeleteFile, InputFile, OutputNames, RewriteResult, RewriteTask
@@ -33,9 +34,19 @@ def rewrite_groups(context: OperationContext, loaded: LoadedTable, plan: Compact
     tasks = [_task(loaded, plan, group) for group in plan.groups]
     if not tasks:
         return []
+    # A group that has to be sorted and is too large for one worker is sorted by all of them together.
+    is_small = {task.group_id: task.recipe is None or fits_one_worker(task) for task in tasks}
+    small = [task for task in tasks if is_small[task.group_id]]
+    large = [task for task in tasks if not is_small[task.group_id]]
     context.progress(_WHAT, 0, len(tasks))
     try:
-        return context.engine.map(rewrite_group, tasks, lambda done: context.progress(_WHAT, done, len(tasks)))
+        results = context.engine.map(rewrite_group, small, lambda done: context.progress(_WHAT, done, len(tasks)))
+        return results + cluster_groups(
+            context.engine,
+            large,
+            lambda paths: context.discard(loaded, paths),
+            lambda done: context.progress(_WHAT, len(small) + done, len(tasks)),
+        )
     except MaintenanceError:
         context.discard(loaded, [task.outputs.path() for task in tasks])  # those of the groups that were finished
         raise
@@ -73,6 +84,7 @@ def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup) -> Rewrit
         outputs=OutputNames(folder, f"compact-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"),
         table_properties={k: v for k, v in metadata.properties.items() if k.startswith("write.")},
         io_properties=dict(loaded.io_properties),
+        recipe=plan.recipe,
     )
 
 

@@ -10,13 +10,15 @@ out of the sequence leaves every other bin as it was: ``plan(apply(plan))`` is e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import ManifestContent, ManifestFile, Nothing, PartitionValue
 from icekeeper.operations.compaction.candidates import Candidate, FileKey, LiveFile, select_candidates
+from icekeeper.operations.compaction.cluster_plan import clustering_groups
+from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.policy import Policy
 
 __all__ = ["CompactionPlan", "FileGroup", "plan_compaction"]
@@ -28,7 +30,7 @@ DELETES_DISABLED = "compaction skipped: delete manifests present and apply_delet
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Files of one spec and partition that become one file."""
+    """Files of one spec and partition that become one file, or several sorted ones."""
 
     group_id: int
     spec_id: int
@@ -56,6 +58,8 @@ class CompactionPlan:
     files_unsupported: int
     delete_needs: Mapping[FileKey, int] = field(default_factory=dict)
     """Live delete file → how many live data files need it; 0: dangling."""
+    recipe: ClusterRecipe | None = None
+    """How the rows of every group are to be ordered; ``None``: as they come."""
 
     @property
     def input_files(self) -> tuple[str, ...]:
@@ -71,11 +75,13 @@ def plan_compaction(
     *,
     now_ms: int,
     deletes: DeleteIndex | None = None,
+    recipe: ClusterRecipe | None = None,
+    clustered_by: Container[int] = frozenset(),
 ) -> CompactionPlan | Nothing:
     """Group the live data files of ``snapshot`` for merging, and tell which delete files that leaves without use.
 
     ``manifests`` are all of the snapshot's, ``deletes`` its live delete files; ``live_files`` is consumed once and only
-    candidates are kept.
+    candidates are kept.  ``clustered_by`` are the snapshots that added files clustered by ``recipe``.
     """
     if snapshot is None:
         return Nothing(NO_SNAPSHOT)
@@ -83,8 +89,11 @@ def plan_compaction(
     if has_deletes and not policy.apply_deletes:
         return Nothing(DELETES_DISABLED)
     index = deletes or DeleteIndexBuilder().build()
-    found = select_candidates(metadata, live_files, index, policy, now_ms=now_ms)
-    bins = [chosen for files in found.partitions for chosen in _bins(files, policy)]
+    found = select_candidates(
+        metadata, live_files, index, policy, now_ms=now_ms, clustered_by=None if recipe is None else clustered_by
+    )
+    group = _bins if recipe is None else clustering_groups
+    bins = [chosen for files in found.partitions for chosen in group(files, policy)]
     groups = tuple(
         FileGroup(number, files[0].spec_id, files[0].file.partition, tuple(files))
         for number, files in enumerate(_within_budget(bins, policy))
@@ -99,6 +108,7 @@ def plan_compaction(
         files_considered=found.considered,
         files_unsupported=found.unsupported,
         delete_needs=found.delete_needs,
+        recipe=recipe,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from icekeeper.model import DataFile, FileContent, PartitionValue
+from icekeeper.operations.compaction.recipe import ClusterRecipe
 
 __all__ = ["DeleteFile", "InputFile", "OutputNames", "RewriteResult", "RewriteTask"]
 
@@ -67,6 +68,8 @@ class RewriteTask:
     outputs: OutputNames
     table_properties: Mapping[str, str]
     io_properties: Mapping[str, str]
+    recipe: ClusterRecipe | None = None
+    """How rows are to be ordered; ``None``: as they come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ Source: Iceberg table properties ``write.parquet.*``; specification, "Parquet".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -37,8 +37,11 @@ def write_data_file(
     task: RewriteTask,
     table_schema: Mapping[str, Any],
     storage: Storage,
+    on_row_group: Callable[[int], None] | None = None,
 ) -> DataFile | None:
     """Write every batch to ``path``; ``None``, and no file, when there are no rows.
+
+    ``on_row_group`` is told the file's bytes so far whenever all batches taken until then are written.
 
     Raises:
         StorageError: the store refused the file.
@@ -61,6 +64,8 @@ def write_data_file(
             if pending_bytes >= limit:
                 output.write(pending)
                 pending, pending_bytes = [], 0
+                if on_row_group is not None:
+                    on_row_group(output.size)
         if pending:
             output.write(pending)
     finally:
@@ -108,6 +113,7 @@ class _Output:
                 self._sink = self._storage.open_output(self._path)
                 self._writer = pq.ParquetWriter(self._sink, self.schema, metadata_collector=self._footers, **options)
             self._writer.write_table(table, row_group_size=table.num_rows)
+            self.size = self._sink.tell()
 
     def close(self) -> None:
         with self._storage.translated(self._path):
