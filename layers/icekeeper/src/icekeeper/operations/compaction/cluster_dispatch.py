@@ -36,7 +36,7 @@ _FILES_PER_SAMPLE = 8
 # Arrow bytes that one split task reads.
 _SPLIT_BYTES = 2 * RANGE_BYTES
 # A lane writes at least so many files: the size of the last one can then be made up for by the others.
-_FILES_PER_LANE = 3
+_FILES_PER_LANE = 4
 # In-memory bytes per value, without what text and binary hold.
 _WIDTHS = {"boolean": 1, "int": 4, "float": 4, "date": 4}
 _OTHER_WIDTH = 16
