@@ -117,6 +117,16 @@ def test_the_last_pass_is_remembered_whatever_order_reports_arrive_in(open_store
     assert open_store().last_seen(IDENTITY) == seen(30, idle=False)
 
 
+def test_clusterings_are_remembered_by_recipe_for_good(open_store: Opener) -> None:
+    """A snapshot may be recorded twice, and under several recipes (its files are then known under each)."""
+    store = open_store()
+    assert store.clustered_snapshots(IDENTITY, "sort(1)") == frozenset()
+    for snapshot_id, recipe in ((BIG_SNAPSHOT_ID, "sort(1)"), (4, "sort(1)"), (4, "sort(1)"), (4, "zorder(1, 2)")):
+        store.record_clustering(IDENTITY, snapshot_id, recipe)
+    assert open_store().clustered_snapshots(IDENTITY, "sort(1)") == {4, BIG_SNAPSHOT_ID}
+    assert open_store().clustered_snapshots(IDENTITY, "zorder(1, 2)") == {4}
+
+
 def test_a_table_without_snapshots_can_be_remembered(open_store: Opener) -> None:
     store = open_store()
     store.remember(IDENTITY, replace(seen(1), snapshot_id=None))
@@ -131,6 +141,8 @@ def test_tables_that_differ_in_any_part_of_their_identity_share_nothing(
     store.record_pass(a_pass("a", 10))
     store.add_pin(a_pin("p", 100))
     store.remember(IDENTITY, seen(1))
+    store.record_clustering(IDENTITY, 4, "sort(1)")
+    assert store.clustered_snapshots(other, "sort(1)") == frozenset()
     assert store.history(other) == ()
     assert store.pins(other, now_ms=0) == ()
     assert store.last_seen(other) is None

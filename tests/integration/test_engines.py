@@ -7,7 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,41 @@ def test_no_tasks_are_no_work(engine: Engine) -> None:
     assert engine.map(_double, [], lambda done: None) == []
 
 
+def _digits(number: int) -> Iterator[tuple[int, tuple[int, bytes]]]:
+    """To the part of each decimal digit."""
+    for digit in str(number):
+        yield int(digit), (number, b"x" * 1000)
+
+
+def _numbers(part: str, items: Iterator[tuple[int, bytes]]) -> tuple[str, list[int]]:
+    return part, sorted(number for number, data in items if len(data) == 1000)
+
+
+def test_an_exchange_brings_every_item_to_its_part(engine: Engine) -> None:
+    """Results are in the order of the parts, a part that got nothing included, and progress ends at all work."""
+    seen: list[int] = []
+    parts = ["zero", "one", "two", "three"]
+    found = engine.exchange(_digits, [10, 11, 30, 130], _numbers, parts, seen.append)
+    assert found == [("zero", [10, 30, 130]), ("one", [10, 11, 11, 130]), ("two", []), ("three", [30, 130])]
+    assert seen[-1] == 8
+
+
+def test_an_exchange_of_nothing_merges_nothing(engine: Engine) -> None:
+    assert engine.exchange(_digits, [], _numbers, [], lambda done: None) == []
+
+
+def _exit_in_split(number: int) -> Iterator[tuple[int, tuple[int, bytes]]]:
+    os._exit(number)
+    yield 0, (0, b"")
+
+
+def test_a_worker_that_dies_in_an_exchange_is_one_clear_error(spark_session: SparkSession) -> None:
+    with pytest.raises(StorageError, match="a worker process died"):
+        LocalEngine(2).exchange(_exit_in_split, [1, 1], _numbers, ["a"], lambda done: None)
+    with pytest.raises(StorageError, match="Spark could not run the work"):
+        SparkEngine(spark_session.sparkContext).exchange(_exit_in_split, [1], _numbers, ["a"], lambda done: None)
+
+
 def test_every_engine_writes_the_same_rows_and_metrics(engine: Engine, tmp_path: Path) -> None:
     """A group merged by any engine holds its input rows in order, described by the same metrics."""
     tasks = [task_of(write_inputs(_made(tmp_path / str(g)), 3, 50), tmp_path / f"out-{g}", g) for g in range(2)]
@@ -171,6 +206,7 @@ def test_a_deferred_engine_starts_with_its_first_work() -> None:
         assert events == []
         engine.map(_double, [1], lambda done: None)
         engine.map(_double, [2], lambda done: None)
+        assert engine.exchange(_digits, [1], _numbers, ["zero", "one"], lambda done: None)[1] == ("one", [1])
         assert events == ["start"]
     assert events == ["start", "stop"]
 

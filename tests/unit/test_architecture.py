@@ -52,6 +52,8 @@ UNKNOWN_TO: dict[str, tuple[str, ...]] = {
     "icekeeper.operations.compaction.read": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.write": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.rewrite": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
+    "icekeeper.operations.compaction.cluster_rows": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
+    "icekeeper.operations.compaction.cluster_sample": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
 }
 # Plans and rules: no input, no output, no clock, no chance.
 PURE = (
@@ -62,7 +64,9 @@ PURE = (
     "icekeeper.operations.compaction.budget",
     "icekeeper.operations.compaction.candidates",
     "icekeeper.operations.compaction.output_partition",
+    "icekeeper.operations.compaction.cluster_plan",
     "icekeeper.operations.compaction.plan",
+    "icekeeper.operations.compaction.recipe",
     "icekeeper.detection.assess",
     "icekeeper.detection.signals",
     "icekeeper.policy",

@@ -12,7 +12,7 @@ import pytest
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.state.sqlite import SqliteStateStore, state_path
-from icekeeper.state.store import PassRecord, Pin, TableIdentity
+from icekeeper.state.store import LastSeen, PassRecord, Pin, TableIdentity
 
 IDENTITY = TableIdentity("C", "w", TableName(("ns",), "t"), "u")
 
@@ -80,13 +80,27 @@ def test_a_damaged_file_is_a_storage_error_and_stays_as_it_is(tmp_path: Path) ->
 def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
     with pytest.raises(StorageError) as caught:
         SqliteStateStore(path).history(IDENTITY)
     assert str(caught.value) == (
-        f"the state file {path} has schema version 2, this Icekeeper knows 1; "
+        f"the state file {path} has schema version 3, this Icekeeper knows 2; "
         "upgrade, or name another file with ICEKEEPER_STATE"
     )
+
+
+def test_a_file_of_the_first_version_is_brought_up_to_date_and_keeps_what_it_knows(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    SqliteStateStore(path).remember(IDENTITY, LastSeen(snapshot_id=5, fingerprint="f", finished_ms=1, idle=True))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE clusterings")  # what version 1 did not have
+        connection.execute("PRAGMA user_version = 1")
+    store = SqliteStateStore(path)
+    store.record_clustering(IDENTITY, 5, "sort(1)")
+    assert store.clustered_snapshots(IDENTITY, "sort(1)") == {5}
+    seen = store.last_seen(IDENTITY)
+    assert seen is not None
+    assert seen.snapshot_id == 5
 
 
 def test_another_applications_database_is_left_alone(tmp_path: Path) -> None:

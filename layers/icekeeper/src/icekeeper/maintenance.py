@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import (
@@ -12,6 +13,7 @@ from icekeeper.errors import (
     MetadataUnreadable,
     OperationRefused,
     PolicyError,
+    StorageError,
     TableUnsupported,
 )
 from icekeeper.operations.compaction.compact import compact
@@ -56,6 +58,8 @@ def run_pass(context: OperationContext, state: StateStore) -> PassOutcome:
         _check_scope(context, loaded)
     identity = identity_of(context, loaded)
     context.pins = lambda: state.pins(identity, now_ms=context.clock())
+    context.clustered_by = lambda recipe: state.clustered_snapshots(identity, recipe)
+    context.remember_clustering = partial(_remember_clustering, state, identity)
     started_ms = context.clock()
     log.info("pass over %s started, run %s", context.table, context.run_id)
     outcome = PassOutcome(
@@ -104,6 +108,14 @@ def _run(operation: Operation, context: OperationContext) -> OperationOutcome:
 
 def _only_planned(outcome: OperationOutcome) -> OperationOutcome:
     return replace(outcome, files_deleted=(), snapshot_ids=())
+
+
+def _remember_clustering(state: StateStore, identity: TableIdentity, snapshot_id: int, recipe: str) -> None:
+    try:
+        state.record_clustering(identity, snapshot_id, recipe)
+    except StorageError as error:
+        # The commit has landed and must be reported; as long as its snapshot lives, its summary names the recipe.
+        log.warning("snapshot %s was clustered, which could not be recorded: %s", snapshot_id, error)
 
 
 def _remember(

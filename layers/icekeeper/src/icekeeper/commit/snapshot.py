@@ -24,13 +24,14 @@ from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_l
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 
-__all__ = ["RUN_ID_KEY", "FileReplacement", "SnapshotWriter"]
+__all__ = ["RECIPE_KEY", "RUN_ID_KEY", "FileReplacement", "SnapshotWriter"]
 
 FileKey = tuple[str, int | None]
 _Kind = tuple[int, ManifestContent]
 """One spec and one content type per manifest (ICEBERG-RULES 15)."""
 
 RUN_ID_KEY = "icekeeper.run-id"
+RECIPE_KEY = "icekeeper.recipe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class FileReplacement:
     one an added file gets that of the commit."""
     own_sequence_numbers: Mapping[FileKey, int] = field(default_factory=dict)
     """Added files whose data sequence number is another one."""
+    recipe: str | None = None
+    """By which the rows of every added file are clustered; the snapshot says so, for when the state store is lost."""
 
 
 @dataclass(slots=True)
@@ -122,6 +125,8 @@ class SnapshotWriter:
                 for manifest in self._write_manifests(spec_id, content, entries, entry_bytes)
             ]
             extra = self._extra(written, carried, old)
+            if replacement.recipe is not None:
+                extra[RECIPE_KEY] = replacement.recipe
             manifests = self._counted([*written, *carried])
             counted = counted_totals(manifests)
             summary = replace_summary(self.head.summary, replacement.added, removed, extra, counted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Protocol, TypeVar
 
@@ -10,6 +10,8 @@ __all__ = ["DeferredEngine"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+Item = TypeVar("Item")
+Part = TypeVar("Part")
 
 
 class _Engine(Protocol):
@@ -18,6 +20,15 @@ class _Engine(Protocol):
 
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
+    ) -> list[Result]: ...
+
+    def exchange(
+        self,
+        split: Callable[[Task], Iterable[tuple[int, Item]]],
+        tasks: Sequence[Task],
+        merge: Callable[[Part, Iterator[Item]], Result],
+        parts: Sequence[Part],
+        on_done: Callable[[int], None],
     ) -> list[Result]: ...
 
 
@@ -41,6 +52,20 @@ class DeferredEngine:
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
     ) -> list[Result]:
         """See :class:`icekeeper.operations.context.Engine`."""
+        return self._running().map(function, tasks, on_done)
+
+    def exchange(
+        self,
+        split: Callable[[Task], Iterable[tuple[int, Item]]],
+        tasks: Sequence[Task],
+        merge: Callable[[Part, Iterator[Item]], Result],
+        parts: Sequence[Part],
+        on_done: Callable[[int], None],
+    ) -> list[Result]:
+        """See :class:`icekeeper.operations.context.Engine`."""
+        return self._running().exchange(split, tasks, merge, parts, on_done)
+
+    def _running(self) -> _Engine:
         if self._engine is None:
             self._engine = self._started.enter_context(self._start())
-        return self._engine.map(function, tasks, on_done)
+        return self._engine

@@ -1,14 +1,19 @@
-"""The local engine: the work unit in a pool of processes on this machine."""
+"""The local engine: the work unit in a pool of processes on this machine; what they exchange waits on its disk."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
+import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
 
 from icekeeper.errors import StorageError
 
@@ -16,6 +21,8 @@ __all__ = ["LocalEngine"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+Item = TypeVar("Item")
+Part = TypeVar("Part")
 
 
 class LocalEngine:
@@ -30,26 +37,99 @@ class LocalEngine:
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
     ) -> list[Result]:
         """See :class:`icekeeper.operations.context.Engine`."""
-        processes = min(self._processes, len(tasks))
+        with self._pool(len(tasks)) as pool:
+            return _run(pool, function, tasks, on_done)
+
+    def exchange(
+        self,
+        split: Callable[[Task], Iterable[tuple[int, Item]]],
+        tasks: Sequence[Task],
+        merge: Callable[[Part, Iterator[Item]], Result],
+        parts: Sequence[Part],
+        on_done: Callable[[int], None],
+    ) -> list[Result]:
+        """See :class:`icekeeper.operations.context.Engine`; items wait in a temporary directory."""
+        with (
+            tempfile.TemporaryDirectory(prefix="icekeeper-exchange-") as folder,
+            self._pool(max(len(tasks), len(parts))) as pool,
+        ):
+            splits = [_Split(split, task, number, folder) for number, task in enumerate(tasks)]
+            _run(pool, _spill, splits, on_done)
+            merges = [_Merge(merge, part, number, folder) for number, part in enumerate(parts)]
+            return _run(pool, _gather, merges, lambda done: on_done(len(tasks) + done))
+
+    @contextmanager
+    def _pool(self, tasks: int) -> Iterator[ProcessPoolExecutor | None]:
+        """``None``: one process is enough, and this one will do."""
+        processes = min(self._processes, tasks)
         if processes <= 1:
-            results = []
-            for done, task in enumerate(tasks, start=1):
-                results.append(function(task))
-                on_done(done)
-            return results
+            yield None
+            return
         # Spawned, not forked: Arrow's and boto3's threads do not survive a fork.
         pool = ProcessPoolExecutor(
             processes, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent
         )
         try:
-            futures = [pool.submit(function, task) for task in tasks]
-            for done, _ in enumerate(as_completed(futures), start=1):
-                on_done(done)
-            return [future.result() for future in futures]
+            yield pool
         except BrokenProcessPool as error:
             raise StorageError("a worker process died, probably for lack of memory; nothing was committed") from error
         finally:
             pool.shutdown(cancel_futures=True)  # interrupted: what has not begun never does
+
+
+def _run(
+    pool: ProcessPoolExecutor | None,
+    function: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    on_done: Callable[[int], None],
+) -> list[Result]:
+    if pool is None:
+        results = []
+        for done, task in enumerate(tasks, start=1):
+            results.append(function(task))
+            on_done(done)
+        return results
+    futures = [pool.submit(function, task) for task in tasks]
+    for done, _ in enumerate(as_completed(futures), start=1):
+        on_done(done)
+    return [future.result() for future in futures]
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    function: Callable[[Any], Iterable[tuple[int, Any]]]
+    task: Any
+    number: int
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Merge:
+    function: Callable[[Any, Iterator[Any]], Any]
+    part: Any
+    number: int
+    folder: str
+
+
+def _spill(work: _Split) -> None:
+    """One file per task and part: no two processes write the same."""
+    for part, item in work.function(work.task):
+        folder = Path(work.folder) / str(part)
+        folder.mkdir(exist_ok=True)
+        with (folder / str(work.number)).open("ab") as file:
+            pickle.dump(item, file, pickle.HIGHEST_PROTOCOL)
+
+
+def _gather(work: _Merge) -> Any:
+    return work.function(work.part, _items(Path(work.folder) / str(work.number)))
+
+
+def _items(folder: Path) -> Iterator[Any]:
+    for path in sorted(folder.glob("*")):
+        with path.open("rb") as file:
+            while file.peek(1):
+                yield pickle.load(file)
+        path.unlink()
 
 
 def _end_with_parent() -> None:

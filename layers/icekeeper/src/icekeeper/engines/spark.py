@@ -10,13 +10,13 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from pyspark import RDD, SparkContext
 from pyspark.sql import SparkSession
 
 from icekeeper.engines.java import find_java_home
@@ -26,6 +26,8 @@ __all__ = ["SparkEngine", "local_session"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+Item = TypeVar("Item")
+Part = TypeVar("Part")
 
 _POLL_SECONDS = 0.2
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -79,10 +81,34 @@ class SparkEngine:
         if not tasks:
             return []
         rdd = self._context.parallelize(tasks, len(tasks)).map(_with_cheap_start(function))
+        return self._collect(rdd, len(tasks), on_done)
+
+    def exchange(
+        self,
+        split: Callable[[Task], Iterable[tuple[int, Item]]],
+        tasks: Sequence[Task],
+        merge: Callable[[Part, Iterator[Item]], Result],
+        parts: Sequence[Part],
+        on_done: Callable[[int], None],
+    ) -> list[Result]:
+        """See :class:`icekeeper.operations.context.Engine`; a shuffle whose values are whatever ``split`` made."""
+        if not parts:
+            return []
+        wanted = list(parts)
+
+        def merged(number: int, items: Iterable[tuple[int, Item]]) -> Iterator[Result]:
+            importlib.invalidate_caches = _do_nothing
+            yield merge(wanted[number], (item for _, item in items))
+
+        keyed = self._context.parallelize(tasks, max(1, len(tasks))).flatMap(_with_cheap_start(split))
+        rdd = keyed.partitionBy(len(wanted), _itself).mapPartitionsWithIndex(merged)
+        return self._collect(rdd, len(tasks) + len(wanted), on_done)
+
+    def _collect(self, rdd: RDD[Result], total: int, on_done: Callable[[int], None]) -> list[Result]:
         stop = threading.Event()
         group = f"icekeeper-{id(rdd)}"
         self._context.setJobGroup(group, "icekeeper", interruptOnCancel=True)
-        watcher = threading.Thread(target=self._watch, args=(group, len(tasks), on_done, stop), daemon=True)
+        watcher = threading.Thread(target=self._watch, args=(group, total, on_done, stop), daemon=True)
         watcher.start()
         try:
             return list(rdd.collect())
@@ -92,7 +118,7 @@ class SparkEngine:
         finally:
             stop.set()
             watcher.join()
-            on_done(len(tasks))
+            on_done(total)
 
     def _watch(self, group: str, total: int, on_done: Callable[[int], None], stop: threading.Event) -> None:
         tracker = self._context.statusTracker()
@@ -117,6 +143,10 @@ def _with_cheap_start(function: Callable[[Task], Result]) -> Callable[[Task], Re
         return function(task)
 
     return run
+
+
+def _itself(part: int) -> int:
+    return part
 
 
 def _do_nothing() -> None:

@@ -163,6 +163,18 @@ class TableMetadata:
     def default_spec_id(self) -> int:
         return int(self.document.get("default-spec-id") or 0)
 
+    @property
+    def default_sort_order_id(self) -> int:
+        """0, which is the unsorted order, where a v1 writer left it out."""
+        return int(self.document.get("default-sort-order-id") or 0)
+
+    @property
+    def default_sort_order_fields(self) -> Sequence[Mapping[str, Any]]:
+        """Empty for a table without an order (specification, "Sorting": order 0)."""
+        orders = self.document.get("sort-orders") or ()
+        wanted = self.default_sort_order_id
+        return next((order.get("fields") or () for order in orders if int(order["order-id"]) == wanted), ())
+
     @cached_property
     def snapshots(self) -> Mapping[int, Snapshot]:
         """Snapshots by id, in the document's order."""

@@ -22,6 +22,8 @@ __all__ = ["Engine", "OperationContext", "Progress", "branch_head", "require_wri
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+Item = TypeVar("Item")
+Part = TypeVar("Part")
 
 Progress = Callable[[str, int, int], None]
 """``(what, done, total)``, called as work goes on."""
@@ -45,9 +47,35 @@ class Engine(Protocol):
         """
         ...
 
+    def exchange(
+        self,
+        split: Callable[[Task], Iterable[tuple[int, Item]]],
+        tasks: Sequence[Task],
+        merge: Callable[[Part, Iterator[Item]], Result],
+        parts: Sequence[Part],
+        on_done: Callable[[int], None],
+    ) -> list[Result]:
+        """Send what ``split`` makes of the tasks to parts, by number, and ``merge`` what each part got.
+
+        Results are in the order of ``parts``; a part that got nothing is merged too.  The items of a part come in any
+        order, one at a time, and are never all in memory.  ``on_done`` counts tasks and then parts.
+
+        Raises:
+            StorageError: the engine itself broke; which work ran is not known.
+        """
+        ...
+
 
 def silent(what: str, done: int, total: int) -> None:
     """Progress for nobody."""
+
+
+def _never(recipe: str) -> frozenset[int]:
+    return frozenset()
+
+
+def _forget(snapshot_id: int, recipe: str) -> None:
+    return None
 
 
 @dataclass(slots=True)
@@ -63,6 +91,10 @@ class OperationContext:
     dry_run: bool = False
     pins: Callable[[], Sequence[Pin]] = tuple
     """Asked anew before every commit that could pull the ground from under a reader."""
+    clustered_by: Callable[[str], frozenset[int]] = _never
+    """Snapshots whose added files a recipe clustered, by its text."""
+    remember_clustering: Callable[[int, str], None] = _forget
+    """Told the snapshot and the recipe after each commit of clustered files."""
     progress: Progress = silent
     sleep: Callable[[float], None] = time.sleep
     _storages: dict[tuple[tuple[str, str], ...], Storage] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from icekeeper.policy.choices import OPT_IN_OPERATIONS, Operation, Ownership, Strategy
+from icekeeper.policy.choices import OPT_IN_OPERATIONS, Operation, Ownership
 
 __all__ = ["ALL_OPERATIONS", "ANY_OTHER", "NOT_YET_AVAILABLE", "unavailable"]
 
@@ -15,9 +15,6 @@ NOT_YET_AVAILABLE: Mapping[str, frozenset[object]] = {
     "operations": frozenset(
         {Operation.EXPIRE_PARTITIONS, Operation.REWRITE_POSITION_DELETES, Operation.COMPUTE_STATISTICS}
     ),
-    "strategy": frozenset({Strategy.SORT, Strategy.ZORDER}),
-    "sort_order": ANY_OTHER,
-    "zorder_columns": ANY_OTHER,
     "orphan_min_sightings": ANY_OTHER,
     "ownership": frozenset({Ownership.ICEKEEPER}),
     "detection_interval_s": ANY_OTHER,

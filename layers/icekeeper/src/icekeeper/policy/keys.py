@@ -22,6 +22,7 @@ from icekeeper.policy.values import (
     OptionalText,
     PositiveAmount,
     Ratio,
+    SortOrderText,
     Switch,
     TextList,
 )
@@ -73,7 +74,9 @@ class Policy(BaseModel):
         Fraction(10), "most bytes rewritten per byte of new data, for deletes alone"
     )
     strategy: Strategy = _key(Strategy.AUTO, "auto, binpack, sort or zorder")
-    sort_order: OptionalText = _key(None, "order of the sort strategy; none: the table's own")
+    sort_order: SortOrderText = _key(
+        None, "order of the sort strategy, as `k desc nulls last, bucket(16, id)`; none: the table's own"
+    )
     zorder_columns: TextList = _key((), "comma-separated columns of the zorder strategy")
     where: OptionalText = _key(None, "only files that may hold matching rows are rewritten")
     branch: str = _key("main", "branch that is maintained", min_length=1)

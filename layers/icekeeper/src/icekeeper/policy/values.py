@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field
 
 from icekeeper.policy.availability import ALL_OPERATIONS
 from icekeeper.policy.choices import Operation
+from icekeeper.policy.sort_order import parse_sort_order
 
 __all__ = [
     "Amount",
@@ -25,6 +26,7 @@ __all__ = [
     "OptionalText",
     "PositiveAmount",
     "Ratio",
+    "SortOrderText",
     "Switch",
     "TextList",
     "did_you_mean",
@@ -71,6 +73,13 @@ def _parse_optional(value: object) -> object:
     return value
 
 
+def _parse_sort_order(value: object) -> object:
+    text = _parse_optional(value)
+    if isinstance(text, str):
+        parse_sort_order(text)
+    return text
+
+
 def _parse_list(value: object) -> object:
     if isinstance(value, str):
         parts = tuple(part for part in (part.strip() for part in value.split(",")) if part)
@@ -103,6 +112,7 @@ PositiveAmount: TypeAlias = Annotated[Fraction, BeforeValidator(_parse_amount), 
 Ratio: TypeAlias = Annotated[Fraction, BeforeValidator(_parse_amount), Field(gt=0, le=1)]
 Switch: TypeAlias = Annotated[bool, BeforeValidator(_parse_switch)]
 OptionalText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_optional)]
+SortOrderText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_sort_order)]
 OptionalCount: TypeAlias = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_parse_optional)]
 TextList: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_parse_list)]
 OperationNames: TypeAlias = Annotated[tuple[Operation, ...], BeforeValidator(_parse_operations)]

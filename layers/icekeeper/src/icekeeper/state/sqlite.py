@@ -19,7 +19,7 @@ from icekeeper.state.store import LastSeen, PassRecord, Pin, PinKind, TableIdent
 
 __all__ = ["SqliteStateStore", "state_path"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_TIMEOUT_S = 30.0
 _IDENTITY = "catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL, uuid TEXT NOT NULL"
 _SCHEMA = (
@@ -34,6 +34,11 @@ _SCHEMA = (
         finished_ms INTEGER NOT NULL, idle INTEGER NOT NULL,
         PRIMARY KEY (catalog, warehouse, table_name, uuid))""",
 )
+# Version → what brings a file of the version before up to it.
+_UPGRADES: Mapping[int, str] = {
+    2: f"""CREATE TABLE clusterings ({_IDENTITY}, recipe TEXT NOT NULL, snapshot_id INTEGER NOT NULL,
+        PRIMARY KEY (catalog, warehouse, table_name, uuid, recipe, snapshot_id))""",
+}
 _THIS_TABLE = "catalog = ? AND warehouse = ? AND table_name = ? AND uuid = ?"
 
 
@@ -143,6 +148,17 @@ class SqliteStateStore:
             seen.idle,
         )
 
+    def record_clustering(self, identity: TableIdentity, snapshot_id: int, recipe: str) -> None:
+        self._write(
+            "INSERT OR REPLACE INTO clusterings VALUES (?, ?, ?, ?, ?, ?)", *_columns(identity), recipe, snapshot_id
+        )
+
+    def clustered_snapshots(self, identity: TableIdentity, recipe: str) -> frozenset[int]:
+        rows = self._read(
+            f"SELECT snapshot_id FROM clusterings WHERE {_THIS_TABLE} AND recipe = ?", *_columns(identity), recipe
+        )
+        return frozenset(snapshot_id for (snapshot_id,) in rows)
+
     def last_seen(self, identity: TableIdentity) -> LastSeen | None:
         rows = self._read(
             f"SELECT snapshot_id, fingerprint, finished_ms, idle FROM last_seen WHERE {_THIS_TABLE}",
@@ -175,7 +191,7 @@ class SqliteStateStore:
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         version = _schema_version(connection)
-        if version == 0:
+        if version < SCHEMA_VERSION:
             connection.execute("BEGIN IMMEDIATE")
             # Asked again under the lock: another process may have been faster.
             version = _schema_version(connection)
@@ -185,6 +201,10 @@ class SqliteStateStore:
                     raise StorageError(f"the file {self.path} is a database of another application, not a state file")
                 for statement in _SCHEMA:
                     connection.execute(statement)
+                version = 1
+            for number in range(version + 1, SCHEMA_VERSION + 1):
+                connection.execute(_UPGRADES[number])
+            if version < SCHEMA_VERSION:
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
                 version = SCHEMA_VERSION
             connection.execute("COMMIT")

@@ -104,6 +104,14 @@ class StateStore(Protocol):
         """Replace what is known about the last pass, unless a pass that finished later has been remembered."""
         ...
 
+    def record_clustering(self, identity: TableIdentity, snapshot_id: int, recipe: str) -> None:
+        """Remember that every file which a snapshot added is clustered by a recipe."""
+        ...
+
+    def clustered_snapshots(self, identity: TableIdentity, recipe: str) -> frozenset[int]:
+        """The snapshots that are remembered for a recipe, expired ones too: entries keep their ids."""
+        ...
+
     def last_seen(self, identity: TableIdentity) -> LastSeen | None:
         """What the last pass saw, ``None`` when none is known."""
         ...

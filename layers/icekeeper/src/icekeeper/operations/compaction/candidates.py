@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -45,6 +45,9 @@ class Candidate:
     destination: Destination | None = None
     """Where its rows go; ``None``: where the file is."""
 
+    is_clustered: bool = False
+    """Its rows lie already as the recipe of this plan wants them."""
+
     @property
     def has_lineage(self) -> bool:
         """Whether its rows have ids already; never below v3, nor before the first commit after an upgrade to v3.
@@ -74,10 +77,13 @@ def select_candidates(
     *,
     now_ms: int,
     in_scope: Callable[[DataFile, int], bool] = lambda file, spec_id: True,
+    clustered_by: Container[int] | None = None,
 ) -> Candidates:
     """Pick by size, by delete debt, or all; ``live_files`` is consumed once and only candidates are kept.
 
     ``in_scope`` is asked of a file and its spec id: those out of scope are left alone, but still need their deletes.
+    ``clustered_by`` are the snapshots that added files clustered by this plan's recipe; files of others are candidates
+    too.  ``None``: the plan has no recipe.
     """
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
     keep = policy.output_spec is OutputSpec.KEEP or index.has_equality_deletes
@@ -97,7 +103,10 @@ def select_candidates(
             needs[entry.file.key] += 1
         has_debt = policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
         is_small = policy.rewrite_enabled and file.file_size_in_bytes < policy.min_file_size_bytes
-        if not (policy.rewrite_all or has_debt or is_small) or not in_scope(file, spec_id):
+        is_clustered = clustered_by is not None and live.entry.snapshot_id in clustered_by
+        is_unclustered = policy.rewrite_enabled and clustered_by is not None and not is_clustered
+        wanted = policy.rewrite_all or has_debt or is_small or is_unclustered
+        if not wanted or not in_scope(file, spec_id):
             continue
         if file.file_format.upper() not in READABLE_FORMATS or file.key_metadata is not None:
             unsupported += 1
@@ -115,6 +124,7 @@ def select_candidates(
             deletes=needed,
             has_debt=has_debt,
             destination=destination,
+            is_clustered=is_clustered,
         )
         (twice if file.file_path in seen else seen).add(file.file_path)
         key = partition_key(destination.spec_id, destination.partition), candidate.has_lineage

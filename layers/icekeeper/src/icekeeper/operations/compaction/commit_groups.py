@@ -97,6 +97,7 @@ def commit_groups(
             removed=last.unneeded_deletes.union(c.file.key for group in kept for c in group.files),
             added=tuple((group.spec_id, file) for group in kept for file in done[group.group_id].written),
             data_sequence_number=plan.sequence_number,
+            recipe=None if plan.recipe is None else plan.recipe.text,
         )
         return writer.replace_files(replacement, last.manifests, last.affected)
 
@@ -122,6 +123,8 @@ def commit_groups(
         landed.nothing = committed.reason
         return
     _note(landed, committed, last, groups, done)
+    if plan.recipe is not None and last.kept:
+        context.remember_clustering(landed.snapshot_ids[-1], plan.recipe.text)
 
 
 def _note(

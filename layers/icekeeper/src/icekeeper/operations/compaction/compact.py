@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.commit.snapshot import RECIPE_KEY
 from icekeeper.errors import MaintenanceError
 from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder, is_unpartitioned
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.arrow_schema import stored_schema
@@ -16,6 +18,7 @@ from icekeeper.operations.compaction.commit_groups import Landed, commit_groups
 from icekeeper.operations.compaction.dispatch import rewrite_groups
 from icekeeper.operations.compaction.output_names import require_known_layout
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, plan_compaction
+from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.context import OperationContext, branch_head, require_writable, stopwatch
 from icekeeper.policy import Operation
@@ -39,6 +42,7 @@ def compact(context: OperationContext) -> OperationOutcome:
         snapshot = branch_head(metadata, context.policy.branch)
         reader = context.reader(loaded)
         manifests = [] if snapshot is None else reader.manifests(snapshot)
+        recipe = choose_recipe(metadata, context.policy)
         plan = plan_compaction(
             metadata,
             snapshot,
@@ -48,6 +52,8 @@ def compact(context: OperationContext) -> OperationOutcome:
             now_ms=context.clock(),
             deletes=_delete_index(reader, manifests) if context.policy.apply_deletes else None,
             in_scope=row_filter(context.policy.where, metadata),
+            recipe=recipe,
+            clustered_by=frozenset() if recipe is None else _clustered_by(context, metadata, recipe),
         )
         if isinstance(plan, Nothing):
             return skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
@@ -57,6 +63,12 @@ def compact(context: OperationContext) -> OperationOutcome:
             return succeeded(_OPERATION, _preview(plan), metrics=_counters(plan), files_planned=plan.input_files)
         outcome = _outcome(plan, _rewrite_and_commit(context, loaded, plan))
         return replace(outcome, metrics={**outcome.metrics, "compact.duration_ms": elapsed_ms()})
+
+
+def _clustered_by(context: OperationContext, metadata: TableMetadata, recipe: ClusterRecipe) -> frozenset[int]:
+    """Snapshots that added files clustered by a recipe: those remembered, and those that say so themselves."""
+    said = {i for i, snapshot in metadata.snapshots.items() if snapshot.summary.get(RECIPE_KEY) == recipe.text}
+    return context.clustered_by(recipe.text) | said
 
 
 def _delete_index(reader: TableReader, manifests: Sequence[ManifestFile]) -> DeleteIndex:

@@ -13,6 +13,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import FileContent, ManifestEntry, PartitionValue
 from icekeeper.operations.compaction.arrow_schema import column_path, stored_schema
 from icekeeper.operations.compaction.candidates import Candidate
+from icekeeper.operations.compaction.cluster_dispatch import cluster_groups, fits_one_worker
 from icekeeper.operations.compaction.lineage import with_lineage
 from icekeeper.operations.compaction.metrics_modes import output_properties
 from icekeeper.operations.compaction.output_names import output_names
@@ -41,9 +42,19 @@ def rewrite_groups(
     tasks = [_task(loaded, plan, group, proof) for group in groups]
     if not tasks:
         return []
+    # A group that has to be sorted and is too large for one worker is sorted by all of them together.
+    is_small = {task.group_id: task.recipe is None or fits_one_worker(task) for task in tasks}
+    small = [task for task in tasks if is_small[task.group_id]]
+    large = [task for task in tasks if not is_small[task.group_id]]
     context.progress(_WHAT, 0, len(tasks))
     try:
-        return context.engine.map(rewrite_group, tasks, lambda done: context.progress(_WHAT, done, len(tasks)))
+        results = context.engine.map(rewrite_group, small, lambda done: context.progress(_WHAT, done, len(tasks)))
+        return results + cluster_groups(
+            context.engine,
+            large,
+            lambda paths: context.discard(loaded, paths),
+            lambda done: context.progress(_WHAT, len(small) + done, len(tasks)),
+        )
     except MaintenanceError:
         context.discard(loaded, [task.outputs.path() for task in tasks])  # those of the groups that were finished
         raise
@@ -78,6 +89,7 @@ def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup, proof: st
         table_properties=output_properties(metadata),
         io_properties=dict(loaded.io_properties),
         proof=proof,
+        recipe=plan.recipe,
     )
 
 

@@ -10,7 +10,7 @@ out of the sequence leaves every other bin as it was: ``plan(apply(plan))`` is e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder
@@ -18,7 +18,9 @@ from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import DataFile, ManifestContent, ManifestFile, Nothing, PartitionValue
 from icekeeper.operations.compaction.budget import Bin, bytes_since_rewrite, in_job_order, within_budget
 from icekeeper.operations.compaction.candidates import Candidate, FileKey, LiveFile, select_candidates
+from icekeeper.operations.compaction.cluster_plan import clustering_groups
 from icekeeper.operations.compaction.output_partition import Destination
+from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.policy import Policy
 
 __all__ = ["CompactionPlan", "FileGroup", "plan_compaction"]
@@ -30,7 +32,7 @@ DELETES_DISABLED = "compaction skipped: delete manifests present and apply_delet
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Files that become one file, of this spec and partition; their own may be older ones.
+    """Files that become one file, or several sorted ones, of this spec and partition; their own may be older ones.
 
     All of them have row lineage, or none has.
     """
@@ -72,6 +74,8 @@ class CompactionPlan:
     """Live delete file → how many live data files need it; 0: dangling."""
     groups_waiting: int = 0
     """Groups that the policy's caps leave to a later pass."""
+    recipe: ClusterRecipe | None = None
+    """How the rows of every group are to be ordered; ``None``: as they come."""
 
     @property
     def input_files(self) -> tuple[str, ...]:
@@ -88,11 +92,14 @@ def plan_compaction(
     now_ms: int,
     deletes: DeleteIndex | None = None,
     in_scope: Callable[[DataFile, int], bool] = lambda file, spec_id: True,
+    recipe: ClusterRecipe | None = None,
+    clustered_by: Container[int] = frozenset(),
 ) -> CompactionPlan | Nothing:
     """Group the live data files of ``snapshot`` for merging, and tell which delete files that leaves without use.
 
     ``manifests`` are all of the snapshot's, ``deletes`` its live delete files; ``live_files`` is consumed once and only
     candidates are kept; ``in_scope`` tells of a data file and its spec id whether it may be rewritten at all.
+    ``clustered_by`` are the snapshots that added files clustered by ``recipe``.
     """
     if snapshot is None:
         return Nothing(NO_SNAPSHOT)
@@ -100,8 +107,17 @@ def plan_compaction(
     if has_deletes and not policy.apply_deletes:
         return Nothing(DELETES_DISABLED)
     index = deletes or DeleteIndexBuilder().build()
-    found = select_candidates(metadata, live_files, index, policy, now_ms=now_ms, in_scope=in_scope)
-    bins = [chosen for files in found.partitions for chosen in _bins(files, policy)]
+    found = select_candidates(
+        metadata,
+        live_files,
+        index,
+        policy,
+        now_ms=now_ms,
+        in_scope=in_scope,
+        clustered_by=None if recipe is None else clustered_by,
+    )
+    group = _bins if recipe is None else _clustering_bins
+    bins = [chosen for files in found.partitions for chosen in group(files, policy)]
     allowed, waiting = within_budget(bins, policy, found.delete_needs, bytes_since_rewrite(metadata, snapshot))
     groups = tuple(
         _group(number, chosen) for number, chosen in enumerate(in_job_order(allowed, policy.rewrite_job_order))
@@ -117,7 +133,16 @@ def plan_compaction(
         files_unsupported=found.unsupported,
         delete_needs=found.delete_needs,
         groups_waiting=waiting,
+        recipe=recipe,
     )
+
+
+def _clustering_bins(files: list[Candidate], policy: Policy) -> list[Bin]:
+    """A file that is clustered already and stands alone is there for its deletes."""
+    return [
+        Bin(tuple(group), for_deletes=not policy.rewrite_all and len(group) == 1 and group[0].is_clustered)
+        for group in clustering_groups(files, policy)
+    ]
 
 
 def _group(number: int, chosen: Bin) -> FileGroup:

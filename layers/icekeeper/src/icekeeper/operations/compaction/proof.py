@@ -26,7 +26,7 @@ from icekeeper.operations.compaction.file_rows import projected_rows
 from icekeeper.operations.compaction.row_hash import WORD, as_list, row_checksum
 from icekeeper.storage import Storage
 
-__all__ = ["COUNTS", "FULL", "Evidence", "RowProof", "proof_of_file"]
+__all__ = ["COUNTS", "FULL", "Evidence", "RowProof", "disproof", "proof_of_file"]
 
 COUNTS = "counts"
 FULL = "full"
@@ -84,6 +84,21 @@ def _joined(first: Mapping[int, tuple[Any, Any]], second: Mapping[int, tuple[Any
 
 def _range(bounds: tuple[Any, Any] | None) -> str:
     return "nothing" if bounds is None else f"from {bounds[0]} to {bounds[1]}"
+
+
+def disproof(
+    read: Evidence, written: Evidence, names: Mapping[int, str], *, promised: int, rows_read: int, rows_deleted: int
+) -> str | None:
+    """Why the written files do not hold the live rows of the inputs, in words; ``None`` when they do.
+
+    ``promised`` are the rows that the manifests say the inputs hold, ``rows_read`` those that they were found to hold.
+    """
+    if rows_read != promised or rows_read - rows_deleted != read.rows:
+        return (
+            f"rows do not add up: {promised} promised, {rows_read} read, {rows_deleted} of them deleted, "
+            f"{read.rows} written"
+        )
+    return read.contradiction(written, names)
 
 
 class RowProof:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pyiceberg.table.locations import ObjectStoreLocationProvider
 
 from icekeeper.model import DataFile, FileContent, PartitionValue
+from icekeeper.operations.compaction.recipe import ClusterRecipe
 
 __all__ = ["DeleteFile", "InputFile", "Layout", "OutputNames", "RewriteResult", "RewriteTask"]
 
@@ -108,6 +109,8 @@ class RewriteTask:
     io_properties: Mapping[str, str]
     proof: str = "counts"
     """How the group proves that it kept its rows: ``counts`` or ``full`` (policy key ``proof``)."""
+    recipe: ClusterRecipe | None = None
+    """How rows are to be ordered; ``None``: as they come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ Source: Iceberg table properties ``write.parquet.*``; specification, "Parquet".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -31,8 +31,11 @@ def write_data_file(
     task: RewriteTask,
     table_schema: Mapping[str, Any],
     storage: Storage,
+    on_row_group: Callable[[int], None] | None = None,
 ) -> DataFile | None:
     """Write every batch to ``path``; ``None``, and no file, when there are no rows.
+
+    ``on_row_group`` is told the file's bytes so far whenever all batches taken until then are written.
 
     Raises:
         StorageError: the store refused the file.
@@ -54,6 +57,8 @@ def write_data_file(
             if pending_bytes >= output.row_group_arrow_bytes:
                 output.write(pending)
                 pending, pending_bytes = [], 0
+                if on_row_group is not None:
+                    on_row_group(output.size)
         if pending:
             output.write(pending)
     finally:
@@ -120,6 +125,7 @@ class _Output:
                 self._writer = pq.ParquetWriter(self._sink, self.schema, metadata_collector=self._footers, **options)
             self._writer.write_table(table, row_group_size=table.num_rows)
             self._arrow_bytes += table.nbytes
+            self.size = self._sink.tell()
 
     def close(self) -> None:
         with self._storage.translated(self._path):

@@ -1,0 +1,207 @@
+"""Sorts file groups that are larger than one worker may hold: sample the key, exchange rows by key, sort per range."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from icekeeper.operations.compaction.arrow_schema import leaf_columns
+from icekeeper.operations.compaction.cluster_rows import merge_lane, split_rows
+from icekeeper.operations.compaction.cluster_sample import sample_keys
+from icekeeper.operations.compaction.cluster_task import (
+    RANGE_BYTES,
+    LaneResult,
+    LaneTask,
+    Sample,
+    SampleTask,
+    SplitTask,
+)
+from icekeeper.operations.compaction.proof import Evidence, disproof
+from icekeeper.operations.compaction.ranges import Bound, choose_bounds
+from icekeeper.operations.compaction.sort_keys import sorted_indices
+from icekeeper.operations.compaction.task import InputFile, RewriteResult, RewriteTask
+from icekeeper.operations.compaction.zorder import ZOrderCurve, fit_curve
+from icekeeper.operations.context import Engine
+from icekeeper.policy import Strategy
+
+__all__ = ["cluster_groups", "fits_one_worker"]
+
+# Keys that are sampled per group, and from how many files at least; a range gets a hundred of them or more.
+_SAMPLED_KEYS = 100_000
+_SAMPLED_FILES = 64
+_FILES_PER_SAMPLE = 8
+# Arrow bytes that one split task reads.
+_SPLIT_BYTES = 2 * RANGE_BYTES
+# A lane writes at least so many files: the size of the last one can then be made up for by the others.
+_FILES_PER_LANE = 4
+# In-memory bytes per value, without what text and binary hold.
+_WIDTHS = {"boolean": 1, "int": 4, "float": 4, "date": 4}
+_OTHER_WIDTH = 16
+# Text takes so many times its share of the file in memory; what is misjudged is sorted in several pieces.
+_TEXT_EXPANSION = 3
+
+
+def fits_one_worker(task: RewriteTask) -> bool:
+    """Whether the rows, as far as metadata tells, can be sorted in one worker's memory."""
+    leaves = leaf_columns(json.loads(task.schema_json))
+    rows = sum(source.record_count for source in task.inputs)
+    fixed = rows * sum(_WIDTHS.get(leaf.iceberg_type, _OTHER_WIDTH) for leaf in leaves)
+    has_text = any(leaf.iceberg_type in ("string", "binary") or leaf.repeated for leaf in leaves)
+    return fixed + has_text * _TEXT_EXPANSION * _disk_bytes(task) <= RANGE_BYTES
+
+
+def cluster_groups(
+    engine: Engine,
+    tasks: Sequence[RewriteTask],
+    discard: Callable[[Iterable[str]], None],
+    on_done: Callable[[int], None],
+) -> list[RewriteResult]:
+    """Sort every group with the help of all workers; results are in the order of the tasks.
+
+    What a group has written when it fails is handed to ``discard``; ``on_done`` is told how many groups are finished.
+
+    Raises:
+        StorageError: the engine broke.
+    """
+    sampling = [work for task in tasks for work in _sample_tasks(task)]
+    samples = iter(engine.map(sample_keys, sampling, lambda done: None))
+    plans = [_plan(task, [next(samples) for _ in _sample_tasks(task)]) for task in tasks]
+    results = []
+    for plan in plans:
+        if isinstance(plan, _Exchange):
+            lanes = engine.exchange(split_rows, plan.splits, merge_lane, plan.lanes, lambda done: None)
+            results.append(_result(plan.task, lanes, discard))
+        else:
+            results.append(plan)
+        on_done(len(results))
+    return results
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    task: RewriteTask
+    splits: Sequence[SplitTask]
+    lanes: Sequence[LaneTask]
+
+
+def _sample_tasks(task: RewriteTask) -> list[SampleTask]:
+    firsts = _first_rows(task)
+    filled = [i for i, source in enumerate(task.inputs) if source.record_count]
+    wanted = min(len(filled), max(_SAMPLED_FILES, 4 * _disk_bytes(task) // RANGE_BYTES))
+    chosen = [filled[len(filled) * i // wanted] for i in range(wanted)]
+    step = max(1, sum(task.inputs[i].record_count for i in chosen) // _SAMPLED_KEYS)
+    return [
+        SampleTask(
+            replace(task, inputs=tuple(task.inputs[i] for i in some), deletes=()),
+            tuple(firsts[i] for i in some),
+            step,
+        )
+        for some in (chosen[n : n + _FILES_PER_SAMPLE] for n in range(0, wanted, _FILES_PER_SAMPLE))
+    ]
+
+
+def _plan(task: RewriteTask, samples: Sequence[Sample]) -> _Exchange | RewriteResult:
+    recipe = task.recipe
+    assert recipe is not None
+    error = next((sample.error for sample in samples if sample.error is not None), None)
+    if error is None and not any(sample.rows for sample in samples):
+        error = "the inputs hold no rows, although their manifests promise some; run 'icekeeper verify' on this table"
+    if error is not None:
+        return RewriteResult(group_id=task.group_id, written=(), rows_read=0, seconds=0.0, error=error)
+    disk_bytes, row_count = _disk_bytes(task), sum(source.record_count for source in task.inputs)
+    arrow_bytes = max(1.0, row_count * max(sample.row_bytes for sample in samples))
+    lane_count = max(1, recipe.output_count(disk_bytes) // _FILES_PER_LANE)
+    ranges_per_lane = max(1, math.ceil(arrow_bytes / RANGE_BYTES / lane_count))
+    curve, bounds = _bounds(task, [s for s in samples if s.rows], lane_count * ranges_per_lane)
+    lane_of = tuple(number // ranges_per_lane for number in range(lane_count * ranges_per_lane))
+    without_inputs = replace(task, inputs=(), deletes=())
+    return _Exchange(
+        task,
+        [
+            SplitTask(part, number, first_row, curve, bounds, lane_of)
+            for number, (part, first_row) in enumerate(_portions(task, arrow_bytes / max(1, disk_bytes)))
+        ],
+        [LaneTask(without_inputs, number, curve, disk_bytes / arrow_bytes) for number in range(lane_count)],
+    )
+
+
+def _bounds(task: RewriteTask, samples: Sequence[Sample], ranges: int) -> tuple[ZOrderCurve | None, tuple[Bound, ...]]:
+    """A curve, if the recipe needs one, and the bounds of the ranges."""
+    recipe = task.recipe
+    assert recipe is not None
+    curve, columns = None, recipe.columns
+    keys = [pa.concat_arrays(parts) for parts in zip(*(sample.values for sample in samples), strict=True)]
+    if recipe.strategy is Strategy.ZORDER:
+        curve = fit_curve(keys)
+        keys, columns = [curve.keys(keys)], curve.columns
+    rows = [row for sample in samples for row in sample.rows]
+    return curve, choose_bounds(keys, rows, sorted_indices(keys, columns), ranges)
+
+
+def _portions(task: RewriteTask, expansion: float) -> Iterator[tuple[RewriteTask, int]]:
+    """Inputs dealt out to split tasks in order, each with the number of its first row."""
+    firsts = _first_rows(task)
+    start, size = 0, 0.0
+    for index, source in enumerate(task.inputs):
+        size += source.file_size_in_bytes * expansion
+        if size >= _SPLIT_BYTES or index == len(task.inputs) - 1:
+            yield _with_inputs(task, task.inputs[start : index + 1]), firsts[start]
+            start, size = index + 1, 0.0
+
+
+def _with_inputs(task: RewriteTask, inputs: Sequence[InputFile]) -> RewriteTask:
+    """Some of a task's inputs, and of its deletes those that reach them."""
+    needed = sorted({number for source in inputs for number in source.deletes})
+    renumbered = {old: new for new, old in enumerate(needed)}
+    return replace(
+        task,
+        inputs=tuple(replace(s, deletes=tuple(renumbered[number] for number in s.deletes)) for s in inputs),
+        deletes=tuple(task.deletes[number] for number in needed),
+    )
+
+
+def _first_rows(task: RewriteTask) -> list[int]:
+    """The number of each input's first row within the group."""
+    firsts, total = [], 0
+    for source in task.inputs:
+        firsts.append(total)
+        total += source.record_count
+    return firsts
+
+
+def _disk_bytes(task: RewriteTask) -> int:
+    return sum(source.file_size_in_bytes for source in task.inputs)
+
+
+def _result(task: RewriteTask, lanes: Sequence[LaneResult], discard: Callable[[Iterable[str]], None]) -> RewriteResult:
+    """The group's result; rows in and rows out are compared as for a group of one worker."""
+    reports = [report for lane in lanes for report in lane.reports]
+    read, deleted = sum(r.rows_read for r in reports), sum(r.rows_deleted for r in reports)
+    written = tuple(file for lane in lanes for file in lane.written)
+    error = next((e for e in [*(r.error for r in reports), *(lane.error for lane in lanes)] if e is not None), None)
+    if error is not None:
+        discard(file.file_path for file in written)
+    if error is None:
+        problem = disproof(
+            sum((r.evidence for r in reports), Evidence()),
+            sum((lane.evidence for lane in lanes), Evidence()),
+            {leaf.field_id: leaf.name for leaf in leaf_columns(json.loads(task.schema_json))},
+            promised=sum(source.record_count for source in task.inputs),
+            rows_read=read,
+            rows_deleted=deleted,
+        )
+        if problem is not None:
+            kept = ", ".join(file.file_path for file in written) or "nothing"
+            error = f"rows were not kept: {problem}; {kept} was written and is kept for inspection"
+    return RewriteResult(
+        group_id=task.group_id,
+        written=() if error is not None else written,
+        rows_read=read,
+        rows_deleted=deleted,
+        seconds=sum(r.seconds for r in reports) + sum(lane.seconds for lane in lanes),
+        error=error,
+    )

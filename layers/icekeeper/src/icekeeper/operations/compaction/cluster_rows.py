@@ -1,0 +1,224 @@
+"""Work units that sort the rows of a file group: whole in one worker, or split by key and sorted range by range.
+
+Source: PLATFORM.md, "Sort and z-order": sample the key, cut by bounds where rows are read, carry Arrow IPC bytes, sort
+where they arrive.  It knows every Arrow type, because rows never become columns of Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from icekeeper.errors import MaintenanceError
+from icekeeper.model import DataFile
+from icekeeper.operations.compaction.cluster_task import (
+    PIECE_BYTES,
+    RUN_BYTES,
+    LaneResult,
+    LaneTask,
+    RunSlice,
+    SplitReport,
+    SplitTask,
+)
+from icekeeper.operations.compaction.proof import Evidence, RowProof, proof_of_file
+from icekeeper.operations.compaction.ranges import cut
+from icekeeper.operations.compaction.read import Tally, read_rows
+from icekeeper.operations.compaction.recipe import ClusterRecipe
+from icekeeper.operations.compaction.row_order import RowOrder, fitted_curve
+from icekeeper.operations.compaction.sorted_files import SortedPiece, one_batch, sort_piece, write_sorted_files
+from icekeeper.operations.compaction.task import RewriteTask
+from icekeeper.storage import Storage
+
+__all__ = ["merge_lane", "split_rows", "write_clustered"]
+
+_IPC = pa.ipc.IpcWriteOptions(compression="lz4")
+# Files that one lane may write; their numbers start a lane's share of a group's names.
+_FILES_PER_LANE = 1000
+
+
+def write_clustered(
+    rows: Iterator[pa.RecordBatch], task: RewriteTask, recipe: ClusterRecipe, storage: Storage
+) -> tuple[DataFile, ...]:
+    """Sort all rows of a group that fits into memory, and write them.
+
+    Rows beyond what one worker may hold (their size was misjudged) are sorted apart, into files of their own.
+
+    Raises:
+        StorageError: an input cannot be read or an output not written; no output is left.
+    """
+    disk_bytes = sum(source.file_size_in_bytes for source in task.inputs)
+    promised = max(1, sum(source.record_count for source in task.inputs))
+    written: list[DataFile] = []
+    try:
+        while held := _taken(rows, PIECE_BYTES):
+            batch = one_batch(held)
+            order = RowOrder(recipe, task.schema_json, fitted_curve(recipe, task.schema_json, batch))
+            written += write_sorted_files(
+                [sort_piece(batch, order)],
+                task,
+                recipe,
+                storage,
+                _names(task, len(written)),
+                arrow_bytes=batch.nbytes,
+                expected_bytes=disk_bytes * batch.num_rows / promised,
+            )
+    except BaseException:
+        storage.delete([file.file_path for file in written])
+        raise
+    return tuple(written)
+
+
+def split_rows(work: SplitTask) -> Iterator[tuple[int, RunSlice | SplitReport]]:
+    """Every row that the inputs still have, on its way to a lane; then a report, never an exception, for the first."""
+    started = time.perf_counter()
+    tally = Tally()
+    schema = json.loads(work.task.schema_json)
+    proof = RowProof(schema, work.task.proof)
+    error: str | None = None
+    try:
+        rows = read_rows(work.task, schema, Storage(work.task.io_properties), tally)
+        yield from _run_slices(work, proof.watch(rows))
+    except (MaintenanceError, pa.ArrowException, OSError, ValueError) as caught:
+        error = f"{type(caught).__name__}: {caught}"
+    seconds = time.perf_counter() - started
+    yield work.lanes[0], SplitReport(tally.read, tally.deleted, proof.evidence, seconds, error)
+
+
+def _run_slices(work: SplitTask, rows: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, RunSlice]]:
+    task = work.task
+    assert task.recipe is not None
+    order = RowOrder(task.recipe, task.schema_json, work.curve)
+    first_row, run = work.first_row, 0
+    while held := _taken(rows, RUN_BYTES):
+        batch = one_batch(held)
+        keys = order.keys(batch)
+        for number, indices in cut(keys, order.indices(keys), first_row, work.bounds, order.columns):
+            part = batch.take(indices)
+            yield work.lanes[number], RunSlice(number, (work.number, run), part.nbytes, _ipc_bytes(part))
+        first_row += batch.num_rows
+        run += 1
+
+
+def merge_lane(lane: LaneTask, items: Iterable[RunSlice | SplitReport]) -> LaneResult:
+    """Sort what arrived, range by range, and write it; never raises for what concerns only this group.
+
+    Slices arrive in any order, so they wait in files of a temporary directory, one per range.
+    """
+    started = time.perf_counter()
+    task, recipe = lane.task, lane.task.recipe
+    assert recipe is not None
+    storage = Storage(task.io_properties)
+    reports: list[SplitReport] = []
+    written: list[DataFile] = []
+    found = Evidence()
+    error: str | None = None
+    with _WaitingSlices() as waiting:
+        try:
+            for item in items:
+                if isinstance(item, SplitReport):
+                    reports.append(item)
+                else:
+                    waiting.add(item)
+            if waiting.arrow_bytes:
+                written = write_sorted_files(
+                    _sorted_pieces(waiting, RowOrder(recipe, task.schema_json, lane.curve)),
+                    task,
+                    recipe,
+                    storage,
+                    _names(task, lane.number * _FILES_PER_LANE),
+                    arrow_bytes=waiting.arrow_bytes,
+                    expected_bytes=waiting.arrow_bytes * lane.disk_ratio,
+                )
+            schema = json.loads(task.schema_json)
+            found = sum((proof_of_file(file.file_path, schema, storage, task.proof) for file in written), Evidence())
+        except (MaintenanceError, pa.ArrowException, OSError, ValueError) as caught:
+            error = f"{type(caught).__name__}: {caught}"
+    seconds = time.perf_counter() - started
+    return LaneResult(task.group_id, tuple(written), found, tuple(reports), seconds, error)
+
+
+class _WaitingSlices:
+    """Run slices by range, in a temporary directory."""
+
+    def __init__(self) -> None:
+        self.arrow_bytes = 0
+        self._directory = tempfile.TemporaryDirectory(prefix="icekeeper-lane-")
+        self._ranges: set[int] = set()
+
+    def __enter__(self) -> _WaitingSlices:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._directory.cleanup()
+
+    def add(self, item: RunSlice) -> None:
+        self.arrow_bytes += item.arrow_bytes
+        self._ranges.add(item.range)
+        with self._path(item.range).open("ab") as file:
+            pickle.dump(item, file, pickle.HIGHEST_PROTOCOL)
+
+    def ranges(self) -> Iterator[Iterator[RunSlice]]:
+        """The slices of each range, lowest range first; each range can be read once."""
+        for number in sorted(self._ranges):
+            yield self._read(number)
+            self._path(number).unlink()
+
+    def _read(self, number: int) -> Iterator[RunSlice]:
+        with self._path(number).open("rb") as file:
+            while file.peek(1):
+                yield pickle.load(file)
+
+    def _path(self, number: int) -> Path:
+        return Path(self._directory.name) / f"range-{number}"
+
+
+def _sorted_pieces(waiting: _WaitingSlices, order: RowOrder) -> Iterator[SortedPiece]:
+    for slices in waiting.ranges():
+        held: list[tuple[tuple[int, int], pa.RecordBatch]] = []
+        held_bytes = 0
+        overlaps = False
+        for part in slices:
+            if held and held_bytes + part.arrow_bytes > PIECE_BYTES:
+                yield _piece(held, order, overlaps)
+                held_bytes, overlaps = 0, True
+            held.append((part.run, pa.ipc.open_stream(part.data).read_next_batch()))
+            held_bytes += part.arrow_bytes
+        if held:
+            yield _piece(held, order, overlaps)
+
+
+def _piece(held: list[tuple[tuple[int, int], pa.RecordBatch]], order: RowOrder, overlaps: bool) -> SortedPiece:
+    batches = [batch for _, batch in sorted(held, key=lambda pair: pair[0])]
+    held.clear()
+    return sort_piece(one_batch(batches), order, overlaps=overlaps)
+
+
+def _names(task: RewriteTask, first: int) -> Callable[[int], str]:
+    return lambda number: task.outputs.path(first + number)
+
+
+def _taken(rows: Iterator[pa.RecordBatch], limit: int) -> list[pa.RecordBatch]:
+    """The next batches, of about so many Arrow bytes; none when there are no more rows."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in rows:
+        if batch.num_rows:
+            held.append(batch)
+            size += batch.nbytes
+            if size >= limit:
+                break
+    return held
+
+
+def _ipc_bytes(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=_IPC) as writer:
+        writer.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data

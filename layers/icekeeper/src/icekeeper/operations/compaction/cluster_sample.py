@@ -1,0 +1,83 @@
+"""The work unit that samples sort keys: a few files, key columns only, every n-th row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from icekeeper.errors import MaintenanceError
+from icekeeper.operations.compaction.cluster_task import Sample, SampleTask
+from icekeeper.operations.compaction.file_rows import projected_rows
+from icekeeper.operations.compaction.recipe import ClusterRecipe
+from icekeeper.operations.compaction.row_order import RowOrder
+from icekeeper.operations.compaction.task import InputFile, RewriteTask
+from icekeeper.storage import Storage
+
+__all__ = ["sample_keys"]
+
+
+def sample_keys(work: SampleTask) -> Sample:
+    """Values of the recipe's columns, as rows are compared by them; deleted rows may be among them.
+
+    Never raises for what concerns only this group.
+    """
+    task, recipe = work.task, work.task.recipe
+    assert recipe is not None
+    storage = Storage(task.io_properties)
+    schema = json.loads(task.schema_json)
+    key_schema = {**schema, "fields": [f for f in schema["fields"] if _holds(f, recipe)]}
+    order = RowOrder(recipe, json.dumps(key_schema))
+    values: list[list[pa.Array]] = []
+    rows: list[int] = []
+    try:
+        for source, first_row in zip(task.inputs, work.first_rows, strict=True):
+            offset = 0
+            for batch in _batches(task, source, key_schema, storage):
+                # The step goes on where the batch before left off.
+                some = pa.arange(-offset % work.step, max(-offset % work.step, batch.num_rows), work.step)
+                values.append([array.take(some) for array in order.keys(batch)])
+                rows.extend(first_row + offset + i for i in some.to_pylist())
+                offset += batch.num_rows
+        row_bytes = _row_bytes(task, schema, storage)
+    except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
+        return Sample((), (), 0.0, f"{type(error).__name__}: {error}")
+    columns = [pa.concat_arrays(parts) for parts in zip(*values, strict=True)]
+    return Sample(tuple(columns), tuple(rows), row_bytes)
+
+
+def _holds(field: dict[str, Any], recipe: ClusterRecipe) -> bool:
+    """Whether a top-level column is or contains one of the recipe's."""
+    wanted = {column.field_id for column in recipe.columns}
+    stack = [field]
+    while stack:
+        current = stack.pop()
+        if current["id"] in wanted:
+            return True
+        if isinstance(current["type"], dict) and current["type"]["type"] == "struct":
+            stack.extend(current["type"]["fields"])
+    return False
+
+
+def _row_bytes(task: RewriteTask, schema: dict[str, Any], storage: Storage) -> float:
+    """Width of whole rows, from the first batch of the first input that has any."""
+    for source in task.inputs:
+        for batch in _batches(task, source, schema, storage):
+            if batch.num_rows:
+                return float(batch.nbytes / batch.num_rows)
+    return 0.0
+
+
+def _batches(
+    task: RewriteTask, source: InputFile, schema: dict[str, Any], storage: Storage
+) -> Iterator[pa.RecordBatch]:
+    return projected_rows(
+        source.path,
+        source.file_format,
+        schema,
+        storage,
+        identity_values=source.identity_values,
+        name_mapping_json=task.name_mapping_json,
+    )

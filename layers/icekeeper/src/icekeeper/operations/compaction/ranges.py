@@ -1,0 +1,86 @@
+"""Cuts sorted rows into ranges of about equal size, by bounds that a sample gave.
+
+A bound is a key and the number of a row.  Rows are numbered through the whole group, so rows of equal keys are cut too:
+a group whose rows all have one key still becomes ranges that fit into memory, in the order of its rows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from icekeeper.operations.compaction.recipe import KeyColumn
+
+__all__ = ["Bound", "choose_bounds", "cut"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The first row of a range: its key, and its number within the group among rows of equal keys."""
+
+    key: tuple[Any, ...]
+    row: int
+
+
+def choose_bounds(
+    keys: Sequence[pa.Array | pa.ChunkedArray], rows: Sequence[int], order: pa.Array, ranges: int
+) -> tuple[Bound, ...]:
+    """``ranges - 1`` bounds that cut a sample into equal parts; ``order`` are its row numbers, sorted."""
+    count = len(order)
+    positions = [order[count * i // ranges].as_py() for i in range(1, ranges)] if count else []
+    return tuple(Bound(tuple(key[p].as_py() for key in keys), rows[p]) for p in positions)
+
+
+def cut(
+    keys: Sequence[pa.Array], order: pa.Array, first_row: int, bounds: Sequence[Bound], columns: Sequence[KeyColumn]
+) -> Iterator[tuple[int, pa.Array]]:
+    """``(range, row numbers in order)`` of every range that some rows fall into.
+
+    ``order`` are the sorted numbers of a batch's rows, ``first_row`` is the number of its first one within the group.
+    """
+
+    def key_at(position: int) -> tuple[_Place, ...]:
+        row = order[position].as_py()
+        return _places([key[row].as_py() for key in keys], columns)
+
+    start = 0
+    for number, bound in enumerate(bounds):
+        wanted = _places(bound.key, columns)
+        low = bisect_left(range(len(order)), wanted, lo=start, key=key_at)
+        high = bisect_right(range(len(order)), wanted, lo=low, key=key_at)
+        # Equal keys keep the order of their rows, so these numbers rise.
+        end = bisect_left(range(len(order)), bound.row - first_row, lo=low, hi=high, key=lambda p: order[p].as_py())
+        if end > start:
+            yield number, order.slice(start, end - start)
+        start = end
+    if start < len(order):
+        yield len(bounds), order.slice(start)
+
+
+class _Place:
+    """A value where a key column puts it: its direction and its nulls considered."""
+
+    __slots__ = ("_descending", "_null_side", "_value")
+
+    def __init__(self, value: Any, column: KeyColumn) -> None:
+        self._value = value
+        self._descending = column.descending
+        self._null_side = 0 if value is not None else (-1 if column.nulls_first else 1)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Place) and (self._null_side, self._value) == (other._null_side, other._value)
+
+    def __lt__(self, other: _Place) -> bool:
+        if self._null_side or other._null_side:
+            return self._null_side < other._null_side
+        return bool(other._value < self._value if self._descending else self._value < other._value)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _places(values: Sequence[Any], columns: Sequence[KeyColumn]) -> tuple[_Place, ...]:
+    return tuple(_Place(value, column) for value, column in zip(values, columns, strict=True))

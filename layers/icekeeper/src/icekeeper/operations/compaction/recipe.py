@@ -1,0 +1,164 @@
+"""By which recipe rows are clustered: strategy, columns by field id, target size (pure).
+
+DESIGN 5: what was clustered by which recipe is remembered by committing snapshot, under the recipe's canonical text.
+Renamed columns keep the text, because it names field ids.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from icekeeper.errors import PolicyError, TableUnsupported
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.operations.compaction.arrow_schema import LeafColumn, leaf_columns
+from icekeeper.policy import Policy, Strategy
+from icekeeper.policy.sort_order import parse_sort_order
+from icekeeper.policy.values import did_you_mean
+
+__all__ = ["MAX_ZORDER_COLUMNS", "ClusterRecipe", "KeyColumn", "choose_recipe"]
+
+# Below two bits per column a curve says next to nothing.
+MAX_ZORDER_COLUMNS = 31
+_TEMPORAL = frozenset({"timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
+_UNORDERED = frozenset({"variant", "unknown", "geometry", "geography"})
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """One column to sort by; ``transform`` as in table metadata."""
+
+    field_id: int
+    transform: str = "identity"
+    descending: bool = False
+    nulls_first: bool = True
+
+    def __str__(self) -> str:
+        direction, nulls = "desc" if self.descending else "asc", "first" if self.nulls_first else "last"
+        return f"{self.field_id} {self.transform} {direction} nulls-{nulls}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRecipe:
+    """How rows are to lie: sorted by columns, or along a z-order curve through them."""
+
+    strategy: Strategy
+    columns: tuple[KeyColumn, ...]
+    target_bytes: int
+    """Size of an output file."""
+    smallest_bytes: int
+    """Outputs of fewer bytes would be candidates again."""
+    order_id: int | None = None
+    """The table's own sort order that this is, if it is one (ICEBERG-RULES 22)."""
+
+    def output_count(self, total_bytes: float) -> int:
+        """How many files of about the target size, and none below the smallest, that many bytes become."""
+        return max(1, min(round(total_bytes / self.target_bytes), int(total_bytes / self.smallest_bytes)))
+
+    @property
+    def text(self) -> str:
+        """Equal exactly for recipes that lay out rows alike."""
+        columns = ", ".join(str(c) if self.strategy is Strategy.SORT else str(c.field_id) for c in self.columns)
+        return f"{self.strategy.value}({columns}) target={self.target_bytes}"
+
+
+def choose_recipe(metadata: TableMetadata, policy: Policy) -> ClusterRecipe | None:
+    """The recipe that a policy asks for on a table; ``None``: files are merged as they come (binpack).
+
+    ``auto`` sorts by the table's order where it has one that this version can apply, and merges otherwise.
+
+    Raises:
+        PolicyError: there is no sort order to apply, or it or ``zorder_columns`` names a column that cannot be used.
+        TableUnsupported: the table's own order cannot be applied.
+    """
+    columns = {leaf.name: leaf for leaf in leaf_columns(metadata.current_schema) if not leaf.repeated}
+    sizes = policy.target_file_size_bytes, policy.min_file_size_bytes
+    if policy.strategy is Strategy.BINPACK:
+        return None
+    if policy.strategy is Strategy.ZORDER:
+        if len(policy.zorder_columns) > MAX_ZORDER_COLUMNS:
+            raise PolicyError(
+                f"zorder_columns names {len(policy.zorder_columns)} columns; at most {MAX_ZORDER_COLUMNS} can be, "
+                "and 2 to 4 serve best"
+            )
+        found = [_column(columns, name, "zorder_columns") for name in policy.zorder_columns]
+        chosen = tuple(KeyColumn(leaf.field_id) for leaf in found)
+        if len(set(chosen)) < len(chosen):
+            raise PolicyError(f"zorder_columns '{','.join(policy.zorder_columns)}' names a column twice")
+        return ClusterRecipe(Strategy.ZORDER, chosen, *sizes)
+    if policy.sort_order is not None:
+        return ClusterRecipe(Strategy.SORT, _by_policy(columns, policy.sort_order), *sizes)
+    try:
+        by_table = _by_table(metadata, columns.values())
+    except TableUnsupported:
+        if policy.strategy is Strategy.AUTO:
+            return None
+        raise
+    if by_table:
+        return ClusterRecipe(Strategy.SORT, by_table, *sizes, metadata.default_sort_order_id)
+    if policy.strategy is Strategy.SORT:
+        raise PolicyError(
+            "strategy sort needs an order and the table has none; set sort_order, for example sort_order=id, or give "
+            "the table a sort order"
+        )
+    return None
+
+
+def _by_policy(columns: Mapping[str, LeafColumn], text: str) -> tuple[KeyColumn, ...]:
+    keys = []
+    for term in parse_sort_order(text):
+        leaf = _column(columns, term.column, "sort_order")
+        if not _applies(term.transform, leaf.iceberg_type):
+            raise PolicyError(
+                f"sort_order: {term.transform} cannot be applied to column {leaf.name} of type {leaf.iceberg_type}"
+            )
+        keys.append(KeyColumn(leaf.field_id, term.transform, term.descending, term.nulls_first))
+    return tuple(keys)
+
+
+def _by_table(metadata: TableMetadata, columns: Any) -> tuple[KeyColumn, ...]:
+    """The default sort order's columns; a void one orders nothing and is left out."""
+    by_id = {leaf.field_id: leaf for leaf in columns}
+    keys = []
+    for field in metadata.default_sort_order_fields:
+        sources = field.get("source-ids") or [field.get("source-id")]
+        if field["transform"] == "void":
+            continue
+        leaf = by_id.get(sources[0])
+        if len(sources) != 1 or leaf is None or not _applies(field["transform"], leaf.iceberg_type):
+            raise TableUnsupported(
+                f"the table's sort order has {field['transform']} of column {sources}, which this version of Icekeeper "
+                "cannot apply; set sort_order or strategy=binpack"
+            )
+        nulls_first = field["null-order"] == "nulls-first"
+        keys.append(KeyColumn(leaf.field_id, field["transform"], field["direction"] == "desc", nulls_first))
+    return tuple(keys)
+
+
+def _column(columns: Mapping[str, LeafColumn], name: str, key: str) -> LeafColumn:
+    leaf = columns.get(name)
+    if leaf is None:
+        raise PolicyError(
+            f"{key} names column '{name}', which the table does not have or which has no order"
+            f"{did_you_mean(name, columns)}; its columns are {', '.join(columns)}"
+        )
+    if leaf.iceberg_type.partition("(")[0] in _UNORDERED:
+        raise PolicyError(f"{key} names column '{name}' of type {leaf.iceberg_type}, which has no order")
+    return leaf
+
+
+def _applies(transform: str, iceberg_type: str) -> bool:
+    """Specification, "Partition Transforms": which transform takes which type."""
+    kind = re.split(r"[(\[]", iceberg_type)[0]
+    name = transform.partition("[")[0]
+    if name == "identity":
+        return kind not in _UNORDERED
+    if name == "bucket":
+        return kind not in _UNORDERED | {"boolean", "float", "double"} and bool(re.fullmatch(r"\w+\[\d+\]", transform))
+    if name == "truncate":
+        return kind in ("int", "long", "string", "binary", "decimal") and bool(re.fullmatch(r"\w+\[\d+\]", transform))
+    if name == "hour":
+        return kind in _TEMPORAL
+    return name in ("year", "month", "day") and kind in _TEMPORAL | {"date"}

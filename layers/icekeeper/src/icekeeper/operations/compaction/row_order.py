@@ -1,0 +1,46 @@
+"""The order of rows that a recipe asks for, in one Iceberg schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
+from icekeeper.operations.compaction.sort_keys import SortKeys, sorted_indices
+from icekeeper.operations.compaction.zorder import ZOrderCurve, fit_curve
+from icekeeper.policy import Strategy
+
+__all__ = ["RowOrder", "fitted_curve"]
+
+# Rows that a curve is fitted to: a hundred per rank of the finest.
+_SAMPLED_ROWS = 100_000
+
+
+class RowOrder:
+    """Sorts batches; for z-order along a curve that was fitted to a sample of the rows."""
+
+    def __init__(self, recipe: ClusterRecipe, schema_json: str, curve: ZOrderCurve | None = None) -> None:
+        """Raises TableUnsupported when a column is not in the schema."""
+        self._values = SortKeys(recipe.columns, json.loads(schema_json))
+        self._curve = curve
+        self.columns: Sequence[KeyColumn] = recipe.columns if curve is None else curve.columns
+
+    def keys(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """What rows are compared by, one array per column of ``columns``."""
+        values = self._values.of(batch)
+        return values if self._curve is None else [self._curve.keys(values)]
+
+    def indices(self, keys: Sequence[pa.Array]) -> pa.Array:
+        """Row numbers in order; rows of equal keys keep theirs."""
+        return sorted_indices(keys, self.columns)
+
+
+def fitted_curve(recipe: ClusterRecipe, schema_json: str, batch: pa.RecordBatch) -> ZOrderCurve | None:
+    """The curve for rows that are all at hand; ``None`` for recipes that need none."""
+    if recipe.strategy is not Strategy.ZORDER:
+        return None
+    values = SortKeys(recipe.columns, json.loads(schema_json)).of(batch)
+    some = pa.arange(0, batch.num_rows, max(1, batch.num_rows // _SAMPLED_ROWS))
+    return fit_curve([array.take(some) for array in values])

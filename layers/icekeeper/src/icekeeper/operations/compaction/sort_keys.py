@@ -1,0 +1,201 @@
+"""Columns that order rows: transforms applied, every type in a form whose Arrow order is Iceberg's.
+
+Source: specification, "Sorting" and "Partition Transforms"; Java's ``Comparators``.  Floats become integers of the same
+order, in which -0.0 lies below 0.0 and NaN above all numbers; where a transform only groups values (truncating a
+number, the year of a date), any number that rises with its result serves as well as the result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.transforms import BucketTransform, TruncateTransform
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    DecimalType,
+    FixedType,
+    IcebergType,
+    LongType,
+    StringType,
+    TimestampNanoType,
+    TimestampType,
+    TimeType,
+    UUIDType,
+)
+
+from icekeeper.errors import TableUnsupported
+from icekeeper.operations.compaction.recipe import KeyColumn
+
+__all__ = ["SortKeys", "sorted_indices"]
+
+_Maker: TypeAlias = Callable[[pa.Array], pa.Array]
+_HOUR_S, _DAY_S = 3600, 86_400
+_MICROS, _NANOS = 10**6, 10**9
+# Of timestamps and times the hash takes the integer; int and date hash as long (specification, appendix B).
+_HASHED: Mapping[str, IcebergType] = {
+    "int": LongType(),
+    "long": LongType(),
+    "date": DateType(),
+    "time": TimeType(),
+    "timestamp": TimestampType(),
+    "timestamptz": TimestampType(),
+    "timestamp_ns": TimestampNanoType(),
+    "timestamptz_ns": TimestampNanoType(),
+    "string": StringType(),
+    "binary": BinaryType(),
+    "uuid": UUIDType(),
+}
+
+
+class SortKeys:
+    """The key columns of batches in one Iceberg schema."""
+
+    def __init__(self, columns: Sequence[KeyColumn], table_schema: Mapping[str, Any]) -> None:
+        """Raises TableUnsupported when a column is not in the schema or its transform is not known."""
+        self._sources = [_source(column, table_schema) for column in columns]
+
+    def of(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """One array per key column, rows as in ``batch``."""
+        return [make(_child(batch.column(path[0]), path[1:])) for path, make in self._sources]
+
+
+def sorted_indices(keys: Sequence[pa.Array | pa.ChunkedArray], columns: Sequence[KeyColumn]) -> pa.Array:
+    """Row numbers in the order that the key columns ask for; rows with equal keys keep theirs."""
+    if not keys:
+        raise ValueError("a sort order without columns orders nothing")
+    names = [str(number) for number in range(len(keys))]
+    directions = [
+        (
+            name,
+            "descending" if column.descending else "ascending",
+            "at_start" if column.nulls_first else "at_end",
+        )
+        for name, column in zip(names, columns, strict=True)
+    ]
+    return pc.sort_indices(pa.table(list(keys), names=names), sort_keys=directions)
+
+
+def _source(column: KeyColumn, schema: Mapping[str, Any]) -> tuple[list[int], _Maker]:
+    path, kind = _find(column.field_id, schema["fields"])
+    return path, _maker(column.transform, kind)
+
+
+def _find(field_id: int, fields: Sequence[Mapping[str, Any]]) -> tuple[list[int], str]:
+    """Where a column is, through structs, and its type."""
+    stack: list[tuple[list[int], Sequence[Mapping[str, Any]]]] = [([], fields)]
+    while stack:
+        path, level = stack.pop()
+        for index, field in enumerate(level):
+            if int(field["id"]) == field_id and isinstance(field["type"], str):
+                return [*path, index], field["type"]
+            if isinstance(field["type"], Mapping) and field["type"]["type"] == "struct":
+                stack.append(([*path, index], field["type"]["fields"]))
+    raise TableUnsupported(f"column {field_id}, which rows are to be ordered by, is not in the schema")
+
+
+def _child(array: pa.Array, path: Sequence[int]) -> pa.Array:
+    for index in path:
+        array = pc.struct_field(array, [index])  # nulls of the parent are nulls here
+    return array
+
+
+def _maker(transform: str, kind: str) -> _Maker:
+    name, _, number = transform.rstrip("]").partition("[")
+    if name == "identity":
+        return lambda array: _ordered(array)
+    if name == "bucket":
+        return _by_value(BucketTransform(int(number)).transform(_hashed_type(kind)), pa.int32())
+    if name == "truncate":
+        return _truncation(int(number), kind)
+    if name in ("year", "month"):
+        return lambda array: _months(_utc(array), whole_years=name == "year")
+    if name in ("day", "hour"):
+        seconds = _DAY_S if name == "day" else _HOUR_S
+        if kind == "date":
+            return lambda array: _ordered(array)
+        return lambda array: _floor_divided(_ordered(array), seconds * (_NANOS if "_ns" in kind else _MICROS))
+    raise TableUnsupported(f"sort transform {transform} is not known to this version of Icekeeper")
+
+
+def _ordered(array: pa.Array) -> pa.Array:
+    """Values in a type that Arrow sorts as Iceberg does."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    kind = array.type
+    if pa.types.is_float32(kind):
+        return _float_order(array, pa.int32(), 2**31 - 1)
+    if pa.types.is_float64(kind):
+        return _float_order(array, pa.int64(), 2**63 - 1)
+    if pa.types.is_date32(kind):
+        return array.view(pa.int32())
+    if pa.types.is_timestamp(kind) or pa.types.is_time64(kind):
+        return array.view(pa.int64())
+    if pa.types.is_fixed_size_binary(kind):
+        return array.cast(pa.binary())
+    return array
+
+
+def _float_order(array: pa.Array, bits_type: pa.DataType, mask: int) -> pa.Array:
+    """The bits of negative numbers fall as the numbers rise, so all but their sign are turned round."""
+    one_nan = pc.if_else(pc.is_nan(array), pa.scalar(float("nan"), array.type), array)
+    bits = one_nan.view(bits_type)
+    return pc.if_else(pc.less(bits, pa.scalar(0, bits_type)), pc.bit_wise_xor(bits, pa.scalar(mask, bits_type)), bits)
+
+
+def _utc(array: pa.Array) -> pa.Array:
+    """Transforms of timestamps with a zone are of UTC."""
+    return array.cast(pa.timestamp(array.type.unit)) if pa.types.is_timestamp(array.type) else array
+
+
+def _months(array: pa.Array, *, whole_years: bool) -> pa.Array:
+    years = pc.year(array)
+    return years if whole_years else pc.add(pc.multiply(years, 12), pc.month(array))
+
+
+def _floor_divided(array: pa.Array, divisor: int) -> pa.Array:
+    """Arrow divides towards zero, transforms downwards."""
+    wide = array.cast(pa.int64())
+    quotient = pc.divide(wide, divisor)
+    is_below = pc.and_(pc.less(wide, 0), pc.not_equal(pc.multiply(quotient, divisor), wide))
+    return pc.subtract(quotient, is_below.cast(pa.int64()))
+
+
+def _truncation(width: int, kind: str) -> _Maker:
+    if kind in ("int", "long"):
+        return lambda array: _floor_divided(array, width)
+    if kind == "string":
+        return lambda array: pc.utf8_slice_codeunits(array, 0, width)
+    if kind == "binary":
+        return lambda array: pc.binary_slice(array, 0, width)
+    decimal = _decimal_type(kind)
+    # Truncating downwards may need a digit more than the type has.
+    target = pa.decimal256(decimal.precision + 1, decimal.scale)
+    return _by_value(TruncateTransform(width).transform(decimal), target)
+
+
+def _by_value(function: Callable[[Any], Any], result: pa.DataType) -> _Maker:
+    """Apply a Python function once per distinct value."""
+
+    def make(array: pa.Array) -> pa.Array:
+        is_decimal = pa.types.is_decimal(array.type)
+        plain = (array if is_decimal else _ordered(array)).dictionary_encode()
+        values = pa.array([function(value) for value in plain.dictionary.to_pylist()], result)
+        return values.take(plain.indices)
+
+    return make
+
+
+def _hashed_type(kind: str) -> IcebergType:
+    if match := re.fullmatch(r"fixed\[(\d+)\]", kind):
+        return FixedType(int(match[1]))
+    return _decimal_type(kind) if kind.startswith("decimal") else _HASHED[kind]
+
+
+def _decimal_type(kind: str) -> DecimalType:
+    precision, scale = (int(number) for number in re.findall(r"\d+", kind))
+    return DecimalType(precision, scale)

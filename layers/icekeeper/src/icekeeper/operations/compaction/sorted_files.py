@@ -1,0 +1,187 @@
+"""Writes sorted rows into files of about the target size.
+
+How many bytes rows take on disk is not known from their size in memory.  It is estimated from the bytes that the inputs
+take, then from a sample of the sorted rows, encoded on trial, then from every row group that was really written.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from icekeeper.model import DataFile
+from icekeeper.operations.compaction.file_rows import BATCH_ROWS
+from icekeeper.operations.compaction.recipe import ClusterRecipe
+from icekeeper.operations.compaction.row_order import RowOrder
+from icekeeper.operations.compaction.task import RewriteTask
+from icekeeper.operations.compaction.write import write_data_file
+from icekeeper.storage import Storage
+
+__all__ = ["SortedPiece", "one_batch", "sort_piece", "write_sorted_files"]
+
+_TRIAL_ROWS = 128 * 1024
+_TRIAL_SLICES = 8
+# A file ends at most half of this share of its size beside where it should.
+_STEPS_PER_FILE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SortedPiece:
+    """Rows that were sorted together; ``overlaps`` the piece before it, so that both cannot share a sorted file."""
+
+    batch: pa.RecordBatch
+    order: pa.Array
+    overlaps: bool = False
+
+    def slices(self, arrow_bytes: float) -> Iterator[pa.RecordBatch]:
+        """The rows in order, about so many Arrow bytes at a time."""
+        rows = self.batch.num_rows
+        step = max(1, min(BATCH_ROWS, int(rows * arrow_bytes / max(1, self.batch.nbytes))))
+        for start in range(0, rows, step):
+            yield self.batch.take(self.order.slice(start, step))
+
+    def sample(self) -> Iterator[pa.RecordBatch]:
+        """Stretches of neighbouring rows, spread over the piece."""
+        rows = self.batch.num_rows
+        length = min(_TRIAL_ROWS, max(1, rows // 4)) // _TRIAL_SLICES + 1
+        for i in range(_TRIAL_SLICES):
+            yield self.batch.take(self.order.slice(rows * i // _TRIAL_SLICES, length))
+
+
+def one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """The batches, at least one, as one; the list is emptied, so that only one copy of the rows stays in memory."""
+    table = pa.Table.from_batches(batches)
+    batches.clear()
+    return table.combine_chunks().to_batches()[0]
+
+
+def sort_piece(batch: pa.RecordBatch, order: RowOrder, *, overlaps: bool = False) -> SortedPiece:
+    """Find the order of rows that fit into memory."""
+    return SortedPiece(batch, order.indices(order.keys(batch)), overlaps)
+
+
+def write_sorted_files(
+    pieces: Iterable[SortedPiece],
+    task: RewriteTask,
+    recipe: ClusterRecipe,
+    storage: Storage,
+    path: Callable[[int], str],
+    *,
+    arrow_bytes: int,
+    expected_bytes: float,
+) -> list[DataFile]:
+    """Write pieces one after another; ``path`` names the n-th file.
+
+    ``arrow_bytes`` are those of all pieces, ``expected_bytes`` the first guess at what they take on disk.  After an
+    error nothing that was written remains.
+
+    Raises:
+        StorageError, PolicyError: as :func:`write_data_file`.
+    """
+    schema = json.loads(task.schema_json)
+    sizes = _FileSizes(recipe, arrow_bytes, expected_bytes)
+    rows = _Rows(pieces, sizes, lambda piece: _trial(piece, task, schema))
+    files: list[DataFile] = []
+    paths: list[str] = []
+    try:
+        while rows.has_more():
+            paths.append(path(len(paths)))
+            file = write_data_file(paths[-1], rows.of_one_file(), task, schema, storage, on_row_group=sizes.observe)
+            if file is not None:
+                sizes.close(file.file_size_in_bytes)
+                files.append(replace(file, sort_order_id=recipe.order_id))
+    except BaseException:
+        storage.delete(paths)
+        raise
+    return files
+
+
+def _trial(piece: SortedPiece, task: RewriteTask, schema: dict[str, Any]) -> float:
+    """Bytes on disk per Arrow byte of the piece."""
+    sample = list(piece.sample())
+    with tempfile.TemporaryDirectory(prefix="icekeeper-trial-") as folder:
+        file = write_data_file(str(Path(folder) / "trial.parquet"), sample, task, schema, Storage({}))
+    return 0.0 if file is None else file.file_size_in_bytes / max(1, sum(batch.nbytes for batch in sample))
+
+
+class _FileSizes:
+    """When a file is full.  The rest of the rows is divided anew after every observation."""
+
+    def __init__(self, recipe: ClusterRecipe, arrow_bytes: int, expected_bytes: float) -> None:
+        self._recipe = recipe
+        self._left = arrow_bytes
+        self._in_file = 0
+        self._seen_arrow = self._seen_bytes = 0
+        self.ratio = expected_bytes / max(1, arrow_bytes)
+
+    @property
+    def may_need_several(self) -> bool:
+        """Whether it matters how well the rows compress."""
+        return self.ratio * self._left >= self._recipe.target_bytes
+
+    @property
+    def step_bytes(self) -> float:
+        return self._recipe.target_bytes / max(self.ratio, 1e-9) / _STEPS_PER_FILE
+
+    @property
+    def is_full(self) -> bool:
+        whole = self._in_file + max(0, self._left)
+        count = self._recipe.output_count(whole * self.ratio)
+        return count > 1 and self._in_file >= whole / count - self.step_bytes / 2
+
+    def feed(self, arrow_bytes: int) -> None:
+        self._in_file += arrow_bytes
+        self._left -= arrow_bytes
+
+    def observe(self, file_bytes: int) -> None:
+        """The file has so many bytes now that everything fed to it is written."""
+        self.ratio = (self._seen_bytes + file_bytes) / max(1, self._seen_arrow + self._in_file)
+
+    def close(self, file_bytes: int) -> None:
+        self.observe(file_bytes)
+        self._seen_arrow += self._in_file
+        self._seen_bytes += file_bytes
+        self._in_file = 0
+
+
+class _Rows:
+    """The slices of all pieces, cut into files."""
+
+    def __init__(self, pieces: Iterable[SortedPiece], sizes: _FileSizes, trial: Callable[[SortedPiece], float]) -> None:
+        self._sizes = sizes
+        self._slices = self._flat(pieces, trial)
+        self._next = next(self._slices, None)
+
+    def has_more(self) -> bool:
+        return self._next is not None
+
+    def of_one_file(self) -> Iterator[pa.RecordBatch]:
+        """At least one slice, then until the file is full or the next slice cannot follow in order."""
+        is_first = True
+        while self._next is not None:
+            batch, must_start_file = self._next
+            if not is_first and (must_start_file or self._sizes.is_full):
+                return
+            is_first = False
+            self._sizes.feed(batch.nbytes)
+            yield batch
+            self._next = next(self._slices, None)
+
+    def _flat(
+        self, pieces: Iterable[SortedPiece], trial: Callable[[SortedPiece], float]
+    ) -> Iterator[tuple[pa.RecordBatch, bool]]:
+        is_first_piece = True
+        for piece in pieces:
+            if is_first_piece and self._sizes.may_need_several:
+                self._sizes.ratio = trial(piece)
+            is_first_piece = False
+            must_start_file = piece.overlaps
+            for batch in piece.slices(self._sizes.step_bytes):
+                yield batch, must_start_file
+                must_start_file = False

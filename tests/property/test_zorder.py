@@ -1,0 +1,91 @@
+"""The z-order curve: every bit halves the rows whatever their values, so that skewed columns cluster like even ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icekeeper.operations.compaction.arrow_schema import arrow_schema
+from icekeeper.operations.compaction.recipe import KeyColumn
+from icekeeper.operations.compaction.sort_keys import SortKeys, sorted_indices
+from icekeeper.operations.compaction.zorder import fit_curve
+from property.test_sort_keys import TYPES, batch_of, plain_key, schema_of
+
+ROWS = 20_000
+FILES = 64
+COLUMNS = (KeyColumn(1), KeyColumn(2))
+
+
+@given(st.data())
+def test_a_curve_over_one_column_rises_with_its_values(data: st.DataObject) -> None:
+    """For every type: a larger value never lies before a smaller one, and nulls lie first."""
+    kind = data.draw(st.sampled_from(sorted(TYPES)))
+    values = data.draw(st.lists(st.none() | TYPES[kind], max_size=30))
+    sample = data.draw(st.lists(st.none() | TYPES[kind], max_size=30))
+    keys = SortKeys([KeyColumn(1)], schema_of([kind]))
+    curve = fit_curve(keys.of(batch_of([kind], [(v,) for v in sample])))
+    found = curve.keys(keys.of(batch_of([kind], [(v,) for v in values]))).to_pylist()
+    for i, left in enumerate(values):
+        for j, right in enumerate(values):
+            if left is None or (right is not None and plain(kind, left) <= plain(kind, right)):
+                assert found[i] <= found[j] or right is None
+
+
+def plain(kind: str, value: Any) -> Any:
+    return plain_key(kind, "identity", value)
+
+
+@given(st.integers(1, 31))
+def test_any_number_of_columns_gives_keys_that_fit(count: int) -> None:
+    """The largest rank of every column at once is the largest key, and no sign bit is touched."""
+    values = pa.array([*range(4096)], pa.int64())
+    keys = fit_curve([values] * count).keys([values] * count).to_pylist()
+    assert keys == sorted(keys)
+    assert keys[0] == 0
+    assert keys[-1] == 2 ** (min(10, 62 // count) * count) - 1
+
+
+def touched(columns: Sequence[Sequence[int]], order: Sequence[int]) -> list[float]:
+    """Per column: which share of the files a range of a twentieth of the rows touches, by their bounds, on average."""
+    size = len(order) // FILES
+    shares = []
+    for values in columns:
+        files = [[values[row] for row in order[i * size : (i + 1) * size]] for i in range(FILES)]
+        bounds = [(min(file), max(file)) for file in files]
+        ranks = sorted(values)
+        step = len(ranks) // 20
+        ranges = [(ranks[i], ranks[min(len(ranks) - 1, i + step - 1)]) for i in range(0, len(ranks) - step, step)]
+        hits = [sum(low <= b and a <= high for a, b in bounds) / FILES for low, high in ranges]
+        shares.append(sum(hits) / len(hits))
+    return shares
+
+
+def z_order(columns: Sequence[Sequence[int]]) -> list[int]:
+    schema = {"fields": [{"id": i, "name": f"c{i}", "required": True, "type": "long"} for i in (1, 2)]}
+    batch = pa.RecordBatch.from_arrays([pa.array(c, pa.int64()) for c in columns], schema=arrow_schema(schema))
+    values = SortKeys(COLUMNS, schema).of(batch)
+    curve = fit_curve([array.take(pa.arange(0, ROWS, 4)) for array in values])
+    indices: list[int] = sorted_indices([curve.keys(values)], curve.columns).to_pylist()
+    return indices
+
+
+def test_a_skewed_column_clusters_as_well_as_an_even_one() -> None:
+    """A range on either column touches few files, where unsorted every one; skew costs nothing."""
+    rng = random.Random(7)
+    even = [[rng.randrange(10**12) for _ in range(ROWS)] for _ in range(2)]
+    # Values of all magnitudes: nine tenths of them lie in the lowest tenth of a thousandth of the range.
+    skewed = [[int(10 ** (12 * rng.random() ** 3)) + rng.randrange(10) for _ in range(ROWS)] for _ in range(2)]
+    unsorted_shares = touched(skewed, range(ROWS))
+    assert min(unsorted_shares) > 0.9
+    even_shares, skewed_shares = touched(even, z_order(even)), touched(skewed, z_order(skewed))
+    # Eight by eight cells of which a range meets one or two, and files that begin and end within cells.
+    assert max(even_shares) < 0.3
+    assert max(skewed_shares) < 0.3
+    assert max(skewed_shares) < 1.2 * max(even_shares)
+    by_first = sorted(range(ROWS), key=lambda row: skewed[0][row])
+    assert touched(skewed, by_first)[1] > 0.9  # what sorting by the first column alone would do
