@@ -57,7 +57,7 @@ def compacted(table: SabotagedTable, **overrides: str) -> OperationOutcome:
 
 
 def test_small_files_of_an_old_spec_merge_with_those_of_the_new_one(made: SabotagedTable) -> None:
-    """Unpartitioned files of one region each move to that region's partition; a mixed one stays; then all is quiet."""
+    """Unpartitioned files of one region each move to that region's partition; a single mixed one stays."""
     made.writer.create_table("ns.t", SCHEMA, properties={"format-version": "2"})
     for number in range(3):
         append(made, number * 100, "us")
@@ -121,3 +121,56 @@ def test_files_stay_in_their_spec(made: SabotagedTable, reason: str) -> None:
     assert compacted(made, **overrides).summary == "compacted 4 files into 2 (across 2 bins)"
     assert files(made) == {(0, ("us",)): 1, (0, ("eu",)): 1}
     assert rows(made) == before
+
+
+def test_mixed_files_are_dealt_out_where_that_makes_fewer_files(made: SabotagedTable) -> None:
+    """Six files of three regions each, a null one among them: one file per region; rows, values and layout agree."""
+    made.writer.create_table("ns.t", SCHEMA, properties={"format-version": "2"})
+    for number in range(6):
+        regions = ["us", "eu", None, "us", "eu", "us"] if number % 2 else ["eu", "us", None]
+        days = pa.array([number] * len(regions), pa.int32()).cast(pa.date32())
+        ids = pa.array(range(number * 10, number * 10 + len(regions)), pa.int64())
+        made.table().append(pa.table({"id": ids, "region": pa.array(regions, pa.string()), "day": days}))
+    with made.table().update_spec() as update:
+        update.add_identity("region")
+    before = rows(made)
+    outcome = compacted(made, proof="full")
+    assert outcome.summary == "compacted 6 files into 3 (across 1 bins)"
+    assert files(made) == {(1, ("us",)): 1, (1, ("eu",)): 1, (1, (None,)): 1}
+    assert rows(made) == before
+    tasks = StaticTable.from_metadata(made.load().metadata_location).scan("region = 'us'").plan_files()
+    assert ["/data/region=us/" in task.file.file_path for task in tasks] == [True]
+    assert made.runtime.verify(made.load().name).ok
+    assert compacted(made).status is Status.SKIPPED
+
+
+def test_rows_are_not_dealt_out_into_more_files(made: SabotagedTable) -> None:
+    """Three files, three regions each: as many partitions as files, so they merge where they are."""
+    made.writer.create_table("ns.t", SCHEMA, properties={"format-version": "2"})
+    for number in range(3):
+        append(made, number * 10, ["us", "eu", "cn"])
+    with made.table().update_spec() as update:
+        update.add_identity("region")
+    before = rows(made)
+    assert compacted(made).summary == "compacted 3 files into 1 (across 1 bins)"
+    assert files(made) == {(0, ()): 1}
+    assert rows(made) == before
+
+
+def test_a_newer_equality_delete_drops_a_group_whose_rows_are_dealt_out(made: SabotagedTable) -> None:
+    """It lands while rows are on their way and is bound to a partition of the spec that they come to."""
+    spec = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "day"))
+    made.writer.create_table("ns.t", SCHEMA, partition_spec=spec, properties={"format-version": "2"})
+    for number in range(4):
+        append(made, number * 10, ["us", "eu"])
+    with made.table().update_spec() as update:
+        update.remove_field("day")
+        update.add_identity("region")
+    made.engine.during = lambda: commit_deletes(made, [equality_delete(1, "us")], spec_id=1)
+    outcome = compacted(made)
+    assert outcome.status is Status.FAILED
+    assert "a partition that the rows left or came to" in (outcome.reason or "")
+    head = made.load().metadata.current_snapshot
+    assert head is not None
+    assert head.operation == "delete"
+    assert {m.partition_spec_id for m in made.reader().manifests(head)} == {0, 1}

@@ -37,7 +37,9 @@ def create_by_region(made: SabotagedTable, files: int) -> None:
         written.append(rows_of(n * 100 + 50, 10, "eu"))
 
 
-def commit_deletes(table: SabotagedTable, deletes: Sequence[tuple[pa.Table, dict[str, Any]]]) -> None:
+def commit_deletes(
+    table: SabotagedTable, deletes: Sequence[tuple[pa.Table, dict[str, Any]]], *, spec_id: int = 0
+) -> None:
     """Commit delete files as another engine would: a new manifest of content DELETES on the newest head."""
     loaded = table.load()
     metadata, storage = loaded.metadata, Storage(loaded.io_properties)
@@ -62,7 +64,7 @@ def commit_deletes(table: SabotagedTable, deletes: Sequence[tuple[pa.Table, dict
     path = f"{metadata.metadata_directory}/deletes-{uuid.uuid4()}.avro"
     encoded = encode_manifest(
         metadata,
-        spec_id=0,
+        spec_id=spec_id,
         content=ManifestContent.DELETES,
         entries=entries,
         path=path,

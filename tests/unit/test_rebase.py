@@ -122,7 +122,7 @@ def claim(
     """A group of one partition; ``to``: where its rows moved, if they did."""
     own = (spec_id, partition)
     inputs: dict[FileKey, str] = {(path, None): manifest for path in paths}
-    return GroupClaim(group_id, to or own, frozenset({own}), inputs, LEAVES)
+    return GroupClaim(group_id, frozenset({to or own}), frozenset({own}), inputs, LEAVES)
 
 
 def decide(

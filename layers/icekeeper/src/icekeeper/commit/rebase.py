@@ -24,8 +24,8 @@ class GroupClaim:
     """What a rewritten group relies on: its inputs, where they were, and what its outputs hold."""
 
     group_id: int
-    scope: Scope
-    """Spec and partition of its outputs."""
+    output_scopes: frozenset[Scope]
+    """Spec and partition of its outputs; none when all its rows are deleted."""
     input_scopes: frozenset[Scope]
     inputs: Mapping[FileKey, str]
     """Input file → path of the manifest that held it at planning."""
@@ -82,8 +82,8 @@ def rebase(
     for group in groups:
         if any(key not in location for key in group.inputs):
             dropped[group.group_id] = "an input file was removed or rewritten by another commit"
-        elif group.scope[0] not in head.specs:
-            dropped[group.group_id] = f"partition spec {group.scope[0]} was removed"
+        elif removed := {spec_id for spec_id, _ in group.output_scopes} - head.specs.keys():
+            dropped[group.group_id] = f"partition spec {min(removed)} was removed"
         elif lacking := revived - group.output_field_ids:
             dropped[group.group_id] = f"the schema has column {min(lacking)} again, which the output lacks"
     deletes = [m for m in new if m.content is ManifestContent.DELETES]
@@ -172,10 +172,10 @@ def _hit(delete: DataFile, spec_id: int, is_global: bool, group: GroupClaim) -> 
     here = _comparable((spec_id, delete.partition))
     same_partition = here in {_comparable(scope) for scope in group.input_scopes}
     if delete.content is FileContent.EQUALITY_DELETES:
-        reaches_output = here == _comparable(group.scope)
+        reaches_output = here in {_comparable(scope) for scope in group.output_scopes}
         if not (is_global or same_partition or reaches_output):
             return None
-        if not is_global and group.input_scopes != {group.scope}:
+        if not is_global and group.output_scopes and group.output_scopes != group.input_scopes:
             return "a newer equality delete is bound to a partition that the rows left or came to"
         missing = set(delete.equality_ids or ()) - group.output_field_ids
         # Outputs keep the planning snapshot's sequence number, spec and partition, so the delete still applies.

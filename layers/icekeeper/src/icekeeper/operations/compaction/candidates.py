@@ -67,6 +67,8 @@ class Candidates:
     """Live delete file → how many live data files need it; 0: dangling."""
     considered: int
     unsupported: int
+    specs_to_leave: frozenset[int]
+    """Specs whose rows may be dealt out to partitions of the current one."""
 
 
 def select_candidates(
@@ -131,7 +133,9 @@ def select_candidates(
         partitions.setdefault(key, []).append(candidate)
     # A file that is listed twice is read twice (ICEBERG-RULES 15 forbids it): replacing one entry adds rows.
     once = tuple([c for c in files if c.file.file_path not in twice] for files in partitions.values())
-    return Candidates(once, needs, considered, unsupported)
+    return Candidates(
+        once, needs, considered, unsupported, frozenset(filter(destinations.may_deal_out, metadata.specs))
+    )
 
 
 def known_deleted_rows(file: DataFile, deletes: Iterable[ManifestEntry]) -> int:

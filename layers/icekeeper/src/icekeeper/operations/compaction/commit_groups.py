@@ -77,7 +77,7 @@ def commit_groups(
             head.metadata,
             reader,
             context.policy.branch,
-            _claims(loaded.metadata, groups),
+            _claims(loaded.metadata, groups, done),
             landed.delete_needs,
             landed.snapshot_ids,
         )
@@ -95,7 +95,7 @@ def commit_groups(
         )
         replacement = FileReplacement(
             removed=last.unneeded_deletes.union(c.file.key for group in kept for c in group.files),
-            added=tuple((group.spec_id, file) for group in kept for file in done[group.group_id].written),
+            added=tuple(added for group in kept for added in _added(group, done[group.group_id])),
             data_sequence_number=plan.sequence_number,
             recipe=None if plan.recipe is None else plan.recipe.text,
         )
@@ -151,12 +151,17 @@ def _paths(results: Iterable[RewriteResult]) -> list[str]:
     return [file.file_path for result in results for file in result.written]
 
 
-def _claims(planned: TableMetadata, groups: Sequence[FileGroup]) -> list[GroupClaim]:
+def _added(group: FileGroup, result: RewriteResult) -> list[tuple[int, DataFile]]:
+    spec_id = group.spec_id if result.spec_id is None else result.spec_id
+    return [(spec_id, file) for file in result.written]
+
+
+def _claims(planned: TableMetadata, groups: Sequence[FileGroup], done: Mapping[int, RewriteResult]) -> list[GroupClaim]:
     held = frozenset(leaf.field_id for leaf in leaf_columns(planned.current_schema))
     return [
         GroupClaim(
             group_id=group.group_id,
-            scope=(group.spec_id, group.partition),
+            output_scopes=frozenset((spec_id, file.partition) for spec_id, file in _added(group, done[group.group_id])),
             input_scopes=group.scopes,
             inputs={c.file.key: c.manifest_path for c in group.files},
             output_field_ids=held,

@@ -19,7 +19,7 @@ from icekeeper.operations.compaction.metrics_modes import output_properties
 from icekeeper.operations.compaction.output_names import output_names
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.task import DeleteFile, InputFile, RewriteResult, RewriteTask
+from icekeeper.operations.compaction.task import DeleteFile, InputFile, RewriteResult, RewriteTask, Routing
 from icekeeper.operations.context import OperationContext
 
 __all__ = ["rewrite_groups"]
@@ -90,7 +90,14 @@ def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup, proof: st
         io_properties=dict(loaded.io_properties),
         proof=proof,
         recipe=plan.recipe,
+        routing=_routing(metadata, group.route_to),
     )
+
+
+def _routing(metadata: TableMetadata, spec_id: int | None) -> Routing | None:
+    if spec_id is None:
+        return None
+    return Routing(spec_id, json.dumps(metadata.specs[spec_id]), json.dumps(metadata.schemas_current_first))
 
 
 def _output_schema(metadata: TableMetadata, group: FileGroup) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 After partition evolution old files keep their spec (specification, "Partition Evolution"); merging spec by spec leaves
 more files than before (iceberg 15465, 16189, 16514).  A file moves when its old partition, or its column bounds, show
-that all its rows have one partition under the current spec.  It stays where it is while live equality deletes exist: a
-writer may still emit deletes under the old spec, which would no longer reach the moved rows (ICEBERG-RULES 2).
+that all its rows have one partition under the current spec; :mod:`.partition_rows` deals out rows of the others.
+Everything stays where it is while live equality deletes exist: a writer may still emit deletes under the old spec,
+which would no longer reach the moved rows (ICEBERG-RULES 2).
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from pyiceberg.transforms import IdentityTransform, Transform, UnknownTransform,
 from pyiceberg.types import IcebergType
 
 from icekeeper.metadata.deletes import decode_bound, partition_key
-from icekeeper.metadata.document import JsonObject, TableMetadata
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import decimal_unscaled, encode
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.arrow_schema import leaf_columns
 
-__all__ = ["Destination", "OutputPartitions"]
+__all__ = ["Destination", "OutputPartitions", "TargetField", "target_fields"]
 
 _CONTEXT = decimal.Context(prec=76)
 
@@ -47,7 +48,7 @@ class OutputPartitions:
             leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema) if not leaf.repeated
         }
         self._spec_id = metadata.default_spec_id
-        self._fields = None if keep else self._target_fields(metadata.specs[metadata.default_spec_id])
+        self._fields = None if keep else target_fields(metadata.specs[metadata.default_spec_id], self._types)
 
     def destination(self, file: DataFile, spec_id: int) -> Destination:
         """The file's partition under the current spec, or else its own."""
@@ -66,19 +67,29 @@ class OutputPartitions:
             values.append(value)
         return Destination(self._spec_id, tuple(values))
 
-    def _target_fields(self, spec: JsonObject) -> list[_TargetField] | None:
-        """``None`` where the spec cannot be written: an unknown transform, or a source that the schema lacks."""
-        fields = []
-        for field in spec["fields"]:
-            transform, kind = parse_transform(str(field["transform"])), self._types.get(int(field["source-id"]))
-            if isinstance(transform, UnknownTransform) or (kind is None and not isinstance(transform, VoidTransform)):
-                return None
-            fields.append(_TargetField.of(int(field["source-id"]), str(field["transform"]), transform, kind))
-        return fields
+    def may_deal_out(self, spec_id: int) -> bool:
+        """Whether rows of files of that spec may be dealt out to partitions of the current one."""
+        return self._fields is not None and spec_id != self._spec_id and spec_id in self._specs
+
+
+def target_fields(spec: Mapping[str, Any], types: Mapping[int, str]) -> list[TargetField] | None:
+    """The fields of a spec; ``types`` gives the Iceberg type of columns by id.
+
+    ``None`` where the spec cannot be written: an unknown transform, or a source that the schema lacks.
+    """
+    fields = []
+    for field in spec["fields"]:
+        transform, kind = parse_transform(str(field["transform"])), types.get(int(field["source-id"]))
+        if isinstance(transform, UnknownTransform) or (kind is None and not isinstance(transform, VoidTransform)):
+            return None
+        fields.append(TargetField.of(int(field["source-id"]), str(field["transform"]), transform, kind))
+    return fields
 
 
 @dataclass(frozen=True, slots=True)
-class _TargetField:
+class TargetField:
+    """One field of a partition spec."""
+
     source_id: int
     name: str
     kind: str
@@ -86,7 +97,8 @@ class _TargetField:
     """The transform, of raw values to raw values."""
 
     @classmethod
-    def of(cls, source_id: int, name: str, transform: Transform[Any, Any], kind: str | None) -> _TargetField:
+    def of(cls, source_id: int, name: str, transform: Transform[Any, Any], kind: str | None) -> TargetField:
+        """``name`` is the transform as the specification writes it."""
         if kind is None or isinstance(transform, VoidTransform):
             return cls(source_id, name, kind or "", _nothing)
         if isinstance(transform, IdentityTransform):

@@ -41,6 +41,8 @@ class FileGroup:
     spec_id: int
     partition: tuple[PartitionValue, ...]
     files: tuple[Candidate, ...]
+    route_to: int | None = None
+    """The spec whose partitions its rows may be dealt out to, if that makes fewer files."""
 
     @property
     def scopes(self) -> frozenset[tuple[int, tuple[PartitionValue, ...]]]:
@@ -120,7 +122,8 @@ def plan_compaction(
     bins = [chosen for files in found.partitions for chosen in group(files, policy)]
     allowed, waiting = within_budget(bins, policy, found.delete_needs, bytes_since_rewrite(metadata, snapshot))
     groups = tuple(
-        _group(number, chosen) for number, chosen in enumerate(in_job_order(allowed, policy.rewrite_job_order))
+        _group(number, chosen, None if recipe is not None else metadata.default_spec_id, found.specs_to_leave)
+        for number, chosen in enumerate(in_job_order(allowed, policy.rewrite_job_order))
     )
     if not groups and 0 not in found.delete_needs.values():
         return Nothing(_nothing_reason(found.unsupported, bool(bins)))
@@ -145,10 +148,11 @@ def _clustering_bins(files: list[Candidate], policy: Policy) -> list[Bin]:
     ]
 
 
-def _group(number: int, chosen: Bin) -> FileGroup:
+def _group(number: int, chosen: Bin, current_spec: int | None, specs_to_leave: frozenset[int]) -> FileGroup:
     first = chosen.files[0]
     to = first.destination or Destination(first.spec_id, first.file.partition)
-    return FileGroup(number, to.spec_id, to.partition, chosen.files)
+    may_move = len(chosen.files) > 1 and to.spec_id in specs_to_leave
+    return FileGroup(number, to.spec_id, to.partition, chosen.files, current_spec if may_move else None)
 
 
 def _nothing_reason(unsupported: int, over_budget: bool) -> str:

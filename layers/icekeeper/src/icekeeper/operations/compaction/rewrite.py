@@ -12,9 +12,10 @@ import pyarrow as pa
 from icekeeper.errors import MaintenanceError
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.cluster_rows import write_clustered
+from icekeeper.operations.compaction.partition_rows import makes_fewer_files, write_partitions
 from icekeeper.operations.compaction.proof import Evidence, RowProof, disproof, proof_of_file
 from icekeeper.operations.compaction.read import Tally, read_rows
-from icekeeper.operations.compaction.task import RewriteResult, RewriteTask
+from icekeeper.operations.compaction.task import RewriteResult, RewriteTask, Routing
 from icekeeper.operations.compaction.write import write_data_file
 from icekeeper.storage import Storage
 
@@ -32,6 +33,7 @@ def rewrite_group(task: RewriteTask) -> RewriteResult:
     storage = Storage(task.io_properties)
     table_schema = json.loads(task.schema_json)
     path = task.outputs.path()
+    routing: Routing | None = None
 
     def result(written: tuple[DataFile, ...], error: str | None = None) -> RewriteResult:
         return RewriteResult(
@@ -39,15 +41,20 @@ def rewrite_group(task: RewriteTask) -> RewriteResult:
             written=written,
             rows_read=tally.read,
             rows_deleted=tally.deleted,
+            spec_id=None if routing is None else routing.spec_id,
             seconds=time.perf_counter() - started,
             error=error,
         )
 
     proof = RowProof(table_schema, task.proof)
     try:
+        if task.routing is not None and makes_fewer_files(task, task.routing, table_schema, storage):
+            routing = task.routing
         rows = proof.watch(read_rows(task, table_schema, storage, tally))
         if task.recipe is not None:
             files = write_clustered(rows, task, task.recipe, storage)
+        elif routing is not None:
+            files = write_partitions(rows, task, routing, table_schema, storage)
         else:
             file = write_data_file(path, rows, task, table_schema, storage)
             files = () if file is None else (file,)

@@ -31,7 +31,7 @@ from pyiceberg.types import (
 from icekeeper.errors import TableUnsupported
 from icekeeper.operations.compaction.recipe import KeyColumn
 
-__all__ = ["SortKeys", "sorted_indices"]
+__all__ = ["SortKeys", "column_values", "sorted_indices"]
 
 _Maker: TypeAlias = Callable[[pa.Array], pa.Array]
 _HOUR_S, _DAY_S = 3600, 86_400
@@ -78,6 +78,16 @@ def sorted_indices(keys: Sequence[pa.Array | pa.ChunkedArray], columns: Sequence
         for name, column in zip(names, columns, strict=True)
     ]
     return pc.sort_indices(pa.table(list(keys), names=names), sort_keys=directions)
+
+
+def column_values(field_id: int, schema: Mapping[str, Any], batch: pa.RecordBatch) -> pa.Array:
+    """The values of a column, in structs or not.
+
+    Raises:
+        TableUnsupported: it is not in the schema.
+    """
+    path, _ = _find(field_id, schema["fields"])
+    return _child(batch.column(path[0]), path[1:])
 
 
 def _source(column: KeyColumn, schema: Mapping[str, Any]) -> tuple[list[int], _Maker]:

@@ -11,7 +11,7 @@ from pyiceberg.table.locations import ObjectStoreLocationProvider
 from icekeeper.model import DataFile, FileContent, PartitionValue
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 
-__all__ = ["DeleteFile", "InputFile", "Layout", "OutputNames", "RewriteResult", "RewriteTask"]
+__all__ = ["DeleteFile", "InputFile", "Layout", "OutputNames", "RewriteResult", "RewriteTask", "Routing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +90,16 @@ def _entropy(name: str) -> str:
     return path.removeprefix("/data/").removesuffix(f"/{name}")
 
 
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """A partition spec that rows are dealt out to, if that makes fewer files than there are inputs."""
+
+    spec_id: int
+    spec_json: str
+    schemas_json: str
+    """Every schema of the table, the current one first: they name the types of partition values."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteTask:
     """Merge ``inputs`` into files of one partition spec, named by ``outputs``."""
@@ -111,6 +121,8 @@ class RewriteTask:
     """How the group proves that it kept its rows: ``counts`` or ``full`` (policy key ``proof``)."""
     recipe: ClusterRecipe | None = None
     """How rows are to be ordered; ``None``: as they come."""
+    routing: Routing | None = None
+    """Where rows may move; ``None``: every row has the task's partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,5 +133,7 @@ class RewriteResult:
     written: tuple[DataFile, ...]
     rows_read: int
     rows_deleted: int = 0
+    spec_id: int | None = None
+    """Of the written files, where rows were dealt out to another spec than the group's."""
     seconds: float
     error: str | None = None
