@@ -48,6 +48,6 @@ def test_every_metric_is_on_the_page_of_its_operation() -> None:
 
 def test_every_reason_of_a_constant_is_on_the_page() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
-    reasons = (NOTHING_ELIGIBLE, DELETES_DISABLED, NOTHING_TO_EXPIRE, GC_DISABLED, NO_SNAPSHOT, NO_ENTRIES)
-    reasons += (position_deletes.NOTHING_ELIGIBLE,)
+    reasons = [NOTHING_ELIGIBLE, DELETES_DISABLED, NOTHING_TO_EXPIRE, GC_DISABLED, NO_SNAPSHOT, NO_ENTRIES]
+    reasons.append(position_deletes.NOTHING_ELIGIBLE)
     assert [reason for reason in reasons if reason not in page] == []
