@@ -14,7 +14,7 @@ from icekeeper.operations.deletion import GC_DISABLED
 from icekeeper.operations.manifests import NO_ENTRIES
 from icekeeper.operations.position_deletes import plan as position_deletes
 from icekeeper.operations.snapshots import NOTHING_TO_EXPIRE
-from icekeeper.policy import ALL_OPERATIONS
+from icekeeper.policy import NOT_YET_AVAILABLE, Operation
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -35,7 +35,8 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
 def test_every_metric_is_on_the_page_of_its_operation() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
     sections = {section.split("\n", 1)[0]: section for section in page.split("\n## ")[1:]}
-    assert tuple(sections) == tuple(operation.value for operation in ALL_OPERATIONS)
+    available = [operation for operation in Operation if operation not in NOT_YET_AVAILABLE["operations"]]
+    assert tuple(sections) == tuple(operation.value for operation in available)
     sources = (ROOT / "layers" / "icekeeper" / "src" / "icekeeper" / "operations").rglob("*.py")
     code = "".join(path.read_text() for path in sources)
     for name, section in sections.items():
