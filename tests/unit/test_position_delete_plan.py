@@ -74,7 +74,7 @@ def test_a_group_is_closed_at_the_target_size() -> None:
 
 
 def test_what_cannot_be_read_is_left_alone_and_in_v3_with_all_its_partition() -> None:
-    for lacking in (delete("x", file_format="AVRO"), delete("x", key_metadata=b"k")):
+    for lacking in (delete("x", file_format="LANCE"), delete("x", key_metadata=b"k")):
         assert groups(plan([delete("a"), delete("b"), lacking])) == [["a", "b"]]
         assert groups(plan([delete("a"), delete("b"), lacking], version=3)) == []
     assert plan([delete("a")]) == Nothing("no position delete files eligible for merging")

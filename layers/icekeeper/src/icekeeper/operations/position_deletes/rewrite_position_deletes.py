@@ -177,8 +177,8 @@ def _claims(loaded: LoadedTable, groups: Sequence[DeleteGroup], done: Mapping[in
         claims.append(
             GroupClaim(
                 group_id=group.group_id,
-                spec_id=group.spec_id,
-                partition=group.partition,
+                scope=(group.spec_id, group.partition),
+                input_scopes=frozenset({(group.spec_id, group.partition)}),
                 inputs={(t.path, None): t.manifest_path for t in group.targets if t.path in named},
                 # Equality deletes concern rows of data files, which stay as they are.
                 output_field_ids=columns,
