@@ -199,3 +199,29 @@ def test_a_vector_stands_for_the_position_deletes_it_absorbed(
     assert not live(ours, ManifestContent.DELETES)
     assert lineage(iceberg_java, ours.metadata_location) == before
     table.drop()
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_java_reads_the_position_deletes_that_we_merged(
+    spark_session: SparkSession, iceberg_java: IcebergJava, tmp_path: Path, version: int
+) -> None:
+    """Merged into one file per partition, or into deletion vectors, and goes on from there."""
+    table = create(spark_session, tmp_path, 2)
+    insert(table, 0, 20)
+    insert(table, 20, 40)
+    for row_id in (2, 4, 22, 23):
+        table.sql(f"DELETE FROM {{table}} WHERE id = {row_id}")
+    table.sql(f"ALTER TABLE {{table}} SET TBLPROPERTIES ('format-version' = '{version}')")
+    before = canonical(iceberg_java.rows(table.metadata_location))
+    assert len(before) == 36
+    ours = maintained(table.metadata_location, tmp_path / "first", operations="rewrite_position_deletes")
+    merged = live(ours, ManifestContent.DELETES)
+    # In v2 the only delete file of the other partition stays as it is.
+    assert sorted(file.record_count for file in merged) == ([1, 3] if version == 2 else [1, 1, 2])
+    assert canonical(iceberg_java.rows(ours.metadata_location)) == before
+    rows_agree(ours.metadata_location, iceberg_java)
+    table.take_over(ours.metadata_location)
+    table.sql("DELETE FROM {table} WHERE id IN (6, 26)")
+    table.call("rewrite_data_files", ", options => map('rewrite-all', 'true')")
+    assert len(iceberg_java.rows(table.metadata_location)) == 34
+    table.drop()

@@ -67,6 +67,7 @@ PURE = (
     "icekeeper.operations.compaction.cluster_plan",
     "icekeeper.operations.compaction.plan",
     "icekeeper.operations.compaction.recipe",
+    "icekeeper.operations.position_deletes.plan",
     "icekeeper.detection.assess",
     "icekeeper.detection.signals",
     "icekeeper.policy",

@@ -20,6 +20,7 @@ from icekeeper.operations.compaction.compact import compact
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.context import OperationContext, branch_head
 from icekeeper.operations.expire_snapshots import expire_snapshots
+from icekeeper.operations.position_deletes.rewrite_position_deletes import rewrite_position_deletes
 from icekeeper.operations.remove_orphans import remove_orphans
 from icekeeper.operations.rewrite_manifests import rewrite_manifests
 from icekeeper.policy import Operation
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 
 OPERATIONS: Mapping[Operation, Callable[[OperationContext], OperationOutcome]] = {
     Operation.COMPACT: compact,
+    Operation.REWRITE_POSITION_DELETES: rewrite_position_deletes,
     Operation.EXPIRE_SNAPSHOTS: expire_snapshots,
     Operation.REMOVE_ORPHANS: remove_orphans,
     Operation.REWRITE_MANIFESTS: rewrite_manifests,

@@ -23,6 +23,7 @@ __all__ = [
     "DELETE_POSITION_ID",
     "DeleteIndex",
     "DeleteIndexBuilder",
+    "PartitionKey",
     "decode_bound",
     "is_unpartitioned",
     "may_name",

@@ -1,0 +1,153 @@
+"""The work unit: position delete files in; one delete file, one Puffin file of vectors, or an error out.
+
+Positions are held as one bitmap per data file, which is what bounds memory, and what sorts them and drops doubles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyroaring import BitMap64
+
+from icekeeper.errors import MaintenanceError, MetadataUnreadable
+from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID, DELETE_POSITION_ID
+from icekeeper.metadata.puffin import encode_puffin
+from icekeeper.model import DataFile, FileContent
+from icekeeper.operations.compaction.arrow_schema import FIELD_ID_KEY
+from icekeeper.operations.compaction.file_rows import BATCH_ROWS, open_rows
+from icekeeper.operations.position_deletes.task import MergeResult, MergeTask, PositionDeletes
+from icekeeper.storage import Storage
+
+__all__ = ["merge_deletes"]
+
+# The specification fixes names, ids and nullability ("Position Delete Files").
+_COLUMNS = ("file_path", "pos")
+_SCHEMA = pa.schema(
+    [
+        pa.field("file_path", pa.string(), nullable=False, metadata={FIELD_ID_KEY: str(DELETE_FILE_PATH_ID)}),
+        pa.field("pos", pa.int64(), nullable=False, metadata={FIELD_ID_KEY: str(DELETE_POSITION_ID)}),
+    ]
+)
+_CREATED_BY = {"created-by": "icekeeper"}
+
+
+@dataclass(slots=True)
+class _Positions:
+    """What is deleted, by data file; ``read`` counts rows before dangling ones and doubles are dropped."""
+
+    by_path: dict[str, BitMap64] = field(default_factory=dict)
+    read: int = 0
+
+    @property
+    def count(self) -> int:
+        return sum(len(positions) for positions in self.by_path.values())
+
+
+def merge_deletes(task: MergeTask) -> MergeResult:
+    """Merge the delete files of one task; never raises for what concerns only this group."""
+    storage = Storage(task.io_properties)
+    positions = _Positions()
+    try:
+        for delete in task.deletes:
+            _collect(positions, delete, task.targets, storage)
+        write = _write_vectors if task.into_vectors else _write_delete_file
+        written = write(task, positions.by_path, storage) if positions.by_path else ()
+    except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
+        storage.delete([task.output])
+        message = f"{type(error).__name__}: {error}"
+        return MergeResult(group_id=task.group_id, written=(), rows_read=positions.read, rows_written=0, error=message)
+    return MergeResult(group_id=task.group_id, written=written, rows_read=positions.read, rows_written=positions.count)
+
+
+def _collect(found: _Positions, delete: PositionDeletes, targets: Mapping[str, int], storage: Storage) -> None:
+    """Add the rows of one file that reach a live data file.
+
+    Raises:
+        MetadataUnreadable: it is no position delete file, or holds another number of rows than its manifest says.
+        StorageError: it cannot be read.
+    """
+    rows_read = 0
+    with storage.translated(delete.path), storage.open_input(delete.path) as stream:
+        rows = open_rows(stream, delete.file_format)
+        if any(rows.schema.get_field_index(name) < 0 for name in _COLUMNS):
+            raise MetadataUnreadable(f"{delete.path} lacks file_path or pos; it is no position delete file")
+        for batch in rows.batches(_COLUMNS):
+            rows_read += batch.num_rows
+            table = pa.table({"path": batch.column("file_path").cast(pa.string()), "pos": batch.column("pos")})
+            grouped = table.drop_null().group_by("path", use_threads=False).aggregate([("pos", "list")])
+            for path, positions in zip(grouped["path"].to_pylist(), grouped["pos_list"], strict=True):
+                # A delete reaches what is as old as itself or older (ICEBERG-RULES 3).
+                if path in targets and targets[path] <= delete.sequence_number:
+                    found.by_path.setdefault(path, BitMap64()).update(positions.values.to_pylist())
+    if rows_read != delete.record_count:
+        raise MetadataUnreadable(f"{delete.path} holds {rows_read} rows, its manifest says {delete.record_count}")
+    found.read += rows_read
+
+
+def _write_delete_file(task: MergeTask, by_path: Mapping[str, BitMap64], storage: Storage) -> tuple[DataFile, ...]:
+    """One Parquet file, by path and then by position."""
+    paths = sorted(by_path)
+    footers: list[pq.FileMetaData] = []
+    with storage.translated(task.output), storage.open_output(task.output) as sink:
+        with pq.ParquetWriter(
+            sink, _SCHEMA, compression="zstd", store_schema=False, metadata_collector=footers
+        ) as file:
+            for batch in _batches(paths, by_path):
+                file.write_batch(batch)
+        size = sink.tell()
+    counted = {DELETE_FILE_PATH_ID: footers[0].num_rows, DELETE_POSITION_ID: footers[0].num_rows}
+    return (
+        DataFile(
+            content=FileContent.POSITION_DELETES,
+            file_path=task.output,
+            file_format="PARQUET",
+            partition=task.partition,
+            record_count=footers[0].num_rows,
+            file_size_in_bytes=size,
+            value_counts=counted,
+            null_value_counts=dict.fromkeys(counted, 0),
+            # Whole, not truncated: equal ones say that the file names one data file, to readers before the field did.
+            lower_bounds={DELETE_FILE_PATH_ID: paths[0].encode()},
+            upper_bounds={DELETE_FILE_PATH_ID: paths[-1].encode()},
+            referenced_data_file=paths[0] if len(paths) == 1 else None,
+        ),
+    )
+
+
+def _batches(paths: list[str], by_path: Mapping[str, BitMap64]) -> Iterator[pa.RecordBatch]:
+    """Row groups of at least ``BATCH_ROWS`` rows, the last one apart."""
+    held: list[pa.RecordBatch] = []
+    for path in paths:
+        positions = pa.array(by_path[path].to_array(), pa.int64())
+        for start in range(0, len(positions), BATCH_ROWS):
+            part = positions.slice(start, BATCH_ROWS)
+            held.append(pa.RecordBatch.from_arrays([pa.repeat(pa.scalar(path), len(part)), part], schema=_SCHEMA))
+            if sum(batch.num_rows for batch in held) >= BATCH_ROWS:
+                yield pa.concat_batches(held)
+                held = []
+    if held:
+        yield pa.concat_batches(held)
+
+
+def _write_vectors(task: MergeTask, by_path: Mapping[str, BitMap64], storage: Storage) -> tuple[DataFile, ...]:
+    """One Puffin file; an entry per vector."""
+    vectors = [(path, by_path[path]) for path in sorted(by_path)]
+    puffin = encode_puffin(vectors, _CREATED_BY)
+    storage.write(task.output, puffin.data)
+    return tuple(
+        DataFile(
+            content=FileContent.POSITION_DELETES,
+            file_path=task.output,
+            file_format="PUFFIN",
+            partition=task.partition,
+            record_count=len(positions),
+            file_size_in_bytes=len(puffin.data),
+            referenced_data_file=path,
+            content_offset=blob.offset,
+            content_size_in_bytes=blob.length,
+        )
+        for (path, positions), blob in zip(vectors, puffin.blobs, strict=True)
+    )

@@ -1,0 +1,226 @@
+"""The ``rewrite_position_deletes`` operation: many small position delete files into few, or into deletion vectors."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.commit.rebase import GroupClaim, RebaseResult, rebase
+from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
+from icekeeper.commit.transaction import Committed, PreparedCommit, commit_with_retries
+from icekeeper.errors import CommitStateUnknown, MaintenanceError, PlanStale
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import DataFile, ManifestContent, ManifestEntry, ManifestFile, Nothing
+from icekeeper.operations.context import OperationContext, require_writable, stopwatch
+from icekeeper.operations.position_deletes.merge import merge_deletes
+from icekeeper.operations.position_deletes.plan import (
+    DeleteGroup,
+    LiveDelete,
+    PositionDeletePlan,
+    plan_position_deletes,
+)
+from icekeeper.operations.position_deletes.task import MergeResult, MergeTask, PositionDeletes
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
+
+__all__ = ["rewrite_position_deletes"]
+
+_OPERATION = Operation.REWRITE_POSITION_DELETES
+_WHAT = "rewrite_position_deletes: file groups"
+
+
+def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
+    """Merge position delete files, dropping dangling rows; which rows of the table are live does not change.
+
+    Raises:
+        MaintenanceError: nothing was committed.
+    """
+    with stopwatch() as elapsed_ms:
+        loaded = context.load()
+        require_writable(loaded.metadata)
+        snapshot = loaded.metadata.head(context.policy.branch)
+        reader = context.reader(loaded)
+        manifests = [] if snapshot is None else reader.manifests(snapshot)
+        plan = plan_position_deletes(
+            loaded.metadata,
+            snapshot,
+            manifests,
+            (LiveDelete(m, e) for m, e in _live(reader, manifests, ManifestContent.DELETES)),
+            lambda: _live(reader, manifests, ManifestContent.DATA),
+            context.policy,
+        )
+        if isinstance(plan, Nothing):
+            return skipped(_OPERATION, plan.reason, metrics={"rewrite_position_deletes.duration_ms": elapsed_ms()})
+        if context.dry_run:
+            count = len(plan.groups)
+            summary = f"would rewrite {len(plan.input_files)} position delete files into {count} (across {count} bins)"
+            return succeeded(_OPERATION, summary, files_planned=plan.input_files)
+        outcome = _commit(context, loaded, plan, _merged(context, loaded, plan))
+        return replace(outcome, metrics={**outcome.metrics, "rewrite_position_deletes.duration_ms": elapsed_ms()})
+
+
+def _live(
+    reader: TableReader, manifests: Sequence[ManifestFile], content: ManifestContent
+) -> Iterator[tuple[ManifestFile, ManifestEntry]]:
+    wanted = [m for m in manifests if m.content is content and m.may_have_live_files]
+    for manifest, entries in reader.entries(wanted):
+        yield from ((manifest, entry) for entry in entries if entry.is_live)
+
+
+def _merged(context: OperationContext, loaded: LoadedTable, plan: PositionDeletePlan) -> list[MergeResult]:
+    tasks = [_task(loaded, plan, group) for group in plan.groups]
+    context.progress(_WHAT, 0, len(tasks))
+    try:
+        return context.engine.map(merge_deletes, tasks, lambda done: context.progress(_WHAT, done, len(tasks)))
+    except MaintenanceError:
+        context.discard(loaded, [task.output for task in tasks])
+        raise
+
+
+def _task(loaded: LoadedTable, plan: PositionDeletePlan, group: DeleteGroup) -> MergeTask:
+    into_vectors = loaded.metadata.format_version >= 3
+    stem = f"deletes-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"
+    return MergeTask(
+        group_id=group.group_id,
+        deletes=tuple(
+            PositionDeletes(e.file.file_path, e.file.file_format, e.sequence_number or 0, e.file.record_count)
+            for e in group.deletes
+        ),
+        targets={target.path: target.sequence_number for target in group.targets},
+        into_vectors=into_vectors,
+        partition=group.partition,
+        output=f"{loaded.metadata.data_location}/{stem}.{'puffin' if into_vectors else 'parquet'}",
+        io_properties=dict(loaded.io_properties),
+    )
+
+
+def _commit(
+    context: OperationContext, loaded: LoadedTable, plan: PositionDeletePlan, results: Sequence[MergeResult]
+) -> OperationOutcome:
+    done = {r.group_id: r for r in results if r.error is None}
+    errors = [r.error for r in results if r.error is not None]
+    groups = [group for group in plan.groups if group.group_id in done]
+    decided: RebaseResult | None = None
+    committed: Committed | Nothing = Nothing(f"every file group failed: {errors[0]}" if errors else "")
+
+    def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
+        nonlocal decided
+        require_writable(head.metadata)
+        if head.metadata.format_version != loaded.metadata.format_version:
+            raise PlanStale("the table was upgraded to another format version; plan again")
+        reader = context.reader(head)
+        decided = rebase(
+            loaded.metadata,
+            plan.planning_manifests,
+            plan.snapshot_id,
+            head.metadata,
+            reader,
+            context.policy.branch,
+            _claims(loaded, groups, done),
+            {entry.file.key: 1 for group in groups for entry in group.deletes},
+        )
+        kept = [group for group in groups if group.group_id in decided.kept]
+        if not kept:
+            return Nothing(next(iter(decided.dropped.values()), ""))
+        writer = SnapshotWriter(
+            head.metadata,
+            reader,
+            context.storage(head).write,
+            lambda paths: context.discard(head, paths),
+            context.policy.branch,
+            context.run_id,
+            context.clock(),
+        )
+        added = [(group, file) for group in kept for file in done[group.group_id].written]
+        replacement = FileReplacement(
+            removed=frozenset(entry.file.key for group in kept for entry in group.deletes),
+            added=tuple((group.spec_id, file) for group, file in added),
+            data_sequence_number=None,
+            own_sequence_numbers={file.key: group.sequence_number for group, file in added},
+        )
+        deletes = {m.manifest_path for m in decided.manifests if m.content is ManifestContent.DELETES}
+        return writer.replace_files(replacement, decided.manifests, decided.affected & deletes)
+
+    if groups:
+        try:
+            committed = commit_with_retries(
+                context.catalog,
+                context.load(),
+                prepare,
+                max_retries=context.policy.max_commit_retries,
+                discard=lambda paths: context.discard(loaded, paths),
+                sleep=context.sleep,
+            )
+        except CommitStateUnknown:
+            raise  # the outputs may be live: they stay
+        except MaintenanceError:
+            context.discard(loaded, _paths(done.values()))
+            raise
+    dropped = {} if decided is None else dict(decided.dropped)
+    context.discard(loaded, _paths(done[group_id] for group_id in dropped))
+    landed = [group for group in groups if decided is not None and group.group_id in decided.kept]
+    return _outcome(plan, committed, landed, dropped, errors, done)
+
+
+def _paths(results: Iterable[MergeResult]) -> list[str]:
+    return [file.file_path for result in results for file in result.written]
+
+
+def _claims(loaded: LoadedTable, groups: Sequence[DeleteGroup], done: Mapping[int, MergeResult]) -> list[GroupClaim]:
+    """The delete files must still be there; of data files only those that a vector is for, which must have no other."""
+    columns = frozenset(range(1, int(loaded.metadata.document.get("last-column-id") or 0) + 1))
+    claims = []
+    for group in groups:
+        named = {f.referenced_data_file for f in done[group.group_id].written if f.content_offset is not None}
+        claims.append(
+            GroupClaim(
+                group_id=group.group_id,
+                scope=(group.spec_id, group.partition),
+                input_scopes=frozenset({(group.spec_id, group.partition)}),
+                inputs={(t.path, None): t.manifest_path for t in group.targets if t.path in named},
+                # Equality deletes concern rows of data files, which stay as they are.
+                output_field_ids=columns,
+                deletes={entry.file.key: 1 for entry in group.deletes},
+            )
+        )
+    return claims
+
+
+def _outcome(
+    plan: PositionDeletePlan,
+    committed: Committed | Nothing,
+    landed: Sequence[DeleteGroup],
+    dropped: Mapping[int, str],
+    errors: Sequence[str],
+    done: Mapping[int, MergeResult],
+) -> OperationOutcome:
+    results = [done[group.group_id] for group in landed]
+    merged = sum(len(group.deletes) for group in landed)
+    written: list[DataFile] = [file for result in results for file in result.written]
+    files = len({file.file_path for file in written})
+    metrics = {
+        "rewrite_position_deletes.files_considered": plan.files_considered,
+        "rewrite_position_deletes.files_merged": merged,
+        "rewrite_position_deletes.files_written": files,
+        "rewrite_position_deletes.vectors_written": sum(file.content_offset is not None for file in written),
+        "rewrite_position_deletes.bins": len(landed),
+        "rewrite_position_deletes.rows_rewritten": sum(result.rows_written for result in results),
+        "rewrite_position_deletes.rows_dropped": sum(r.rows_read - r.rows_written for r in results),
+        "rewrite_position_deletes.bins_dropped": len(dropped),
+        "rewrite_position_deletes.bins_failed": len(errors),
+    }
+    problems = [f"{len(errors)} bin(s) failed: {errors[0]}"] if errors else []
+    if isinstance(committed, Nothing) and not errors:
+        problems.append(f"every bin was overtaken by other commits: {committed.reason}")
+    summary = f"rewrote {merged} position delete files into {files} (across {len(landed)} bins)"
+    return OperationOutcome(
+        operation=_OPERATION,
+        status=Status.FAILED if problems else Status.SUCCEEDED,
+        reason="; ".join(problems) or None,
+        summary="; ".join(problems) if isinstance(committed, Nothing) else summary,
+        snapshot_ids=() if isinstance(committed, Nothing) else (committed.prepared.snapshot_id or 0,),
+        metrics=metrics,
+        files_planned=plan.input_files,
+    )

@@ -1,0 +1,46 @@
+"""The work unit of merging position deletes: plain picklable values, no catalog, no policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from icekeeper.model import DataFile, PartitionValue
+
+__all__ = ["MergeResult", "MergeTask", "PositionDeletes"]
+
+
+@dataclass(frozen=True, slots=True)
+class PositionDeletes:
+    """A position delete file; ``record_count`` is what its manifest entry promises."""
+
+    path: str
+    file_format: str
+    sequence_number: int
+    record_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeTask:
+    """Merge ``deletes`` of one partition into one file; rows that reach none of ``targets`` are dangling."""
+
+    group_id: int
+    deletes: tuple[PositionDeletes, ...]
+    targets: Mapping[str, int]
+    """Data file → its data sequence number: deletes of a lower one do not reach it."""
+    into_vectors: bool
+    """v3: one deletion vector per data file, all in one Puffin file."""
+    partition: tuple[PartitionValue, ...]
+    output: str
+    io_properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeResult:
+    """What became of one task: entries of the file written, none when every row was dangling, or an error."""
+
+    group_id: int
+    written: tuple[DataFile, ...]
+    rows_read: int
+    rows_written: int
+    error: str | None = None

@@ -1,0 +1,225 @@
+"""Position delete files become few, or deletion vectors; the rows of the table stay what readers showed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID
+from icekeeper.model import FileContent, ManifestEntry
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status
+from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete
+from support.passes import local_path, outcome_of
+from support.readers import duckdb_rows, pyiceberg_rows
+from support.sabotage import SabotagedTable, sabotaged_table
+from support.v3 import append, data_files, delete_positions, lineage, live, upgrade, vectors
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[SabotagedTable]:
+    """Three files of ten rows in us and in eu: ids 0.., 100.., 200.. and 50.., 150.., 250.."""
+    with sabotaged_table(tmp_path) as made:
+        create_by_region(made, 3)
+        yield made
+
+
+def paths(table: SabotagedTable, region: str) -> list[str]:
+    """Data files of a region, in the order of their names."""
+    return sorted(file.file_path for file in data_files(table) if file.partition == (region,))
+
+
+def delete_rows(table: SabotagedTable, region: str, *positions: tuple[int, int], bounds: bool = True) -> None:
+    """A commit and a delete file each: position in the n-th file of the region."""
+    for number, position in positions:
+        path = paths(table, region)[number]
+        commit_deletes(table, [position_delete(path, position, region, bounds=bounds)])
+
+
+def rewritten(table: SabotagedTable, **overrides: str) -> OperationOutcome:
+    outcome = table.maintain(operations="rewrite_position_deletes", **overrides)
+    return outcome_of(outcome, Operation.REWRITE_POSITION_DELETES)
+
+
+def rows(table: SabotagedTable) -> Counter[int]:
+    """As DuckDB and PyIceberg read them alike."""
+    location = table.load().metadata_location
+    found = Counter(row["id"] for row in duckdb_rows(location))
+    assert Counter(row["id"] for row in pyiceberg_rows(location)) == found
+    return found
+
+
+def deletes(table: SabotagedTable) -> list[ManifestEntry]:
+    found = [entry for _, entry in live(table) if entry.file.content is not FileContent.DATA]
+    return sorted(found, key=lambda entry: entry.file.partition)
+
+
+def test_many_become_one_per_partition(table: SabotagedTable) -> None:
+    """Sorted, with the specification's columns, whole bounds, and the highest sequence number of what went in."""
+    delete_rows(table, "us", (2, 5), (0, 7), (0, 3), (2, 5))
+    delete_rows(table, "eu", (1, 0), (1, 9))
+    before, names = rows(table), paths(table, "us")
+    numbers = [entry.sequence_number or 0 for entry in deletes(table) if entry.file.partition == ("us",)]
+    outcome = rewritten(table)
+    assert outcome.summary == "rewrote 6 position delete files into 2 (across 2 bins)"
+    told = ("files_considered", "files_merged", "files_written", "vectors_written", "rows_rewritten", "rows_dropped")
+    assert [outcome.metrics[f"rewrite_position_deletes.{key}"] for key in told] == [6, 6, 2, 0, 5, 1]
+    assert rows(table) == before
+    eu, us = deletes(table)
+    with pq.ParquetFile(local_path(us.file.file_path)) as opened:
+        fields = [(f.name, f.nullable, f.metadata[b"PARQUET:field_id"]) for f in opened.schema_arrow]
+        assert fields == [("file_path", False, b"2147483546"), ("pos", False, b"2147483545")]
+        found = [(row["file_path"], row["pos"]) for row in opened.read().to_pylist()]
+    assert found == [(names[0], 3), (names[0], 7), (names[2], 5)]
+    assert us.file.lower_bounds == {DELETE_FILE_PATH_ID: names[0].encode()}
+    assert us.file.upper_bounds == {DELETE_FILE_PATH_ID: names[2].encode()}
+    assert (us.file.referenced_data_file, us.file.record_count, us.file.sort_order_id) == (None, 3, None)
+    assert (eu.file.referenced_data_file, eu.file.record_count) == (paths(table, "eu")[1], 2)
+    assert us.sequence_number == max(numbers)
+    head = table.load().metadata.current_snapshot
+    assert head is not None
+    keys = ("operation", "added-delete-files", "removed-delete-files", "total-delete-files", "total-position-deletes")
+    summary = {"total-position-deletes": "5"} | dict(head.summary)
+    assert [summary[key] for key in keys] == ["replace", "2", "6", "2", "5"]
+    table.assert_sound()
+    assert rewritten(table).reason == "no position delete files eligible for merging"
+    table.maintain(operations="compact,expire_snapshots,remove_orphans")
+    assert rows(table) == before
+    assert not deletes(table)
+
+
+def test_few_are_left_alone_and_a_dry_run_only_tells(table: SabotagedTable) -> None:
+    delete_rows(table, "us", (0, 1), (1, 1))
+    delete_rows(table, "eu", (0, 1))
+    commit_deletes(table, [equality_delete(3, "us")])
+    assert rewritten(table, min_input_files="3").status is Status.SKIPPED
+    head = table.load().metadata_location
+    outcome = outcome_of(
+        table.runtime.maintain(
+            *(table.load().name, {"operations": "rewrite_position_deletes", "min_input_files": "2"}, table.engine),
+            dry_run=True,
+        ),
+        Operation.REWRITE_POSITION_DELETES,
+    )
+    assert outcome.summary == "would rewrite 2 position delete files into 1 (across 1 bins)"
+    assert len(outcome.files_planned) == 2
+    assert table.load().metadata_location == head
+
+
+def test_rows_of_files_that_are_gone_are_dropped(table: SabotagedTable) -> None:
+    """And a delete file of which nothing is left goes without a successor."""
+    delete_rows(table, "us", (0, 1))
+    commit_deletes(table, [position_delete("file:///gone.parquet", 1, "us", bounds=False)])
+    commit_deletes(table, [position_delete(f"file:///{name}.parquet", 1, "eu", bounds=False) for name in "ab"])
+    before = rows(table)
+    outcome = rewritten(table)
+    assert outcome.summary == "rewrote 4 position delete files into 1 (across 2 bins)"
+    assert outcome.metrics["rewrite_position_deletes.rows_dropped"] == 3
+    assert [entry.file.referenced_data_file for entry in deletes(table)] == [paths(table, "us")[0]]
+    assert rows(table) == before
+    table.assert_sound()
+
+
+def test_per_data_file_where_the_table_says_so(table: SabotagedTable) -> None:
+    table.table().transaction().set_properties({"write.delete.granularity": "file"}).commit_transaction()
+    delete_rows(table, "us", (0, 1), (0, 2), (1, 1), (2, 1), (2, 4))
+    before = rows(table)
+    assert rewritten(table).summary == "rewrote 4 position delete files into 2 (across 2 bins)"
+    assert {entry.file.lower_bounds == entry.file.upper_bounds for entry in deletes(table)} == {True}
+    assert rows(table) == before
+
+
+def test_deletes_that_land_meanwhile_apply_besides(table: SabotagedTable) -> None:
+    delete_rows(table, "us", (0, 1), (0, 2))
+    before = rows(table)
+    table.engine.during = lambda: delete_rows(table, "us", (0, 3))
+    assert rewritten(table).status is Status.SUCCEEDED
+    assert sum(rows(table).values()) == sum(before.values()) - 1
+    assert sorted(entry.file.record_count for entry in deletes(table)) == [1, 2]
+    table.assert_sound()
+
+
+def test_a_group_whose_delete_file_went_meanwhile_is_dropped(table: SabotagedTable) -> None:
+    delete_rows(table, "us", (0, 1), (0, 2))
+    delete_rows(table, "eu", (0, 1), (0, 2))
+    before = rows(table)
+
+    def compact_us() -> None:
+        table.engine.during = lambda: None
+        table.maintain(operations="compact", min_input_files="9", delete_compaction_min_deletes="2")
+        delete_rows(table, "us", (0, 0))
+
+    table.engine.during = compact_us
+    outcome = rewritten(table)
+    assert outcome.status is Status.FAILED
+    assert "a delete that was applied is no longer in the table" in (outcome.reason or "")
+    assert sum(rows(table).values()) == sum(before.values()) - 1
+    table.assert_sound()
+    assert [path for path in table.unreachable() if "deletes-" in path and "compact" not in path] == []
+
+
+def test_a_damaged_delete_file_keeps_its_group(table: SabotagedTable) -> None:
+    delete_rows(table, "us", (0, 1), (0, 2))
+    delete_rows(table, "eu", (0, 1), (0, 2))
+    victim = next(entry.file.file_path for entry in deletes(table) if entry.file.partition == ("us",))
+    local_path(victim).write_bytes(b"PAR1")
+    outcome = rewritten(table)
+    assert outcome.status is Status.FAILED
+    assert (outcome.metrics["rewrite_position_deletes.bins"], outcome.reason or "") == (1, outcome.reason)
+    assert local_path(victim).name in (outcome.reason or "")
+    assert [entry.file.partition for entry in deletes(table)] == [("eu",), ("us",), ("us",)]
+
+
+@pytest.fixture
+def upgraded(table: SabotagedTable) -> SabotagedTable:
+    """v3 with four position delete files from before, in us; the first v3 commit gave every row its id."""
+    delete_rows(table, "us", (0, 1), (0, 4), (1, 2), (2, 0))
+    upgrade(table)
+    append(table, 350, 10, "eu")
+    return table
+
+
+def test_v3_makes_vectors_of_them(upgraded: SabotagedTable) -> None:
+    """One per data file, all in one Puffin file; a file that has a vector already keeps that one."""
+    table = upgraded
+    first, second, third = paths(table, "us")
+    # Another writer absorbed both positions of the first file, and one more.
+    delete_positions(table, {first: [1, 4, 5]})
+    read = rows(table)
+    before = Counter({row: n for row, n in lineage(table).items() if row[0] in read})  # it knows vectors only
+    kept = vectors(table)[first].file
+    outcome = rewritten(table)
+    assert outcome.summary == "rewrote 4 position delete files into 1 (across 1 bins)"
+    told = ("vectors_written", "rows_rewritten", "rows_dropped")
+    assert [outcome.metrics[f"rewrite_position_deletes.{key}"] for key in told] == [2, 2, 2]
+    found = vectors(table)
+    assert found.keys() == {first, second, third}
+    assert {entry.file.file_format for entry in deletes(table)} == {"PUFFIN"}
+    assert found[first].file == kept
+    assert found[second].file.file_path == found[third].file.file_path
+    assert rows(table) == read
+    assert lineage(table) == before
+    table.assert_sound()
+    table.maintain()
+    assert lineage(table) == before
+    assert not vectors(table)
+
+
+def test_v3_a_vector_that_lands_meanwhile_wins(upgraded: SabotagedTable) -> None:
+    """A data file never has two."""
+    table = upgraded
+    first, _, _ = paths(table, "us")
+    before = rows(table)
+    table.engine.during = lambda: delete_positions(table, {first: [1, 4, 7]})
+    outcome = rewritten(table)
+    assert outcome.status is Status.FAILED
+    assert "overtaken" in (outcome.reason or "")
+    table.engine.during = lambda: None
+    assert rewritten(table).status is Status.SUCCEEDED
+    assert sum(rows(table).values()) == sum(before.values()) - 1
+    assert len(vectors(table)) == 3
+    table.assert_sound()

@@ -1,0 +1,146 @@
+"""Which position delete files are merged with which, and which of their rows remain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID
+from icekeeper.model import EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile, Nothing
+from icekeeper.operations.position_deletes.merge import merge_deletes
+from icekeeper.operations.position_deletes.plan import (
+    LiveDelete,
+    PositionDeletePlan,
+    Target,
+    named_file,
+    plan_position_deletes,
+)
+from icekeeper.operations.position_deletes.task import MergeTask, PositionDeletes
+from support.plans import HEAD, MB, data_file, manifest, policy, table
+
+DELETES = manifest("m-deletes", content=ManifestContent.DELETES)
+DATA = manifest("m-data")
+
+
+def delete(path: str, size: int = MB, partition: Sequence[Any] = ("a",), number: int = 9, **more: Any) -> LiveDelete:
+    file = replace(data_file(path, size, partition, **more), content=FileContent.POSITION_DELETES)
+    return LiveDelete(DELETES, ManifestEntry(EntryStatus.EXISTING, HEAD, number, number, file))
+
+
+def data(path: str, partition: Sequence[Any] = ("a",), number: int = 5) -> tuple[ManifestFile, ManifestEntry]:
+    return DATA, ManifestEntry(EntryStatus.EXISTING, HEAD, number, number, data_file(path, MB, partition))
+
+
+def plan(
+    deletes: Iterable[LiveDelete],
+    data_files: Iterable[tuple[ManifestFile, ManifestEntry]] = (),
+    *,
+    version: int = 2,
+    properties: dict[str, str] | None = None,
+    **settings: object,
+) -> PositionDeletePlan | Nothing:
+    metadata = table(version, properties=properties or {})
+    chosen = policy(**{"min_input_files": 2, **settings})
+    return plan_position_deletes(
+        metadata, metadata.snapshots[HEAD], [DELETES, DATA], deletes, lambda: data_files, chosen
+    )
+
+
+def groups(planned: PositionDeletePlan | Nothing) -> list[list[str]]:
+    return [] if isinstance(planned, Nothing) else [[e.file.file_path for e in g.deletes] for g in planned.groups]
+
+
+def test_small_files_of_one_partition_in_order_of_age() -> None:
+    given = [delete("b", number=7), delete("a"), delete("large", 48 * MB), delete("x", partition=("b",))]
+    assert groups(plan(given)) == [["b", "a"]]
+    assert groups(plan(given, rewrite_all=True)) == [["b", "a", "large"], ["x"]]
+    planned = plan(given)
+    assert isinstance(planned, PositionDeletePlan)
+    assert (planned.files_considered, planned.groups[0].sequence_number) == (4, 9)
+    assert planned.planning_manifests == {"m-deletes", "m-data"}
+
+
+def test_a_group_is_closed_at_the_target_size() -> None:
+    given = [delete(name, 40 * MB, number=number) for number, name in enumerate("abcde")]
+    assert groups(plan(given)) == [["a", "b"], ["c", "d"]]
+    small = {"write.delete.target-file-size-bytes": str(60 * MB)}
+    assert groups(plan([*given, delete("f", 45 * MB)], properties=small)) == [["a", "b"], ["c", "d"]]
+
+
+def test_what_cannot_be_read_is_left_alone_and_in_v3_with_all_its_partition() -> None:
+    for lacking in (delete("x", file_format="LANCE"), delete("x", key_metadata=b"k")):
+        assert groups(plan([delete("a"), delete("b"), lacking])) == [["a", "b"]]
+        assert groups(plan([delete("a"), delete("b"), lacking], version=3)) == []
+    assert plan([delete("a")]) == Nothing("no position delete files eligible for merging")
+
+
+def test_the_data_files_of_the_partition_are_the_targets() -> None:
+    given = [delete("a"), delete("b")]
+    found = [data("d1"), data("d2", ("b",)), data("d3", number=8)]
+    planned = plan(given, found)
+    assert isinstance(planned, PositionDeletePlan)
+    assert planned.groups[0].targets == (Target("d1", 5, "m-data"), Target("d3", 8, "m-data"))
+    vector = delete("p", file_format="PUFFIN", referenced_data_file="d3", content_offset=4)
+    planned = plan([*given, vector], found, version=3)
+    assert isinstance(planned, PositionDeletePlan)
+    assert planned.groups[0].targets == (Target("d1", 5, "m-data"),)
+    assert groups(planned) == [["a", "b"]]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_delete_that_names_a_file_of_another_partition_stays(version: int) -> None:
+    """Readers believe it; merged into its own partition it would reach nothing any more."""
+    astray = delete("x", referenced_data_file="d2")
+    given = [delete("a"), astray, delete("e", partition=("b",)), delete("f", partition=("b",))]
+    found = [data("d1"), data("d2", ("b",))]
+    # In v3 neither may the other partition be merged: a vector would stand for the one that stays.
+    assert groups(plan(given, found, version=version)) == ([["e", "f"]] if version == 2 else [])
+
+
+def test_per_data_file_when_the_table_wants_it() -> None:
+    bounds: dict[str, Any] = {
+        "lower_bounds": {DELETE_FILE_PATH_ID: b"d1"},
+        "upper_bounds": {DELETE_FILE_PATH_ID: b"d1"},
+    }
+    given = [
+        delete("a", **bounds),
+        delete("b", referenced_data_file="d1"),
+        delete("c", referenced_data_file="d2"),
+        delete("d"),
+        delete("e"),
+    ]
+    assert [named_file(d.entry.file) for d in given] == ["d1", "d1", "d2", None, None]
+    assert groups(plan(given)) == [["a", "b", "c", "d", "e"]]
+    assert groups(plan(given, properties={"write.delete.granularity": "file"})) == [["a", "b"], ["d", "e"]]
+
+
+def test_a_row_older_than_its_data_file_is_dropped(tmp_path: Path) -> None:
+    """It reaches nothing (ICEBERG-RULES 3), and must not begin to under the output's higher sequence number."""
+    inputs = []
+    for number, rows in ((3, [("d5", 1), ("d3", 2)]), (7, [("d5", 4), ("gone", 1), (None, 3)])):
+        path = str(tmp_path / f"{number}.parquet")
+        columns = {"file_path": [p for p, _ in rows], "pos": pa.array([n for _, n in rows], pa.int64())}
+        pq.write_table(pa.table(columns), path)
+        inputs.append(PositionDeletes(path, "PARQUET", number, len(rows)))
+    task = MergeTask(
+        group_id=0,
+        deletes=tuple(inputs),
+        targets={"d5": 5, "d3": 3},
+        into_vectors=False,
+        partition=(),
+        output=str(tmp_path / "out.parquet"),
+        io_properties={},
+    )
+    result = merge_deletes(task)
+    assert (result.error, result.rows_read, result.rows_written) == (None, 5, 2)
+    assert pq.read_table(task.output).to_pylist() == [{"file_path": "d3", "pos": 2}, {"file_path": "d5", "pos": 4}]
+    assert merge_deletes(replace(task, targets={}, output=str(tmp_path / "none.parquet"))).written == ()
+    assert not (tmp_path / "none.parquet").exists()
+    wrong = replace(task, deletes=(replace(inputs[0], record_count=9),), output=str(tmp_path / "wrong.parquet"))
+    assert "holds 2 rows, its manifest says 9" in (merge_deletes(wrong).error or "")
