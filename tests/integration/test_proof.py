@@ -54,7 +54,12 @@ CORRUPTIONS: dict[str, tuple[Callable[[pa.Table], pa.Table], str, bool]] = {
         True,
     ),
     "another number": (lambda t: _with(t, "id", [1, 2, 3, 5]), "column id reached from 1 to 4", True),
-    "another text": (lambda t: _with(t, "text", ["a", "b", "x", "d"]), "the checksums of the rows", False),
+    "another last text": (
+        lambda t: _with(t, "text", ["a", "b", "x", "d"]),
+        "column text reached from b'a' to b'd'",
+        True,
+    ),
+    "another text": (lambda t: _with(t, "text", ["a", "c", "c", "d"]), "the checksums of the rows", False),
     "swapped values": (lambda t: _with(t, "text", ["b", "a", "c", "d"]), "the checksums of the rows", False),
     "a number inside": (lambda t: _with(t, "id", [1, 3, 2, 4]), "the checksums of the rows", False),
     "an element that moved": (

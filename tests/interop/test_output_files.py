@@ -32,7 +32,7 @@ PARTITIONED = struct(
     (9, "flag", "boolean"),
     (10, "clock", "time"),
 )
-SOURCES = [
+SOURCES: list[tuple[str, str, int, PartitionValue]] = [
     ("text", "identity", 1, "a b/c=ü~*&.-_"),
     ("day", "identity", 2, -1),
     ("day_month", "month", 2, -1),
@@ -205,7 +205,7 @@ LARGE = 2**40
 def test_bloom_filters_are_read_by_parquet_mr_and_duckdb(iceberg_java: IcebergJava, tmp_path: Path) -> None:
     """Every value is found, most others are not; columns nobody asked about, and booleans, have none."""
     count = 5000
-    values = {
+    values: dict[str, list[Any]] = {
         "id": [LARGE + n * 3 for n in range(count)],
         "text": [f"key {n}" for n in range(count)],
         "point": [{"x": n * 5} for n in range(count)],

@@ -199,6 +199,21 @@ def test_one_other_value_is_another_checksum(table: pa.Table, data: st.DataObjec
     assert (row_checksum(before) == row_checksum(after)) == is_same
 
 
+def test_texts_too_long_for_a_footer_are_no_contradiction(tmp_path: Path) -> None:
+    """Neither where one row group has bounds and another has not, nor where one file of two has."""
+    schema = struct((1, "b", "string"))
+    tables = [rows(schema, {"b": [text]}) for text in ("a", "x" * 10_000)]
+    properties = {"write.parquet.row-group-size-bytes": "1"}
+    work = task(schema, [], tmp_path, table_properties=properties)
+    proof, found = RowProof(schema, COUNTS), Evidence()
+    for number, chosen in enumerate(([0], [1], [0, 1])):
+        parts = [batch for index in chosen for batch in tables[index].to_batches()]
+        path = str(tmp_path / f"{number}.parquet")
+        write_data_file(path, proof.watch(iter(parts)), work, schema, Storage({}))
+        found += proof_of_file(path, schema, Storage({}), COUNTS)
+    assert proof.evidence.contradiction(found, proof.names) is None
+
+
 def test_values_that_change_rows_are_seen() -> None:
     """Every column holds the same values as before, but two rows have swapped one of them."""
     schema = struct((1, "a", "int"), (2, "b", "string"))
