@@ -75,8 +75,8 @@ def java_location(java: IcebergJava, table: TableMetadata, spec_id: int, name: s
     schema = iceberg.SchemaParser.fromJson(json.dumps(table.current_schema))
     spec = iceberg.PartitionSpecParser.fromJson(schema, json.dumps(table.specs[spec_id]))
     properties = jvm.java.util.HashMap()
-    for key, value in table.properties.items():
-        properties.put(key, value)
+    for key, setting in table.properties.items():
+        properties.put(key, setting)
     provider = iceberg.LocationProviders.locationsFor(table.location, properties)
     if spec.isUnpartitioned():
         return str(provider.newDataLocation(name))
