@@ -221,6 +221,36 @@ def test_memory_of_a_worker_does_not_grow_with_the_group(tmp_path: Path) -> None
     assert grown < 25_000
 
 
+def test_a_group_of_300_mb_is_merged_in_less_memory_than_it_has(tmp_path: Path) -> None:
+    """At the worker's peak.  A buffer of the whole group, encoded or as Arrow holds it, would break the bound."""
+    ids = pa.field("id", pa.int64(), metadata={b"PARQUET:field_id": b"1"})
+    text = pa.field("text", pa.string(), metadata={b"PARQUET:field_id": b"2"})
+    rows, width = 100_000, 100
+    noise = pa.py_buffer(os.urandom(rows * width // 2).hex().encode())
+    offsets = pa.py_buffer(pa.array(range(0, (rows + 1) * width, width), pa.int32()).buffers()[1])
+    texts = pa.Array.from_buffers(pa.string(), rows, [None, offsets, noise])
+    table = pa.Table.from_arrays([pa.arange(0, rows), texts], schema=pa.schema([ids, text]))
+    made = tmp_path / "in.parquet"
+    pq.write_table(table, made, compression="none", use_dictionary=False)
+    size = made.stat().st_size
+    inputs = []
+    for copy in range(300 * 1024 * 1024 // size + 1):
+        path = tmp_path / f"in-{copy}.parquet"
+        os.link(made, path)
+        inputs.append(InputFile(str(path), rows, size))
+    task = replace(
+        task_of(inputs, tmp_path / "out"),
+        table_properties={
+            "write.parquet.row-group-size-bytes": str(16 * 1024 * 1024),
+            "write.parquet.compression-codec": "uncompressed",
+        },
+    )
+    idle = _peak_kb(task_of([], tmp_path / "none"))
+    grown = _peak_kb(task) - idle
+    assert sum(i.file_size_in_bytes for i in inputs) > 300 * 1024 * 1024
+    assert grown < 100 * 1024
+
+
 def _peak_kb(task: RewriteTask) -> int:
     """Largest resident set of a fresh process that runs one task, in KB."""
     script = (

@@ -32,7 +32,7 @@ PARTITIONED = struct(
     (9, "flag", "boolean"),
     (10, "clock", "time"),
 )
-SOURCES = [
+SOURCES: list[tuple[str, str, int, PartitionValue]] = [
     ("text", "identity", 1, "a b/c=ü~*&.-_"),
     ("day", "identity", 2, -1),
     ("day_month", "month", 2, -1),
@@ -75,8 +75,8 @@ def java_location(java: IcebergJava, table: TableMetadata, spec_id: int, name: s
     schema = iceberg.SchemaParser.fromJson(json.dumps(table.current_schema))
     spec = iceberg.PartitionSpecParser.fromJson(schema, json.dumps(table.specs[spec_id]))
     properties = jvm.java.util.HashMap()
-    for key, value in table.properties.items():
-        properties.put(key, value)
+    for key, setting in table.properties.items():
+        properties.put(key, setting)
     provider = iceberg.LocationProviders.locationsFor(table.location, properties)
     if spec.isUnpartitioned():
         return str(provider.newDataLocation(name))
@@ -205,7 +205,7 @@ LARGE = 2**40
 def test_bloom_filters_are_read_by_parquet_mr_and_duckdb(iceberg_java: IcebergJava, tmp_path: Path) -> None:
     """Every value is found, most others are not; columns nobody asked about, and booleans, have none."""
     count = 5000
-    values = {
+    values: dict[str, list[Any]] = {
         "id": [LARGE + n * 3 for n in range(count)],
         "text": [f"key {n}" for n in range(count)],
         "point": [{"x": n * 5} for n in range(count)],
@@ -276,3 +276,43 @@ def test_a_bloom_filter_is_no_larger_than_the_table_allows(tmp_path: Path) -> No
         sizes.append(pq.read_metadata(file.file_path).row_group(0).column(0).bloom_filter_length)
     # A filter and its header of a few bytes.
     assert [size // 1024 for size in sizes] == [1, 2, 32]
+
+
+TIMED = struct(
+    (1, "local", "timestamp_ns"),
+    (2, "zoned", "timestamptz_ns"),
+    (3, "point", struct((4, "at", "timestamp_ns"))),
+    (5, "day", "date"),
+    (6, "text", "string"),
+)
+
+
+def test_metrics_of_nanoseconds_are_those_that_java_finds(iceberg_java: IcebergJava, tmp_path: Path) -> None:
+    """Bounds of times that no other type holds: Spark cannot read such tables, Iceberg's own classes can."""
+    values: dict[str, list[Any]] = {
+        "local": [-(2**63), 1, None],
+        "zoned": [2**63 - 1, -1, None],
+        "point": [{"at": 5}, None, {"at": -5}],
+        "day": [None, -1, 1],
+        "text": ["a", None, "z" * 20],
+    }
+    properties = {"write.parquet.row-group-size-bytes": "1"}
+    tables = [rows(TIMED, {name: [column[n]] for name, column in values.items()}) for n in range(3)]
+    file = written(rewritten(TIMED, tables, tmp_path, table_properties=properties, proof="full"))
+    assert len(file.split_offsets or ()) == 3
+    jvm: Any = iceberg_java.session._jvm
+    iceberg = jvm.org.apache.iceberg
+    hadoop = iceberg_java.session._jsc.hadoopConfiguration()
+    opened = iceberg.hadoop.HadoopInputFile.fromLocation(file.file_path, hadoop)
+    told = iceberg.parquet.ParquetUtil.fileMetrics(opened, iceberg.MetricsConfig.getDefault())
+    assert dict(told.valueCounts()) == file.value_counts
+    assert dict(told.nullValueCounts()) == file.null_value_counts
+    assert java_bounds(jvm, told.lowerBounds()) == file.lower_bounds
+    assert java_bounds(jvm, told.upperBounds()) == file.upper_bounds
+    assert file.lower_bounds is not None
+    assert file.lower_bounds.keys() == {1, 2, 4, 5, 6}
+
+
+def java_bounds(jvm: Any, bounds: Any) -> dict[int, bytes]:
+    to_bytes = jvm.org.apache.iceberg.util.ByteBuffers.toByteArray
+    return {key: bytes(to_bytes(value)) for key, value in dict(bounds).items()}

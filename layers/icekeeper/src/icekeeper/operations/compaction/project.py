@@ -110,17 +110,11 @@ def _has_ids(field: pa.Field) -> bool:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    """Other writers' Arrow schemas, which Parquet files may carry, have several kinds of lists."""
-    return any(
-        is_kind(kind)
-        for is_kind in (
-            pa.types.is_list,
-            pa.types.is_large_list,
-            pa.types.is_fixed_size_list,
-            pa.types.is_list_view,
-            pa.types.is_large_list_view,
-        )
-    )
+    """Other writers' Arrow schemas, which Parquet files may carry, have several kinds of lists.
+
+    Not list views: Arrow 26 loses elements when it turns them into lists.
+    """
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _child_fields(kind: pa.DataType) -> list[pa.Field]:
@@ -213,7 +207,7 @@ def _struct_converter(
 
 def _list_converter(column: _FileColumn, iceberg_type: Mapping[str, Any]) -> Converter | None:
     target = arrow_type(iceberg_type)
-    if not pa.types.is_list(column.type) and not pa.types.is_large_list(column.type):
+    if pa.types.is_fixed_size_list(column.type):
         as_list = pa.list_(column.type.value_field)
         plain = _FileColumn(column.index, column.name, column.field_id, as_list, column.children)
         then = _list_converter(plain, iceberg_type)

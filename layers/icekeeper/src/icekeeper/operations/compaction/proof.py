@@ -5,8 +5,8 @@
 nothing in it depends on the order of rows.
 
 ``counts``
-    rows, and per column, nested ones too, how many values are not null, and the least and greatest of numbers and
-    times, against the footers as read back from storage.
+    rows, and per column, nested ones too, how many values are not null, and the least and greatest of numbers, times
+    and texts, against the footers as read back from storage.
 ``full``
     the file is read back, and the checksum of all its rows (:mod:`.row_hash`) compared too.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,10 +30,13 @@ __all__ = ["COUNTS", "FULL", "Evidence", "RowProof", "disproof", "proof_of_file"
 
 COUNTS = "counts"
 FULL = "full"
+Range: TypeAlias = tuple[Any, Any]
 # Cheap to find in a batch, and kept by the footer bit for bit.
-_ORDERED = frozenset(
+_NUMBERS = frozenset(
     {"int", "long", "float", "double", "date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"}
 )
+# The same, but a footer leaves out long ones.
+_TEXTS = frozenset({"string", "binary"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,8 @@ class Evidence:
     rows: int = 0
     present: Mapping[int, int] = field(default_factory=dict)
     """How many values are not null; a value inside a list or map counts by itself."""
-    bounds: Mapping[int, tuple[Any, Any]] = field(default_factory=dict)
-    """Least and greatest raw value of columns of numbers and times that have any but NaN."""
+    bounds: Mapping[int, Range | None] = field(default_factory=dict)
+    """Least and greatest raw value of columns of numbers, times and texts with any but NaN; ``None``: not known."""
     checksum: int | None = 0
     """``None`` where some of the rows were not read."""
 
@@ -66,24 +69,28 @@ class Evidence:
             if count != found:
                 return f"column {names[field_id]} had {count} values, {found} are in what was written"
         for field_id in {**self.bounds, **written.bounds}:
-            ours, theirs = self.bounds.get(field_id), written.bounds.get(field_id)
-            if ours != theirs:
+            ours, theirs = self.bounds.get(field_id, ()), written.bounds.get(field_id, ())
+            if ours is not None and theirs is not None and ours != theirs:
                 return f"column {names[field_id]} reached {_range(ours)}, in what was written {_range(theirs)}"
         if None not in (self.checksum, written.checksum) and self.checksum != written.checksum:
             return "the checksums of the rows before and after writing differ"
         return None
 
 
-def _joined(first: Mapping[int, tuple[Any, Any]], second: Mapping[int, tuple[Any, Any]]) -> dict[int, tuple[Any, Any]]:
+def _joined(first: Mapping[int, Range | None], second: Mapping[int, Range | None]) -> dict[int, Range | None]:
     joined = dict(first)
-    for field_id, (low, high) in second.items():
-        known = joined.get(field_id)
-        joined[field_id] = (low, high) if known is None else (min(known[0], low), max(known[1], high))
+    for field_id, other in second.items():
+        known = joined.get(field_id, other)
+        joined[field_id] = None if known is None or other is None else _wider(known, other)
     return joined
 
 
-def _range(bounds: tuple[Any, Any] | None) -> str:
-    return "nothing" if bounds is None else f"from {bounds[0]} to {bounds[1]}"
+def _wider(first: Range, second: Range) -> Range:
+    return min(first[0], second[0]), max(first[1], second[1])
+
+
+def _range(bounds: tuple[Any, ...]) -> str:
+    return f"from {bounds[0]} to {bounds[1]}" if bounds else "nothing"
 
 
 def disproof(
@@ -109,7 +116,7 @@ class RowProof:
         self._full = level == FULL
         self._rows = self._checksum = 0
         self._present = {leaf.field_id: 0 for leaf in self._leaves}
-        self._bounds: dict[int, tuple[Any, Any]] = {}
+        self._bounds: dict[int, Range | None] = {}
 
     def watch(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same batches."""
@@ -126,7 +133,7 @@ class RowProof:
         for column in batch.columns:
             for leaf, values in _leaf_values(column, leaves):
                 self._present[leaf.field_id] += len(values) - values.null_count
-                if leaf.iceberg_type in _ORDERED:
+                if leaf.iceberg_type in _NUMBERS or leaf.iceberg_type in _TEXTS:
                     found = _least_and_greatest(values)
                     if found is not None:
                         self._bounds = _joined(self._bounds, {leaf.field_id: found})
@@ -156,9 +163,11 @@ def _leaf_values(array: pa.Array, leaves: Iterator[LeafColumn]) -> Iterator[tupl
         yield next(leaves), array
 
 
-def _least_and_greatest(values: pa.Array) -> tuple[Any, Any] | None:
+def _least_and_greatest(values: pa.Array) -> Range | None:
     if pa.types.is_temporal(values.type):
         values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
+    elif pa.types.is_string(values.type):
+        values = values.view(pa.binary())
     found = pc.min_max(values).as_py()
     low, high = found["min"], found["max"]
     # Of nothing but NaN the least is above the greatest, or NaN itself.
@@ -183,13 +192,20 @@ def proof_of_file(path: str, schema: Mapping[str, Any], storage: Storage, level:
 
 def _proof_of_footer(footer: pq.FileMetaData, schema: Mapping[str, Any]) -> Evidence:
     present: dict[int, int] = {}
-    bounds: dict[int, tuple[Any, Any]] = {}
+    bounds: dict[int, Range | None] = {}
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     for index, leaf in enumerate(leaf_columns(schema)):
-        chunks = [group.column(index) for group in groups]
-        present[leaf.field_id] = sum(c.num_values - c.statistics.null_count for c in chunks)
-        if leaf.iceberg_type in _ORDERED:
-            for statistics in (c.statistics for c in chunks if c.statistics.has_min_max):
-                low, high = statistics.min_raw, statistics.max_raw
-                bounds = _joined(bounds, {leaf.field_id: (low, high)})
+        for chunk in (group.column(index) for group in groups):
+            statistics = chunk.statistics
+            count = chunk.num_values - statistics.null_count
+            present[leaf.field_id] = present.get(leaf.field_id, 0) + count
+            if leaf.iceberg_type in _NUMBERS and statistics.has_min_max:
+                bounds = _joined(bounds, {leaf.field_id: (statistics.min_raw, statistics.max_raw)})
+            elif leaf.iceberg_type in _TEXTS and count:
+                known = (_bytes(statistics.min_raw), _bytes(statistics.max_raw)) if statistics.has_min_max else None
+                bounds = _joined(bounds, {leaf.field_id: known})
     return Evidence(footer.num_rows, present, bounds, None)
+
+
+def _bytes(raw: str | bytes) -> bytes:
+    return raw.encode() if isinstance(raw, str) else bytes(raw)
