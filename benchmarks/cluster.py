@@ -3,8 +3,8 @@
     python benchmarks/cluster.py [--files 60] [--rows 50000] [--rounds 1] [--java]
 
 The plain sort reads everything into memory, sorts by two columns and writes files of the same target size in one
-process: the least that anyone's sort must do.  ``--java`` adds Iceberg-Java's rewrite_data_files of the same rows (needs
-the development dependencies).  Printed: seconds, CPU seconds of this process and its finished children, and ratios.
+process: the least that anyone's sort must do.  ``--java`` adds Iceberg-Java's rewrite_data_files of the same rows and
+needs the development dependencies.  Printed: seconds, CPU seconds of this process and its finished children, ratios.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from merge import PROCESSES, SCHEMA, make_file
 
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine, local_session
@@ -32,7 +33,6 @@ from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.task import InputFile, OutputNames, RewriteTask
 from icekeeper.operations.context import Engine
 from icekeeper.policy import Strategy
-from merge import PROCESSES, SCHEMA, make_file
 
 # user_id and at: the seed's example.
 KEYS = (KeyColumn(2), KeyColumn(3))
@@ -66,7 +66,7 @@ def plain_sort(files: Sequence[Path], folder: Path, target: int) -> int:
     for number in range(count):
         part = table.take(order.slice(number * step, step))
         pq.write_table(part, folder / f"plain-{number}.parquet", compression="zstd", compression_level=3)
-    return table.num_rows
+    return int(table.num_rows)
 
 
 def clustered(engine: Engine, task: RewriteTask) -> int:
@@ -80,17 +80,17 @@ def clustered(engine: Engine, task: RewriteTask) -> int:
 def java_ways(session: Any, files: Sequence[Path], target: int) -> dict[str, Callable[[], int]]:
     """Iceberg-Java over a table that holds the same rows in as many files."""
 
-    def rewritten(strategy: str, order: str) -> int:
+    def rewritten(order: str) -> int:
         session.sql(
-            f"CALL java.system.rewrite_data_files(table => 'db.bench', strategy => '{strategy}', sort_order => '{order}', "
+            f"CALL java.system.rewrite_data_files(table => 'db.bench', strategy => 'sort', sort_order => '{order}', "
             f"options => map('rewrite-all', 'true', 'target-file-size-bytes', '{target}'))"
         ).collect()
         return int(session.table("java.db.bench").count())
 
     session.read.parquet(*(str(path) for path in files)).repartition(len(files)).writeTo("java.db.bench").create()
     return {
-        "java sort": lambda: rewritten("sort", ", ".join(NAMES)),
-        "java zorder": lambda: rewritten("sort", f"zorder({', '.join(NAMES)})"),
+        "java sort": lambda: rewritten(", ".join(NAMES)),
+        "java zorder": lambda: rewritten(f"zorder({', '.join(NAMES)})"),
     }
 
 
