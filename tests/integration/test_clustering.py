@@ -300,7 +300,7 @@ def test_a_renamed_column_keeps_the_order(local_catalog: SqlCatalog, tmp_path: P
 def test_z_order_lets_ranges_on_either_column_skip_most_files(
     local_catalog: SqlCatalog, tmp_path: Path, engine: Engine
 ) -> None:
-    """On skewed columns, by the bounds in the entries: a narrow range touches a third of the files and no longer all."""
+    """On skewed columns, by the bounds in the entries: a narrow range touches a third of the files, not all."""
     arrow = pa.schema([("id", pa.int64()), ("other", pa.int64())])
     table = LocalTable(local_catalog, tmp_path)
     local_catalog.drop_table("ns.t")
