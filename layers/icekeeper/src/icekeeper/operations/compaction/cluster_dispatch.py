@@ -118,7 +118,8 @@ def _plan(task: RewriteTask, samples: Sequence[Sample]) -> _Exchange | RewriteRe
     ranges_per_lane = max(1, math.ceil(arrow_bytes / RANGE_BYTES / lane_count))
     curve, bounds = _bounds(task, [s for s in samples if s.rows], lane_count * ranges_per_lane)
     lane_of = tuple(number // ranges_per_lane for number in range(lane_count * ranges_per_lane))
-    without_inputs = replace(task, inputs=(), deletes=())
+    share = None if task.most_files is None else max(1, task.most_files // lane_count)
+    without_inputs = replace(task, inputs=(), deletes=(), most_files=share)
     return _Exchange(
         task,
         [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -47,7 +48,10 @@ def rewrite_group(task: RewriteTask) -> RewriteResult:
     try:
         rows = proof.watch(read_rows(task, table_schema, storage, tally))
         if task.recipe is not None:
-            files = write_clustered(rows, task, task.recipe, storage)
+            clustered = write_clustered(rows, task, task.recipe, storage)
+            if clustered is None:
+                return replace(result(()), too_large=True)
+            files = clustered
         else:
             file = write_data_file(path, rows, task, table_schema, storage)
             files = () if file is None else (file,)

@@ -111,6 +111,8 @@ class RewriteTask:
     """How the group proves that it kept its rows: ``counts`` or ``full`` (policy key ``proof``)."""
     recipe: ClusterRecipe | None = None
     """How rows are to be ordered; ``None``: as they come."""
+    most_files: int | None = None
+    """Sorted outputs at most, whatever their size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,3 +125,5 @@ class RewriteResult:
     rows_deleted: int = 0
     seconds: float
     error: str | None = None
+    too_large: bool = False
+    """Nothing was written: the rows are to be sorted and are more than one worker can hold."""
