@@ -35,7 +35,7 @@ _SAMPLED_KEYS = 100_000
 _SAMPLED_FILES = 64
 _FILES_PER_SAMPLE = 8
 # Arrow bytes that one split task reads.
-_SPLIT_BYTES = 2 * RANGE_BYTES
+_SPLIT_BYTES = 4 * RANGE_BYTES
 # A lane writes at least so many files: the size of the last one can then be made up for by the others.
 _FILES_PER_LANE = 4
 # In-memory bytes per value, without what text and binary hold.

@@ -190,3 +190,4 @@ class _Rows:
             for batch in piece.slices(self._sizes.step_bytes):
                 yield batch, must_start_file
                 must_start_file = False
+            del piece  # not while the next one is being sorted
