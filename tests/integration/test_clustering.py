@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction import cluster_dispatch, cluster_rows
+from icekeeper.operations.compaction import cluster_dispatch, cluster_rows, dispatch
 from icekeeper.operations.context import Engine
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
@@ -300,7 +300,7 @@ def test_a_renamed_column_keeps_the_order(local_catalog: SqlCatalog, tmp_path: P
 def test_z_order_lets_ranges_on_either_column_skip_most_files(
     local_catalog: SqlCatalog, tmp_path: Path, engine: Engine
 ) -> None:
-    """On skewed columns, by the bounds in the entries: a narrow range touches a third of the files, before it were all."""
+    """On skewed columns, by the bounds in the entries: a narrow range touches a third of the files, not all."""
     arrow = pa.schema([("id", pa.int64()), ("other", pa.int64())])
     table = LocalTable(local_catalog, tmp_path)
     local_catalog.drop_table("ns.t")
@@ -315,7 +315,7 @@ def test_z_order_lets_ranges_on_either_column_skip_most_files(
 
     def share(field_id: int) -> float:
         limits = [bounds(file, field_id) for file in table.data_files()]
-        hits = [sum(low <= b and a <= high for a, b in limits) / len(limits) for low, high in ranges]
+        hits: list[float] = [sum(low <= b and a <= high for a, b in limits) / len(limits) for low, high in ranges]
         return sum(hits) / len(hits)
 
     assert min(share(1), share(2)) == 1.0
@@ -376,3 +376,36 @@ def test_a_sort_without_an_order_fails_with_what_to_do(table: LocalTable) -> Non
     assert outcome.status is Status.FAILED
     assert outcome.summary.startswith("strategy sort needs an order and the table has none; set sort_order")
     assert len(table.data_files()) == 5
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_a_group_that_is_larger_than_it_looked_is_handed_to_all_workers(
+    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker that was to sort it alone stops before its memory is full."""
+    monkeypatch.setattr(cluster_rows, "PIECE_BYTES", 512 * 1024)
+    monkeypatch.setattr(dispatch, "fits_one_worker", lambda task: True)
+    fill(table, 6, 20_000)
+    ids = table.ids()
+    compacted(table, target_file_size_mb="0.1", **BY_ID)
+    assert [i for file in by_lower(table.data_files()) for i in column(file)] == ids
+    assert table.verify().problems == ()
+
+
+@pytest.mark.parametrize("memory", ["enough", "little"])
+def test_sorted_files_become_fewer_whatever_their_rows_compress_to(
+    table: LocalTable, memory: str, request: pytest.FixtureRequest
+) -> None:
+    """Small sorted files are merged once: tiny files, whose size is mostly overhead, are the worst case."""
+    if memory == "little":
+        monkeypatch = request.getfixturevalue("monkeypatch")
+        monkeypatch.setattr(cluster_dispatch, "RANGE_BYTES", 2048)
+        monkeypatch.setattr(cluster_dispatch, "_SPLIT_BYTES", 2048)
+    rng = random.Random(11)
+    for _ in range(8):
+        table.append(*(rng.randrange(10**6) for _ in range(rng.randrange(1, 400))))
+        counts = [len(table.data_files())]
+        while compacted(table, target_file_size_mb="0.003", min_input_files="2", **BY_ID).reason is None:
+            counts.append(len(table.data_files()))
+            assert len(counts) < 6
+        assert counts[1:] == sorted(set(counts[1:]), reverse=True)

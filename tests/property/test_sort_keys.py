@@ -1,4 +1,4 @@
-"""Rows come out as a plain Python sort by the specification's rules puts them, whatever types and transforms order them."""
+"""Rows come out as a plain Python sort by the specification's rules puts them, whatever orders them."""
 
 from __future__ import annotations
 

@@ -72,10 +72,16 @@ def ordered(source: int, transform: str = "identity", *, descending: bool = Fals
             "k asc nulls last, bucket(16, id) desc nulls first",
             [SortTerm("k", "identity", False, False), SortTerm("id", "bucket[16]", True, True)],
         ),
-        ("days(at),truncate(4,`odd, name`)", [SortTerm("at", "day", False, True), SortTerm("odd, name", "truncate[4]", False, True)]),
-        ('"desc" desc, place.city', [SortTerm("desc", "identity", True, False), SortTerm("place.city", "identity", False, True)]),
+        (
+            "days(at),truncate(4,`odd, name`)",
+            [SortTerm("at", "day", False, True), SortTerm("odd, name", "truncate[4]", False, True)],
+        ),
+        (
+            '"desc" desc, place.city',
+            [SortTerm("desc", "identity", True, False), SortTerm("place.city", "identity", False, True)],
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_sort_order_is_read_as_iceberg_means_it(text: str, terms: list[SortTerm]) -> None:
     """Nulls come first when ascending and last when descending unless the text says otherwise."""
     assert list(parse_sort_order(text)) == terms

@@ -35,7 +35,7 @@ _SAMPLED_KEYS = 100_000
 _SAMPLED_FILES = 64
 _FILES_PER_SAMPLE = 8
 # Arrow bytes that one split task reads.
-_SPLIT_BYTES = 2 * RANGE_BYTES
+_SPLIT_BYTES = 4 * RANGE_BYTES
 # A lane writes at least so many files: the size of the last one can then be made up for by the others.
 _FILES_PER_LANE = 4
 # In-memory bytes per value, without what text and binary hold.
@@ -118,7 +118,8 @@ def _plan(task: RewriteTask, samples: Sequence[Sample]) -> _Exchange | RewriteRe
     ranges_per_lane = max(1, math.ceil(arrow_bytes / RANGE_BYTES / lane_count))
     curve, bounds = _bounds(task, [s for s in samples if s.rows], lane_count * ranges_per_lane)
     lane_of = tuple(number // ranges_per_lane for number in range(lane_count * ranges_per_lane))
-    without_inputs = replace(task, inputs=(), deletes=())
+    share = None if task.most_files is None else max(1, task.most_files // lane_count)
+    without_inputs = replace(task, inputs=(), deletes=(), most_files=share)
     return _Exchange(
         task,
         [

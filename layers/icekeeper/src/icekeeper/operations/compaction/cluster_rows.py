@@ -44,33 +44,29 @@ _FILES_PER_LANE = 1000
 
 def write_clustered(
     rows: Iterator[pa.RecordBatch], task: RewriteTask, recipe: ClusterRecipe, storage: Storage
-) -> tuple[DataFile, ...]:
-    """Sort all rows of a group that fits into memory, and write them.
-
-    Rows beyond what one worker may hold (their size was misjudged) are sorted apart, into files of their own.
+) -> tuple[DataFile, ...] | None:
+    """Sort all rows of a group and write them; ``None``, and no file, when one worker cannot hold them after all.
 
     Raises:
         StorageError: an input cannot be read or an output not written; no output is left.
     """
-    disk_bytes = sum(source.file_size_in_bytes for source in task.inputs)
-    promised = max(1, sum(source.record_count for source in task.inputs))
-    written: list[DataFile] = []
-    try:
-        while held := _taken(rows, PIECE_BYTES):
-            batch = one_batch(held)
-            order = RowOrder(recipe, task.schema_json, fitted_curve(recipe, task.schema_json, batch))
-            written += write_sorted_files(
-                [sort_piece(batch, order)],
-                task,
-                recipe,
-                storage,
-                _names(task, len(written)),
-                arrow_bytes=batch.nbytes,
-                expected_bytes=disk_bytes * batch.num_rows / promised,
-            )
-    except BaseException:
-        storage.delete([file.file_path for file in written])
-        raise
+    held = _taken(rows, PIECE_BYTES)
+    if not held:
+        return ()
+    if _taken(rows, 1):
+        return None
+    batch = one_batch(held)
+    order = RowOrder(recipe, task.schema_json, fitted_curve(recipe, task.schema_json, batch))
+    promised = sum(source.record_count for source in task.inputs)
+    written = write_sorted_files(
+        [sort_piece(batch, order)],
+        task,
+        recipe,
+        storage,
+        _names(task, 0),
+        arrow_bytes=batch.nbytes,
+        expected_bytes=sum(source.file_size_in_bytes for source in task.inputs) * batch.num_rows / max(1, promised),
+    )
     return tuple(written)
 
 

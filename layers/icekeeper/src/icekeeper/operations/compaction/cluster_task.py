@@ -32,9 +32,9 @@ __all__ = [
 MB = 1024 * 1024
 # Arrow bytes of a range as planned: with the copy that sorting makes and a row group being written, a worker stays
 # near half a gigabyte.
-RANGE_BYTES = 128 * MB
+RANGE_BYTES = 64 * MB
 # Arrow bytes that are sorted at once before they are cut into ranges.
-RUN_BYTES = 64 * MB
+RUN_BYTES = 32 * MB
 # Arrow bytes sorted at once at most, should a sample have misled: what is left becomes files of its own.
 PIECE_BYTES = 4 * RANGE_BYTES
 

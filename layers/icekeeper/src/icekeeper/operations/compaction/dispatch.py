@@ -18,6 +18,7 @@ from icekeeper.operations.compaction.lineage import with_lineage
 from icekeeper.operations.compaction.metrics_modes import output_properties
 from icekeeper.operations.compaction.output_names import output_names
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
+from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import DeleteFile, InputFile, RewriteResult, RewriteTask, Routing
 from icekeeper.operations.context import OperationContext
@@ -49,11 +50,13 @@ def rewrite_groups(
     context.progress(_WHAT, 0, len(tasks))
     try:
         results = context.engine.map(rewrite_group, small, lambda done: context.progress(_WHAT, done, len(tasks)))
+        large += [task for task, result in zip(small, results, strict=True) if result.too_large]
+        results = [result for result in results if not result.too_large]
         return results + cluster_groups(
             context.engine,
             large,
             lambda paths: context.discard(loaded, paths),
-            lambda done: context.progress(_WHAT, len(small) + done, len(tasks)),
+            lambda done: context.progress(_WHAT, len(results) + done, len(tasks)),
         )
     except MaintenanceError:
         context.discard(loaded, [task.outputs.path() for task in tasks])  # those of the groups that were finished
@@ -91,7 +94,15 @@ def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup, proof: st
         proof=proof,
         recipe=plan.recipe,
         routing=_routing(metadata, group.route_to),
+        most_files=_most_files(plan.recipe, group),
     )
+
+
+def _most_files(recipe: ClusterRecipe | None, group: FileGroup) -> int | None:
+    """Files that are sorted already become fewer or it was for nothing, and would be again the next time."""
+    if recipe is None or not all(candidate.is_clustered for candidate in group.files):
+        return None
+    return recipe.output_count(group.total_bytes)
 
 
 def _routing(metadata: TableMetadata, spec_id: int | None) -> Routing | None:

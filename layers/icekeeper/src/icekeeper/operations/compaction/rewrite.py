@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -52,7 +53,10 @@ def rewrite_group(task: RewriteTask) -> RewriteResult:
             routing = task.routing
         rows = proof.watch(read_rows(task, table_schema, storage, tally))
         if task.recipe is not None:
-            files = write_clustered(rows, task, task.recipe, storage)
+            clustered = write_clustered(rows, task, task.recipe, storage)
+            if clustered is None:
+                return replace(result(()), too_large=True)
+            files = clustered
         elif routing is not None:
             files = write_partitions(rows, task, routing, table_schema, storage)
         else:

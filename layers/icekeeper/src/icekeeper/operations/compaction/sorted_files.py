@@ -85,7 +85,7 @@ def write_sorted_files(
         StorageError, PolicyError: as :func:`write_data_file`.
     """
     schema = json.loads(task.schema_json)
-    sizes = _FileSizes(recipe, arrow_bytes, expected_bytes)
+    sizes = _FileSizes(recipe, arrow_bytes, expected_bytes, task.most_files)
     rows = _Rows(pieces, sizes, lambda piece: _trial(piece, task, schema))
     files: list[DataFile] = []
     paths: list[str] = []
@@ -113,8 +113,9 @@ def _trial(piece: SortedPiece, task: RewriteTask, schema: dict[str, Any]) -> flo
 class _FileSizes:
     """When a file is full.  The rest of the rows is divided anew after every observation."""
 
-    def __init__(self, recipe: ClusterRecipe, arrow_bytes: int, expected_bytes: float) -> None:
+    def __init__(self, recipe: ClusterRecipe, arrow_bytes: int, expected_bytes: float, most_files: int | None) -> None:
         self._recipe = recipe
+        self._files_left = most_files
         self._left = arrow_bytes
         self._in_file = 0
         self._seen_arrow = self._seen_bytes = 0
@@ -133,6 +134,8 @@ class _FileSizes:
     def is_full(self) -> bool:
         whole = self._in_file + max(0, self._left)
         count = self._recipe.output_count(whole * self.ratio)
+        if self._files_left is not None:
+            count = min(count, self._files_left)
         return count > 1 and self._in_file >= whole / count - self.step_bytes / 2
 
     def feed(self, arrow_bytes: int) -> None:
@@ -148,6 +151,8 @@ class _FileSizes:
         self._seen_arrow += self._in_file
         self._seen_bytes += file_bytes
         self._in_file = 0
+        if self._files_left is not None:
+            self._files_left -= 1
 
 
 class _Rows:
@@ -185,3 +190,4 @@ class _Rows:
             for batch in piece.slices(self._sizes.step_bytes):
                 yield batch, must_start_file
                 must_start_file = False
+            del piece  # not while the next one is being sorted

@@ -123,6 +123,8 @@ class RewriteTask:
     """How rows are to be ordered; ``None``: as they come."""
     routing: Routing | None = None
     """Where rows may move; ``None``: every row has the task's partition."""
+    most_files: int | None = None
+    """Sorted outputs at most, whatever their size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,3 +139,5 @@ class RewriteResult:
     """Of the written files, where rows were dealt out to another spec than the group's."""
     seconds: float
     error: str | None = None
+    too_large: bool = False
+    """Nothing was written: the rows are to be sorted and are more than one worker can hold."""

@@ -177,7 +177,7 @@ def _claims(loaded: LoadedTable, groups: Sequence[DeleteGroup], done: Mapping[in
         claims.append(
             GroupClaim(
                 group_id=group.group_id,
-                scope=(group.spec_id, group.partition),
+                output_scopes=frozenset({(group.spec_id, group.partition)}),
                 input_scopes=frozenset({(group.spec_id, group.partition)}),
                 inputs={(t.path, None): t.manifest_path for t in group.targets if t.path in named},
                 # Equality deletes concern rows of data files, which stay as they are.
