@@ -172,26 +172,59 @@ def test_a_vector_that_lands_meanwhile_drops_its_group_alone(with_ids: Sabotaged
     table.assert_sound()
 
 
-def test_row_ids_are_given_anew_at_every_attempt(table: SabotagedTable) -> None:
+def test_row_ids_are_given_anew_at_every_attempt(with_ids: SabotagedTable) -> None:
     """Another commit takes row ids between our attempts: ours moves behind it (ICEBERG-RULES 14)."""
-    before = rows(table)
+    table = with_ids
+    before = lineage(table)
     seen: list[int] = []
+    appended = {1: range(1000, 1005), 2: range(2000, 2005)}
 
     def overtake() -> None:
         seen.append(table.load().metadata.next_row_id)
-        if len(seen) <= 2:
+        if len(seen) in appended:
             append(table, 1000 * len(seen), 5, "us")
 
     table.catalog.before_commit = overtake
-    outcome = compacted(table, rewrite_all="true")
+    outcome = compacted(table)
     assert outcome.status is Status.SUCCEEDED
-    # 60 rows are old; each append adds 5, ours 60 in two new files, to which no rows of others belong.
-    assert seen == [0, 65, 70]
+    # 80 rows are there; each append takes 5 ids, ours 80, which its rows do not use: they have theirs.
+    assert seen == [80, 85, 90]
     head = table.load().metadata.current_snapshot
     assert head is not None
-    assert (head.raw["first-row-id"], head.raw["added-rows"]) == (70, 60)
-    assert rows(table) == before + Counter([*range(1000, 1005), *range(2000, 2005)])
+    assert (head.raw["first-row-id"], head.raw["added-rows"]) == (90, 80)
+    found = lineage(table)
+    assert before <= found
+    assert {row_id for _, row_id, _ in (found - before)} == {*range(80, 90)}
+    assert rows(table) == Counter(row[0] for row in before.elements()) + Counter([*appended[1], *appended[2]])
     assert_row_ids_hold(table)
+    table.assert_sound()
+
+
+def test_rows_that_get_their_ids_meanwhile_keep_them(table: SabotagedTable) -> None:
+    """A v3 commit of another writer gives every row its id; outputs made before lack them, so they are dropped."""
+    table.engine.during = lambda: append(table, 1000, 5, "us")
+    outcome = compacted(table)
+    assert outcome.status is Status.FAILED
+    assert "the rows of an input file were given ids by another commit" in (outcome.reason or "")
+    before = lineage(table)
+    assert_row_ids_hold(table)
+    table.engine.during = lambda: None
+    assert compacted(table).status is Status.SUCCEEDED
+    assert lineage(table) == before
+    table.assert_sound()
+
+
+@pytest.mark.parametrize("settings", [{"strategy": "sort", "sort_order": "id desc"}, {"strategy": "zorder"}], ids=str)
+def test_rows_keep_their_lineage_wherever_a_strategy_puts_them(
+    with_ids: SabotagedTable, settings: dict[str, str]
+) -> None:
+    table = with_ids
+    delete_positions(table, {file_of(table, 0): [0, 1, 5], file_of(table, 350): [9]})
+    before = lineage(table)
+    zorder = {"zorder_columns": "id,region"} if settings["strategy"] == "zorder" else {}
+    outcome = compacted(table, proof="full", **settings, **zorder)
+    assert outcome.status is Status.SUCCEEDED, outcome.summary
+    assert lineage(table) == before
     table.assert_sound()
 
 

@@ -77,6 +77,7 @@ class Lake:
     stored: dict[str, bytes] = field(default_factory=dict)
     listed: list[ManifestFile] = field(default_factory=list)
     reads: list[str] = field(default_factory=list)
+    format_version: int = 2
 
     def add(
         self,
@@ -104,7 +105,14 @@ class Lake:
     def read(self, path: str) -> bytes:
         self.reads.append(path)
         if path == SNAPSHOT_H["manifest-list"]:
-            return encode_manifest_list(2, self.listed, snapshot_id=H, parent_snapshot_id=S, sequence_number=H_SEQUENCE)
+            return encode_manifest_list(
+                self.format_version,
+                self.listed,
+                snapshot_id=H,
+                parent_snapshot_id=S,
+                sequence_number=H_SEQUENCE,
+                first_row_id=0,
+            )
         try:
             return self.stored[path]
         except KeyError:
@@ -252,6 +260,17 @@ def test_a_deletion_vector_hits_the_group_of_its_file(applied: tuple[str, int] |
     result = decide(lake, *claims)
     assert dict(result.dropped) == {0: "rows of an input file were deleted by another commit"}
     assert result.kept == {1}
+
+
+def test_outputs_without_row_ids_do_not_replace_rows_that_have_them() -> None:
+    """The manifest got a first row id by a commit that landed meanwhile (ICEBERG-RULES 12, 13)."""
+    document_v3 = TableMetadata({**HEAD.document, "format-version": 3})
+    lake = lake_with("a")
+    claims = [replace(claim("a"), without_row_ids=True), claim("a", group_id=1)]
+    assert decide(lake, *claims).kept == {0, 1}
+    lake.listed = [replace(m, first_row_id=0) for m in lake.listed]
+    result = decide(replace(lake, format_version=3), *claims, head=document_v3)
+    assert dict(result.dropped) == {0: "the rows of an input file were given ids by another commit"}
 
 
 def test_deletes_as_old_as_the_plan_were_there_when_it_was_made() -> None:

@@ -32,6 +32,8 @@ class GroupClaim:
     output_field_ids: frozenset[int]
     deletes: Mapping[FileKey, int] = field(default_factory=dict)
     """Delete file that was applied → how many of the inputs needed it."""
+    without_row_ids: bool = False
+    """Its rows had no ids at planning, so that its outputs hold none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ def rebase(
     manifests = reader.manifests(snapshot)
     here = {m.manifest_path for m in manifests}
     new = [m for m in manifests if m.manifest_path not in planning_manifests and m.may_have_live_files]
+    numbered = {m.manifest_path for m in manifests if m.first_row_id is not None}
     dropped: dict[int, str] = {}
     location = _locate(groups, here, new, reader)
     revived = _revived_columns(planned, head)
@@ -86,6 +89,9 @@ def rebase(
             dropped[group.group_id] = f"partition spec {min(removed)} was removed"
         elif lacking := revived - group.output_field_ids:
             dropped[group.group_id] = f"the schema has column {min(lacking)} again, which the output lacks"
+        elif group.without_row_ids and any(location[key] in numbered for key in group.inputs):
+            # The first v3 commit gives ids to every row; outputs that do not hold them would get new ones (rule 12).
+            dropped[group.group_id] = "the rows of an input file were given ids by another commit"
     deletes = [m for m in new if m.content is ManifestContent.DELETES]
     sequence_number = planned.snapshots[planning_snapshot_id].sequence_number
     for manifest, entries in reader.entries(deletes):

@@ -166,6 +166,7 @@ def _claims(planned: TableMetadata, groups: Sequence[FileGroup], done: Mapping[i
             inputs={c.file.key: c.manifest_path for c in group.files},
             output_field_ids=held,
             deletes=_needed(group),
+            without_row_ids=not group.has_lineage,
         )
         for group in groups
     ]
