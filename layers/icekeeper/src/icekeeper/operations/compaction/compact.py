@@ -93,7 +93,7 @@ def _live_files(reader: TableReader, manifests: Sequence[ManifestFile]) -> Itera
 def _rewrite_and_commit(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> Landed:
     """All groups in one commit, or ``partial_progress`` of them at a time: then one that fails takes only its own."""
     landed = Landed(dict(plan.delete_needs))
-    parts = _parts(plan.groups, context.policy.partial_progress)
+    parts = _parts(plan.groups, context.policy.partial_progress, loaded.metadata.format_version)
     for number, groups in enumerate(parts):
         try:
             results = rewrite_groups(context, loaded, plan, groups)
@@ -109,10 +109,13 @@ def _rewrite_and_commit(context: OperationContext, loaded: LoadedTable, plan: Co
     return landed
 
 
-def _parts(groups: Sequence[FileGroup], size: int) -> list[Sequence[FileGroup]]:
+def _parts(groups: Sequence[FileGroup], size: int, format_version: int) -> list[Sequence[FileGroup]]:
+    """v3: groups without row ids go together and first, because the first commit gives ids to what it leaves out."""
     if not size or not groups:
         return [groups]
-    return [groups[start : start + size] for start in range(0, len(groups), size)]
+    together = [group for group in groups if format_version >= 3 and not group.has_lineage]
+    rest = [group for group in groups if group not in together]
+    return [*([together] if together else []), *(rest[start : start + size] for start in range(0, len(rest), size))]
 
 
 def _outcome(plan: CompactionPlan, landed: Landed) -> OperationOutcome:
