@@ -125,7 +125,7 @@ def test_a_branch_that_is_none_is_bad_usage(table: SabotagedTable, name: str, ki
 def test_the_command_calls_a_misfit_bad_usage(command: Command) -> None:
     """Exit code 2 for what does not fit the table."""
     command.table("ns.t", appends=1)
-    for setting in ("where=nope = 1", "branch=nope"):
+    for setting in ("where=nope = 1", "branch=nope", "sort_order=nope", "strategy=sort"):
         answer = command("maintain", "ns.t", "--set", setting, "--json")
         assert (answer.code, answer.json["error"]["type"]) == (2, "PolicyError")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -17,6 +18,7 @@ from icekeeper.errors import (
     TableUnsupported,
 )
 from icekeeper.operations.compaction.compact import compact
+from icekeeper.operations.compaction.recipe import choose_recipe
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.context import OperationContext, branch_head
 from icekeeper.operations.expire_snapshots import expire_snapshots
@@ -57,7 +59,7 @@ def run_pass(context: OperationContext, state: StateStore) -> PassOutcome:
     """
     loaded = context.load()
     if context.resolved.why_disabled() is None:
-        _check_scope(context, loaded)
+        _check_fit(context, loaded)
     identity = identity_of(context, loaded)
     context.pins = lambda: state.pins(identity, now_ms=context.clock())
     context.clustered_by = lambda recipe: state.clustered_snapshots(identity, recipe)
@@ -77,10 +79,13 @@ def run_pass(context: OperationContext, state: StateStore) -> PassOutcome:
     return outcome
 
 
-def _check_scope(context: OperationContext, loaded: LoadedTable) -> None:
-    """A branch or a filter that does not fit the table is a mistake of the policy: nothing runs."""
+def _check_fit(context: OperationContext, loaded: LoadedTable) -> None:
+    """A branch, filter or order that does not fit the table is a mistake of the policy: nothing runs."""
     branch_head(loaded.metadata, context.policy.branch)
     row_filter(context.policy.where, loaded.metadata)
+    if Operation.COMPACT in context.policy.operations:
+        with suppress(TableUnsupported):  # that is for the operation to report
+            choose_recipe(loaded.metadata, context.policy)
 
 
 def _run(operation: Operation, context: OperationContext) -> OperationOutcome:
