@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -13,7 +14,7 @@ from icekeeper.model import ManifestContent, ManifestFile
 from icekeeper.operations.compaction import file_rows
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
-from support.deletes import create_by_region
+from support.deletes import create_by_region, rows_of
 from support.passes import local_path, outcome_of
 from support.readers import duckdb_rows
 from support.sabotage import SabotagedTable, sabotaged_table
@@ -226,6 +227,33 @@ def test_rows_keep_their_lineage_wherever_a_strategy_puts_them(
     assert outcome.status is Status.SUCCEEDED, outcome.summary
     assert lineage(table) == before
     table.assert_sound()
+
+
+@pytest.mark.parametrize("direction", ["into_one_partition", "dealt_out"])
+def test_rows_keep_their_lineage_through_a_change_of_partitioning(tmp_path: Path, direction: str) -> None:
+    with sabotaged_table(tmp_path) as table:
+        if direction == "into_one_partition":
+            create_by_region(table, 3)
+            with table.table().update_spec() as spec:
+                spec.remove_field("region")
+        else:
+            written = table.create(rows_of(0, 1, "us").schema, **{"format-version": "2"})
+            for first in range(0, 600, 100):
+                written.append(pa.concat_tables([rows_of(first, 5, "us"), rows_of(first + 50, 5, "eu")]))
+            with table.table().update_spec() as spec:
+                spec.add_identity("region")
+        upgrade(table)
+        delete_positions(table, {file_of(table, 0): [0, 3], file_of(table, 100): [4]})
+        before, read = lineage(table), rows(table)
+        outcome = compacted(table)
+        assert outcome.status is Status.SUCCEEDED, outcome.summary
+        assert {file.partition for file in data_files(table)} == (
+            {()} if direction == "into_one_partition" else {("us",), ("eu",)}
+        )
+        assert lineage(table) == before
+        assert rows(table) == read
+        assert_row_ids_hold(table)
+        table.assert_sound()
 
 
 def test_partial_progress_waits_until_rows_have_ids(table: SabotagedTable) -> None:
