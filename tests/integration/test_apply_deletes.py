@@ -19,7 +19,6 @@ from support.passes import local_path, outcome_of
 from support.readers import duckdb_rows
 from support.sabotage import SabotagedTable, sabotaged_table
 
-
 OTHER = pa.schema([pa.field("other", pa.int64(), metadata={b"PARQUET:field_id": b"9"})])
 
 
