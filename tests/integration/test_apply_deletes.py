@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyiceberg.table import StaticTable
 
@@ -17,6 +18,8 @@ from support.deletes import commit_deletes, create_by_region, equality_delete, p
 from support.passes import local_path, outcome_of
 from support.readers import duckdb_rows
 from support.sabotage import SabotagedTable, sabotaged_table
+
+OTHER = pa.schema([pa.field("other", pa.int64(), metadata={b"PARQUET:field_id": b"9"})])
 
 
 @pytest.fixture
@@ -148,6 +151,16 @@ def test_a_delete_file_that_cannot_be_read_keeps_its_rows_from_coming_back(table
     assert outcome.metrics["compact.bins"] == 1
     path.write_bytes(content)
     assert rows(table)[103, "us"] == 0
+    assert live_delete_files(table) == 1
+
+
+def test_a_delete_file_without_its_key_column_deletes_nothing_and_stops_its_group(table: SabotagedTable) -> None:
+    """Read as a key of nulls it would delete every row whose key is null."""
+    content, described = equality_delete(103, "us")
+    commit_deletes(table, [(content.rename_columns(["other"]).cast(OTHER), described)])
+    outcome = compacted(table)
+    assert outcome.status is Status.FAILED
+    assert "lacks column(s) [1]" in (outcome.reason or "")
     assert live_delete_files(table) == 1
 
 

@@ -67,6 +67,8 @@ def cluster_groups(
     Raises:
         StorageError: the engine broke.
     """
+    if not tasks:
+        return []
     sampling = [work for task in tasks for work in _sample_tasks(task)]
     samples = iter(engine.map(sample_keys, sampling, lambda done: None))
     plans = [_plan(task, [next(samples) for _ in _sample_tasks(task)]) for task in tasks]

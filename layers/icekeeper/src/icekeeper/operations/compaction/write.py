@@ -21,8 +21,9 @@ from icekeeper.storage import Storage
 
 __all__ = ["write_data_file"]
 
-# Arrow needs several times the size of an encoded row group; this bounds a worker's memory whatever a table asks.
-_MAX_ROW_GROUP_ARROW_BYTES = 256 * 1024 * 1024
+# Arrow needs several times the size of an encoded row group; this bounds a worker's memory whatever a table asks and
+# however well it compresses.
+_MAX_ROW_GROUP_ARROW_BYTES = 128 * 1024 * 1024
 
 
 def write_data_file(
