@@ -33,7 +33,8 @@ __all__ = ["cluster_groups", "fits_one_worker"]
 # Keys that are sampled per group, and from how many files at least; a range gets a hundred of them or more.
 _SAMPLED_KEYS = 100_000
 _SAMPLED_FILES = 64
-_FILES_PER_SAMPLE = 8
+# Few: each is a task, and to look at a file takes less time than to start a worker.
+_FILES_PER_SAMPLE = 32
 # Arrow bytes that one split task reads.
 _SPLIT_BYTES = 4 * RANGE_BYTES
 # A lane writes at least so many files: the size of the last one can then be made up for by the others.
