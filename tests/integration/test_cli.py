@@ -73,7 +73,7 @@ def test_a_pass_in_json(command: Command) -> None:
         f"{part['operation']}: {part['summary']}" for part in document["operations"]
     )
     assert document["metrics"] == {k: v for part in document["operations"] for k, v in part["metrics"].items()}
-    compact, expiry, orphans, manifests = document["operations"]
+    compact, _, expiry, orphans, manifests = document["operations"]
     head = command.catalog.load_table("ns.t").current_snapshot()
     assert head is not None
     assert (compact["status"], compact["reason"]) == ("succeeded", None)
@@ -106,11 +106,18 @@ def test_a_second_pass_has_nothing_to_do(command: Command) -> None:
     assert answer.code == 0
     assert summaries(answer) == {
         "compact": "no files eligible for compaction",
+        "rewrite_position_deletes": "no position delete files eligible for merging",
         "expire_snapshots": "no snapshots to expire",
         "remove_orphans": "removed 0 orphan file(s)",
         "rewrite_manifests": summaries(answer)["rewrite_manifests"],
     }
-    assert [status for status, _ in statuses(answer).values()] == ["skipped", "skipped", "succeeded", "skipped"]
+    assert [status for status, _ in statuses(answer).values()] == [
+        "skipped",
+        "skipped",
+        "skipped",
+        "succeeded",
+        "skipped",
+    ]
     assert command.contents() == before
 
 
@@ -120,6 +127,7 @@ def test_a_table_without_a_snapshot_is_skipped(command: Command) -> None:
     assert answer.code == 0
     assert statuses(answer) == {
         "compact": ("skipped", "no current snapshot"),
+        "rewrite_position_deletes": ("skipped", "no current snapshot"),
         "expire_snapshots": ("skipped", "no snapshots to expire"),
         "remove_orphans": ("succeeded", None),
         "rewrite_manifests": ("skipped", "no current snapshot"),
@@ -130,9 +138,10 @@ def test_people_read_a_line_per_operation(command: Command) -> None:
     command.table()
     answer = command(*PASS)
     assert answer.code == 0
-    assert [" ".join(line.split()) for line in answer.out.splitlines()][:4] == [
+    assert [" ".join(line.split()) for line in answer.out.splitlines()][:5] == [
         "ns.t: succeeded",
         "compact succeeded compacted 6 files into 1 (across 1 bins)",
+        "rewrite_position_deletes skipped no position delete files eligible for merging",
         "expire_snapshots succeeded expired 6 snapshot(s), deleted 18 unreferenced file(s)",
         "remove_orphans succeeded removed 0 orphan file(s)",
     ]
@@ -170,6 +179,7 @@ def test_a_dry_run_changes_nothing_and_lists_what_it_would(command: Command) -> 
     planned = {part["operation"]: part["files"]["planned"] for part in answer.json["operations"]}
     assert {name: len(paths) for name, paths in planned.items()} == {
         "compact": 6,
+        "rewrite_position_deletes": 0,
         "expire_snapshots": 5,  # manifest lists: every data file and manifest is the head's too
         "remove_orphans": 1,
         "rewrite_manifests": 6,
@@ -180,6 +190,7 @@ def test_a_dry_run_changes_nothing_and_lists_what_it_would(command: Command) -> 
     assert all(part["snapshot_id"] is None for part in answer.json["operations"])
     assert summaries(answer) == {
         "compact": "would compact 6 files into 1 (across 1 bins)",
+        "rewrite_position_deletes": "no position delete files eligible for merging",
         "expire_snapshots": "would expire 5 snapshot(s) and delete 5 unreferenced file(s)",
         "remove_orphans": "would remove 1 orphan file(s)",
         "rewrite_manifests": "would rewrite 6 manifests into 1",
@@ -206,7 +217,7 @@ def test_long_lists_of_files_go_to_a_file(command: Command, monkeypatch: pytest.
     command.table()
     monkeypatch.setattr(outcome_module, "MAX_INLINE_PATHS", 5)
     answer = command(*PASS, "--json")
-    compact, expiry, orphans, _ = (part["files"] for part in answer.json["operations"])
+    compact, _, expiry, orphans, _ = (part["files"] for part in answer.json["operations"])
     assert compact == {"listing": compact["listing"], "planned_count": 6, "deleted_count": 0}
     assert expiry == {"listing": expiry["listing"], "planned_count": 18, "deleted_count": 18}
     assert orphans == {"planned": [], "deleted": []}
@@ -286,7 +297,8 @@ def test_one_operation_that_is_refused_does_not_stop_the_next(command: Command) 
     answer = command(*PASS, "--json")
     assert answer.code == 1
     assert answer.json["status"] == "partial"
-    assert [status for status, _ in statuses(answer).values()] == ["succeeded", "succeeded", "refused", "skipped"]
+    told = [status for status, _ in statuses(answer).values()]
+    assert told == ["succeeded", "skipped", "succeeded", "refused", "skipped"]
     reason = statuses(answer)["remove_orphans"][1]
     assert reason is not None
     assert f"{stray.as_uri()} belongs to another table" in reason

@@ -46,5 +46,5 @@ def test_the_commands_of_the_readme_work_in_their_order(environment: dict[str, s
         shown += done.stdout
     told = README.read_text().partition("## Commands")[2].partition("| exit code")[0]
     excerpts = [line.strip() for line in told.splitlines() if line.startswith("    ")]
-    assert len(excerpts) == 8
+    assert len(excerpts) == 9
     assert [line for line in excerpts if line not in shown.splitlines()] == [], shown

@@ -151,14 +151,18 @@ def test_what_cannot_be_read_deletes_nothing(damaged: str, share: float | None, 
     answer = command(*THOROUGH, "--json")
     assert answer.code == 1
     assert command.contents() == before
-    assert {part["operation"]: part["status"] for part in answer.json["operations"]} == {
+    # Without delete manifests there is nothing for it to read.
+    skipped = [] if is_list else ["rewrite_position_deletes"]
+    concerned = [part for part in answer.json["operations"] if part["operation"] not in skipped]
+    assert {part["operation"]: part["status"] for part in concerned} == {
         "compact": "failed",
+        **({"rewrite_position_deletes": "failed"} if is_list else {}),
         "expire_snapshots": "refused",
         "remove_orphans": "refused",
         "rewrite_manifests": "failed",
     }
     assert answer.json["status"] == "partial"
-    assert all(path.name in part["reason"] and "\n" not in part["reason"] for part in answer.json["operations"])
+    assert all(path.name in part["reason"] and "\n" not in part["reason"] for part in concerned)
     assert path.name in answer.err.splitlines()[-1]
 
 

@@ -22,6 +22,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
     assert policy.maintenance_enabled is True
     assert policy.operations == (
         Operation.COMPACT,
+        Operation.REWRITE_POSITION_DELETES,
         Operation.EXPIRE_SNAPSHOTS,
         Operation.REMOVE_ORPHANS,
         Operation.REWRITE_MANIFESTS,
@@ -73,7 +74,7 @@ def test_amounts_are_shown_as_they_are_written() -> None:
     assert rows["orphan_older_than_hours"] == "72"
     assert rows["snapshot_retain_max"] == "none"
     assert rows["table_filter"] == "none"
-    assert rows["operations"] == "compact,expire_snapshots,remove_orphans,rewrite_manifests"
+    assert rows["operations"] == "compact,rewrite_position_deletes,expire_snapshots,remove_orphans,rewrite_manifests"
 
 
 def test_operations_come_out_in_canonical_order_and_once() -> None:

@@ -23,13 +23,8 @@ NOT_YET_AVAILABLE: Mapping[str, frozenset[object]] = {
 }
 """Key → the values of it that are refused.  Remove an entry when its feature arrives."""
 
-# New in this version: only who asks for it by name gets it.
-_BY_NAME_ONLY = frozenset({Operation.REWRITE_POSITION_DELETES})
-
 ALL_OPERATIONS: tuple[Operation, ...] = tuple(
-    operation
-    for operation in Operation
-    if operation not in OPT_IN_OPERATIONS | _BY_NAME_ONLY | NOT_YET_AVAILABLE["operations"]
+    operation for operation in Operation if operation not in OPT_IN_OPERATIONS | NOT_YET_AVAILABLE["operations"]
 )
 """What ``operations=all`` means: in canonical order, without the opt-ins."""
 
