@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine
+from icekeeper.errors import PolicyError
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction import cluster_dispatch, cluster_rows, dispatch
 from icekeeper.operations.context import Engine
@@ -370,11 +371,11 @@ def test_an_input_that_cannot_be_read_fails_its_group_and_leaves_nothing(table: 
     assert table.unreferenced() == before
 
 
-def test_a_sort_without_an_order_fails_with_what_to_do(table: LocalTable) -> None:
+def test_a_sort_without_an_order_is_bad_usage_with_what_to_do(table: LocalTable) -> None:
+    """Before anything runs."""
     fill(table, 5, 10)
-    outcome = table.run(Operation.COMPACT, strategy="sort")
-    assert outcome.status is Status.FAILED
-    assert outcome.summary.startswith("strategy sort needs an order and the table has none; set sort_order")
+    with pytest.raises(PolicyError, match="strategy sort needs an order and the table has none; set sort_order"):
+        table.maintain("compact", strategy="sort")
     assert len(table.data_files()) == 5
 
 
