@@ -1,0 +1,91 @@
+"""Compaction of tables with random histories, written by Iceberg-Java, against an oracle that applies deletes naively.
+
+One hundred cases in every run, always the same ones; two thousand new ones with ``make nightly``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status
+from support.duckdb_session import DuckDB
+from support.histories import History, histories, policies
+from support.history_run import HistoryRun
+from support.java_writer import LINEAGE, JavaTables
+from support.oracle import named
+from support.passes import outcome_of
+from support.readers import CanonicalRows, canonical
+from support.shared_table import SharedTable
+
+NIGHTLY = settings.get_current_profile_name() == "nightly"
+# Small caps on what one pass may do; and files without deletes may move to the current spec only after the pass that
+# applied the deletes.
+MOST_PASSES = 15
+
+
+class Case:
+    """A table with its history, read by engines that know nothing of us."""
+
+    def __init__(self, history: History, tables: JavaTables, duckdb: DuckDB, folder: Path) -> None:
+        self.run = HistoryRun(history, tables, folder / "table")
+        self.table = SharedTable(self.run.java, folder)
+        self._duckdb = duckdb
+
+    def check(self) -> None:
+        """Java and DuckDB read what the oracle says; nothing is broken."""
+        expected = canonical(self.run.expected)
+        assert self.java_rows() == expected
+        if not self.table.live_deletes()["EQUALITY_DELETES"]:  # DuckDB 1.5 applies them to every partition
+            assert canonical(self._duckdb.rows(self.table.metadata_location)) == expected
+        assert not self.table.problems()
+
+    def java_rows(self) -> CanonicalRows:
+        schema = self.run.java.schema
+        return canonical(named(schema, row) for row in self.run.java.rows())
+
+    def lineage(self) -> CanonicalRows:
+        """Rows with their ids and the numbers of their last change."""
+        return canonical(self.run.java.rows(lineage=True))
+
+    def compact(self, **settings: str) -> OperationOutcome:
+        outcome = outcome_of(self.table.maintain(operations="compact", **settings), Operation.COMPACT)
+        assert outcome.status in (Status.SUCCEEDED, Status.SKIPPED), outcome
+        return outcome
+
+
+@settings(derandomize=not NIGHTLY, database=None, suppress_health_check=list(HealthCheck))
+@given(history=histories(), policy=policies())
+def test_rows_are_those_that_naively_applied_deletes_leave(
+    history: History, policy: dict[str, str], java_tables: JavaTables, duckdb: DuckDB, tmp_path_factory: Any
+) -> None:
+    """Whatever the table, the policy and the commits meanwhile; then compaction comes to an end."""
+    case = Case(history, java_tables, duckdb, tmp_path_factory.mktemp("history"))
+    note("\n".join(case.run.trace))
+    case.check()
+    lineage = case.lineage() if history.format_version > 2 else []
+
+    def meanwhile() -> None:
+        for step in history.meanwhile:
+            case.run.take(step)
+
+    case.table.engine.during = meanwhile
+    case.compact(**policy)
+    case.table.engine.during = lambda: None
+    case.check()
+    if lineage and not history.meanwhile:
+        assert case.lineage() == lineage
+    for passes in itertools.count():
+        if case.compact(**policy | {"rewrite_all": "false"}).status is Status.SKIPPED:
+            break
+        case.check()
+        assert passes < MOST_PASSES
+    if policy["rewrite_all"] == "true" and "max_files_to_rewrite" not in policy:
+        case.compact(**policy)
+        case.check()
+        assert not case.table.live_deletes()
