@@ -6,6 +6,7 @@ One hundred cases in every run, always the same ones; two thousand new ones with
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +30,33 @@ NIGHTLY = settings.get_current_profile_name() == "nightly"
 MOST_PASSES = 15
 
 
+def difference(found: CanonicalRows, expected: Counter[Any]) -> dict[str, list[Any]]:
+    """Rows that are there too often, and too rarely."""
+    both = {"too many": Counter(found) - expected, "missing": expected - Counter(found)}
+    return {what: list(rows.elements()) for what, rows in both.items() if rows}
+
+
 class Case:
     """A table with its history, read by engines that know nothing of us."""
 
     def __init__(self, history: History, tables: JavaTables, duckdb: DuckDB, folder: Path) -> None:
+        self.history = history
         self.run = HistoryRun(history, tables, folder / "table")
         self.table = SharedTable(self.run.java, folder)
         self._duckdb = duckdb
 
     def check(self) -> None:
         """Java and DuckDB read what the oracle says; nothing is broken."""
-        expected = canonical(self.run.expected)
-        assert self.java_rows() == expected
-        if not self.table.live_deletes()["EQUALITY_DELETES"]:  # DuckDB 1.5 applies them to every partition
-            assert canonical(self._duckdb.rows(self.table.metadata_location)) == expected
+        expected = Counter(canonical(self.run.expected))
+        assert difference(self.java_rows(), expected) == {}, "Java"
+        if self._duckdb_can_read():
+            assert difference(canonical(self._duckdb.rows(self.table.metadata_location)), expected) == {}, "DuckDB"
         assert not self.table.problems()
+
+    def _duckdb_can_read(self) -> bool:
+        """DuckDB 1.5 applies equality deletes to every partition, and reads no ORC."""
+        deletes, files = self.table.live_deletes(), self.table.live_files()
+        return not deletes["EQUALITY_DELETES"] and not any(path.endswith(".orc") for path in files)
 
     def java_rows(self) -> CanonicalRows:
         schema = self.run.java.schema
@@ -55,7 +68,8 @@ class Case:
 
     def compact(self, **settings: str) -> OperationOutcome:
         outcome = outcome_of(self.table.maintain(operations="compact", **settings), Operation.COMPACT)
-        assert outcome.status in (Status.SUCCEEDED, Status.SKIPPED), outcome
+        overtaken = "overtaken by other commits" in (outcome.reason or "") and self.history.meanwhile
+        assert outcome.status in (Status.SUCCEEDED, Status.SKIPPED) or overtaken, outcome
         return outcome
 
 
@@ -71,12 +85,12 @@ def test_rows_are_those_that_naively_applied_deletes_leave(
     lineage = case.lineage() if history.format_version > 2 else []
 
     def meanwhile() -> None:
+        case.table.engine.during = lambda: None  # the next part of a pass is committed in peace
         for step in history.meanwhile:
             case.run.take(step)
 
     case.table.engine.during = meanwhile
     case.compact(**policy)
-    case.table.engine.during = lambda: None
     case.check()
     if lineage and not history.meanwhile:
         assert case.lineage() == lineage

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 __all__ = ["FORMAT_VERSIONS", "History", "Step", "Verb", "histories", "policies"]
 
 FORMAT_VERSIONS = (1, 2)
-FILE_FORMATS = ("parquet", "parquet", "parquet", "orc")
+FILE_FORMATS = (("parquet",), ("parquet",), ("parquet", "orc"))
 STRATEGIES: tuple[Mapping[str, str], ...] = ({"strategy": "binpack"},)
 """Add ``sort`` and ``zorder`` here, with what they need."""
 
@@ -74,6 +74,7 @@ class History:
 
     format_version: int
     column_types: tuple[str, ...]
+    file_formats: tuple[str, ...]
     seed: int
     steps: tuple[Step, ...]
     meanwhile: tuple[Step, ...]
@@ -125,7 +126,8 @@ def histories(draw: st.DrawFn, format_versions: tuple[int, ...] = FORMAT_VERSION
     meanwhile = draw(_steps(tuple(v for v in _MEANWHILE if v in verbs), 1, 2)) if happens else ()
     first = Step(Verb.APPEND, draw(_SEEDS))
     steps = draw(_steps(verbs, 2, 11))
-    return History(version, (*keys, *others), draw(_SEEDS), (first, *steps), meanwhile)
+    formats = draw(st.sampled_from(FILE_FORMATS))
+    return History(version, (*keys, *others), formats, draw(_SEEDS), (first, *steps), meanwhile)
 
 
 @st.composite

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from support.histories import FILE_FORMATS, History, Step, Verb
+from support.histories import History, Step, Verb
 from support.java_writer import JavaTable, JavaTables
 from support.oracle import EqualityDelete, ModelFile, PositionDelete, Row, TableModel
 from support.values import fits, promoted, random_row, random_value
@@ -29,6 +29,7 @@ class HistoryRun:
         self.model = TableModel()
         self.trace: list[str] = []
         self._version = history.format_version
+        self._formats = history.file_formats
         self._past: list[tuple[int, TableModel]] = []
         """Snapshots since the beginning, save those that a rollback left."""
         self._names = 0
@@ -68,7 +69,7 @@ class HistoryRun:
             split = chance.randrange(len(mine)) if chance.random() < 0.3 else 0
             for part in (mine[:split], mine[split:]):
                 if part:
-                    kind = chance.choice(FILE_FORMATS)
+                    kind = chance.choice(self._formats)
                     file = self.java.data_file(part, spec["spec-id"], partition, kind)
                     files.append((file, ModelFile(file.location(), 0, spec["spec-id"], partition, tuple(part))))
                     self.trace.append(f"  {kind} {_short(file)} spec {spec['spec-id']} {partition}: {part}")
@@ -123,7 +124,7 @@ class HistoryRun:
         schema: Mapping[str, Any] | None = None,
     ) -> tuple[Any, Callable[[int], EqualityDelete]]:
         """Java's delete file, and the model's once it has a number."""
-        spec_id, kind = spec["spec-id"], chance.choice(FILE_FORMATS)
+        spec_id, kind = spec["spec-id"], chance.choice(self._formats)
         known = (schema or self.java.schema)["schema-id"]
         keys = tuple({str(i): row.get(str(i)) for i in ids} for row in rows)
         delete = self.java.equality_deletes(keys, ids, spec_id, partition, kind, known)
@@ -141,13 +142,15 @@ class HistoryRun:
         first = chance.choice(self.model.files)
         scope = (first.spec_id, first.partition)
         near = [f for f in self.model.files if self._version > 2 or (f.spec_id, f.partition) == scope]
-        files = sorted({first, *chance.sample(near, min(len(near), chance.randrange(3)))}, key=_path)
-        chosen = {f.path: sorted(chance.sample(range(len(f.rows)), chance.randint(1, len(f.rows)))) for f in files}
-        chosen = {path: positions[:3] for path, positions in chosen.items()}
+        files = {f.path: f for f in (first, *chance.sample(near, min(len(near), chance.randrange(3))))}
+        chosen = {
+            path: sorted(chance.sample(range(len(files[path].rows)), min(len(files[path].rows), chance.randint(1, 3))))
+            for path in sorted(files)
+        }
         if self._version > 2:
             self.java.delete_by_vectors(chosen)
         else:
-            kind = chance.choice(FILE_FORMATS)
+            kind = chance.choice(self._formats)
             self.java.row_delta(deletes=[self.java.position_deletes(chosen, first.spec_id, first.partition, kind)])
         self.trace.append(f"  positions { {_name(path): positions for path, positions in chosen.items()} }")
         number = self.java.sequence_number
@@ -301,10 +304,6 @@ def _transforms(kind: Any) -> list[tuple[Any, ...]]:
     if kind == "date" or kind.startswith("timestamp"):
         transforms += [("day",), ("month",)]
     return transforms
-
-
-def _path(file: ModelFile) -> str:
-    return file.path
 
 
 def _short(file: Any) -> str:

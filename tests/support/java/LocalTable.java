@@ -101,7 +101,7 @@ public class LocalTable implements TableOperations {
     overwrite.scanManifestsWith(DIRECT);
     Map byPath = tasks();
     for (int i = 0; i < paths.size(); i++) {
-      overwrite.deleteFile(((FileScanTask) byPath.get(paths.get(i))).file());
+      overwrite.deleteFile((DataFile) ((FileScanTask) byPath.get(paths.get(i))).file());
     }
     for (int i = 0; i < added.size(); i++) {
       overwrite.addFile((DataFile) added.get(i));
