@@ -75,6 +75,7 @@ class History:
     format_version: int
     column_types: tuple[str, ...]
     file_formats: tuple[str, ...]
+    one_row_a_group: bool
     seed: int
     steps: tuple[Step, ...]
     meanwhile: tuple[Step, ...]
@@ -127,7 +128,8 @@ def histories(draw: st.DrawFn, format_versions: tuple[int, ...] = FORMAT_VERSION
     first = Step(Verb.APPEND, draw(_SEEDS))
     steps = draw(_steps(verbs, 2, 11))
     formats = draw(st.sampled_from(FILE_FORMATS))
-    return History(version, (*keys, *others), formats, draw(_SEEDS), (first, *steps), meanwhile)
+    narrow = draw(st.booleans())
+    return History(version, (*keys, *others), formats, narrow, draw(_SEEDS), (first, *steps), meanwhile)
 
 
 @st.composite
@@ -142,7 +144,7 @@ def policies(draw: st.DrawFn) -> dict[str, str]:
         "partial_progress": draw(st.sampled_from(("0", "1", "2"))),
     }
     if draw(st.integers(0, 3)) == 0:
-        settings["max_files_to_rewrite"] = draw(st.sampled_from(("2", "4")))
+        settings["max_files_to_rewrite"] = draw(st.sampled_from(("3", "5")))
     if draw(st.integers(0, 3)) == 0:
         settings["delete_compaction_min_deletes"] = "2"
     return settings

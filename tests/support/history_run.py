@@ -17,6 +17,11 @@ __all__ = ["HistoryRun"]
 
 # Manifests stay as they are written, so that deletes and data of many sequence numbers meet.
 _PROPERTIES = {"commit.manifest-merge.enabled": "false", "write.metadata.metrics.default": "truncate(16)"}
+_ONE_ROW_A_GROUP = {
+    "write.parquet.row-group-size-bytes": "1",
+    "write.parquet.row-group-check-min-record-count": "1",
+    "write.parquet.row-group-check-max-record-count": "1",
+}
 _UNPARTITIONED: dict[str, Any] = {"spec-id": 0, "fields": []}
 
 
@@ -25,6 +30,8 @@ class HistoryRun:
 
     def __init__(self, history: History, tables: JavaTables, folder: Path) -> None:
         properties = {**_PROPERTIES, "format-version": str(history.format_version)}
+        if history.one_row_a_group:
+            properties |= _ONE_ROW_A_GROUP
         self.java: JavaTable = tables.create(history.schema, _UNPARTITIONED, properties, folder)
         self.model = TableModel()
         self.trace: list[str] = []
@@ -150,8 +157,9 @@ class HistoryRun:
         if self._version > 2:
             self.java.delete_by_vectors(chosen)
         else:
-            kind = chance.choice(self._formats)
-            self.java.row_delta(deletes=[self.java.position_deletes(chosen, first.spec_id, first.partition, kind)])
+            kind, whole = chance.choice(self._formats), chance.random() < 0.7
+            delete = self.java.position_deletes(chosen, first.spec_id, first.partition, kind, whole_paths=whole)
+            self.java.row_delta(deletes=[delete])
         self.trace.append(f"  positions { {_name(path): positions for path, positions in chosen.items()} }")
         number = self.java.sequence_number
         deletes = (PositionDelete(number, path, frozenset(positions)) for path, positions in chosen.items())

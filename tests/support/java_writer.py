@@ -129,9 +129,22 @@ class JavaTable:
         )
 
     def position_deletes(
-        self, positions: Mapping[str, Sequence[int]], spec_id: int, partition: Sequence[Any], file_format: str
+        self,
+        positions: Mapping[str, Sequence[int]],
+        spec_id: int,
+        partition: Sequence[Any],
+        file_format: str,
+        *,
+        whole_paths: bool = True,
     ) -> Any:
-        return self._java.writePositionDeletes(spec_id, json.dumps(partition), file_format, json.dumps(positions))
+        """Without ``whole_paths`` the bounds do not tell which data files are meant."""
+        return self._java.writePositionDeletes(
+            spec_id, json.dumps(partition), file_format, json.dumps(positions), whole_paths
+        )
+
+    def vectors(self, positions: Mapping[str, Sequence[int]], spec_id: int, partition: Sequence[Any]) -> list[Any]:
+        """Deletion vectors, in one Puffin file, of data files that are committed with them."""
+        return list(self._java.writeVectors(spec_id, json.dumps(partition), json.dumps(positions)))
 
     # -- commits
 

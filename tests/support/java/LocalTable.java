@@ -36,6 +36,12 @@ public class LocalTable implements TableOperations {
   private static final ObjectMapper JSON = new ObjectMapper();
   // Iceberg polls its worker pool every 10 ms; this one is done when it is asked.
   private static final ExecutorService DIRECT = MoreExecutors.newDirectExecutorService();
+  private static final Function NO_VECTOR =
+      new Function() {
+        public Object apply(Object path) {
+          return null;
+        }
+      };
   private final FileIO io = new LocalFileIO();
   private TableMetadata current = null;
   private int version = 0;
@@ -112,7 +118,8 @@ public class LocalTable implements TableOperations {
   private RowDelta newRowDelta() {
     RowDelta delta = table().newRowDelta();
     delta.scanManifestsWith(DIRECT);
-    return delta.validateFromSnapshot(current.currentSnapshot().snapshotId());
+    Snapshot head = current.currentSnapshot();
+    return head == null ? delta : delta.validateFromSnapshot(head.snapshotId());
   }
 
   /** Data file path to the task that reads it, with the deletes that apply. */
@@ -131,6 +138,7 @@ public class LocalTable implements TableOperations {
   public DataFile writeData(int specId, String partition, String format, String rows) throws Exception {
     PartitionSpec spec = current.spec(specId);
     GenericAppenderFactory factory = new GenericAppenderFactory(current.schema(), spec);
+    factory.setAll(current.properties());
     DataWriter writer =
         factory.newDataWriter(newFile("data", format), FileFormat.fromString(format), partition(spec, partition));
     writeAll(writer, records(current.schema(), rows));
@@ -156,11 +164,15 @@ public class LocalTable implements TableOperations {
     return writer.toDeleteFile();
   }
 
-  /** {@code positions}: data file to positions, in the order that they are to be written. */
-  public DeleteFile writePositionDeletes(int specId, String partition, String format, String positions)
-      throws Exception {
+  /**
+   * {@code positions}: data file to positions, in the order that they are to be written.  Without {@code wholePaths}
+   * the bounds are cut, so that they do not tell which data files are meant.
+   */
+  public DeleteFile writePositionDeletes(
+      int specId, String partition, String format, String positions, boolean wholePaths) throws Exception {
     PartitionSpec spec = current.spec(specId);
-    GenericAppenderFactory factory = new GenericAppenderFactory(current.schema(), spec);
+    GenericAppenderFactory factory =
+        new GenericAppenderFactory(wholePaths ? table() : null, current.schema(), spec, null, null, null, null);
     PositionDeleteWriter writer =
         factory.newPosDeleteWriter(newFile("position", format), FileFormat.fromString(format), partition(spec, partition));
     PositionDelete delete = PositionDelete.create();
@@ -186,11 +198,9 @@ public class LocalTable implements TableOperations {
                 return io.newInputFile(((DeleteFile) delete).location());
               }
             });
-    OutputFileFactory names =
-        OutputFileFactory.builderFor(table(), 1, files++).format(FileFormat.PUFFIN).suffix("deletes").build();
     BaseDVFileWriter writer =
         new BaseDVFileWriter(
-            names,
+            vectorFiles(),
             new Function() {
               public Object apply(Object path) {
                 List deletes = new ArrayList();
@@ -225,6 +235,23 @@ public class LocalTable implements TableOperations {
       delta.removeDeletes((DeleteFile) replaced.get(i));
     }
     delta.commit();
+  }
+
+  /** Vectors of data files that are not in the table yet, for the commit that brings both. */
+  public List writeVectors(int specId, String partition, String positions) throws Exception {
+    PartitionSpec spec = current.spec(specId);
+    BaseDVFileWriter writer = new BaseDVFileWriter(vectorFiles(), NO_VECTOR);
+    Iterator paths = JSON.readTree(positions).fields();
+    while (paths.hasNext()) {
+      Map.Entry found = (Map.Entry) paths.next();
+      JsonNode list = (JsonNode) found.getValue();
+      for (int i = 0; i < list.size(); i++) {
+        long position = ((JsonNode) list.get(i)).longValue();
+        writer.delete((String) found.getKey(), position, spec, partition(spec, partition));
+      }
+    }
+    writer.close();
+    return writer.result().deleteFiles();
   }
 
   // -- reading
@@ -286,6 +313,10 @@ public class LocalTable implements TableOperations {
     String name = String.format("%s-%05d.%s", new Object[] {kind, Integer.valueOf(files++), format});
     return EncryptedFiles.plainAsEncryptedOutput(
         io.newOutputFile(current.location() + "/data/" + UUID.randomUUID() + "-" + name));
+  }
+
+  private OutputFileFactory vectorFiles() {
+    return OutputFileFactory.builderFor(table(), 1, files++).format(FileFormat.PUFFIN).suffix("deletes").build();
   }
 
   private static void writeAll(FileWriter writer, List records) throws Exception {
