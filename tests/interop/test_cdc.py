@@ -111,7 +111,7 @@ def test_a_change_stream_goes_on_over_compactions(
     lineage = java.table.spec() is not None and changes._version > 2
 
     def java_reads() -> Any:
-        return canonical(named(java.schema, row) for row in java.rows())
+        return canonical(named(java.schema, row, {}) for row in java.rows())
 
     for number in range(1, CHECKPOINTS + 1):
         changes.checkpoint()

@@ -18,7 +18,7 @@ from icekeeper.report.outcome import OperationOutcome, Status
 from support.duckdb_session import DuckDB
 from support.histories import History, histories, policies
 from support.history_run import HistoryRun
-from support.java_writer import LINEAGE, JavaTables
+from support.java_writer import JavaTables
 from support.oracle import named
 from support.passes import outcome_of
 from support.readers import CanonicalRows, canonical
@@ -54,13 +54,15 @@ class Case:
         assert not self.table.problems()
 
     def _duckdb_can_read(self) -> bool:
-        """DuckDB 1.5 applies equality deletes to every partition, and reads no ORC."""
+        """DuckDB 1.5 applies equality deletes to every partition, reads only Parquet, and knows no timestamptz_ns."""
+        if "timestamptz_ns" in (field["type"] for field in self.run.java.schema["fields"]):
+            return False
         deletes, files = self.table.live_deletes(), self.table.live_files()
-        return not deletes["EQUALITY_DELETES"] and not any(path.endswith(".orc") for path in files)
+        return not deletes["EQUALITY_DELETES"] and not any(path.endswith((".orc", ".avro")) for path in files)
 
     def java_rows(self) -> CanonicalRows:
         schema = self.run.java.schema
-        return canonical(named(schema, row) for row in self.run.java.rows())
+        return canonical(named(schema, row, {}) for row in self.run.java.rows())
 
     def lineage(self) -> CanonicalRows:
         """Rows with their ids and the numbers of their last change."""
@@ -82,7 +84,10 @@ def test_rows_are_those_that_naively_applied_deletes_leave(
     case = Case(history, java_tables, duckdb, tmp_path_factory.mktemp("history"))
     note("\n".join(case.run.trace))
     case.check()
-    lineage = case.lineage() if history.format_version > 2 else []
+    policy = case.run.fitted(policy)
+    # Of Avro and ORC files Java's reader gives every row the id of the first.
+    has_lineage = case.run.format_version > 2 and history.file_formats == ("parquet",)
+    lineage = case.lineage() if has_lineage else []
 
     def meanwhile() -> None:
         case.table.engine.during = lambda: None  # the next part of a pass is committed in peace
@@ -92,8 +97,8 @@ def test_rows_are_those_that_naively_applied_deletes_leave(
     case.table.engine.during = meanwhile
     case.compact(**policy)
     case.check()
-    if lineage and not history.meanwhile:
-        assert case.lineage() == lineage
+    if lineage and not history.meanwhile:  # those of a table that was upgraded come with our commit
+        assert difference(case.lineage(), Counter(lineage)) == {}, "lineage"
     for passes in itertools.count():
         if case.compact(**policy | {"rewrite_all": "false"}).status is Status.SKIPPED:
             break

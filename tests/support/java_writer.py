@@ -187,6 +187,10 @@ class JavaTable:
         """A primitive type by its name in the specification."""
         return self._types.fromPrimitiveString(name)
 
+    def literal(self, value: int | str) -> Any:
+        """A column's default."""
+        return self.iceberg.expressions.Literal.of(value)
+
 
 def _rows(schema: Struct, rows: Sequence[Row]) -> str:
     return json.dumps([_to_json(schema, row) for row in rows])
@@ -202,6 +206,8 @@ def _to_json(kind: Any, value: Any) -> Any:
         if kind["type"] == "list":
             return [_to_json(kind["element"], item) for item in value]
         return [[_to_json(kind["key"], key), _to_json(kind["value"], item)] for key, item in value]
+    if kind.endswith("_ns"):
+        return _nanos_to_text(value) + ("Z" if kind.startswith("timestamptz") else "")
     if isinstance(value, float):
         return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, str(value).replace("nan", "NaN"))
     if isinstance(value, bytes):
@@ -211,6 +217,18 @@ def _to_json(kind: Any, value: Any) -> Any:
     return value if isinstance(value, bool | int | str) else str(value)
 
 
+def _nanos_to_text(value: int) -> str:
+    seconds, nanos = divmod(value, 10**9)
+    return f"{(_EPOCH + datetime.timedelta(seconds=seconds)).isoformat()}.{nanos:09d}"
+
+
+def _nanos(text: str) -> int:
+    seconds, _, fraction = text.rstrip("Z").partition(".")
+    since = datetime.datetime.fromisoformat(seconds) - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 10**9 + int(fraction.ljust(9, "0"))
+
+
+_EPOCH = datetime.datetime(1970, 1, 1)
 _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "float": float,
     "double": float,
@@ -219,6 +237,8 @@ _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "time": datetime.time.fromisoformat,
     "timestamp": datetime.datetime.fromisoformat,
     "timestamptz": datetime.datetime.fromisoformat,
+    "timestamp_ns": _nanos,
+    "timestamptz_ns": _nanos,
     "uuid": uuid.UUID,
     "fixed": bytes.fromhex,
     "binary": bytes.fromhex,

@@ -16,6 +16,8 @@ __all__ = ["EqualityDelete", "ModelFile", "PositionDelete", "TableModel"]
 
 Row: TypeAlias = Mapping[str, Any]
 Partition: TypeAlias = tuple[Any, ...]
+Defaults: TypeAlias = Mapping[str, Any]
+"""Initial default by field id: what a row holds that was written before the column was added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +41,15 @@ class EqualityDelete:
     field_ids: tuple[int, ...]
     keys: tuple[Row, ...]
 
-    def deletes(self, file: ModelFile, row: Row) -> bool:
+    def deletes(self, file: ModelFile, row: Row, defaults: Defaults) -> bool:
         """Strictly newer than the file, in its partition, and equal in every key column."""
         if self.sequence_number <= file.sequence_number:
             return False
         if self.partition is not None and (self.spec_id, self.partition) != (file.spec_id, file.partition):
             return False
-        return any(all(_same(_value(row, i), _value(key, i)) for i in self.field_ids) for key in self.keys)
+        return any(
+            all(_same(_value(row, str(i), defaults), key[str(i)]) for i in self.field_ids) for key in self.keys
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,39 +85,34 @@ class TableModel:
     def with_positions(self, *deletes: PositionDelete) -> TableModel:
         return replace(self, positions=(*self.positions, *deletes))
 
-    def live(self) -> Iterator[tuple[ModelFile, int, Row]]:
-        """Every row that no delete reaches, with its file and its position there."""
+    def live(self, defaults: Defaults) -> Iterator[Row]:
+        """Every row that no delete reaches."""
         for file in self.files:
             for position, row in enumerate(file.rows):
                 if any(delete.deletes(file, position) for delete in self.positions):
                     continue
-                if any(delete.deletes(file, row) for delete in self.equality):
+                if any(delete.deletes(file, row, defaults) for delete in self.equality):
                     continue
-                yield file, position, row
+                yield row
 
-    def rows(self, schema: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def rows(self, schema: Mapping[str, Any], defaults: Defaults) -> list[dict[str, Any]]:
         """The live rows as a reader gives them: by the names of ``schema``."""
-        return [named(schema, row) for _, _, row in self.live()]
+        return [named(schema, row, defaults) for row in self.live(defaults)]
 
 
-def named(kind: Any, value: Any) -> Any:
-    """A value by the names of today instead of by field ids; what it has no field for is null."""
+def named(kind: Any, value: Any, defaults: Defaults) -> Any:
+    """A value by the names of today instead of by field ids; fields that it lacks have their default, or are null."""
     if value is None or not isinstance(kind, Mapping):
         return value
     if kind["type"] == "struct":
-        return {f["name"]: named(f["type"], value.get(str(f["id"]))) for f in kind["fields"]}
+        return {f["name"]: named(f["type"], _value(value, str(f["id"]), defaults), defaults) for f in kind["fields"]}
     if kind["type"] == "list":
-        return [named(kind["element"], item) for item in value]
-    return [(named(kind["key"], key), named(kind["value"], item)) for key, item in value]
+        return [named(kind["element"], item, defaults) for item in value]
+    return [(named(kind["key"], key, defaults), named(kind["value"], item, defaults)) for key, item in value]
 
 
-def _value(row: Row, field_id: int) -> Any:
-    """The field's value, wherever in the row's structs it is."""
-    key = str(field_id)
-    if key in row:
-        return row[key]
-    inside = (_value(value, field_id) for value in row.values() if isinstance(value, Mapping))
-    return next((value for value in inside if value is not None), None)
+def _value(row: Row, field_id: str, defaults: Defaults) -> Any:
+    return row[field_id] if field_id in row else defaults.get(field_id)
 
 
 def _same(left: Any, right: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from support.oracle import Row
 
-__all__ = ["fits", "random_row", "random_value"]
+__all__ = ["fits", "promoted", "random_row", "random_value"]
 
 _MOMENT = datetime.datetime(2024, 2, 29, 12, 30, 15, 123456)
 # ORC has no place for the last second before 1970: Java's writer moves it to the first one after.
@@ -29,6 +29,9 @@ _DOMAINS: Mapping[str, Sequence[Any]] = {
     "time": (datetime.time(0), datetime.time(23, 59, 59, 999999), datetime.time(7, 30)),
     "timestamp": _MOMENTS,
     "timestamptz": tuple(moment.replace(tzinfo=datetime.UTC) for moment in _MOMENTS),
+    # Nanoseconds since 1970, because Python has no type for them.
+    "timestamp_ns": (-1_000_000_001, 0, 1_709_209_815_123_456_789),
+    "timestamptz_ns": (-1_000_000_001, 0, 1_709_209_815_123_456_789),
     "decimal(9, 2)": tuple(decimal.Decimal(n).scaleb(-2) for n in (-350, 0, 1, 999999999)),
     "decimal(12, 2)": tuple(decimal.Decimal(n).scaleb(-2) for n in (-350, 0, 1, 10**11)),
     "decimal(20, 3)": tuple(decimal.Decimal(n).scaleb(-3) for n in (-(10**19), 0, 1)),
