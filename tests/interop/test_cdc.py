@@ -43,7 +43,7 @@ class ChangeStream:
         self.java = java
         self.state: dict[tuple[int, str], int] = {}
         """What the table must hold."""
-        self._version = format_version
+        self.format_version = format_version
         self._chance = random.Random(7)
         self._amounts = iter(range(10_000))
 
@@ -52,8 +52,9 @@ class ChangeStream:
         written = self._chance.sample(KEYS, 7)
         gone = self._chance.sample(sorted(set(KEYS) - set(written)), 2)
         written.append(written[0])
-        rows = [{"1": key[0], "2": key[1], "3": next(self._amounts)} for key in written]
-        self.state |= {key: row["3"] for key, row in zip(written, rows, strict=True)}
+        amounts = [next(self._amounts) for _ in written]
+        rows = [{"1": key[0], "2": key[1], "3": amount} for key, amount in zip(written, amounts, strict=True)]
+        self.state |= dict(zip(written, amounts, strict=True))
         for key in gone:
             self.state.pop(key, None)
         files, deletes = [], []
@@ -68,16 +69,16 @@ class ChangeStream:
             if overwritten:
                 deletes += self._positions(file.location(), overwritten, partition)
         # Flink writes a deletion's key to the partition of the deleted row; without a partitioning there is one file.
-        keys = [*rows, *({"1": key[0], "2": key[1]} for key in gone)]
+        keys = [{"1": key[0], "2": key[1]} for key in (*written, *gone)]
         by_partition.clear()
-        for key, partition in zip(keys, self.java.partitions(0, keys), strict=True):
-            by_partition[partition].append({"1": key["1"], "2": key["2"]})
+        for row, partition in zip(keys, self.java.partitions(0, keys), strict=True):
+            by_partition[partition].append(row)
         for partition, mine in by_partition.items():
             deletes.append(self.java.equality_deletes(mine, KEY, 0, partition, "parquet"))
         self.java.row_delta(files, deletes)
 
     def _positions(self, path: str, positions: list[int], partition: tuple[Any, ...]) -> list[Any]:
-        if self._version > 2:
+        if self.format_version > 2:
             return self.java.vectors({path: positions}, 0, partition)
         return [self.java.position_deletes({path: positions}, 0, partition, "parquet")]
 
@@ -108,7 +109,7 @@ def test_a_change_stream_goes_on_over_compactions(
     """Deletes that come after a compaction reach its outputs; those it applied never reach rows that came again."""
     changes = stream(spec)
     java, table = changes.java, SharedTable(changes.java, tmp_path)
-    lineage = java.table.spec() is not None and changes._version > 2
+    lineage = changes.format_version > 2
 
     def java_reads() -> Any:
         return canonical(named(java.schema, row, {}) for row in java.rows())

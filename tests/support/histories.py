@@ -89,6 +89,11 @@ class History:
     meanwhile: tuple[Step, ...]
 
     @property
+    def upgrades(self) -> bool:
+        """Whether the format version changes."""
+        return self.format_version < 3 and any(step.verb is Verb.UPGRADE for step in (*self.steps, *self.meanwhile))
+
+    @property
     def schema(self) -> dict[str, Any]:
         """Java gives new ids; columns are ``c0``, ``c1``, …, the first one required."""
         ids = iter(range(1, 100))

@@ -208,8 +208,8 @@ class HistoryRun:
             ]
             if self._version > 2 and "orc" not in self._formats:  # Java cannot fill in defaults from ORC
                 default = chance.randrange(9)
-                literal = self.java.literal(default)
-                changes.append((f"{new} added with {default}", lambda u: u.addColumn(new, self.java.type("int"), literal)))
+                number, literal = self.java.type("int"), self.java.literal(default)
+                changes.append((f"{new} added with {default}", lambda u: u.addColumn(new, number, literal)))
             if len(schema["fields"]) > 2 and field["id"] not in partitioned:
                 changes += [(f"{name} dropped", lambda u: u.deleteColumn(name))] * 3
             what, change = chance.choice(changes)

@@ -20,11 +20,11 @@ from pyspark.sql import SparkSession
 
 __all__ = ["JavaTable", "JavaTables", "Row"]
 
-Row: TypeAlias = dict[str, Any]
+Row: TypeAlias = Mapping[str, Any]
 Struct: TypeAlias = Mapping[str, Any]
 
 _SOURCE = Path(__file__).parent / "java" / "LocalTable.java"
-LINEAGE = ("2147483540", "2147483539")
+_LINEAGE = (2147483540, 2147483539)
 """Field ids of ``_row_id`` and ``_last_updated_sequence_number``."""
 
 
@@ -91,11 +91,11 @@ class JavaTable:
         """Of the current snapshot."""
         return int(self.table.currentSnapshot().sequenceNumber())
 
-    def rows(self, *, lineage: bool = False) -> list[Row]:
-        """What Iceberg-Java's generic reader finds; :data:`LINEAGE` too where asked."""
+    def rows(self, *, lineage: bool = False) -> list[dict[str, Any]]:
+        """What Iceberg-Java's generic reader finds; each row's id and last change too where asked."""
         fields = list(self.schema["fields"])
         if lineage:
-            fields += [{"id": int(field_id), "type": "long"} for field_id in LINEAGE]
+            fields += [{"id": field_id, "type": "long"} for field_id in _LINEAGE]
         struct = {"type": "struct", "fields": fields}
         return [_from_json(struct, row) for row in json.loads(self._java.rows(lineage))]
 

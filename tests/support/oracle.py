@@ -47,9 +47,7 @@ class EqualityDelete:
             return False
         if self.partition is not None and (self.spec_id, self.partition) != (file.spec_id, file.partition):
             return False
-        return any(
-            all(_same(_value(row, str(i), defaults), key[str(i)]) for i in self.field_ids) for key in self.keys
-        )
+        return any(all(_same(_value(row, str(i), defaults), key[str(i)]) for i in self.field_ids) for key in self.keys)
 
 
 @dataclass(frozen=True, slots=True)

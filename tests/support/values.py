@@ -75,5 +75,5 @@ def fits(kind: str, value: Any) -> bool:
     if kind == "int":
         return -(2**31) <= int(value) < 2**31
     if kind == "float":
-        return value != 0.1
-    return kind != "decimal(9, 2)" or abs(value) < 10**7
+        return bool(value != 0.1)
+    return kind != "decimal(9, 2)" or bool(abs(value) < 10**7)
