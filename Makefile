@@ -1,6 +1,6 @@
 # Every target does its own set-up.  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint clean
+.PHONY: help setup demo test nightly lint clean
 .SUFFIXES:
 
 VENV := .venv
@@ -26,6 +26,9 @@ demo: $(STAMP) ## make a messy local table bucket healthy, with proof
 
 test: $(STAMP) ## run all tests
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests
+
+nightly: $(STAMP) ## 2,000 random cases of every property instead of 100
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile=nightly tests/property
 
 lint: $(STAMP) ## check style, format and types
 	$(BIN)/ruff check .

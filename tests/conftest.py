@@ -14,7 +14,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
+from support.duckdb_session import DuckDB
 from support.iceberg_java import IcebergJava, start_spark
+from support.java_writer import JavaTables
 from support.moto_server import MotoServer, running_moto
 
 # Spark gives timestamps as local time without a zone: with this they compare with everybody else's.
@@ -23,6 +25,7 @@ time.tzset()
 
 # Two cores shared with servers and a JVM: the time of one example says nothing.
 hypothesis.settings.register_profile("icekeeper", deadline=None)
+hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
 hypothesis.settings.load_profile("icekeeper")
 
 _SPARK = {"spark_session", "iceberg_java"}
@@ -71,6 +74,20 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
 def iceberg_java(spark_session: SparkSession) -> IcebergJava:
     """Iceberg-Java 1.10.2 as a reader of local tables."""
     return IcebergJava(spark_session)
+
+
+@pytest.fixture(scope="session")
+def java_tables(spark_session: SparkSession) -> JavaTables:
+    """Iceberg-Java 1.10.2 as a writer of local tables."""
+    return JavaTables(spark_session)
+
+
+@pytest.fixture(scope="session")
+def duckdb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckDB]:
+    """DuckDB as a reader of many small tables."""
+    session = DuckDB(tmp_path_factory.mktemp("duckdb"))
+    yield session
+    session.close()
 
 
 @pytest.fixture

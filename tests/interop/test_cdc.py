@@ -1,0 +1,139 @@
+"""Change streams as Flink writes them in upsert mode, by Iceberg-Java's own writers, with our compaction in between."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import Status
+from support.duckdb_session import DuckDB
+from support.java_writer import JavaTable, JavaTables
+from support.oracle import named
+from support.passes import outcome_of
+from support.readers import canonical, pyiceberg_rows
+from support.shared_table import SharedTable
+
+SCHEMA = {
+    "type": "struct",
+    "schema-id": 0,
+    "fields": [
+        {"id": 1, "name": "id", "type": "long", "required": True},
+        {"id": 2, "name": "region", "type": "string", "required": True},
+        {"id": 3, "name": "amount", "type": "int", "required": False},
+    ],
+}
+BY_REGION = {"spec-id": 0, "fields": [{"name": "region", "transform": "identity", "source-id": 2, "field-id": 1000}]}
+UNPARTITIONED: dict[str, Any] = {"spec-id": 0, "fields": []}
+KEY = (1, 2)
+"""Flink wants the columns of the partitioning among those of the key."""
+KEYS = [(number, region) for number in range(12) for region in ("eu", "us")]
+CHECKPOINTS = 10
+
+
+class ChangeStream:
+    """A sink in upsert mode: every key that it writes is deleted first, in its partition."""
+
+    def __init__(self, java: JavaTable, format_version: int) -> None:
+        self.java = java
+        self.state: dict[tuple[int, str], int] = {}
+        """What the table must hold."""
+        self.format_version = format_version
+        self._chance = random.Random(7)
+        self._amounts = iter(range(10_000))
+
+    def checkpoint(self) -> None:
+        """Eight upserts, of which one meets a row of the same checkpoint, and two deletions, in one commit."""
+        written = self._chance.sample(KEYS, 7)
+        gone = self._chance.sample(sorted(set(KEYS) - set(written)), 2)
+        written.append(written[0])
+        amounts = [next(self._amounts) for _ in written]
+        rows = [{"1": key[0], "2": key[1], "3": amount} for key, amount in zip(written, amounts, strict=True)]
+        self.state |= dict(zip(written, amounts, strict=True))
+        for key in gone:
+            self.state.pop(key, None)
+        files, deletes = [], []
+        by_partition: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+        for row, partition in zip(rows, self.java.partitions(0, rows), strict=True):
+            by_partition[partition].append(row)
+        for partition, mine in by_partition.items():
+            file = self.java.data_file(mine, 0, partition, "parquet")
+            files.append(file)
+            # Equality deletes do not reach rows of their own commit: Flink deletes those by position.
+            overwritten = [n for n, row in enumerate(mine) if row is rows[0]]
+            if overwritten:
+                deletes += self._positions(file.location(), overwritten, partition)
+        # Flink writes a deletion's key to the partition of the deleted row; without a partitioning there is one file.
+        keys = [{"1": key[0], "2": key[1]} for key in (*written, *gone)]
+        by_partition.clear()
+        for row, partition in zip(keys, self.java.partitions(0, keys), strict=True):
+            by_partition[partition].append(row)
+        for partition, mine in by_partition.items():
+            deletes.append(self.java.equality_deletes(mine, KEY, 0, partition, "parquet"))
+        self.java.row_delta(files, deletes)
+
+    def _positions(self, path: str, positions: list[int], partition: tuple[Any, ...]) -> list[Any]:
+        if self.format_version > 2:
+            return self.java.vectors({path: positions}, 0, partition)
+        return [self.java.position_deletes({path: positions}, 0, partition, "parquet")]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [{"id": key[0], "region": key[1], "amount": amount} for key, amount in self.state.items()]
+
+
+@pytest.fixture(params=[2, 3], ids=["v2", "v3"])
+def stream(request: pytest.FixtureRequest, java_tables: JavaTables, tmp_path: Path) -> Callable[[Any], ChangeStream]:
+    def make(spec: Any) -> ChangeStream:
+        properties = {"format-version": str(request.param), "commit.manifest-merge.enabled": "false"}
+        return ChangeStream(java_tables.create(SCHEMA, spec, properties, tmp_path / "table"), request.param)
+
+    return make
+
+
+def compact(table: SharedTable, **settings: str) -> None:
+    outcome = outcome_of(table.maintain(operations="compact", **settings), Operation.COMPACT)
+    assert outcome.status is Status.SUCCEEDED, outcome
+    assert not table.problems()
+
+
+@pytest.mark.parametrize("spec", [UNPARTITIONED, BY_REGION], ids=["unpartitioned", "partitioned"])
+def test_a_change_stream_goes_on_over_compactions(
+    stream: Callable[[Any], ChangeStream], spec: dict[str, Any], duckdb: DuckDB, tmp_path: Path
+) -> None:
+    """Deletes that come after a compaction reach its outputs; those it applied never reach rows that came again."""
+    changes = stream(spec)
+    java, table = changes.java, SharedTable(changes.java, tmp_path)
+    lineage = changes.format_version > 2
+
+    def java_reads() -> Any:
+        return canonical(named(java.schema, row, {}) for row in java.rows())
+
+    for number in range(1, CHECKPOINTS + 1):
+        changes.checkpoint()
+        assert java_reads() == canonical(changes.rows)
+        if number % 3 == 0:
+            before = java.rows(lineage=True) if lineage else []
+            # A pass over everything, and one while the next checkpoint is on its way.
+            if number == 6:
+                table.engine.during = changes.checkpoint
+            compact(table, rewrite_all=str(number != 9).lower())
+            table.engine.during = lambda: None
+            assert java_reads() == canonical(changes.rows)
+            assert canonical(duckdb.rows(table.metadata_location)) == canonical(changes.rows)
+            if number == 6:
+                assert table.live_deletes()["EQUALITY_DELETES"]
+            else:
+                assert not table.live_deletes()
+                if lineage:
+                    assert canonical(java.rows(lineage=True)) == canonical(before)
+    compact(table, rewrite_all="true")
+    assert not table.live_deletes()
+    location = table.metadata_location
+    expected = canonical(changes.rows)
+    assert java_reads() == canonical(duckdb.rows(location)) == canonical(pyiceberg_rows(location)) == expected

@@ -1,0 +1,135 @@
+"""Compaction of tables with random histories, written by Iceberg-Java, against an oracle that applies deletes naively.
+
+One hundred cases in every run, always the same ones; two thousand new ones with ``make nightly``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import strategies as st
+
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status
+from support.duckdb_session import DuckDB
+from support.histories import History, histories, policies
+from support.history_run import HistoryRun
+from support.java_writer import JavaTables
+from support.oracle import named
+from support.passes import outcome_of
+from support.readers import CanonicalRows, canonical
+from support.sabotage import nothing
+from support.shared_table import SharedTable
+
+NIGHTLY = settings.get_current_profile_name() == "nightly"
+# Small caps on what one pass may do; and files without deletes may move to the current spec only after the pass that
+# applied the deletes.
+MOST_PASSES = 15
+
+
+def difference(found: CanonicalRows, expected: Counter[Any]) -> dict[str, list[Any]]:
+    """Rows that are there too often, and too rarely."""
+    both = {"too many": Counter(found) - expected, "missing": expected - Counter(found)}
+    return {what: list(rows.elements()) for what, rows in both.items() if rows}
+
+
+class Case:
+    """A table with its history, read by engines that know nothing of us."""
+
+    def __init__(self, history: History, tables: JavaTables, duckdb: DuckDB, folder: Path) -> None:
+        self.history = history
+        self.run = HistoryRun(history, tables, folder / "table")
+        self.table = SharedTable(self.run.java, folder)
+        self._duckdb = duckdb
+
+    def check(self) -> None:
+        """Java and DuckDB read what the oracle says; nothing is broken."""
+        expected = Counter(canonical(self.run.expected))
+        assert difference(self.java_rows(), expected) == {}, "Java"
+        if self._duckdb_can_read():
+            assert difference(canonical(self._duckdb.rows(self.table.metadata_location)), expected) == {}, "DuckDB"
+        assert not self.table.problems()
+
+    def _duckdb_can_read(self) -> bool:
+        """DuckDB 1.5 applies equality deletes to every partition, reads only Parquet, and knows no timestamptz_ns."""
+        if "timestamptz_ns" in (field["type"] for field in self.run.java.schema["fields"]):
+            return False
+        deletes, files = self.table.live_deletes(), self.table.live_files()
+        return not deletes["EQUALITY_DELETES"] and not any(path.endswith((".orc", ".avro")) for path in files)
+
+    def java_rows(self) -> CanonicalRows:
+        schema = self.run.java.schema
+        return canonical(named(schema, row, {}) for row in self.run.java.rows())
+
+    def lineage(self) -> CanonicalRows:
+        """Rows with their ids and the numbers of their last change, where Java knows them.
+
+        Of Avro and ORC files its reader gives every row the id of the first; rows of a table that was upgraded to v3
+        get theirs with the next commit.
+        """
+        if self.run.format_version < 3 or self.history.upgrades or self.history.file_formats != ("parquet",):
+            return []
+        return canonical(self.run.java.rows(lineage=True))
+
+    def run_operation(self, operation: Operation, **settings: str) -> OperationOutcome:
+        outcome = outcome_of(self.table.maintain(operations=operation.value, **settings), operation)
+        overtaken = "overtaken by other commits" in (outcome.reason or "") and self.history.meanwhile
+        assert outcome.status in (Status.SUCCEEDED, Status.SKIPPED) or overtaken, outcome
+        return outcome
+
+
+@settings(
+    derandomize=not NIGHTLY,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    # What a failing history did is told in full; shrinking it takes minutes.
+    phases=[Phase.generate, *([Phase.shrink] if NIGHTLY else [])],
+)
+@given(history=histories(), policy=policies(), merges_position_deletes=st.booleans())
+def test_rows_are_those_that_naively_applied_deletes_leave(
+    history: History,
+    policy: dict[str, str],
+    merges_position_deletes: bool,
+    java_tables: JavaTables,
+    duckdb: DuckDB,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Whatever the table, the policy and the commits meanwhile; and compaction comes to an end."""
+    folder = tmp_path_factory.mktemp("history")
+    case = Case(history, java_tables, duckdb, folder)
+    note("\n".join(["", *case.run.trace]))
+    case.check()
+    policy = case.run.fitted(policy)
+    if merges_position_deletes:
+        case.run_operation(Operation.REWRITE_POSITION_DELETES, min_input_files="2")
+        case.check()
+    lineage = case.lineage()
+
+    def meanwhile() -> None:
+        nonlocal lineage
+        case.table.engine.during = nothing  # the next part of a pass is committed in peace
+        for step in history.meanwhile:
+            case.run.take(step)
+        lineage = case.lineage()
+
+    case.table.engine.during = meanwhile
+    case.run_operation(Operation.COMPACT, **policy)
+    case.table.engine.during = nothing
+    case.check()
+    for passes in itertools.count():
+        if case.run_operation(Operation.COMPACT, **policy | {"rewrite_all": "false"}).status is Status.SKIPPED:
+            break
+        case.check()
+        assert passes < MOST_PASSES
+    if policy["rewrite_all"] == "true" and "max_files_to_rewrite" not in policy:
+        case.run_operation(Operation.COMPACT, **policy)
+        case.check()
+        assert not case.table.live_deletes()
+    assert difference(case.lineage(), Counter(lineage)) == {}, "lineage"
+    shutil.rmtree(folder)

@@ -1,0 +1,58 @@
+"""A table that Iceberg-Java and we change in turns, or at once: both swap the same pointer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.pointer import commit_document, load_document
+from icekeeper.clock import system_clock
+from icekeeper.errors import CommitConflict
+from icekeeper.model import TableName
+from icekeeper.runtime import Runtime
+from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.storage import Storage
+from support.java_writer import JavaTable
+from support.passes import NAME, TableUnderMaintenance
+from support.sabotage import WatchedEngine
+
+__all__ = ["SharedTable"]
+
+
+class _JavasPointer:
+    """A catalog of one table: where Java's table operations are, there is the table."""
+
+    name = "shared"
+    warehouse = "shared"
+
+    def __init__(self, java: JavaTable) -> None:
+        self._java = java
+        self._storage = Storage({})
+
+    def list_tables(self) -> Iterator[TableName]:
+        yield NAME
+
+    def load(self, table: TableName) -> LoadedTable:
+        location = self._java.metadata_location
+        return LoadedTable(table, load_document(self._storage, location), location, location, {})
+
+    def commit(
+        self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
+    ) -> LoadedTable:
+        def swap(location: str) -> str:
+            if self._java.metadata_location != base.token:
+                raise CommitConflict("Java was faster")
+            self._java.take_over(location)
+            return location
+
+        return commit_document(self._storage, base, requirements, updates, swap=swap, clock=system_clock)
+
+
+class SharedTable(TableUnderMaintenance):
+    """Java's table under our maintenance; ``engine.during`` runs between the plan and the commit."""
+
+    def __init__(self, java: JavaTable, folder: Path) -> None:
+        self.engine = self._engine = WatchedEngine()
+        self.runtime = Runtime(_JavasPointer(java), SqliteStateStore(folder / "state.db"), environment={})
