@@ -12,7 +12,7 @@ from typing import Any
 from icekeeper.errors import PolicyError
 from icekeeper.operations.compaction.arrow_schema import LeafColumn
 
-__all__ = ["row_group_bytes", "writer_options"]
+__all__ = ["for_sample", "row_group_bytes", "writer_options"]
 
 _PREFIX = "write.parquet."
 # TableProperties: PARQUET_*_DEFAULT
@@ -44,6 +44,15 @@ def row_group_bytes(properties: Mapping[str, str]) -> int:
         PolicyError: the property is no positive integer.
     """
     return _int(properties, "row-group-size-bytes", _ROW_GROUP_BYTES)
+
+
+def for_sample(properties: Mapping[str, str], share: float) -> dict[str, str]:
+    """The properties by which a sample with that share of the rows compresses as all of them do.
+
+    Values that are too many for a dictionary are stored plainly; in a sample they are fewer, and so is then the limit.
+    """
+    limit = int(_int(properties, "dict-size-bytes", _DICTIONARY_BYTES) * min(1.0, share))
+    return {**properties, f"{_PREFIX}dict-size-bytes": str(max(1, limit))}
 
 
 def writer_options(properties: Mapping[str, str], leaves: Sequence[LeafColumn], group_rows: int) -> dict[str, Any]:

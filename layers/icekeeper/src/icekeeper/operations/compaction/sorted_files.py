@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.file_rows import BATCH_ROWS
+from icekeeper.operations.compaction.parquet_options import for_sample
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.row_order import RowOrder
 from icekeeper.operations.compaction.task import RewriteTask
@@ -105,6 +106,8 @@ def write_sorted_files(
 def _trial(piece: SortedPiece, task: RewriteTask, schema: dict[str, Any]) -> float:
     """Bytes on disk per Arrow byte of the piece."""
     sample = list(piece.sample())
+    share = sum(batch.num_rows for batch in sample) / max(1, piece.batch.num_rows)
+    task = replace(task, table_properties=for_sample(task.table_properties, share))
     with tempfile.TemporaryDirectory(prefix="icekeeper-trial-") as folder:
         file = write_data_file(str(Path(folder) / "trial.parquet"), sample, task, schema, Storage({}))
     return 0.0 if file is None else file.file_size_in_bytes / max(1, sum(batch.nbytes for batch in sample))
