@@ -29,8 +29,8 @@ from merge import PROCESSES, SCHEMA, make_file
 
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine, local_session
-from icekeeper.operations.compaction.cluster_dispatch import cluster_groups
-from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
+from icekeeper.operations.compaction.clustering.exchange import cluster_groups
+from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.task import InputFile, OutputNames, RewriteTask
 from icekeeper.operations.context import Engine
 from icekeeper.policy import Strategy

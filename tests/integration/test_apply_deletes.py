@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from icekeeper.model import ManifestContent
-from icekeeper.operations.compaction import apply_deletes
+from icekeeper.operations.compaction.reading import apply_deletes
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of

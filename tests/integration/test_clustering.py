@@ -21,7 +21,9 @@ from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import PolicyError
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction import cluster_dispatch, cluster_rows, dispatch
+from icekeeper.operations.compaction import dispatch
+from icekeeper.operations.compaction.clustering import exchange
+from icekeeper.operations.compaction.clustering import rows as cluster_rows
 from icekeeper.operations.context import Engine
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
@@ -44,8 +46,8 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker may hold 64 KB: every group is split among workers."""
-    monkeypatch.setattr(cluster_dispatch, "RANGE_BYTES", 64 * 1024)
-    monkeypatch.setattr(cluster_dispatch, "_SPLIT_BYTES", 128 * 1024)
+    monkeypatch.setattr(exchange, "RANGE_BYTES", 64 * 1024)
+    monkeypatch.setattr(exchange, "_SPLIT_BYTES", 128 * 1024)
     monkeypatch.setattr(cluster_rows, "RUN_BYTES", 32 * 1024)
 
 
@@ -336,8 +338,8 @@ def test_deletes_are_applied_while_rows_are_sorted(tmp_path: Path, memory: str, 
     """Position and equality deletes of a v2 table; split workers read only the deletes of their own inputs."""
     if memory == "little":
         request.getfixturevalue("little_memory")
-        request.getfixturevalue("monkeypatch").setattr(cluster_dispatch, "RANGE_BYTES", 1)
-        request.getfixturevalue("monkeypatch").setattr(cluster_dispatch, "_SPLIT_BYTES", 1)
+        request.getfixturevalue("monkeypatch").setattr(exchange, "RANGE_BYTES", 1)
+        request.getfixturevalue("monkeypatch").setattr(exchange, "_SPLIT_BYTES", 1)
     with sabotaged_table(tmp_path) as table:
         create_by_region(table, 3)
         path = next(t.file.file_path for t in table.table().scan("id = 103 and region = 'us'").plan_files())
@@ -400,8 +402,8 @@ def test_sorted_files_become_fewer_whatever_their_rows_compress_to(
     """Small sorted files are merged once: tiny files, whose size is mostly overhead, are the worst case."""
     if memory == "little":
         monkeypatch = request.getfixturevalue("monkeypatch")
-        monkeypatch.setattr(cluster_dispatch, "RANGE_BYTES", 2048)
-        monkeypatch.setattr(cluster_dispatch, "_SPLIT_BYTES", 2048)
+        monkeypatch.setattr(exchange, "RANGE_BYTES", 2048)
+        monkeypatch.setattr(exchange, "_SPLIT_BYTES", 2048)
     rng = random.Random(11)
     for _ in range(8):
         table.append(*(rng.randrange(10**6) for _ in range(rng.randrange(1, 400))))

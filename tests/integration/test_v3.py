@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.model import ManifestContent, ManifestFile
-from icekeeper.operations.compaction import file_rows
+from icekeeper.operations.compaction.reading import file_rows
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import create_by_region, rows_of

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from icekeeper.operations.compaction import cluster_dispatch
+from icekeeper.operations.compaction.clustering import exchange
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.iceberg_java import IcebergJava
@@ -92,8 +92,8 @@ def test_rows_keep_their_lineage_when_they_are_sorted(
 ) -> None:
     """Format v3: every row has the id and the last change that Java gave it, wherever it went; deletes are applied."""
     if memory == "little":
-        monkeypatch.setattr(cluster_dispatch, "RANGE_BYTES", 2048)
-        monkeypatch.setattr(cluster_dispatch, "_SPLIT_BYTES", 2048)
+        monkeypatch.setattr(exchange, "RANGE_BYTES", 2048)
+        monkeypatch.setattr(exchange, "_SPLIT_BYTES", 2048)
     ddl = """CREATE TABLE {table} (id BIGINT, name STRING) USING iceberg TBLPROPERTIES ('format-version' = '3',
         'write.delete.mode' = 'merge-on-read', 'commit.manifest-merge.enabled' = 'false')"""
     made = JavaTable.create(spark_session, f"sorted_{memory}_{settings['strategy']}", ddl)

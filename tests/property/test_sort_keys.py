@@ -26,9 +26,9 @@ from pyiceberg.types import (
 )
 
 from icekeeper.operations.compaction.arrow_schema import arrow_schema
-from icekeeper.operations.compaction.ranges import choose_bounds, cut
-from icekeeper.operations.compaction.recipe import KeyColumn
-from icekeeper.operations.compaction.sort_keys import SortKeys, sorted_indices
+from icekeeper.operations.compaction.clustering.ranges import choose_bounds, cut
+from icekeeper.operations.compaction.clustering.recipe import KeyColumn
+from icekeeper.operations.compaction.clustering.sort_keys import SortKeys, sorted_indices
 
 DAY_US = 86_400_000_000
 TYPES: Mapping[str, st.SearchStrategy[Any]] = {

@@ -49,11 +49,11 @@ UNKNOWN_TO: dict[str, tuple[str, ...]] = {
     # Engines run functions, and the work unit runs on machines that never heard of the catalog.
     "icekeeper.engines": ("pyiceberg", "pyarrow", "icekeeper.catalogs", "icekeeper.operations"),
     "icekeeper.operations.compaction.task": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
-    "icekeeper.operations.compaction.read": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
-    "icekeeper.operations.compaction.write": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
+    "icekeeper.operations.compaction.reading.read": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
+    "icekeeper.operations.compaction.writing.write": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.rewrite": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
-    "icekeeper.operations.compaction.cluster_rows": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
-    "icekeeper.operations.compaction.cluster_sample": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
+    "icekeeper.operations.compaction.clustering.rows": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
+    "icekeeper.operations.compaction.clustering.sample": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
 }
 # Plans and rules: no input, no output, no clock, no chance.
 PURE = (
@@ -64,9 +64,9 @@ PURE = (
     "icekeeper.operations.compaction.budget",
     "icekeeper.operations.compaction.candidates",
     "icekeeper.operations.compaction.output_partition",
-    "icekeeper.operations.compaction.cluster_plan",
+    "icekeeper.operations.compaction.clustering.plan",
     "icekeeper.operations.compaction.plan",
-    "icekeeper.operations.compaction.recipe",
+    "icekeeper.operations.compaction.clustering.recipe",
     "icekeeper.operations.position_deletes.plan",
     "icekeeper.detection.assess",
     "icekeeper.detection.signals",

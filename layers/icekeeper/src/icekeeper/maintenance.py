@@ -17,8 +17,8 @@ from icekeeper.errors import (
     StorageError,
     TableUnsupported,
 )
+from icekeeper.operations.compaction.clustering.recipe import choose_recipe
 from icekeeper.operations.compaction.compact import compact
-from icekeeper.operations.compaction.recipe import choose_recipe
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.context import OperationContext, branch_head
 from icekeeper.operations.expire_snapshots import expire_snapshots

@@ -10,8 +10,8 @@ from icekeeper.metadata.deletes import DeleteIndex, partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileContent, ManifestEntry, ManifestFile
 from icekeeper.operations.compaction.arrow_schema import leaf_columns
-from icekeeper.operations.compaction.file_rows import READABLE_FORMATS
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
+from icekeeper.operations.compaction.reading.file_rows import READABLE_FORMATS
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import OutputSpec
 

@@ -13,14 +13,14 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import FileContent, ManifestEntry, PartitionValue
 from icekeeper.operations.compaction.arrow_schema import column_path, stored_schema
 from icekeeper.operations.compaction.candidates import Candidate
-from icekeeper.operations.compaction.cluster_dispatch import cluster_groups, fits_one_worker
-from icekeeper.operations.compaction.lineage import with_lineage
-from icekeeper.operations.compaction.metrics_modes import output_properties
-from icekeeper.operations.compaction.output_names import output_names
+from icekeeper.operations.compaction.clustering.exchange import cluster_groups, fits_one_worker
+from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
-from icekeeper.operations.compaction.recipe import ClusterRecipe
+from icekeeper.operations.compaction.reading.lineage import with_lineage
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import DeleteFile, InputFile, RewriteResult, RewriteTask, Routing
+from icekeeper.operations.compaction.writing.metrics_modes import output_properties
+from icekeeper.operations.compaction.writing.output_names import output_names
 from icekeeper.operations.context import OperationContext
 
 __all__ = ["rewrite_groups"]

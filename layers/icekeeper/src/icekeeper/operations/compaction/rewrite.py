@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from icekeeper.errors import MaintenanceError
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.cluster_rows import write_clustered
+from icekeeper.operations.compaction.clustering.rows import write_clustered
 from icekeeper.operations.compaction.partition_rows import makes_fewer_files, write_partitions
 from icekeeper.operations.compaction.proof import Evidence, RowProof, disproof, proof_of_file
-from icekeeper.operations.compaction.read import Tally, read_rows
+from icekeeper.operations.compaction.reading.read import Tally, read_rows
 from icekeeper.operations.compaction.task import RewriteResult, RewriteTask, Routing
-from icekeeper.operations.compaction.write import write_data_file
+from icekeeper.operations.compaction.writing.write import write_data_file
 from icekeeper.storage import Storage
 
 __all__ = ["rewrite_group"]

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pyiceberg.table.locations import ObjectStoreLocationProvider
 
 from icekeeper.model import DataFile, FileContent, PartitionValue
-from icekeeper.operations.compaction.recipe import ClusterRecipe
+from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe
 
 __all__ = ["DeleteFile", "InputFile", "Layout", "OutputNames", "RewriteResult", "RewriteTask", "Routing"]
 

@@ -17,7 +17,7 @@ from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID, DELETE_POSITION_ID
 from icekeeper.metadata.puffin import encode_puffin
 from icekeeper.model import DataFile, FileContent
 from icekeeper.operations.compaction.arrow_schema import FIELD_ID_KEY
-from icekeeper.operations.compaction.file_rows import BATCH_ROWS, open_rows
+from icekeeper.operations.compaction.reading.file_rows import BATCH_ROWS, open_rows
 from icekeeper.operations.position_deletes.task import MergeResult, MergeTask, PositionDeletes
 from icekeeper.storage import Storage
 

@@ -18,7 +18,7 @@ from typing import TypeAlias
 from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID, PartitionKey, partition_key
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import DataFile, FileContent, ManifestEntry, ManifestFile, Nothing, PartitionValue
-from icekeeper.operations.compaction.file_rows import READABLE_FORMATS
+from icekeeper.operations.compaction.reading.file_rows import READABLE_FORMATS
 from icekeeper.policy import Policy
 
 __all__ = ["DeleteGroup", "LiveDelete", "PositionDeletePlan", "Target", "named_file", "plan_position_deletes"]

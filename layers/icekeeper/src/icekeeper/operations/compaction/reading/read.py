@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from icekeeper.errors import StorageError
-from icekeeper.operations.compaction.apply_deletes import DeletedRows
-from icekeeper.operations.compaction.file_rows import projected_rows
-from icekeeper.operations.compaction.lineage import resolved_lineage
+from icekeeper.operations.compaction.reading.apply_deletes import DeletedRows
+from icekeeper.operations.compaction.reading.file_rows import projected_rows
+from icekeeper.operations.compaction.reading.lineage import resolved_lineage
 from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.storage import Storage
 

@@ -20,8 +20,8 @@ from icekeeper.errors import MetadataUnreadable, TableUnsupported
 from icekeeper.metadata.puffin import decode_deletion_vector
 from icekeeper.model import FileContent
 from icekeeper.operations.compaction.arrow_schema import column_path
-from icekeeper.operations.compaction.equality import EqualityLookup, deleted_rows
-from icekeeper.operations.compaction.file_rows import open_rows, projected_rows
+from icekeeper.operations.compaction.reading.equality import EqualityLookup, deleted_rows
+from icekeeper.operations.compaction.reading.file_rows import open_rows, projected_rows
 from icekeeper.operations.compaction.task import DeleteFile, InputFile, RewriteTask
 from icekeeper.storage import Storage
 

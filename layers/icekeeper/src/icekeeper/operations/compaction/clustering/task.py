@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from icekeeper.model import DataFile
+from icekeeper.operations.compaction.clustering.ranges import Bound
+from icekeeper.operations.compaction.clustering.zorder import ZOrderCurve
 from icekeeper.operations.compaction.proof import Evidence
-from icekeeper.operations.compaction.ranges import Bound
 from icekeeper.operations.compaction.task import RewriteTask
-from icekeeper.operations.compaction.zorder import ZOrderCurve
 
 __all__ = [
     "PIECE_BYTES",

@@ -17,7 +17,16 @@ import pyarrow as pa
 
 from icekeeper.errors import MaintenanceError
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.cluster_task import (
+from icekeeper.operations.compaction.clustering.ranges import cut
+from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe
+from icekeeper.operations.compaction.clustering.row_order import RowOrder, fitted_curve
+from icekeeper.operations.compaction.clustering.sorted_files import (
+    SortedPiece,
+    one_batch,
+    sort_piece,
+    write_sorted_files,
+)
+from icekeeper.operations.compaction.clustering.task import (
     PIECE_BYTES,
     RUN_BYTES,
     LaneResult,
@@ -27,11 +36,7 @@ from icekeeper.operations.compaction.cluster_task import (
     SplitTask,
 )
 from icekeeper.operations.compaction.proof import Evidence, RowProof, proof_of_file
-from icekeeper.operations.compaction.ranges import cut
-from icekeeper.operations.compaction.read import Tally, read_rows
-from icekeeper.operations.compaction.recipe import ClusterRecipe
-from icekeeper.operations.compaction.row_order import RowOrder, fitted_curve
-from icekeeper.operations.compaction.sorted_files import SortedPiece, one_batch, sort_piece, write_sorted_files
+from icekeeper.operations.compaction.reading.read import Tally, read_rows
 from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.storage import Storage
 

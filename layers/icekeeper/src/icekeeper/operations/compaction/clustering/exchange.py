@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from icekeeper.operations.compaction.arrow_schema import leaf_columns
-from icekeeper.operations.compaction.cluster_rows import merge_lane, split_rows
-from icekeeper.operations.compaction.cluster_sample import sample_keys
-from icekeeper.operations.compaction.cluster_task import (
+from icekeeper.operations.compaction.clustering.ranges import Bound, choose_bounds
+from icekeeper.operations.compaction.clustering.rows import merge_lane, split_rows
+from icekeeper.operations.compaction.clustering.sample import sample_keys
+from icekeeper.operations.compaction.clustering.sort_keys import sorted_indices
+from icekeeper.operations.compaction.clustering.task import (
     RANGE_BYTES,
     LaneResult,
     LaneTask,
@@ -20,11 +22,9 @@ from icekeeper.operations.compaction.cluster_task import (
     SampleTask,
     SplitTask,
 )
+from icekeeper.operations.compaction.clustering.zorder import ZOrderCurve, fit_curve
 from icekeeper.operations.compaction.proof import Evidence, disproof
-from icekeeper.operations.compaction.ranges import Bound, choose_bounds
-from icekeeper.operations.compaction.sort_keys import sorted_indices
 from icekeeper.operations.compaction.task import InputFile, RewriteResult, RewriteTask
-from icekeeper.operations.compaction.zorder import ZOrderCurve, fit_curve
 from icekeeper.operations.context import Engine
 from icekeeper.policy import Strategy
 

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from icekeeper.errors import MaintenanceError
-from icekeeper.operations.compaction.cluster_task import Sample, SampleTask
-from icekeeper.operations.compaction.file_rows import projected_rows
-from icekeeper.operations.compaction.recipe import ClusterRecipe
-from icekeeper.operations.compaction.row_order import RowOrder
+from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe
+from icekeeper.operations.compaction.clustering.row_order import RowOrder
+from icekeeper.operations.compaction.clustering.task import Sample, SampleTask
+from icekeeper.operations.compaction.reading.file_rows import projected_rows
 from icekeeper.operations.compaction.task import InputFile, RewriteTask
 from icekeeper.storage import Storage
 

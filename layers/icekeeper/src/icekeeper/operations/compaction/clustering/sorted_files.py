@@ -16,12 +16,12 @@ from typing import Any
 import pyarrow as pa
 
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.file_rows import BATCH_ROWS
-from icekeeper.operations.compaction.parquet_options import for_sample
-from icekeeper.operations.compaction.recipe import ClusterRecipe
-from icekeeper.operations.compaction.row_order import RowOrder
+from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe
+from icekeeper.operations.compaction.clustering.row_order import RowOrder
+from icekeeper.operations.compaction.reading.file_rows import BATCH_ROWS
 from icekeeper.operations.compaction.task import RewriteTask
-from icekeeper.operations.compaction.write import write_data_file
+from icekeeper.operations.compaction.writing.parquet_options import for_sample
+from icekeeper.operations.compaction.writing.write import write_data_file
 from icekeeper.storage import Storage
 
 __all__ = ["SortedPiece", "one_batch", "sort_piece", "write_sorted_files"]

@@ -1,0 +1,1 @@
+"""Strategies sort and zorder: which files, in what order, and how workers exchange rows."""
