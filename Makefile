@@ -27,8 +27,8 @@ demo: $(STAMP) ## make a messy local table bucket healthy, with proof
 test: $(STAMP) ## run all tests
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests
 
-nightly: $(STAMP) ## 2,000 random cases of every property instead of 100
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile=nightly tests/property
+nightly: $(STAMP) ## 2,000 random cases of every property, and what takes minutes
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile=nightly tests/property tests/nightly
 
 lint: $(STAMP) ## check style, format and types
 	$(BIN)/ruff check .

@@ -32,6 +32,12 @@ _SPARK = {"spark_session", "iceberg_java"}
 _SEAWEEDFS = {"seaweedfs", "table_bucket"}
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What takes minutes runs with the nightly profile only."""
+    is_nightly = config.getoption("--hypothesis-profile") == "nightly"
+    return True if collection_path.name == "nightly" and not is_nightly else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs a server; all that needs Spark goes to one worker, so that a run starts one session."""
