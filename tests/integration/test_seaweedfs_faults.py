@@ -1,7 +1,9 @@
 """What SeaweedFS 4.48's own worker gets wrong in compaction, each fault by its number in our notes on peers.
 
-1 sequence numbers of equality deletes, 2 their partitions, 4 files of different schemas, 6 lost column metrics, 8 any
-concurrent commit fails the job.  The other faults have their tests where the feature has them.
+1 sequence numbers of equality deletes, 2 their partitions, 3 position delete files that others cannot read, 4 files of
+different schemas, 6 lost column metrics, 8 any concurrent commit fails the job.  Of 9 (no deletion vectors, no row
+lineage, identity sorts only, output built in memory) the tests are test_v3, test_row_lineage, test_clustering and
+test_engines.
 """
 
 from __future__ import annotations
@@ -10,14 +12,15 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import StaticTable
 from pyiceberg.types import StringType
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
-from support.deletes import commit_deletes, create_by_region, equality_delete, rows_of
-from support.passes import outcome_of
+from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
+from support.passes import local_path, outcome_of
 from support.readers import duckdb_rows
 from support.sabotage import SabotagedTable, sabotaged_table
 
@@ -58,6 +61,25 @@ def test_fault_2_a_delete_in_one_partition_spares_the_same_key_in_another(table:
     commit_deletes(table, [equality_delete(103, "us")])
     assert compacted(table, rewrite_all="true").metrics["compact.rows_deleted"] == 1
     assert rows(table) == expected
+
+
+def test_fault_3_merged_position_deletes_are_read_by_others(table: SabotagedTable) -> None:
+    """With field ids and plain encoding: PyIceberg, which could not read SeaweedFS's, and DuckDB see the same rows."""
+    path = next(t.file.file_path for t in table.table().scan("id = 7 and region = 'us'").plan_files())
+    for position in range(5):
+        commit_deletes(table, [position_delete(path, position, "us")])
+    expected = rows(table)
+    outcome = outcome_of(table.maintain(operations="rewrite_position_deletes"), Operation.REWRITE_POSITION_DELETES)
+    assert outcome.summary == "rewrote 5 position delete files into 1 (across 1 bins)"
+    assert rows(table) == expected
+    scan = StaticTable.from_metadata(table.load().metadata_location).scan()
+    assert Counter((row["id"], row["region"]) for row in scan.to_arrow().to_pylist()) == expected
+    (merged,) = {delete.file_path for task in scan.plan_files() for delete in task.delete_files}
+    names = pq.read_schema(local_path(merged))
+    assert [names.field(n).metadata[b"PARQUET:field_id"] for n in ("file_path", "pos")] == [
+        b"2147483546",
+        b"2147483545",
+    ]
 
 
 def test_fault_4_files_of_different_schemas_become_one(table: SabotagedTable) -> None:
