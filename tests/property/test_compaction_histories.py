@@ -123,8 +123,10 @@ def test_rows_are_those_that_naively_applied_deletes_leave(
     def meanwhile() -> None:
         nonlocal lineage
         case.table.engine.during = nothing  # the next part of a pass is committed in peace
+        told = len(case.run.trace)
         for step in history.meanwhile:
             case.run.take(step)
+        note("\n".join(["meanwhile", *case.run.trace[told:]]))
         lineage = case.lineage()
 
     case.table.engine.during = meanwhile
