@@ -51,14 +51,23 @@ class Case:
     def check(self) -> None:
         """Java and DuckDB read what the oracle says; nothing is broken."""
         expected = Counter(canonical(self.run.expected))
-        assert difference(self.java_rows(), expected) == {}, "Java"
+        if self._java_can_read():
+            assert difference(self.java_rows(), expected) == {}, "Java"
         if self._duckdb_can_read():
             assert difference(canonical(self._duckdb.rows(self.table.metadata_location)), expected) == {}, "DuckDB"
         assert not self.table.problems()
 
+    def _java_can_read(self) -> bool:
+        """Java 1.10 fails on equality deletes by a column that was dropped since."""
+        columns = {field["id"] for field in self.run.java.schema["fields"]}
+        return self.table.live_keys() <= columns
+
     def _duckdb_can_read(self) -> bool:
-        """DuckDB 1.5 applies equality deletes to every partition, reads only Parquet, and knows no timestamptz_ns."""
+        """DuckDB 1.5 applies equality deletes to every partition, reads only Parquet, knows no timestamptz_ns, and
+        stumbles over manifest lists from before the upgrade of a v1 table."""
         if "timestamptz_ns" in (field["type"] for field in self.run.java.schema["fields"]):
+            return False
+        if self.history.format_version == 1 and self.history.upgrades:
             return False
         deletes, files = self.table.live_deletes(), self.table.live_files()
         return not deletes["EQUALITY_DELETES"] and not any(path.endswith((".orc", ".avro")) for path in files)
@@ -114,8 +123,10 @@ def test_rows_are_those_that_naively_applied_deletes_leave(
     def meanwhile() -> None:
         nonlocal lineage
         case.table.engine.during = nothing  # the next part of a pass is committed in peace
+        told = len(case.run.trace)
         for step in history.meanwhile:
             case.run.take(step)
+        note("\n".join(["meanwhile", *case.run.trace[told:]]))
         lineage = case.lineage()
 
     case.table.engine.during = meanwhile

@@ -56,3 +56,11 @@ class SharedTable(TableUnderMaintenance):
     def __init__(self, java: JavaTable, folder: Path) -> None:
         self.engine = self._engine = WatchedEngine()
         self.runtime = Runtime(_JavasPointer(java), SqliteStateStore(folder / "state.db"), environment={})
+
+    def live_keys(self) -> set[int]:
+        """Columns that live equality deletes go by."""
+        reader = self.reader()
+        snapshot = reader.metadata.current_snapshot
+        assert snapshot is not None
+        entries = (entry for _, found in reader.entries(reader.manifests(snapshot)) for entry in found if entry.is_live)
+        return {field_id for entry in entries for field_id in entry.file.equality_ids or ()}
