@@ -177,23 +177,23 @@ def test_files_that_were_not_merged_keep_who_added_them_and_when(compacted: Comp
             assert all(entry["sequence_number"] and entry["file_sequence_number"] for entry in written)
 
 
-@pytest.mark.parametrize(
-    "predicate",
-    [
-        "category = 'a'",
-        "category IS NULL",
-        "day = '2024-02-29'",
-        "price < '-2.00'",
-        "at > '2000-01-01T00:00:00+00:00'",
-        "label_text LIKE 'fü%'",
-        "label_text > '\U0010ffff'",
-        "id = 70",
-        "id > 1000000000",
-        "huge < '-2999999999999999999999999999.0000000000'",
-        "value IS NAN",
-        "extra IS NULL",
-    ],
-)
+PREDICATES = [
+    "category = 'a'",
+    "category IS NULL",
+    "day = '2024-02-29'",
+    "price < '-2.00'",
+    "at > '2000-01-01T00:00:00+00:00'",
+    "label_text LIKE 'fü%'",
+    "label_text > '\U0010ffff'",
+    "id = 70",
+    "id > 1000000000",
+    "huge < '-2999999999999999999999999999.0000000000'",
+    "value IS NAN",
+    "extra IS NULL",
+]
+
+
+@pytest.mark.parametrize("predicate", PREDICATES)
 def test_pruning_is_as_good_as_before(compacted: Compacted, predicate: str) -> None:
     """By partition; within one, the bounds of a merged file are those of its parts."""
 
@@ -206,3 +206,31 @@ def test_pruning_is_as_good_as_before(compacted: Compacted, predicate: str) -> N
     partitions_after, rows_after = planned(compacted.after)
     assert rows_after == rows_before
     assert partitions_after <= partitions_before
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory) -> Compacted:
+    """Rows of older specs went to the current one where that is certain, or makes fewer files."""
+    return compact_evolved(2, tmp_path_factory.mktemp("moved"), output_spec="current")
+
+
+def files_by_spec(location: str) -> Counter[int]:
+    return Counter(task.file.spec_id for task in StaticTable.from_metadata(location).scan().plan_files())
+
+
+def test_rows_that_moved_to_the_current_spec_make_fewer_files(compacted: Compacted, moved: Compacted) -> None:
+    """Files of old specs become fewer, and all files together."""
+    stayed, now = files_by_spec(compacted.after), files_by_spec(moved.after)
+    assert sum(now[old] for old in (0, 1, 2)) < sum(stayed[old] for old in (0, 1, 2))
+    assert sum(now.values()) < sum(stayed.values())
+
+
+# The current spec gave up the partition field of id, so it cannot tell files apart by it.
+@pytest.mark.parametrize("predicate", [predicate for predicate in PREDICATES if not predicate.startswith("id = ")])
+def test_pruning_is_as_good_when_rows_moved_to_the_current_spec(moved: Compacted, predicate: str) -> None:
+    """Partitions are others then, so files are counted."""
+    scans = [StaticTable.from_metadata(location).scan(row_filter=predicate) for location in (moved.before, moved.after)]
+    before, after = (canonical(scan.to_arrow().to_pylist()) for scan in scans)
+    assert after == before
+    files_before, files_after = (len(list(scan.plan_files())) for scan in scans)
+    assert files_after <= files_before

@@ -42,10 +42,13 @@ class Compacted:
         return {path: file for path, file in self.files().items() if "/compact-" in path}
 
 
-def compact_evolved(format_version: int, folder: Path, *, with_time: bool = False) -> Compacted:
+def compact_evolved(
+    format_version: int, folder: Path, *, with_time: bool = False, output_spec: str = "keep"
+) -> Compacted:
+    """Files stay in their partition specs unless told otherwise: what merges with what is then plain to see."""
     catalog = SqlCatalog("made", uri=f"sqlite:///{folder / 'made.db'}", warehouse=(folder / "wh").as_uri())
     before = evolved_table(catalog, format_version, with_time=with_time).metadata_location
     catalog.close()
     table = TableUnderMaintenance(before, folder)
-    outcome = table.maintain(**KEEPING_SNAPSHOTS)
+    outcome = table.maintain(**KEEPING_SNAPSHOTS, output_spec=output_spec)
     return Compacted(format_version, before, table.metadata_location, table, outcome)
