@@ -10,10 +10,12 @@ from typing import Protocol, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.clock import Clock
+from icekeeper.commit.snapshot import SnapshotWriter
+from icekeeper.commit.transaction import Committed, PreparedCommit, commit_with_retries
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import TableName
+from icekeeper.model import Nothing, TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.state.store import Pin
 from icekeeper.storage import Storage
@@ -116,6 +118,35 @@ class OperationContext:
 
     def reader(self, loaded: LoadedTable) -> TableReader:
         return TableReader(loaded.metadata, self.storage(loaded).read)
+
+    def snapshot_writer(self, head: LoadedTable) -> SnapshotWriter:
+        """A writer for one attempt to commit to the policy's branch of this head."""
+        return SnapshotWriter(
+            head.metadata,
+            self.reader(head),
+            self.storage(head).write,
+            lambda paths: self.discard(head, paths),
+            self.policy.branch,
+            self.run_id,
+            self.clock(),
+        )
+
+    def commit(
+        self, head: LoadedTable, prepare: Callable[[LoadedTable], PreparedCommit | Nothing]
+    ) -> Committed | Nothing:
+        """Prepare and swap on the newest head until it lands; what an attempt staged that did not land is removed.
+
+        Raises:
+            MaintenanceError: as :func:`commit_with_retries` does.
+        """
+        return commit_with_retries(
+            self.catalog,
+            head,
+            prepare,
+            max_retries=self.policy.max_commit_retries,
+            discard=lambda paths: self.discard(head, paths),
+            sleep=self.sleep,
+        )
 
     def discard(self, loaded: LoadedTable, paths: Iterable[str]) -> None:
         """Remove files that certainly no commit names; what cannot be removed is left to the orphan pass."""

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.transaction import PreparedCommit, commit_with_retries
+from icekeeper.commit.transaction import PreparedCommit
 from icekeeper.errors import CommitConflict
 from icekeeper.metadata.document import Ref, TableMetadata
 from icekeeper.metadata.reachability import References, manifests_of, statistics_files
@@ -73,14 +73,7 @@ def expire_snapshots(context: OperationContext) -> OperationOutcome:
                 f"{len(expiry.files)} unreferenced file(s)"
             )
             return succeeded(_OPERATION, summary, files_planned=expiry.files)
-        committed = commit_with_retries(
-            context.catalog,
-            loaded,
-            prepare,
-            max_retries=context.policy.max_commit_retries,
-            discard=lambda paths: None,
-            sleep=context.sleep,
-        )
+        committed = context.commit(loaded, prepare)
         if isinstance(committed, Nothing) or expiry is None:
             return skipped(_OPERATION, _reason(committed), metrics={"expire_snapshots.duration_ms": elapsed_ms()})
         _restore_refs(context, expiry)
@@ -224,14 +217,7 @@ def _restore_refs(context: OperationContext, expiry: _Expiry) -> None:
         )
 
     now = context.load()
-    restored = commit_with_retries(
-        context.catalog,
-        now,
-        prepare,
-        max_retries=context.policy.max_commit_retries,
-        discard=lambda paths: None,
-        sleep=context.sleep,
-    )
+    restored = context.commit(now, prepare)
     if not isinstance(restored, Nothing):
         now = restored.table
     if lost(now.metadata):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.manifest_size import manifest_header_bytes, manifest_target_bytes
-from icekeeper.commit.snapshot import SnapshotWriter
-from icekeeper.commit.transaction import PreparedCommit, commit_with_retries
+from icekeeper.commit.transaction import PreparedCommit
 from icekeeper.model import ManifestFile, Nothing
 from icekeeper.operations.context import OperationContext, branch_head, require_writable, stopwatch
 from icekeeper.operations.manifests import NO_ENTRIES, ManifestPlan, lay_out, plan_manifests
@@ -60,15 +59,7 @@ def rewrite_manifests(context: OperationContext) -> OperationOutcome:
             rewritten = planned.manifests
             outputs = sum(len(per_spec) for per_spec in chunks.values())
             entries_total = sum(len(chunk) for per_spec in chunks.values() for chunk in per_spec)
-            writer = SnapshotWriter(
-                head.metadata,
-                reader,
-                context.storage(head).write,
-                lambda paths: context.discard(head, paths),
-                context.policy.branch,
-                context.run_id,
-                context.clock(),
-            )
+            writer = context.snapshot_writer(head)
             return writer.replace_manifests(chunks, planned.manifests, manifests)
 
         if context.dry_run:
@@ -81,14 +72,7 @@ def rewrite_manifests(context: OperationContext) -> OperationOutcome:
                 f"would rewrite {count} manifests into {into}",
                 files_planned=[m.manifest_path for m in planned.manifests],
             )
-        committed = commit_with_retries(
-            context.catalog,
-            loaded,
-            prepare,
-            max_retries=context.policy.max_commit_retries,
-            discard=lambda paths: context.discard(loaded, paths),
-            sleep=context.sleep,
-        )
+        committed = context.commit(loaded, prepare)
         if isinstance(committed, Nothing):
             return skipped(_OPERATION, committed.reason, metrics={"rewrite_manifests.duration_ms": elapsed_ms()})
         return succeeded(

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.rebase import GroupClaim, RebaseResult, rebase
-from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
-from icekeeper.commit.transaction import Committed, PreparedCommit, commit_with_retries
+from icekeeper.commit.snapshot import FileReplacement
+from icekeeper.commit.transaction import Committed, PreparedCommit
 from icekeeper.errors import CommitStateUnknown, MaintenanceError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, Nothing
@@ -84,15 +84,7 @@ def commit_groups(
         if not last.kept and not last.unneeded_deletes:
             return Nothing(next(iter(last.dropped.values()), "no delete file is without use any more"))
         kept = [group for group in groups if group.group_id in last.kept]
-        writer = SnapshotWriter(
-            head.metadata,
-            reader,
-            context.storage(head).write,
-            lambda paths: context.discard(head, paths),
-            context.policy.branch,
-            context.run_id,
-            context.clock(),
-        )
+        writer = context.snapshot_writer(head)
         replacement = FileReplacement(
             removed=last.unneeded_deletes.union(c.file.key for group in kept for c in group.files),
             added=tuple(added for group in kept for added in _added(group, done[group.group_id])),
@@ -102,14 +94,7 @@ def commit_groups(
         return writer.replace_files(replacement, last.manifests, last.affected)
 
     try:
-        committed = commit_with_retries(
-            context.catalog,
-            context.load(),
-            prepare,
-            max_retries=context.policy.max_commit_retries,
-            discard=lambda paths: context.discard(loaded, paths),
-            sleep=context.sleep,
-        )
+        committed = context.commit(context.load(), prepare)
     except CommitStateUnknown:
         raise  # the outputs may be live: they stay
     except MaintenanceError:

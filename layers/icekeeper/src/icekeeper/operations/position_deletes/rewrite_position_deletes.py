@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.rebase import GroupClaim, RebaseResult, rebase
-from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
-from icekeeper.commit.transaction import Committed, PreparedCommit, commit_with_retries
+from icekeeper.commit.snapshot import FileReplacement
+from icekeeper.commit.transaction import Committed, PreparedCommit
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, PlanStale
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, ManifestContent, ManifestEntry, ManifestFile, Nothing
@@ -124,15 +124,7 @@ def _commit(
         kept = [group for group in groups if group.group_id in decided.kept]
         if not kept:
             return Nothing(next(iter(decided.dropped.values()), ""))
-        writer = SnapshotWriter(
-            head.metadata,
-            reader,
-            context.storage(head).write,
-            lambda paths: context.discard(head, paths),
-            context.policy.branch,
-            context.run_id,
-            context.clock(),
-        )
+        writer = context.snapshot_writer(head)
         added = [(group, file) for group in kept for file in done[group.group_id].written]
         replacement = FileReplacement(
             removed=frozenset(entry.file.key for group in kept for entry in group.deletes),
@@ -145,14 +137,7 @@ def _commit(
 
     if groups:
         try:
-            committed = commit_with_retries(
-                context.catalog,
-                context.load(),
-                prepare,
-                max_retries=context.policy.max_commit_retries,
-                discard=lambda paths: context.discard(loaded, paths),
-                sleep=context.sleep,
-            )
+            committed = context.commit(context.load(), prepare)
         except CommitStateUnknown:
             raise  # the outputs may be live: they stay
         except MaintenanceError:
