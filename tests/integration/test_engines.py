@@ -148,6 +148,21 @@ def test_every_engine_writes_the_same_rows_and_metrics(engine: Engine, tmp_path:
         assert written.split_offsets == (4,)
 
 
+def test_rows_are_divided_evenly_and_keep_their_order(tmp_path: Path) -> None:
+    """Into as many files as the plan says; what is written when a later one fails does not stay."""
+    task = replace(task_of(write_inputs(tmp_path, 4, 50), tmp_path / "out"), output_count=3)
+    result = rewrite_group(task)
+    assert result.error is None
+    assert [file.record_count for file in result.written] == [67, 67, 66]
+    ids = [i for file in result.written for i in pq.read_table(file.file_path)["id"].to_pylist()]
+    assert ids == list(range(200))
+    wrong = replace(
+        task, outputs=OutputNames(str(tmp_path), "wrong"), inputs=(*task.inputs[:3], InputFile("gone", 50, 1))
+    )
+    assert rewrite_group(wrong).error is not None
+    assert not list(tmp_path.glob("wrong*"))
+
+
 def test_a_failing_group_is_reported_and_leaves_no_file(engine: Engine, tmp_path: Path) -> None:
     """A missing input fails its own group with its name; the other group is written."""
     inputs = write_inputs(tmp_path, 2, 10)

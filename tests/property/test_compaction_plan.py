@@ -62,12 +62,17 @@ def groups_of(planned: CompactionPlan | Nothing) -> tuple[FileGroup, ...]:
 def apply(
     files: list[LiveFile], planned: CompactionPlan, size_of: Callable[[int], int] = lambda size: size, *, age: int = 60
 ) -> list[LiveFile]:
-    """The table after the plan: each group is one file, newer than all others."""
+    """The table after the plan: each group is so many files of one size, newer than all others."""
     gone = set(planned.input_files)
     kept = [f for f in files if f.entry.file.file_path not in gone]
     return kept + [
-        live_file(data_file(f"out{age}-{g.group_id}", size_of(g.total_bytes), g.partition), spec_id=g.spec_id, age=age)
+        live_file(
+            data_file(f"out{age}-{g.group_id}-{number}", size_of(g.total_bytes // g.output_count), g.partition),
+            spec_id=g.spec_id,
+            age=age,
+        )
         for g in planned.groups
+        for number in range(g.output_count)
     ]
 
 
@@ -105,13 +110,28 @@ def test_every_group_keeps_the_rules(files: list[LiveFile], settings: Policy) ->
         assert len({bits(c.file.partition[0]) for c in group.files}) == 1
         assert all(c.file.file_size_in_bytes < settings.min_file_size_bytes for c in group.files)
         assert all(c.file.file_format in ("PARQUET", "ORC") for c in group.files)
-        # No output overshoots by more than one small file.
-        assert group.total_bytes < settings.target_file_size_bytes + settings.min_file_size_bytes
+        assert group.output_count < len(group.files)
+        if group.output_count > 1:
+            assert settings.min_file_size_bytes <= group.total_bytes // group.output_count
         assert group.total_bytes < settings.max_file_group_size_bytes + settings.min_file_size_bytes
     if isinstance(planned, CompactionPlan):
         assert [g.group_id for g in groups] == list(range(len(groups)))
         assert planned.sequence_number == HEAD_SEQUENCE
         assert planned.files_considered == len(files)
+
+
+@given(live_files(), policies)
+def test_outputs_are_of_the_target_size_where_there_is_enough_data(files: list[LiveFile], settings: Policy) -> None:
+    """From the middle of small-file limit and target to a quarter above it, but for what is left of a partition."""
+    last: dict[object, FileGroup] = {}
+    groups = groups_of(plan(files, settings))
+    for group in groups:
+        last[group.spec_id, bits(group.partition[0])] = group
+    least = (settings.min_file_size_bytes + settings.target_file_size_bytes) // 2
+    for group in groups:
+        size = group.total_bytes / group.output_count
+        if group is not last[group.spec_id, bits(group.partition[0])] and size < settings.max_file_group_size_bytes:
+            assert least <= size <= 1.25 * settings.target_file_size_bytes
 
 
 def bits(value: object) -> object:

@@ -17,10 +17,12 @@ __all__ = ["Bin", "bytes_since_rewrite", "in_job_order", "within_budget"]
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Candidates that become one group; ``for_deletes`` when nothing but their deletes asks for it."""
+    """Candidates of one group; ``for_deletes`` when nothing but their deletes asks for it."""
 
     files: tuple[Candidate, ...]
     for_deletes: bool = False
+    outputs: int = 1
+    """Files that they become, where their rows keep their order."""
 
     @property
     def total_bytes(self) -> int:

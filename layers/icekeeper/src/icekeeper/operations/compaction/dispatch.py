@@ -93,6 +93,7 @@ def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup, proof: st
         io_properties=dict(loaded.io_properties),
         proof=proof,
         recipe=plan.recipe,
+        output_count=group.output_count,
         routing=_routing(metadata, group.route_to),
         most_files=_most_files(plan.recipe, group),
     )

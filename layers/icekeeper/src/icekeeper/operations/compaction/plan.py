@@ -3,15 +3,18 @@
 Seed 000, "Compact Data Files": group small files by spec and partition, split a group that is larger than the target
 into bins, leave bins of fewer than ``min_input_files`` alone.
 
-Convergence (DESIGN 5): a bin is closed as soon as it holds the middle between the small-file limit and the target,
-by its own files alone, never by what would come next.  So its output is no candidate any more, and taking whole bins
-out of the sequence leaves every other bin as it was: ``plan(apply(plan))`` is empty.
+Convergence (DESIGN 5): a bin is closed as soon as it divides into outputs between the middle of small-file limit and
+target, and a quarter above the target, by its own files alone, never by what would come next.  So its outputs are no
+candidates any more, and taking whole bins out of the sequence leaves every other bin as it was: ``plan(apply(plan))``
+is empty.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder
 from icekeeper.metadata.document import Snapshot, TableMetadata
@@ -25,6 +28,8 @@ from icekeeper.policy import Policy
 
 __all__ = ["CompactionPlan", "FileGroup", "plan_compaction"]
 
+# Of the target: how much larger an output may be.
+_LARGEST_OUTPUT = Fraction(5, 4)
 NO_SNAPSHOT = "no current snapshot"
 NOTHING_ELIGIBLE = "no files eligible for compaction"
 DELETES_DISABLED = "compaction skipped: delete manifests present and apply_deletes is disabled"
@@ -41,6 +46,8 @@ class FileGroup:
     spec_id: int
     partition: tuple[PartitionValue, ...]
     files: tuple[Candidate, ...]
+    output_count: int = 1
+    """Files that the rows are divided into, where they keep their order."""
     route_to: int | None = None
     """The spec whose partitions its rows may be dealt out to, if that makes fewer files."""
 
@@ -152,7 +159,8 @@ def _group(number: int, chosen: Bin, current_spec: int | None, specs_to_leave: f
     first = chosen.files[0]
     to = first.destination or Destination(first.spec_id, first.file.partition)
     may_move = len(chosen.files) > 1 and to.spec_id in specs_to_leave
-    return FileGroup(number, to.spec_id, to.partition, chosen.files, current_spec if may_move else None)
+    route_to = current_spec if may_move else None
+    return FileGroup(number, to.spec_id, to.partition, chosen.files, chosen.outputs, route_to)
 
 
 def _nothing_reason(unsupported: int, over_budget: bool) -> str:
@@ -166,21 +174,35 @@ def _nothing_reason(unsupported: int, over_budget: bool) -> str:
 def _bins(files: list[Candidate], policy: Policy) -> list[Bin]:
     """Split one partition's candidates, in order of age, into bins worth merging."""
     files.sort(key=lambda c: (c.age, c.file.file_path))
-    full = min((policy.min_file_size_bytes + policy.target_file_size_bytes) // 2, policy.max_file_group_size_bytes)
     least = 1 if policy.rewrite_all else policy.min_input_files
-    chosen: list[list[Candidate]] = []
+    chosen: list[tuple[list[Candidate], int]] = []
     current: list[Candidate] = []
     size = 0
     for candidate in files:
         if candidate.has_debt and candidate.file.file_size_in_bytes >= policy.min_file_size_bytes:
-            chosen.append([candidate])  # large enough: only its deletes are applied
+            chosen.append(([candidate], 1))  # large enough: only its deletes are applied
             continue
         current.append(candidate)
         size += candidate.file.file_size_in_bytes
-        if size >= full:
-            chosen.append(current)
+        outputs = _outputs(size, len(current), policy)
+        if outputs is not None:
+            chosen.append((current, outputs))
             current, size = [], 0
     if current:
-        chosen.append(current)
-    bins = (Bin(tuple(files), for_deletes=len(files) < least) for files in chosen)
+        chosen.append((current, _divided(size, len(current), policy)))
+    bins = (Bin(tuple(files), for_deletes=len(files) < least, outputs=outputs) for files, outputs in chosen)
     return [b for b in bins if not b.for_deletes or any(c.has_debt for c in b.files)]
+
+
+def _outputs(size: int, inputs: int, policy: Policy) -> int | None:
+    """Into how many files of the right size these bytes go, fewer than there are inputs; ``None``: a bin needs more."""
+    full = (policy.min_file_size_bytes + policy.target_file_size_bytes) // 2
+    outputs = _divided(size, inputs, policy)
+    is_whole = outputs * full <= size and size <= outputs * _LARGEST_OUTPUT * policy.target_file_size_bytes
+    return outputs if is_whole or size >= policy.max_file_group_size_bytes else None
+
+
+def _divided(size: int, inputs: int, policy: Policy) -> int:
+    """The fewest files of which none is too large, but none small either, and fewer than there are inputs."""
+    wanted = math.ceil(size / (_LARGEST_OUTPUT * policy.target_file_size_bytes))
+    return max(1, min(wanted, size // policy.min_file_size_bytes, inputs - 1))

@@ -17,7 +17,7 @@ from icekeeper.operations.compaction.partition_rows import makes_fewer_files, wr
 from icekeeper.operations.compaction.proof import Evidence, RowProof, disproof, proof_of_file
 from icekeeper.operations.compaction.reading.read import Tally, read_rows
 from icekeeper.operations.compaction.task import RewriteResult, RewriteTask, Routing
-from icekeeper.operations.compaction.writing.write import write_data_file
+from icekeeper.operations.compaction.writing.even_files import write_evenly
 from icekeeper.storage import Storage
 
 __all__ = ["rewrite_group"]
@@ -33,7 +33,6 @@ def rewrite_group(task: RewriteTask) -> RewriteResult:
     tally = Tally()
     storage = Storage(task.io_properties)
     table_schema = json.loads(task.schema_json)
-    path = task.outputs.path()
     routing: Routing | None = None
 
     def result(written: tuple[DataFile, ...], error: str | None = None) -> RewriteResult:
@@ -60,10 +59,8 @@ def rewrite_group(task: RewriteTask) -> RewriteResult:
         elif routing is not None:
             files = write_partitions(rows, task, routing, table_schema, storage)
         else:
-            file = write_data_file(path, rows, task, table_schema, storage)
-            files = () if file is None else (file,)
+            files = write_evenly(rows, task, table_schema, storage)
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
-        storage.delete([path])  # half a file that no commit will ever name
         return result((), f"{type(error).__name__}: {error}")
     problem = _disproof(task, tally, proof, files, table_schema, storage)
     if problem is not None:

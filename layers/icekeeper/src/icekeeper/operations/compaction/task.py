@@ -121,6 +121,8 @@ class RewriteTask:
     """How the group proves that it kept its rows: ``counts`` or ``full`` (policy key ``proof``)."""
     recipe: ClusterRecipe | None = None
     """How rows are to be ordered; ``None``: as they come."""
+    output_count: int = 1
+    """Files that rows are divided into as they come."""
     routing: Routing | None = None
     """Where rows may move; ``None``: every row has the task's partition."""
     most_files: int | None = None
