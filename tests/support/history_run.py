@@ -326,7 +326,7 @@ class HistoryRun:
         plain = [f["id"] for f in schema["fields"] if isinstance(f["type"], str) and f["type"] not in _NO_KEYS]
         dropped = sorted(set(plain) - {f["id"] for f in self.java.schema["fields"]})
         plain = dropped if dropped and chance.random() < 0.5 else plain
-        return sorted(chance.sample(plain, min(len(plain), chance.choice((1, 1, 2)))))
+        return sorted(chance.sample(plain, min(len(plain), chance.choice((1, 2, 2)))))
 
     def _like_an_old_one(
         self, row: Row, ids: Sequence[int], chance: random.Random, schema: Mapping[str, Any] | None = None
