@@ -1,9 +1,4 @@
-"""Tables that other engines wrote go through a full pass: rows unchanged, nothing needed lost, refusals with reasons.
-
-Merged are Parquet files.  The corpus has one table of other files, ``im_v2_partitioned_position_deletes_orc``: it has
-delete files too, hence is refused before its format matters.  What happens to tables of Avro or ORC files alone is in
-``test_files_that_are_not_parquet_are_left_alone``.
-"""
+"""Tables that other engines wrote go through full passes: rows unchanged, nothing needed lost, refusals with reasons."""
 
 from __future__ import annotations
 
@@ -15,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.demo.duckdb_reader import read_checksum
+from icekeeper.operations.compaction.arrow_schema import leaf_columns
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, PassStatus, Status
 from support.corpus import (
@@ -275,6 +271,28 @@ def test_v3_tables_read_the_same(name: str, tmp_path: Path) -> None:
     for engine in agreeing(name):
         assert table_digest(found, IN_PROCESS[engine](table.metadata_location, None)) == answer(name), engine
     assert not table.problems()
+
+
+def orderable(table: TableUnderMaintenance) -> list[str]:
+    """Columns that rows can be ordered by, outside lists and maps."""
+    leaves = leaf_columns(table.reader().metadata.current_schema)
+    return [leaf.name for leaf in leaves if not leaf.repeated and leaf.iceberg_type not in ("unknown", "variant")]
+
+
+@pytest.mark.parametrize("strategy", ["sort", "zorder"])
+@pytest.mark.parametrize("name", corpus_where(lambda n: checks(n)["compact"] and expected(n)["rows"] < MANY_ROWS))
+def test_clustered_tables_read_the_same(name: str, strategy: str, tmp_path: Path) -> None:
+    """By their first orderable columns; every file is rewritten, and again there is nothing to do."""
+    found = corpus_table(name, tmp_path)
+    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    columns = orderable(table)[:2]
+    order = {"sort_order": f'"{columns[0]}" desc'} if strategy == "sort" else {"zorder_columns": ",".join(columns)}
+    outcome = table.maintain(rewrite_all="true", operations="compact", strategy=strategy, **order)
+    assert outcome_of(outcome, Operation.COMPACT).status is Status.SUCCEEDED, outcome.summary
+    for engine in {*agreeing(name), *(READERS_WITHOUT_DELETES if has_deletes(name) else ())}:
+        assert table_digest(found, IN_PROCESS[engine](table.metadata_location, None)) == answer(name), engine
+    again = table.maintain(operations="compact", strategy=strategy, min_input_files="2", **order)
+    assert outcome_of(again, Operation.COMPACT).reason == "no files eligible for compaction"
 
 
 @pytest.mark.parametrize("name", corpus_where(lambda name: name in row_lineage()))
