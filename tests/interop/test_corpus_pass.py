@@ -1,4 +1,4 @@
-"""Tables that other engines wrote go through full passes: rows unchanged, nothing needed lost, refusals with reasons."""
+"""Tables that other engines wrote go through passes: rows unchanged, nothing needed lost, refusals with reasons."""
 
 from __future__ import annotations
 
