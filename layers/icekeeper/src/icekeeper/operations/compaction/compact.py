@@ -114,7 +114,7 @@ def _parts(groups: Sequence[FileGroup], size: int, format_version: int) -> list[
     if not size or not groups:
         return [groups]
     together = [group for group in groups if format_version >= 3 and not group.has_lineage]
-    rest = [group for group in groups if group not in together]
+    rest = [group for group in groups if format_version < 3 or group.has_lineage]
     return [*([together] if together else []), *(rest[start : start + size] for start in range(0, len(rest), size))]
 
 
