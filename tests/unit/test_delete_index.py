@@ -69,7 +69,10 @@ def test_equality_deletes_reach_strictly_older_rows_only() -> None:
 
 
 def test_position_deletes_reach_rows_of_the_same_commit_too() -> None:
-    assert [reaches(index(position(number)), data(5)) for number in (4, 5, 6)] == [False, True, True]
+    """Whether they name their data file or only its partition."""
+    for named in ({}, {"referenced_data_file": "d"}):
+        found = [reaches(index(position(number, **named)), data(5)) for number in (4, 5, 6)]
+        assert found == [False, True, True], named
 
 
 def test_a_delete_reaches_its_own_partition_and_spec_only() -> None:
@@ -128,6 +131,13 @@ def test_bounds_from_before_a_promotion_are_compared_by_value() -> None:
     file = data(lower_bounds=low, upper_bounds=high, null_value_counts={1: 0})
     assert reaches(index(equality(9, **longs(-2, -2))), file)
     assert not reaches(index(equality(9, **longs(0, 9))), file)
+
+
+def test_large_longs_are_compared_whole() -> None:
+    """Not by the 32 bits that an int, promoted since, would have had."""
+    far = 2**40
+    assert reaches(index(equality(9, **longs(far, far))), data(5, **longs(far, far + 1)))
+    assert not reaches(index(equality(9, **longs(far, far))), data(5, **longs(0, 10)))
 
 
 def test_a_deletion_vector_stands_for_the_position_deletes_it_absorbed() -> None:
