@@ -7,7 +7,6 @@ projection) and against column bounds.  What cannot be judged may match, as in J
 from __future__ import annotations
 
 import decimal
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +16,7 @@ from pyiceberg.expressions.visitors import bind, expression_evaluator, inclusive
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
-from pyiceberg.types import DecimalType, IcebergType, UUIDType
+from pyiceberg.types import DecimalType, IcebergType
 
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
@@ -106,9 +105,7 @@ def _python_value(value: PartitionValue, kind: IcebergType) -> Any:
         return None
     if isinstance(kind, DecimalType) and isinstance(value, int | bytes):
         return decimal.Decimal(decimal_unscaled(value)).scaleb(-kind.scale, decimal.Context(prec=76))
-    if isinstance(kind, UUIDType) and isinstance(value, bytes):
-        return uuid.UUID(bytes=value)
-    return value
+    return value  # uuids are bytes to PyIceberg, too
 
 
 def _with_usable_bounds(file: DataFile, widths: Mapping[int, int]) -> DataFile:

@@ -1,0 +1,78 @@
+"""Files that a filter leaves in scope: judged by partition where bounds do not tell, and never wrongly left out."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import Any
+
+import pytest
+
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import PartitionValue
+from icekeeper.operations.compaction.where import row_filter
+from support.plans import data_file
+from support.tables import new_document
+
+COLUMNS = {1: "long", 2: "string", 3: "decimal(9, 2)", 4: "uuid", 5: "timestamp"}
+ONE = uuid.UUID(int=1)
+
+
+def table(*fields: tuple[int, str]) -> TableMetadata:
+    """Partitioned by these sources and transforms; the last column is in the spec alone."""
+    columns = [{"id": i, "name": f"c{i}", "required": False, "type": kind} for i, kind in COLUMNS.items()]
+    spec = [
+        {"source-id": source, "field-id": 1000 + n, "name": f"p{n}", "transform": transform}
+        for n, (source, transform) in enumerate(fields)
+    ]
+    schema = {"type": "struct", "schema-id": 0, "fields": columns}
+    return TableMetadata(
+        new_document("s3://b/t", 2, schemas=[schema], **{"partition-specs": [{"spec-id": 0, "fields": spec}]})
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "transform", "value", "where", "may_match"),
+    [
+        (2, "identity", "us", "c2 = 'us'", True),
+        (2, "identity", "us", "c2 = 'eu'", False),
+        (2, "identity", None, "c2 is null", True),
+        (2, "identity", None, "c2 = 'us'", False),
+        (1, "truncate[10]", 20, "c1 = 25", True),
+        (1, "truncate[10]", 20, "c1 = 35", False),
+        (3, "identity", b"\x04\xd2", "c3 = 12.34", True),
+        (3, "identity", b"\x04\xd2", "c3 > 12.34", False),
+        (4, "identity", ONE.bytes, f"c4 = '{ONE}'", True),
+        (4, "identity", uuid.UUID(int=2).bytes, f"c4 = '{ONE}'", False),
+        (5, "day", 1, "c5 < '1970-01-02T00:00:00'", False),
+        (5, "day", 1, "c5 >= '1970-01-02T12:00:00'", True),
+    ],
+)
+def test_a_partition_decides_without_any_bounds(
+    source: int, transform: str, value: PartitionValue, where: str, may_match: bool
+) -> None:
+    judge = row_filter(where, table((source, transform)))
+    assert judge(data_file("f", 1, (value,)), 0) is may_match
+
+
+def test_bounds_from_before_a_promotion_leave_a_file_in_scope() -> None:
+    """Four bytes of a column that is a long by now: not understood, so it may match."""
+    judge = row_filter("c1 > 100", table())
+    old = {1: struct.pack("<i", 5)}
+    new = {1: struct.pack("<q", 5)}
+    counts: dict[str, Any] = {"value_counts": {1: 10}, "null_value_counts": {1: 0}}
+    assert judge(data_file("f", 1, lower_bounds=old, upper_bounds=old, **counts), 0)
+    assert not judge(data_file("f", 1, lower_bounds=new, upper_bounds=new, **counts), 0)
+
+
+def test_bounds_of_uuids_are_understood() -> None:
+    judge = row_filter(f"c4 = '{ONE}'", table())
+    counts: dict[str, Any] = {"value_counts": {4: 10}, "null_value_counts": {4: 0}}
+    for number, may_match in ((1, True), (2, False)):
+        bound = {4: uuid.UUID(int=number).bytes}
+        assert judge(data_file("f", 1, lower_bounds=bound, upper_bounds=bound, **counts), 0) is may_match
+
+
+def test_a_spec_by_a_column_that_is_gone_tells_nothing() -> None:
+    judge = row_filter("c2 = 'us'", table((9, "void"), (2, "identity")))
+    assert judge(data_file("f", 1, (None, "eu")), 0)
