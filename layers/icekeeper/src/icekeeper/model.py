@@ -1,8 +1,8 @@
 """The frozen vocabulary: Iceberg's terms as plain immutable values.
 
-Partition values and bounds stay in the raw form in which Avro stores them (dates as days, decimals and uuids as
-big-endian bytes), so that an entry that is read and written again is unchanged.  Terms: Iceberg table
-specification, sections "Manifests" and "Manifest Lists".
+Partition values and bounds stay in the raw form in which Avro stores them (dates as days, uuids as big-endian bytes,
+decimals too, in as few bytes as they need), so that an entry that is read and written again is unchanged.  Terms:
+Iceberg table specification, sections "Manifests" and "Manifest Lists".
 """
 
 from __future__ import annotations

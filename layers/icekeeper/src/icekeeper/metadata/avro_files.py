@@ -16,7 +16,7 @@ from fastavro.schema import parse_schema
 
 from icekeeper.errors import MetadataUnreadable
 
-__all__ = ["AvroSchema", "read_avro", "strip_logical_types", "write_avro"]
+__all__ = ["AvroSchema", "decimal_fields", "read_avro", "strip_logical_types", "write_avro"]
 
 AvroSchema = dict[str, Any]
 
@@ -74,6 +74,20 @@ def strip_logical_types(schema: Any) -> Any:
             if key not in _LOGICAL_KEYS
         }
     return schema
+
+
+def decimal_fields(record: AvroSchema) -> list[str]:
+    """The fields of an annotated record that are decimals; one fixed type may be named again by later fields."""
+    names: set[str] = set()
+    found = []
+    for field in record["fields"]:
+        for kind in field["type"] if isinstance(field["type"], list) else [field["type"]]:
+            is_decimal = isinstance(kind, dict) and kind.get("logicalType") == "decimal"
+            if is_decimal:
+                names.add(str(kind.get("name")))
+            if is_decimal or (isinstance(kind, str) and kind in names):
+                found.append(field["name"])
+    return found
 
 
 def _first_line(error: Exception) -> str:

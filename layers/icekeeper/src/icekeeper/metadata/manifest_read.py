@@ -7,12 +7,14 @@ list" (specification, "Manifest Entry Inheritance", "First Row ID Inheritance").
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.metadata.avro_files import read_avro
+from icekeeper.metadata.avro_files import decimal_fields, read_avro
 from icekeeper.metadata.avro_schemas import avro_name
+from icekeeper.metadata.single_value import least_decimal
 from icekeeper.model import (
     DataFile,
     EntryStatus,
@@ -151,10 +153,12 @@ def decode_manifest(data: bytes, manifest: ManifestFile, spec: JsonObject) -> It
         MetadataUnreadable: the file is damaged, or an entry lacks what it cannot inherit.
     """
     path = manifest.manifest_path
-    _, schema, records = read_avro(data, path)
+    header, schema, records = read_avro(data, path)
     entry_names = _canonical_names(schema, _ENTRY_FIELDS)
     file_schema = _record_of(schema, 2, "data_file", path)
     file_names = _canonical_names(file_schema, _FILE_FIELDS)
+    annotated = _record_of(json.loads(header["avro.schema"]), 2, "data_file", path)
+    decimals = decimal_fields(_record_of(annotated, 102, "partition", path))
     partition_names = _partition_names(_record_of(file_schema, 102, "partition", path), spec)
     next_row_id = manifest.first_row_id if manifest.content is ManifestContent.DATA else None
     for record in records:
@@ -163,6 +167,8 @@ def decode_manifest(data: bytes, manifest: ManifestFile, spec: JsonObject) -> It
         try:
             status = EntryStatus(entry["status"])
             partition = raw["partition"]
+            for name in decimals:
+                partition[name] = least_decimal(partition[name])
             first_row_id = raw.get("first_row_id")
             if status is not EntryStatus.DELETED and first_row_id is None and next_row_id is not None:
                 first_row_id = next_row_id

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-__all__ = ["comparable", "encode", "truncated_lower", "truncated_upper"]
+__all__ = ["comparable", "decimal_unscaled", "encode", "least_decimal", "truncated_lower", "truncated_upper"]
 
 _INT32 = frozenset({"int", "date"})
 _INT64 = frozenset({"long", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
@@ -32,9 +32,7 @@ def encode(iceberg_type: str, raw: Any) -> bytes:
     if iceberg_type == "string":
         return raw.encode() if isinstance(raw, str) else bytes(raw)
     if iceberg_type.startswith("decimal"):
-        unscaled = decimal_unscaled(raw)
-        magnitude = unscaled if unscaled >= 0 else ~unscaled
-        return unscaled.to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True)
+        return _least_bytes(decimal_unscaled(raw))
     return bytes(raw)
 
 
@@ -52,6 +50,16 @@ def comparable(iceberg_type: str, raw: Any) -> Any:
 def decimal_unscaled(raw: int | bytes) -> int:
     """The unscaled integer of a decimal that is stored as an integer or as big-endian bytes."""
     return raw if isinstance(raw, int) else int.from_bytes(raw, "big", signed=True)
+
+
+def least_decimal(raw: bytes | None) -> bytes | None:
+    """A decimal in as few bytes as it needs: equal values become equal bytes, however wide they were stored."""
+    return None if raw is None else _least_bytes(decimal_unscaled(raw))
+
+
+def _least_bytes(unscaled: int) -> bytes:
+    magnitude = unscaled if unscaled >= 0 else ~unscaled
+    return unscaled.to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True)
 
 
 def truncated_lower(iceberg_type: str, value: bytes, length: int) -> bytes:
