@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +10,11 @@ from pyiceberg.table import StaticTable
 
 from icekeeper.errors import PolicyError
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.report.outcome import Status
 from support.command import Command
-from support.deletes import commit_deletes, create_by_region, equality_delete, rows_of
+from support.deletes import commit_deletes, compacted, create_by_region, equality_delete, rows_of
+from support.deletes import region_rows as rows
 from support.passes import local_path, outcome_of
-from support.readers import duckdb_rows
 from support.sabotage import SabotagedTable, sabotaged_table
 
 
@@ -25,14 +24,6 @@ def table(tmp_path: Path) -> Iterator[SabotagedTable]:
     with sabotaged_table(tmp_path) as made:
         create_by_region(made, 3)
         yield made
-
-
-def rows(table: SabotagedTable) -> Counter[tuple[int, str]]:
-    return Counter((row["id"], row["region"]) for row in duckdb_rows(table.load().metadata_location))
-
-
-def compacted(table: SabotagedTable, **overrides: str) -> OperationOutcome:
-    return outcome_of(table.maintain(operations="compact", **overrides), Operation.COMPACT)
 
 
 def first_ids(table: SabotagedTable, paths: tuple[str, ...]) -> set[int]:

@@ -18,8 +18,9 @@ from pyiceberg.table import StaticTable
 from pyiceberg.types import StringType
 
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, Status
-from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
+from icekeeper.report.outcome import Status
+from support.deletes import commit_deletes, compacted, create_by_region, equality_delete, position_delete, rows_of
+from support.deletes import region_rows as rows
 from support.passes import local_path, outcome_of
 from support.readers import duckdb_rows
 from support.sabotage import SabotagedTable, sabotaged_table
@@ -31,14 +32,6 @@ def table(tmp_path: Path) -> Iterator[SabotagedTable]:
     with sabotaged_table(tmp_path) as made:
         create_by_region(made, 3)
         yield made
-
-
-def rows(table: SabotagedTable) -> Counter[tuple[int, str]]:
-    return Counter((row["id"], row["region"]) for row in duckdb_rows(table.load().metadata_location))
-
-
-def compacted(table: SabotagedTable, **overrides: str) -> OperationOutcome:
-    return outcome_of(table.maintain(operations="compact", **overrides), Operation.COMPACT)
 
 
 def files_planned_for(table: SabotagedTable, where: str) -> int:

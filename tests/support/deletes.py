@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,11 @@ from pyiceberg.types import LongType, NestedField, StringType
 from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID, DELETE_POSITION_ID
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome
 from icekeeper.storage import Storage
+from support.passes import outcome_of
+from support.readers import duckdb_rows
 from support.sabotage import SabotagedTable
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
@@ -35,6 +40,16 @@ def create_by_region(made: SabotagedTable, files: int) -> None:
     for n in range(files):
         written.append(rows_of(n * 100, 10, "us"))
         written.append(rows_of(n * 100 + 50, 10, "eu"))
+
+
+def region_rows(made: SabotagedTable) -> Counter[tuple[int, str]]:
+    """As DuckDB reads them: it knows nothing of us, and applies every kind of delete."""
+    return Counter((row["id"], row["region"]) for row in duckdb_rows(made.load().metadata_location))
+
+
+def compacted(made: SabotagedTable, **overrides: str) -> OperationOutcome:
+    """What a pass of nothing but compaction does."""
+    return outcome_of(made.maintain(operations="compact", **overrides), Operation.COMPACT)
 
 
 def commit_deletes(

@@ -12,7 +12,7 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.clock import Clock
 from icekeeper.commit.snapshot import SnapshotWriter
 from icekeeper.commit.transaction import Committed, PreparedCommit, commit_with_retries
-from icekeeper.errors import PolicyError, TableUnsupported
+from icekeeper.errors import CommitStateUnknown, MaintenanceError, PolicyError, TableUnsupported
 from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import Nothing, TableName
@@ -147,6 +147,25 @@ class OperationContext:
             discard=lambda paths: self.discard(head, paths),
             sleep=self.sleep,
         )
+
+    def commit_outputs(
+        self,
+        planned: LoadedTable,
+        prepare: Callable[[LoadedTable], PreparedCommit | Nothing],
+        outputs: Sequence[str],
+    ) -> Committed | Nothing:
+        """Commit what a rewrite of ``planned`` wrote; outputs go when nothing landed, and stay when they may be live.
+
+        Raises:
+            MaintenanceError: as :func:`commit_with_retries` does.
+        """
+        try:
+            return self.commit(self.load(), prepare)
+        except CommitStateUnknown:
+            raise
+        except MaintenanceError:
+            self.discard(planned, outputs)
+            raise
 
     def discard(self, loaded: LoadedTable, paths: Iterable[str]) -> None:
         """Remove files that certainly no commit names; what cannot be removed is left to the orphan pass."""

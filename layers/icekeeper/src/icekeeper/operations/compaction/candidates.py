@@ -148,9 +148,8 @@ def known_deleted_rows(file: DataFile, deletes: Iterable[ManifestEntry]) -> int:
 def _is_indebted(file: DataFile, deletes: Sequence[ManifestEntry], policy: Policy) -> bool:
     if len(deletes) >= policy.delete_compaction_min_deletes:
         return True
-    return known_deleted_rows(file, deletes) > 0 and (
-        known_deleted_rows(file, deletes) >= policy.delete_compaction_min_ratio * file.record_count
-    )
+    deleted = known_deleted_rows(file, deletes)
+    return deleted > 0 and deleted >= policy.delete_compaction_min_ratio * file.record_count
 
 
 def _age(metadata: TableMetadata, entry: ManifestEntry) -> int:

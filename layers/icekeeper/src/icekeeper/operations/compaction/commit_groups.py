@@ -10,7 +10,6 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.rebase import GroupClaim, RebaseResult, rebase
 from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.commit.transaction import Committed, PreparedCommit
-from icekeeper.errors import CommitStateUnknown, MaintenanceError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, Nothing
 from icekeeper.operations.compaction.arrow_schema import leaf_columns
@@ -93,13 +92,7 @@ def commit_groups(
         )
         return writer.replace_files(replacement, last.manifests, last.affected)
 
-    try:
-        committed = context.commit(context.load(), prepare)
-    except CommitStateUnknown:
-        raise  # the outputs may be live: they stay
-    except MaintenanceError:
-        context.discard(loaded, _paths(done.values()))
-        raise
+    committed = context.commit_outputs(loaded, prepare, _paths(done.values()))
     if last is None:
         raise AssertionError("a commit ended without having been prepared")
     landed.dropped |= last.dropped

@@ -120,14 +120,16 @@ def _write_delete_file(task: MergeTask, by_path: Mapping[str, BitMap64], storage
 def _batches(paths: list[str], by_path: Mapping[str, BitMap64]) -> Iterator[pa.RecordBatch]:
     """Row groups of at least ``BATCH_ROWS`` rows, the last one apart."""
     held: list[pa.RecordBatch] = []
+    rows = 0
     for path in paths:
         positions = pa.array(by_path[path].to_array(), pa.int64())
         for start in range(0, len(positions), BATCH_ROWS):
             part = positions.slice(start, BATCH_ROWS)
             held.append(pa.RecordBatch.from_arrays([pa.repeat(pa.scalar(path), len(part)), part], schema=_SCHEMA))
-            if sum(batch.num_rows for batch in held) >= BATCH_ROWS:
+            rows += len(part)
+            if rows >= BATCH_ROWS:
                 yield pa.concat_batches(held)
-                held = []
+                held, rows = [], 0
     if held:
         yield pa.concat_batches(held)
 

@@ -10,7 +10,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.rebase import GroupClaim, RebaseResult, rebase
 from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.commit.transaction import Committed, PreparedCommit
-from icekeeper.errors import CommitStateUnknown, MaintenanceError, PlanStale
+from icekeeper.errors import MaintenanceError, PlanStale
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, ManifestContent, ManifestEntry, ManifestFile, Nothing
 from icekeeper.operations.context import OperationContext, require_writable, stopwatch
@@ -136,13 +136,7 @@ def _commit(
         return writer.replace_files(replacement, decided.manifests, decided.affected & deletes)
 
     if groups:
-        try:
-            committed = context.commit(context.load(), prepare)
-        except CommitStateUnknown:
-            raise  # the outputs may be live: they stay
-        except MaintenanceError:
-            context.discard(loaded, _paths(done.values()))
-            raise
+        committed = context.commit_outputs(loaded, prepare, _paths(done.values()))
     dropped = {} if decided is None else dict(decided.dropped)
     context.discard(loaded, _paths(done[group_id] for group_id in dropped))
     landed = [group for group in groups if decided is not None and group.group_id in decided.kept]
