@@ -17,14 +17,14 @@ from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID, DELETE_POSITION_ID
 from icekeeper.metadata.puffin import encode_puffin
 from icekeeper.model import DataFile, FileContent
 from icekeeper.operations.compaction.arrow_schema import FIELD_ID_KEY
-from icekeeper.operations.compaction.reading.file_rows import BATCH_ROWS, open_rows
+from icekeeper.operations.compaction.reading.file_rows import BATCH_ROWS
+from icekeeper.operations.compaction.reading.position_rows import position_rows
 from icekeeper.operations.position_deletes.task import MergeResult, MergeTask, PositionDeletes
 from icekeeper.storage import Storage
 
 __all__ = ["merge_deletes"]
 
 # The specification fixes names, ids and nullability ("Position Delete Files").
-_COLUMNS = ("file_path", "pos")
 _SCHEMA = pa.schema(
     [
         pa.field("file_path", pa.string(), nullable=False, metadata={FIELD_ID_KEY: str(DELETE_FILE_PATH_ID)}),
@@ -70,18 +70,12 @@ def _collect(found: _Positions, delete: PositionDeletes, targets: Mapping[str, i
         StorageError: it cannot be read.
     """
     rows_read = 0
-    with storage.translated(delete.path), storage.open_input(delete.path) as stream:
-        rows = open_rows(stream, delete.file_format)
-        if any(rows.schema.get_field_index(name) < 0 for name in _COLUMNS):
-            raise MetadataUnreadable(f"{delete.path} lacks file_path or pos; it is no position delete file")
-        for batch in rows.batches(_COLUMNS):
-            rows_read += batch.num_rows
-            table = pa.table({"path": batch.column("file_path").cast(pa.string()), "pos": batch.column("pos")})
-            grouped = table.drop_null().group_by("path", use_threads=False).aggregate([("pos", "list")])
-            for path, positions in zip(grouped["path"].to_pylist(), grouped["pos_list"], strict=True):
-                # A delete reaches what is as old as itself or older (ICEBERG-RULES 3).
-                if path in targets and targets[path] <= delete.sequence_number:
-                    found.by_path.setdefault(path, BitMap64()).update(positions.values.to_pylist())
+    for rows in position_rows(delete.path, delete.file_format, storage):
+        rows_read += rows.count
+        for path, positions in rows.by_path:
+            # A delete reaches what is as old as itself or older (ICEBERG-RULES 3).
+            if path in targets and targets[path] <= delete.sequence_number:
+                found.by_path.setdefault(path, BitMap64()).update(positions.to_pylist())
     if rows_read != delete.record_count:
         raise MetadataUnreadable(f"{delete.path} holds {rows_read} rows, its manifest says {delete.record_count}")
     found.read += rows_read

@@ -21,14 +21,13 @@ from icekeeper.metadata.puffin import decode_deletion_vector
 from icekeeper.model import FileContent
 from icekeeper.operations.compaction.arrow_schema import column_path
 from icekeeper.operations.compaction.reading.equality import EqualityLookup, deleted_rows
-from icekeeper.operations.compaction.reading.file_rows import open_rows, projected_rows
+from icekeeper.operations.compaction.reading.file_rows import projected_rows
+from icekeeper.operations.compaction.reading.position_rows import position_rows
 from icekeeper.operations.compaction.task import DeleteFile, InputFile, RewriteTask
 from icekeeper.storage import Storage
 
 __all__ = ["DeletedRows"]
 
-# The specification fixes these names ("Position Delete Files"); some writers leave out the field ids.
-_POSITION_COLUMNS = ("file_path", "pos")
 # Keys held at once; with two string columns of 50 bytes that is some 300 MB of Arrow.
 MAX_KEYS = 2_000_000
 _PUFFIN = "PUFFIN"
@@ -94,8 +93,10 @@ class DeletedRows:
             if delete.file_format.upper() == _PUFFIN:
                 self._read_vector(delete, paths, storage)
                 continue
-            for path, positions in _position_rows(delete, paths, storage):
-                self._positions[path].update(positions)
+            for rows in position_rows(delete.path, delete.file_format, storage):
+                for path, positions in rows.by_path:
+                    if path in paths:
+                        self._positions[path].update(positions.to_pylist())
 
     def _read_vector(self, delete: DeleteFile, paths: set[str], storage: Storage) -> None:
         offset, size = delete.content_offset, delete.content_size_in_bytes
@@ -170,21 +171,6 @@ def _key_column(batch: pa.RecordBatch, path: Sequence[int]) -> pa.Array:
         array = pc.struct_field(array, [position])
     # Arrow's lookups take storage types only.
     return array.storage if isinstance(array, pa.ExtensionArray) else array
-
-
-def _position_rows(delete: DeleteFile, paths: set[str], storage: Storage) -> Iterator[tuple[str, list[int]]]:
-    """Positions per wanted data file; rows with a null path delete nothing."""
-    names = pa.array(sorted(paths), pa.string())
-    with storage.translated(delete.path), storage.open_input(delete.path) as stream:
-        rows = open_rows(stream, delete.file_format)
-        if any(rows.schema.get_field_index(name) < 0 for name in _POSITION_COLUMNS):
-            raise MetadataUnreadable(f"{delete.path} lacks file_path or pos; it is no position delete file")
-        for batch in rows.batches(_POSITION_COLUMNS):
-            path_column, positions = (batch.column(name) for name in _POSITION_COLUMNS)
-            path_column = path_column.cast(pa.string())
-            for path in pc.unique(path_column.filter(pc.is_in(path_column, value_set=names))).to_pylist():
-                mine = positions.filter(pc.fill_null(pc.equal(path_column, path), False))
-                yield path, pc.drop_null(mine).to_pylist()
 
 
 def _lookups(task: RewriteTask, schema: Mapping[str, Any], storage: Storage) -> Iterator[EqualityLookup]:

@@ -1,0 +1,45 @@
+"""Rows of a position delete file, by the data file that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from icekeeper.errors import MetadataUnreadable
+from icekeeper.operations.compaction.reading.file_rows import open_rows
+from icekeeper.storage import Storage
+
+__all__ = ["PositionRows", "position_rows"]
+
+# The specification fixes these names ("Position Delete Files"); some writers leave out the field ids.
+_COLUMNS = ("file_path", "pos")
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRows:
+    """Some rows of the file, in batches as they come."""
+
+    count: int
+    """Rows read, those without path or position too."""
+    by_path: tuple[tuple[str, pa.Array], ...]
+    """Data file path → deleted positions."""
+
+
+def position_rows(path: str, file_format: str, storage: Storage) -> Iterator[PositionRows]:
+    """Stream the file; a row with a null path or position deletes nothing.
+
+    Raises:
+        MetadataUnreadable: it is no position delete file.
+        StorageError: it cannot be read.
+    """
+    with storage.translated(path), storage.open_input(path) as stream:
+        rows = open_rows(stream, file_format)
+        if any(rows.schema.get_field_index(name) < 0 for name in _COLUMNS):
+            raise MetadataUnreadable(f"{path} lacks file_path or pos; it is no position delete file")
+        for batch in rows.batches(_COLUMNS):
+            table = pa.table({"path": batch.column("file_path").cast(pa.string()), "pos": batch.column("pos")})
+            grouped = table.drop_null().group_by("path", use_threads=False).aggregate([("pos", "list")])
+            found = zip(grouped["path"].to_pylist(), grouped["pos_list"], strict=True)
+            yield PositionRows(batch.num_rows, tuple((name, positions.values) for name, positions in found))
