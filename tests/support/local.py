@@ -138,13 +138,14 @@ class LocalTable:
             catalog=chosen,
             table=NAME,
             resolved=resolve(layers_for(properties, {}, overrides), unsafe=True),
+            state=self.state,
             clock=system_clock,
             run_id=run_id,
             engine=engine or LocalEngine(1),
             dry_run=dry_run,
             sleep=self.waits.append,
         )
-        return run_pass(context, self.state)
+        return run_pass(context)
 
     def run(self, operation: Operation, **more: Any) -> OperationOutcome:
         """One operation."""

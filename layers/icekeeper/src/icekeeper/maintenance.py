@@ -6,15 +6,13 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
-from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.errors import (
     MaintenanceError,
     MetadataUnreadable,
     OperationRefused,
     PolicyError,
-    StorageError,
     TableUnsupported,
 )
 from icekeeper.operations.compaction.clustering.recipe import choose_recipe
@@ -27,7 +25,8 @@ from icekeeper.operations.remove_orphans import remove_orphans
 from icekeeper.operations.rewrite_manifests import rewrite_manifests
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped
-from icekeeper.state.store import LastSeen, PassRecord, StateStore, TableIdentity
+from icekeeper.state.store import LastSeen, PassRecord, TableIdentity
+from icekeeper.state.table_memory import TableMemory
 
 __all__ = ["OPERATIONS", "identity_of", "run_pass"]
 
@@ -44,13 +43,12 @@ OPERATIONS: Mapping[Operation, Callable[[OperationContext], OperationOutcome]] =
 _DELETING = frozenset({Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS})
 
 
-def identity_of(context: OperationContext, loaded: LoadedTable) -> TableIdentity:
+def identity_of(catalog: Catalog, loaded: LoadedTable) -> TableIdentity:
     """Which table this is, for good (DESIGN 1)."""
-    catalog = context.catalog
     return TableIdentity(catalog.name, catalog.warehouse, loaded.name, loaded.metadata.uuid or "")
 
 
-def run_pass(context: OperationContext, state: StateStore) -> PassOutcome:
+def run_pass(context: OperationContext) -> PassOutcome:
     """Run every operation that the policy asks for; the journal gets every pass that did something.
 
     Raises:
@@ -60,10 +58,7 @@ def run_pass(context: OperationContext, state: StateStore) -> PassOutcome:
     loaded = context.load()
     if context.resolved.why_disabled() is None:
         _check_fit(context, loaded)
-    identity = identity_of(context, loaded)
-    context.pins = lambda: state.pins(identity, now_ms=context.clock())
-    context.clustered_by = lambda recipe: state.clustered_snapshots(identity, recipe)
-    context.remember_clustering = partial(_remember_clustering, state, identity)
+    context.memory = TableMemory(context.state, identity_of(context.catalog, loaded), context.clock)
     started_ms = context.clock()
     log.info("pass over %s started, run %s", context.table, context.run_id)
     outcome = PassOutcome(
@@ -75,7 +70,7 @@ def run_pass(context: OperationContext, state: StateStore) -> PassOutcome:
     )
     log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
     if not context.dry_run:
-        _remember(context, state, loaded, started_ms, outcome)
+        _remember(context, loaded, started_ms, outcome)
     return outcome
 
 
@@ -117,18 +112,8 @@ def _only_planned(outcome: OperationOutcome) -> OperationOutcome:
     return replace(outcome, files_deleted=(), snapshot_ids=())
 
 
-def _remember_clustering(state: StateStore, identity: TableIdentity, snapshot_id: int, recipe: str) -> None:
-    try:
-        state.record_clustering(identity, snapshot_id, recipe)
-    except StorageError as error:
-        # The commit has landed and must be reported; as long as its snapshot lives, its summary names the recipe.
-        log.warning("snapshot %s was clustered, which could not be recorded: %s", snapshot_id, error)
-
-
-def _remember(
-    context: OperationContext, state: StateStore, loaded: LoadedTable, started_ms: int, outcome: PassOutcome
-) -> None:
-    identity = identity_of(context, loaded)
+def _remember(context: OperationContext, loaded: LoadedTable, started_ms: int, outcome: PassOutcome) -> None:
+    identity, state = context.memory.identity, context.state
     finished_ms = context.clock()
     if any(operation.status is not Status.SKIPPED for operation in outcome.operations):
         state.record_pass(

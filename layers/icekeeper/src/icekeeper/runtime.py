@@ -121,13 +121,14 @@ class Runtime:
             catalog=self.catalog,
             table=table,
             resolved=self.policy(loaded.metadata, overrides, unsafe=unsafe),
+            state=self.state,
             clock=self.clock,
             run_id=str(uuid.uuid4()),
             engine=engine,
             dry_run=dry_run,
             progress=progress,
         )
-        return run_pass(context, self.state)
+        return run_pass(context)
 
     def detect(self, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False) -> DetectionReport:
         """Which tables of the catalog need work, and why; reads metadata documents only.

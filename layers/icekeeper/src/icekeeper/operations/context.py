@@ -17,7 +17,8 @@ from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import Nothing, TableName
 from icekeeper.policy import Policy, ResolvedPolicy
-from icekeeper.state.store import Pin
+from icekeeper.state.store import StateStore
+from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage import Storage
 
 __all__ = ["Engine", "OperationContext", "Progress", "branch_head", "require_writable", "silent", "stopwatch"]
@@ -72,14 +73,6 @@ def silent(what: str, done: int, total: int) -> None:
     """Progress for nobody."""
 
 
-def _never(recipe: str) -> frozenset[int]:
-    return frozenset()
-
-
-def _forget(snapshot_id: int, recipe: str) -> None:
-    return None
-
-
 @dataclass(slots=True)
 class OperationContext:
     """One pass over one table; operations load the table themselves, so that each sees the newest head."""
@@ -87,18 +80,15 @@ class OperationContext:
     catalog: Catalog
     table: TableName
     resolved: ResolvedPolicy
+    state: StateStore
     clock: Clock
     run_id: str
     engine: Engine
     dry_run: bool = False
-    pins: Callable[[], Sequence[Pin]] = tuple
-    """Asked anew before every commit that could pull the ground from under a reader."""
-    clustered_by: Callable[[str], frozenset[int]] = _never
-    """Snapshots whose added files a recipe clustered, by its text."""
-    remember_clustering: Callable[[int, str], None] = _forget
-    """Told the snapshot and the recipe after each commit of clustered files."""
     progress: Progress = silent
     sleep: Callable[[float], None] = time.sleep
+    memory: TableMemory = field(init=False)
+    """What is remembered about this table; known when the pass has loaded it."""
     _storages: dict[tuple[tuple[str, str], ...], Storage] = field(default_factory=dict)
 
     @property

@@ -101,7 +101,7 @@ def _reason(nothing: object) -> str:
 
 def _plan(context: OperationContext, metadata: TableMetadata, before: _Expiry | None) -> ExpiryPlan | Nothing:
     """After a lost swap what may still go of ``before``; what expires only on the new head is left to the next pass."""
-    pinned = [pin.snapshot_id for pin in context.pins()]
+    pinned = [pin.snapshot_id for pin in context.memory.pins()]
     plan = plan_expiry(metadata, context.policy, now_ms=context.clock(), pinned=pinned)
     if before is None or isinstance(plan, Nothing):
         return plan

@@ -51,7 +51,7 @@ def remove_orphans(context: OperationContext) -> OperationOutcome:
             raise OperationRefused(f"{after.name} was replaced or moved during the listing; nothing was deleted")
         references = References()
         referenced = reachable_files(context.reader(after), after.metadata_location, references)
-        referenced.update(pin.metadata_location for pin in context.pins())
+        referenced.update(pin.metadata_location for pin in context.memory.pins())
         keys = {normalise(path) for path in referenced}
         unreferenced = [found for found in listed if normalise(found.path) not in keys]
         unknown = [found.path for found in unreferenced if is_metadata_file(found.path)]

@@ -102,7 +102,7 @@ def commit_groups(
         return
     _note(landed, committed, last, groups, done)
     if plan.recipe is not None and last.kept:
-        context.remember_clustering(landed.snapshot_ids[-1], plan.recipe.text)
+        context.memory.remember_clustering(landed.snapshot_ids[-1], plan.recipe.text)
 
 
 def _note(

@@ -68,7 +68,7 @@ def compact(context: OperationContext) -> OperationOutcome:
 def _clustered_by(context: OperationContext, metadata: TableMetadata, recipe: ClusterRecipe) -> frozenset[int]:
     """Snapshots that added files clustered by a recipe: those remembered, and those that say so themselves."""
     said = {i for i, snapshot in metadata.snapshots.items() if snapshot.summary.get(RECIPE_KEY) == recipe.text}
-    return context.clustered_by(recipe.text) | said
+    return context.memory.clustered_by(recipe.text) | said
 
 
 def _delete_index(reader: TableReader, manifests: Sequence[ManifestFile]) -> DeleteIndex:

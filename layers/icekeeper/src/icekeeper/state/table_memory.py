@@ -1,0 +1,48 @@
+"""What the state store remembers about one table, as operations ask for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from icekeeper.clock import Clock
+from icekeeper.errors import StorageError
+from icekeeper.state.store import Pin, StateStore, TableIdentity
+
+__all__ = ["TableMemory"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TableMemory:
+    """The state store, seen from one table."""
+
+    store: StateStore
+    identity: TableIdentity
+    clock: Clock
+
+    def pins(self) -> Sequence[Pin]:
+        """The pins that hold now; asked anew before every commit that could pull the ground from under a reader.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return self.store.pins(self.identity, now_ms=self.clock())
+
+    def clustered_by(self, recipe: str) -> frozenset[int]:
+        """Snapshots whose added files a recipe clustered, by its text.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return self.store.clustered_snapshots(self.identity, recipe)
+
+    def remember_clustering(self, snapshot_id: int, recipe: str) -> None:
+        """Told after each commit of clustered files; never fails, because the commit has landed."""
+        try:
+            self.store.record_clustering(self.identity, snapshot_id, recipe)
+        except StorageError as error:
+            # As long as its snapshot lives, its summary names the recipe.
+            log.warning("snapshot %s was clustered, which could not be recorded: %s", snapshot_id, error)
