@@ -19,7 +19,7 @@ from icekeeper.operations.compaction.clustering.recipe import choose_recipe
 from icekeeper.operations.compaction.compact import compact
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.context import OperationContext, branch_head
-from icekeeper.operations.expire_snapshots import expire_snapshots
+from icekeeper.operations.expiry.expire_snapshots import expire_snapshots
 from icekeeper.operations.position_deletes.rewrite_position_deletes import rewrite_position_deletes
 from icekeeper.operations.remove_orphans import remove_orphans
 from icekeeper.operations.rewrite_manifests import rewrite_manifests

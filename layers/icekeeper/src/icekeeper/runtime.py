@@ -22,7 +22,7 @@ from icekeeper.maintenance import run_pass
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.operations.context import Engine, OperationContext, Progress, silent
-from icekeeper.operations.snapshots import plan_expiry
+from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.policy import ResolvedPolicy, layers_for, resolve
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.state.sqlite import SqliteStateStore, state_path
