@@ -25,7 +25,8 @@ from icekeeper.operations.remove_orphans import remove_orphans
 from icekeeper.operations.rewrite_manifests import rewrite_manifests
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped
-from icekeeper.state.store import LastSeen, PassRecord, TableIdentity
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.store import LastSeen, PassRecord
 from icekeeper.state.table_memory import TableMemory
 
 __all__ = ["OPERATIONS", "identity_of", "run_pass"]
