@@ -20,7 +20,8 @@ from icekeeper.metadata.document import MAIN
 from icekeeper.model import FileContent
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
-from icekeeper.state.store import Pin, TableIdentity
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.store import Pin
 from icekeeper.storage_paths import normalise
 from support.cleanup_histories import Act, Cleaning, CleanupHistory, CleanupStep
 from support.java_writer import JavaTable, JavaTables
