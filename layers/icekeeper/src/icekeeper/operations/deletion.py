@@ -1,7 +1,7 @@
 """What stands between a list of files and their deletion (DESIGN 6.4).
 
 Just before each batch the catalog's pointer is read again: a file that some new snapshot came to reference between
-planning and now is spared.
+planning and now is spared, and so is what a pin or a staged load holds by now.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from icekeeper.errors import OperationRefused
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.reachability import References, reachable_files
 from icekeeper.operations.context import OperationContext
+from icekeeper.operations.held_files import HeldFiles
 from icekeeper.policy import gc_enabled
 from icekeeper.storage_paths import is_under, normalise
 
@@ -60,8 +61,9 @@ def delete_unreferenced(
     for start in range(0, len(paths), _BATCH):
         batch = paths[start : start + _BATCH]
         referenced = guard.referenced_since()
-        wanted = [path for path in batch if normalise(path) not in referenced]
-        result.spared.extend(path for path in batch if normalise(path) in referenced)
+        spared = {path for path in batch if normalise(path) in referenced or guard.held.hold(path)}
+        wanted = [path for path in batch if path not in spared]
+        result.spared.extend(path for path in batch if path in spared)
         report = storage.delete(wanted)
         result.deleted.extend(report.deleted)
         result.failed.update(report.failed)
@@ -78,6 +80,8 @@ class _Guard:
         self._references = references
         self._seen: str | None = None
         self._referenced: set[str] = set()
+        self.held = HeldFiles(context.memory, context.storage(known).read)
+        """What pins and staged loads hold, as of the last :meth:`referenced_since`."""
 
     def referenced_since(self) -> set[str]:
         """Normalised paths."""
@@ -90,4 +94,5 @@ class _Guard:
             new = reachable_files(self._context.reader(now), now.metadata_location, self._references)
             self._referenced.update(map(normalise, new))
             self._seen = now.metadata_location
+        self.held.look(now.metadata)
         return self._referenced
