@@ -34,6 +34,14 @@ class TableMemory:
         """
         return self.store.pins(self.identity, now_ms=self.clock())
 
+    def pinned_metadata(self) -> Iterator[str]:
+        """The metadata files that pins hold now.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return (pin.metadata_location for pin in self.pins())
+
     def staged_loads(self) -> tuple[StagedLoad, ...]:
         """Every load that is not forgotten, in whatever state.
 
