@@ -13,7 +13,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
-from icekeeper.state.store import Pin, TableIdentity
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.store import Pin
 from icekeeper.storage_paths import normalise
 from support.local import NAME, LocalTable, grow_old
 from support.tables import new_document

@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from unittest import mock
 
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog as PyIcebergCatalog
 from pyiceberg.table import Table
 
-from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.sql import SqlCatalog
 from icekeeper.engines.local import LocalEngine
 from icekeeper.metadata.reachability import reachable_files
@@ -38,9 +38,9 @@ def nothing() -> None:
 
 
 class WatchedCatalog:
-    """A SQL catalog that calls hooks; ``commit_instead`` replaces the commit itself."""
+    """A catalog that calls hooks; ``commit_instead`` replaces the commit itself."""
 
-    def __init__(self, inner: SqlCatalog) -> None:
+    def __init__(self, inner: Catalog) -> None:
         self.inner = inner
         self.before_load: Hook = nothing
         self.before_commit: Hook = nothing
@@ -101,13 +101,14 @@ class SabotagedTable:
             "warehouse": self.warehouse.as_uri(),
         }
         self.writer = PyIcebergCatalog("local", **self.properties)
-        self.catalog = WatchedCatalog(SqlCatalog("local", self.properties))
+        self._sql = SqlCatalog("local", self.properties)
+        self.catalog = WatchedCatalog(self._sql)
         self.engine = WatchedEngine()
         self.runtime = Runtime(self.catalog, SqliteStateStore(folder / "state.db"), environment={})
 
     def close(self) -> None:
         self.writer.close()
-        self.catalog.inner.close()
+        self._sql.close()
 
     def create(self, schema: pa.Schema, **properties: str) -> Table:
         self.writer.create_namespace_if_not_exists("ns")
@@ -178,9 +179,16 @@ class Steps:
             raise self._failure(what)
 
 
+class Interruptible(Protocol):
+    """A table whose catalog calls hooks."""
+
+    @property
+    def catalog(self) -> WatchedCatalog: ...
+
+
 @contextmanager
 def counted_steps(
-    table: SabotagedTable, fail_at: int | None, failure: Callable[[str], BaseException]
+    table: Interruptible, fail_at: int | None, failure: Callable[[str], BaseException]
 ) -> Iterator[Steps]:
     """Every call to storage and catalog is a step; writes, deletions and commits are one before and one after."""
     steps = Steps(fail_at, failure)

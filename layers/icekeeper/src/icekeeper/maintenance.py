@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import (
     MaintenanceError,
     MetadataUnreadable,
@@ -23,12 +23,13 @@ from icekeeper.operations.expiry.expire_snapshots import expire_snapshots
 from icekeeper.operations.position_deletes.rewrite_position_deletes import rewrite_position_deletes
 from icekeeper.operations.remove_orphans import remove_orphans
 from icekeeper.operations.rewrite_manifests import rewrite_manifests
+from icekeeper.operations.table_handle import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped
-from icekeeper.state.store import LastSeen, PassRecord, TableIdentity
+from icekeeper.state.store import LastSeen, PassRecord
 from icekeeper.state.table_memory import TableMemory
 
-__all__ = ["OPERATIONS", "identity_of", "run_pass"]
+__all__ = ["OPERATIONS", "run_pass"]
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +42,6 @@ OPERATIONS: Mapping[Operation, Callable[[OperationContext], OperationOutcome]] =
 }
 # These delete files: what they cannot read is a reason to refuse, not merely a failure.
 _DELETING = frozenset({Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS})
-
-
-def identity_of(catalog: Catalog, loaded: LoadedTable) -> TableIdentity:
-    """Which table this is, for good (DESIGN 1)."""
-    return TableIdentity(catalog.name, catalog.warehouse, loaded.name, loaded.metadata.uuid or "")
 
 
 def run_pass(context: OperationContext) -> PassOutcome:

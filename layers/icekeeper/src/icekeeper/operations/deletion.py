@@ -1,8 +1,8 @@
 """What stands between a list of files and their deletion (DESIGN 6.4).
 
 Just before each batch the catalog's pointer is read again: a file that some new snapshot came to reference between
-planning and now is spared.  Batches are deleted in parallel, and what failed for a reason that passes is tried again,
-after yet another look.
+planning and now is spared, and so is what a pin or a staged load holds by now.  Batches are deleted in parallel, and
+what failed for a reason that passes is tried again, after yet another look.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from icekeeper.errors import OperationRefused
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.reachability import References, reachable_files
 from icekeeper.operations.context import OperationContext
+from icekeeper.operations.held_files import HeldFiles
 from icekeeper.policy import gc_enabled
 from icekeeper.storage import DeleteReport
 from icekeeper.storage_paths import is_under, normalise
@@ -122,10 +123,8 @@ class _Deletion:
         self._tell()
 
     def _unreferenced(self, batch: Sequence[str]) -> Sequence[str]:
-        referenced = self._guard.referenced_since()
-        if not referenced:
-            return batch
-        spared = [path for path in batch if normalise(path) in referenced]
+        referenced, held = self._guard.referenced_since(), self._guard.held
+        spared = [path for path in batch if normalise(path) in referenced or held.hold(path)]
         self.result.spared += spared
         kept = set(spared)
         return [path for path in batch if path not in kept]
@@ -154,6 +153,8 @@ class _Guard:
         self._references = references
         self._seen: str | None = None
         self._referenced: set[str] = set()
+        self.held = HeldFiles(context.memory, context.storage(known).read)
+        """What pins and staged loads hold, as of the last :meth:`referenced_since`."""
 
     def referenced_since(self) -> set[str]:
         """Normalised paths."""
@@ -166,4 +167,5 @@ class _Guard:
             new = reachable_files(self._context.reader(now), now.metadata_location, self._references)
             self._referenced.update(map(normalise, new))
             self._seen = now.metadata_location
+        self.held.look(now.metadata)
         return self._referenced

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.storage import ListedObject
-from icekeeper.storage_paths import authority, is_under, may_be_under, normalise
+from icekeeper.storage_paths import PathSet, authority, is_under, normalise
 
 __all__ = [
     "MetadataOwner",
@@ -71,7 +71,7 @@ def plan_orphans(
     Raises:
         OperationRefused: a file would be referenced if only scheme or bucket were spelled otherwise.
     """
-    owned, prefixes = tuple(owned), tuple(protected_prefixes)
+    owned, prefixes = tuple(owned), PathSet(protected_prefixes)
     oldest_snapshot_ms = min((s.timestamp_ms for s in metadata.snapshots.values()), default=metadata.last_updated_ms)
     same_path = {without_authority(path): path for path in referenced}
     orphans: list[ListedObject] = []
@@ -84,7 +84,7 @@ def plan_orphans(
             too_young += 1
         elif (
             not any(is_under(found.path, location) for location in owned)
-            or any(may_be_under(found.path, prefix) for prefix in prefixes)
+            or prefixes.may_contain(found.path)
             # Some catalogs keep an incomplete metadata log (DESIGN 6.4).
             or (is_metadata_file(found.path) and found.modified_ms >= oldest_snapshot_ms)
         ):

@@ -64,7 +64,7 @@ def remove_orphans(context: OperationContext) -> OperationOutcome:
             referenced,
             owned=[swept],
             older_than_ms=started_ms - context.policy.orphan_older_than_ms,
-            protected_prefixes=context.policy.orphan_protected_prefixes,
+            protected_prefixes=(*context.policy.orphan_protected_prefixes, *context.memory.staged_paths()),
         )
         metrics = {
             "remove_orphans.files_listed": len(listed),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from icekeeper.clock import Clock
 from icekeeper.errors import StorageError
-from icekeeper.state.store import Pin, StateStore, TableIdentity
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.staging import StagedLoad
+from icekeeper.state.store import Pin, StateStore
 
 __all__ = ["TableMemory"]
 
@@ -30,6 +33,48 @@ class TableMemory:
             StorageError: the store cannot be read.
         """
         return self.store.pins(self.identity, now_ms=self.clock())
+
+    def pinned_metadata(self) -> Iterator[str]:
+        """The metadata files that pins hold now.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return (pin.metadata_location for pin in self.pins())
+
+    def staged_loads(self) -> tuple[StagedLoad, ...]:
+        """Every load that is not forgotten, in whatever state.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return self.store.staging.loads(self.identity)
+
+    def staged_paths(self) -> tuple[str, ...]:
+        """Files and prefixes of loads that are pending or adopted: never to be deleted.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return self.staged_paths_of(self.staged_loads())
+
+    def staged_paths_of(self, loads: Iterable[StagedLoad]) -> tuple[str, ...]:
+        """Those of ``loads``, which were read before.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        now_ms = self.clock()
+        protected = [load for load in loads if load.is_protected(now_ms)]
+        return tuple(chain.from_iterable((*load.prefixes, *self.staged_files(load)) for load in protected))
+
+    def staged_files(self, load: StagedLoad) -> Iterator[str]:
+        """The files that one load recorded.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return chain.from_iterable(self.store.staging.files(self.identity, load.name))
 
     def clustered_by(self, recipe: str) -> frozenset[int]:
         """Snapshots whose added files a recipe clustered, by its text.
