@@ -17,7 +17,9 @@ from icekeeper.metadata.reachability import References, reachable_files
 from icekeeper.operations import deletion
 from icekeeper.operations.context import OperationContext
 from icekeeper.operations.deletion import DeletedFiles, delete_unreferenced
+from icekeeper.operations.table_handle import identity_of
 from icekeeper.policy import resolve
+from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage import DeleteReport, Storage
 from icekeeper.storage_paths import normalise
 from support.local import NAME, LocalTable, ScriptedCatalog
@@ -52,6 +54,7 @@ def deleted(table: LocalTable, paths: list[str], catalog: Catalog | None = None)
         engine=LocalEngine(1),
         sleep=table.waits.append,
     )
+    context.memory = TableMemory(table.state, identity_of(context.catalog, known), system_clock)
     return delete_unreferenced(context, known, paths, "files", references)
 
 

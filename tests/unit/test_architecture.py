@@ -58,7 +58,9 @@ UNKNOWN_TO: dict[str, tuple[str, ...]] = {
 # Plans and rules: no input, no output, no clock, no chance.
 PURE = (
     "icekeeper.commit.row_ids",
+    "icekeeper.operations.expiry.candidates",
     "icekeeper.operations.expiry.retention",
+    "icekeeper.operations.expiry.unreferenced",
     "icekeeper.operations.orphans",
     "icekeeper.operations.manifests",
     "icekeeper.operations.compaction.budget",

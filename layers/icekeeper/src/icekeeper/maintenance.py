@@ -20,6 +20,7 @@ from icekeeper.operations.compaction.compact import compact
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.context import OperationContext, branch_head
 from icekeeper.operations.expiry.expire_snapshots import expire_snapshots
+from icekeeper.operations.expiry.retention import check_retention
 from icekeeper.operations.position_deletes.rewrite_position_deletes import rewrite_position_deletes
 from icekeeper.operations.remove_orphans import remove_orphans
 from icekeeper.operations.rewrite_manifests import rewrite_manifests
@@ -74,6 +75,8 @@ def _check_fit(context: OperationContext, loaded: LoadedTable) -> None:
     """A branch, filter or order that does not fit the table is a mistake of the policy: nothing runs."""
     branch_head(loaded.metadata, context.policy.branch)
     row_filter(context.policy.where, loaded.metadata)
+    if Operation.EXPIRE_SNAPSHOTS in context.policy.operations:
+        check_retention(loaded.metadata, context.policy)
     if Operation.COMPACT in context.policy.operations:
         with suppress(TableUnsupported):  # that is for the operation to report
             choose_recipe(loaded.metadata, context.policy)

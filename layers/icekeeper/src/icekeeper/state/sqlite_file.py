@@ -18,7 +18,7 @@ from icekeeper.state.identity import TableIdentity
 
 __all__ = ["SCHEMA_VERSION", "THIS_TABLE", "SqliteFile", "identity_columns"]
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 5
 BUSY_TIMEOUT_S = 30.0
 _IDENTITY = "catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL, uuid TEXT NOT NULL"
 _SCHEMA = (
@@ -46,6 +46,10 @@ _UPGRADES: Mapping[int, tuple[str, ...]] = {
         f"""CREATE TABLE staged_files ({_IDENTITY}, name TEXT NOT NULL, part INTEGER NOT NULL, paths TEXT NOT NULL,
         PRIMARY KEY (catalog, warehouse, table_name, uuid, name, part))""",
         "ALTER TABLE pins ADD COLUMN tag TEXT",
+    ),
+    5: (
+        f"""CREATE TABLE pending_deletions ({_IDENTITY}, name TEXT NOT NULL, part INTEGER NOT NULL,
+        paths TEXT NOT NULL, PRIMARY KEY (catalog, warehouse, table_name, uuid, name, part))""",
     ),
 }
 THIS_TABLE = "catalog = ? AND warehouse = ? AND table_name = ? AND uuid = ?"
@@ -105,7 +109,7 @@ class SqliteFile:
                     connection.execute(statement)
                 version = 1
             for number in range(version + 1, SCHEMA_VERSION + 1):
-                for statement in _UPGRADES[number]:
+                for statement in _UPGRADES.get(number, ()):
                     connection.execute(statement)
             if version < SCHEMA_VERSION:
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

@@ -7,19 +7,20 @@ with one hash are told apart by their text, so a chance collision costs nothing.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from icekeeper.operations.orphans import same_path_elsewhere, without_authority
-from icekeeper.storage_paths import is_under, may_be_under, normalise
+from icekeeper.storage_paths import is_under, normalise
 
 __all__ = ["Candidates"]
 
 
 class Candidates:
-    """Paths under the locations that a table owns, with sizes in bytes; what lies elsewhere is never taken in."""
+    """Paths with sizes in bytes.  What lies outside the locations that a table owns, or is held by a pin or a staged
+    load, is never taken in."""
 
-    def __init__(self, owned: Sequence[str], protected: Sequence[str] = ()) -> None:
-        self._owned, self._protected = tuple(owned), tuple(protected)
+    def __init__(self, owned: Sequence[str], is_held: Callable[[str], bool] = lambda path: False) -> None:
+        self._owned, self._is_held = tuple(owned), is_held
         # Hash of the path behind scheme and bucket → where it stands in the lists below.
         self._places: dict[int, tuple[int, ...] | int] = {}
         self._paths: list[str | None] = []
@@ -32,9 +33,7 @@ class Candidates:
 
     def add(self, path: str, size: int, *, holds_rows: bool = False) -> None:
         """Take in a path once, however it is spelled; ``holds_rows``: a data or delete file, not metadata."""
-        if not any(is_under(path, location) for location in self._owned):
-            return
-        if any(may_be_under(path, prefix) for prefix in self._protected):
+        if not any(is_under(path, location) for location in self._owned) or self._is_held(path):
             return
         key = hash(without_authority(path))
         found = self._at(key)

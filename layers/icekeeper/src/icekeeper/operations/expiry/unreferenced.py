@@ -22,7 +22,7 @@ Sources: DESIGN 6.4; specification, "Snapshots", "Deletion Vectors"; compare Ice
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -50,9 +50,12 @@ class Unreferenced:
 
 
 def unreferenced_files(
-    reader: TableReader, expired: Collection[int], owned: Sequence[str], protected: Sequence[str] = ()
+    reader: TableReader,
+    expired: Collection[int],
+    owned: Sequence[str],
+    is_held: Callable[[str], bool] = lambda path: False,
 ) -> Unreferenced:
-    """What is freed when the snapshots of these ids go; only under ``owned`` and not under ``protected``.
+    """What is freed when the snapshots of these ids go; only under ``owned``, and nothing that ``is_held``.
 
     Raises:
         MetadataUnreadable: a manifest list or a manifest that decides cannot be read.
@@ -61,7 +64,7 @@ def unreferenced_files(
     metadata = reader.metadata
     gone = [s for i, s in metadata.snapshots.items() if i in expired]
     staying = [s for i, s in metadata.snapshots.items() if i not in expired]
-    candidates = Candidates(owned, protected)
+    candidates = Candidates(owned, is_held)
     kept = _kept(reader, staying)
     dropped = _dropped(reader, gone, kept, candidates)
     has_vectors = metadata.format_version >= FIRST_VERSION_WITH_VECTORS and dropped.held_deletes
