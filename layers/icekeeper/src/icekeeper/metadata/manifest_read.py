@@ -19,13 +19,14 @@ from icekeeper.model import (
     DataFile,
     EntryStatus,
     FileContent,
+    LiveFile,
     ManifestContent,
     ManifestEntry,
     ManifestFile,
     PartitionFieldSummary,
 )
 
-__all__ = ["decode_live_keys", "decode_manifest", "decode_manifest_list", "manifest_from_file"]
+__all__ = ["decode_live_files", "decode_manifest", "decode_manifest_list", "manifest_from_file"]
 
 JsonObject = Mapping[str, Any]
 
@@ -70,6 +71,7 @@ _FILE_FIELDS = {
     144: "content_offset",
     145: "content_size_in_bytes",
 }
+_LIVE_FILE_FIELDS = (100, 104, 144)
 _MAPS = (
     "column_sizes",
     "value_counts",
@@ -203,8 +205,8 @@ def decode_manifest(data: bytes, manifest: ManifestFile, spec: JsonObject) -> It
         )
 
 
-def decode_live_keys(data: bytes, path: str) -> Iterator[tuple[str, int | None]]:
-    """``(file_path, content_offset)`` of every entry that is not DELETED, decoding nothing else.
+def decode_live_files(data: bytes, path: str) -> Iterator[LiveFile]:
+    """Every entry that is not DELETED, decoding nothing else of it.
 
     Raises:
         MetadataUnreadable: the file is damaged.
@@ -216,18 +218,16 @@ def decode_live_keys(data: bytes, path: str) -> Iterator[tuple[str, int | None]]
         entry = _renamed(record, entry_names)
         if entry["status"] != EntryStatus.DELETED:
             file = _renamed(entry["data_file"], file_names)
-            yield file["file_path"], file.get("content_offset")
+            yield LiveFile(file["file_path"], file.get("content_offset"), file.get("file_size_in_bytes") or 0)
 
 
 def _keys_only(schema: dict[str, Any]) -> dict[str, Any]:
-    """The writer's schema cut to status, path and content offset; BigQuery makes ``data_file`` nullable."""
+    """The writer's schema cut to what :class:`LiveFile` holds; BigQuery makes ``data_file`` nullable."""
     fields = []
     for field in schema["fields"]:
         if _is_field(field, 2, "data_file"):
             file = _record_of(schema, 2, "data_file", "")
-            wanted = [
-                f for f in file["fields"] if _is_field(f, 100, "file_path") or _is_field(f, 144, "content_offset")
-            ]
+            wanted = [f for f in file["fields"] if any(_is_field(f, i, _FILE_FIELDS[i]) for i in _LIVE_FILE_FIELDS)]
             fields.append({**field, "type": {**file, "fields": wanted}})
         elif _is_field(field, 0, "status"):
             fields.append(field)
