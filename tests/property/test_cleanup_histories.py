@@ -34,6 +34,7 @@ def test_what_is_retained_reads_as_before_and_nothing_else_is_left(
     run = CleanupRun(history, java_tables, folder)
     note("\n".join(["", *run.trace]))
     refs, snapshots = run.refs, run.snapshots
+    problems = run.table.problems()  # Java lists a file twice when its snapshot is published again after its expiry
     told = len(run.trace)
     run.clean(history.cleaning)
     run.sweep()
@@ -45,5 +46,5 @@ def test_what_is_retained_reads_as_before_and_nothing_else_is_left(
     assert run.snapshots >= set(run.refs.values()) | run.pinned
     assert {name: i for name, i in run.refs.items() if refs[name] != i} == {}
     assert refs.keys() - run.refs.keys() <= run.aging
-    assert not run.table.problems()
+    assert not run.table.problems() - problems
     shutil.rmtree(folder)

@@ -318,7 +318,8 @@ class CleanupRun:
         return sorted(n for n, ref in dict(self.java.table.refs()).items() if ref.isBranch() and n != MAIN)
 
     def _some_snapshot(self, chance: random.Random) -> int:
-        return chance.choice(sorted(self.snapshots))
+        there = self.snapshots
+        return chance.choice([i for i in self._held if i in there])  # as they were made: ids are random
 
     def _live_file(self, chance: random.Random) -> tuple[str, int, tuple[Any, ...]] | None:
         """A data file of the current snapshot: path, spec, partition."""

@@ -16,6 +16,7 @@ from pyiceberg.table import Table
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.sql import SqlCatalog
+from icekeeper.clock import system_clock
 from icekeeper.engines.local import LocalEngine
 from icekeeper.metadata.reachability import reachable_files
 from icekeeper.metadata.table_reader import TableReader
@@ -104,7 +105,14 @@ class SabotagedTable:
         self._sql = SqlCatalog("local", self.properties)
         self.catalog = WatchedCatalog(self._sql)
         self.engine = WatchedEngine()
-        self.runtime = Runtime(self.catalog, SqliteStateStore(folder / "state.db"), environment={})
+        self.late_ms = 0
+        """How much later it is, for the runtime, than the system's clock says."""
+        self.runtime = Runtime(
+            self.catalog,
+            SqliteStateStore(folder / "state.db"),
+            environment={},
+            clock=lambda: system_clock() + self.late_ms,
+        )
 
     def close(self) -> None:
         self.writer.close()

@@ -63,6 +63,8 @@ PURE = (
     "icekeeper.operations.expiry.unreferenced",
     "icekeeper.operations.orphans",
     "icekeeper.operations.manifests",
+    "icekeeper.operations.staging.plan",
+    "icekeeper.operations.compaction.writing.planned_names",
     "icekeeper.operations.compaction.budget",
     "icekeeper.operations.compaction.candidates",
     "icekeeper.operations.compaction.output_partition",

@@ -13,6 +13,7 @@ from icekeeper.errors import (
     MetadataUnreadable,
     OperationRefused,
     PolicyError,
+    StorageError,
     TableUnsupported,
 )
 from icekeeper.operations.compaction.clustering.recipe import choose_recipe
@@ -24,6 +25,7 @@ from icekeeper.operations.expiry.retention import check_retention
 from icekeeper.operations.position_deletes.rewrite_position_deletes import rewrite_position_deletes
 from icekeeper.operations.remove_orphans import remove_orphans
 from icekeeper.operations.rewrite_manifests import rewrite_manifests
+from icekeeper.operations.staging.clean import clean_staged_files
 from icekeeper.operations.table_handle import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped
@@ -50,7 +52,7 @@ def run_pass(context: OperationContext) -> PassOutcome:
 
     Raises:
         PolicyError: there is no such table, or the policy does not fit it.
-        StorageError: the table cannot be loaded at all, or the state store cannot be written.
+        StorageError: the table cannot be loaded at all.
     """
     loaded = context.load()
     if context.resolved.why_disabled() is None:
@@ -64,10 +66,19 @@ def run_pass(context: OperationContext) -> PassOutcome:
         run_id=context.run_id,
         dry_run=context.dry_run,
         operations=tuple(_run(operation, context) for operation in context.policy.operations),
+        # Not an operation that anybody asks for or switches off (seed 002: "separately and always on").
+        staged=clean_staged_files(context),
     )
+    if outcome.staged is not None and outcome.staged.problem is not None:
+        outcome = replace(outcome, warnings=(outcome.staged.problem,))
     log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
-    if not context.dry_run:
+    if context.dry_run:
+        return outcome
+    try:
         _remember(context, loaded, started_ms, outcome)
+    except StorageError as error:  # what was done is done, and must be told
+        log.warning("%s: the pass could not be recorded: %s", context.table, error)
+        outcome = replace(outcome, warnings=(*outcome.warnings, f"the pass could not be recorded: {error}"))
     return outcome
 
 
@@ -114,7 +125,7 @@ def _only_planned(outcome: OperationOutcome) -> OperationOutcome:
 def _remember(context: OperationContext, loaded: LoadedTable, started_ms: int, outcome: PassOutcome) -> None:
     identity, state = context.memory.identity, context.state
     finished_ms = context.clock()
-    if any(operation.status is not Status.SKIPPED for operation in outcome.operations):
+    if outcome.staged is not None or any(part.status is not Status.SKIPPED for part in outcome.operations):
         state.record_pass(
             PassRecord(
                 identity=identity,

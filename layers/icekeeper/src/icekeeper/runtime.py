@@ -23,6 +23,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.operations.context import Engine, OperationContext, Progress, silent
 from icekeeper.operations.expiry.retention import plan_expiry
+from icekeeper.operations.table_handle import TableHandle
 from icekeeper.policy import ResolvedPolicy, layers_for, resolve
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.state.sqlite import SqliteStateStore, state_path
@@ -129,6 +130,10 @@ class Runtime:
             progress=progress,
         )
         return run_pass(context)
+
+    def table(self, name: TableName) -> TableHandle:
+        """One table and what is remembered about it, for what is asked of it outside of a pass."""
+        return TableHandle(self.catalog, name, self.state, self.clock)
 
     def detect(self, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False) -> DetectionReport:
         """Which tables of the catalog need work, and why; reads metadata documents only.

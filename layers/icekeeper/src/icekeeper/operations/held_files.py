@@ -6,7 +6,7 @@ commits after that look, still finds the pin here, before it deletes a file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.document import TableMetadata
@@ -48,6 +48,11 @@ class HeldFiles:
             if pin.snapshot_id not in now.snapshots and key not in self._followed:
                 self._pinned.update(map(normalise, self._needed(pin)))
                 self._followed.add(key)
+
+    @property
+    def pinned(self) -> Set[str]:
+        """Normalised paths of what pins hold."""
+        return self._pinned
 
     def hold(self, path: str) -> bool:
         """Whether the file must not be deleted."""

@@ -9,6 +9,7 @@ from icekeeper.metadata.document_files import leading_uuid, parse_document
 from icekeeper.metadata.reachability import References, reachable_files
 from icekeeper.operations.context import OperationContext, require_writable, stopwatch
 from icekeeper.operations.deletion import GC_DISABLED, delete_unreferenced, owned_locations
+from icekeeper.operations.held_files import HeldFiles
 from icekeeper.operations.orphans import MetadataOwner, is_metadata_file, plan_orphans, refuse_foreign_tables
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
@@ -51,7 +52,9 @@ def remove_orphans(context: OperationContext) -> OperationOutcome:
             raise OperationRefused(f"{after.name} was replaced or moved during the listing; nothing was deleted")
         references = References()
         referenced = reachable_files(context.reader(after), after.metadata_location, references)
-        referenced.update(pin.metadata_location for pin in context.memory.pins())
+        held = HeldFiles(context.memory, storage.read)
+        held.look(after.metadata)
+        referenced |= held.pinned
         keys = {normalise(path) for path in referenced}
         unreferenced = [found for found in listed if normalise(found.path) not in keys]
         unknown = [found.path for found in unreferenced if is_metadata_file(found.path)]

@@ -40,6 +40,8 @@ class ResolvedPolicy:
 
     policy: Policy
     sources: Mapping[str, str]
+    is_stopped: bool = False
+    """The deployment's bounds forbid maintenance: then not even files of failed loads are deleted."""
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """``(key, value, source, meaning)`` of every key, for people."""
@@ -101,7 +103,9 @@ def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
     _check_contradictions(policy, sources)
     _check_bounds_hold(layers, policy, sources)
     _check_available(policy, sources)
-    return ResolvedPolicy(policy, sources)
+    # A bound can only be false.
+    is_stopped = any(layer.is_bound and "maintenance_enabled" in layer.values for layer in layers)
+    return ResolvedPolicy(policy, sources, is_stopped)
 
 
 def _check_keys(layer: Layer) -> None:
