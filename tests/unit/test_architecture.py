@@ -61,6 +61,7 @@ PURE = (
     "icekeeper.operations.expiry.candidates",
     "icekeeper.operations.expiry.retention",
     "icekeeper.operations.expiry.unreferenced",
+    "icekeeper.operations.expiry.unused_metadata",
     "icekeeper.operations.orphans",
     "icekeeper.operations.manifests",
     "icekeeper.operations.staging.plan",

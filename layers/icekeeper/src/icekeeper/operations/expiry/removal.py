@@ -12,11 +12,12 @@ from icekeeper.metadata.document import Ref, TableMetadata
 from icekeeper.model import Nothing
 from icekeeper.operations.context import OperationContext
 from icekeeper.operations.expiry.retention import ExpiryPlan
+from icekeeper.operations.expiry.unused_metadata import UnusedMetadata
 
 __all__ = ["removal_of", "restore_refs"]
 
 
-def removal_of(metadata: TableMetadata, plan: ExpiryPlan) -> PreparedCommit:
+def removal_of(metadata: TableMetadata, plan: ExpiryPlan, unused: UnusedMetadata) -> PreparedCommit:
     """One commit; every ref that is known is asserted, because some catalogs drop refs with snapshots."""
     gone = set(plan.snapshot_ids)
     updates: list[dict[str, Any]] = [{"action": "remove-snapshot-ref", "ref-name": name} for name in plan.refs]
@@ -28,10 +29,12 @@ def removal_of(metadata: TableMetadata, plan: ExpiryPlan) -> PreparedCommit:
         updates += [{"action": action, "snapshot-id": snapshot_id} for snapshot_id in ids]
     if gone:
         updates.append({"action": "remove-snapshots", "snapshot-ids": list(plan.snapshot_ids)})
+    updates += unused.updates
     requirements: list[dict[str, Any]] = [
         {"type": "assert-ref-snapshot-id", "ref": ref.name, "snapshot-id": ref.snapshot_id}
         for ref in metadata.refs.values()
     ]
+    requirements += unused.requirements(metadata)
     if metadata.uuid is not None:
         requirements.insert(0, {"type": "assert-table-uuid", "uuid": metadata.uuid})
 

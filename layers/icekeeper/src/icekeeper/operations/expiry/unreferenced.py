@@ -39,6 +39,8 @@ __all__ = ["Unreferenced", "still_unreferenced", "unreferenced_files"]
 # Up to so many bits (256 MB) are spent on which kept manifest was listed beside which dropped one.
 _MOST_PAIRS = 2**31
 FIRST_VERSION_WITH_VECTORS = 3
+# Stands for the spec of a manifest that a v1 snapshot lists inline: only the manifest itself says which it is.
+INLINE_SPEC = -1
 
 
 @dataclass(slots=True)
@@ -47,6 +49,10 @@ class Unreferenced:
 
     candidates: Candidates
     references: References
+    kept_specs: frozenset[int] | None = None
+    """The partition specs of manifests that stay; ``None``: some of these would have to be opened to know."""
+    keeps_deletes: bool = True
+    """Whether a manifest of delete files stays."""
 
 
 def unreferenced_files(
@@ -87,7 +93,12 @@ def unreferenced_files(
                 break
     # Whatever was not opened has been proven to hold no candidate: the guard need not ask it again.
     references = References({s.snapshot_id for s in staying}, set(kept.is_deletes))
-    return Unreferenced(candidates, references)
+    return Unreferenced(
+        candidates,
+        references,
+        None if INLINE_SPEC in kept.specs else frozenset(kept.specs),
+        any(kept.is_deletes.values()),
+    )
 
 
 def still_unreferenced(reader: TableReader, expired: Collection[int], before: Unreferenced) -> None:
@@ -111,6 +122,7 @@ class _Kept:
 
     is_deletes: dict[str, bool] = field(default_factory=dict)
     """By path as spelled: whether it is a delete manifest."""
+    specs: set[int] = field(default_factory=set)
     keys: set[str] = field(default_factory=set)
     """Normalised paths: whatever may be one of these is not dropped."""
 
@@ -133,6 +145,7 @@ def _kept(reader: TableReader, staying: Sequence[Snapshot]) -> _Kept:
             path = manifest.manifest_path
             if path not in kept.is_deletes:
                 kept.keys.add(_key(path))
+                kept.specs.add(manifest.partition_spec_id)
             kept.is_deletes[path] = manifest.content is ManifestContent.DELETES
     return kept
 
@@ -186,7 +199,7 @@ def _listed(
             with_list.append(snapshot)
             continue
         inline = [
-            ManifestFile(manifest_path=path, manifest_length=0, partition_spec_id=0, added_snapshot_id=None)
+            ManifestFile(manifest_path=path, manifest_length=0, partition_spec_id=INLINE_SPEC, added_snapshot_id=None)
             for path in snapshot.inline_manifests
         ]
         yield snapshot, 0, inline
