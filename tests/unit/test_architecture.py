@@ -78,6 +78,7 @@ PURE = (
     "icekeeper.verification.document_checks",
     "icekeeper.verification.lineage_checks",
     "icekeeper.verification.manifest_checks",
+    "icekeeper.verification.statistics_checks",
 )
 SIDE_EFFECTS = ("os", "time", "random", "uuid", "secrets", "subprocess", "socket", "tempfile", "shutil", "pathlib")
 MEANINGLESS = {"utils", "util", "helpers", "helper", "common", "manager", "misc", "process"}
