@@ -54,6 +54,7 @@ UNKNOWN_TO: dict[str, tuple[str, ...]] = {
     "icekeeper.operations.compaction.rewrite": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.clustering.rows": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.clustering.sample": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
+    "icekeeper.operations.statistics.task": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
 }
 # Plans and rules: no input, no output, no clock, no chance.
 PURE = (
@@ -70,12 +71,16 @@ PURE = (
     "icekeeper.operations.compaction.plan",
     "icekeeper.operations.compaction.clustering.recipe",
     "icekeeper.operations.position_deletes.plan",
+    "icekeeper.operations.statistics.columns",
+    "icekeeper.operations.statistics.partition_statistics",
+    "icekeeper.operations.statistics.plan",
     "icekeeper.detection.assess",
     "icekeeper.detection.signals",
     "icekeeper.policy",
     "icekeeper.verification.document_checks",
     "icekeeper.verification.lineage_checks",
     "icekeeper.verification.manifest_checks",
+    "icekeeper.verification.statistics_checks",
 )
 SIDE_EFFECTS = ("os", "time", "random", "uuid", "secrets", "subprocess", "socket", "tempfile", "shutil", "pathlib")
 MEANINGLESS = {"utils", "util", "helpers", "helper", "common", "manager", "misc", "process"}

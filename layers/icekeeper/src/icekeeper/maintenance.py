@@ -25,6 +25,8 @@ from icekeeper.operations.position_deletes.rewrite_position_deletes import rewri
 from icekeeper.operations.remove_orphans import remove_orphans
 from icekeeper.operations.rewrite_manifests import rewrite_manifests
 from icekeeper.operations.staging.clean import clean_staged_files
+from icekeeper.operations.statistics.columns import statistics_columns
+from icekeeper.operations.statistics.compute_statistics import compute_statistics
 from icekeeper.operations.table_handle import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped
@@ -41,6 +43,7 @@ OPERATIONS: Mapping[Operation, Callable[[OperationContext], OperationOutcome]] =
     Operation.EXPIRE_SNAPSHOTS: expire_snapshots,
     Operation.REMOVE_ORPHANS: remove_orphans,
     Operation.REWRITE_MANIFESTS: rewrite_manifests,
+    Operation.COMPUTE_STATISTICS: compute_statistics,
 }
 # These delete files: what they cannot read is a reason to refuse, not merely a failure.
 _DELETING = frozenset({Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS})
@@ -82,9 +85,11 @@ def run_pass(context: OperationContext) -> PassOutcome:
 
 
 def _check_fit(context: OperationContext, loaded: LoadedTable) -> None:
-    """A branch, filter or order that does not fit the table is a mistake of the policy: nothing runs."""
+    """A branch, filter, order or column that does not fit the table is a mistake of the policy: nothing runs."""
     branch_head(loaded.metadata, context.policy.branch)
     row_filter(context.policy.where, loaded.metadata)
+    if Operation.COMPUTE_STATISTICS in context.policy.operations:
+        statistics_columns(loaded.metadata, context.policy.statistics_columns)
     if Operation.COMPACT in context.policy.operations:
         with suppress(TableUnsupported):  # that is for the operation to report
             choose_recipe(loaded.metadata, context.policy)

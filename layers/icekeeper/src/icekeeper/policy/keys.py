@@ -94,6 +94,9 @@ class Policy(BaseModel):
     orphan_min_sightings: int = _key(1, "passes that must see an orphan before it is removed", ge=1)
     # One manifest rewritten into one is work that never ends.
     min_manifests_to_rewrite: int = _key(5, "data manifests that trigger their rewrite", ge=2)
+    statistics_columns: TextList = _key(
+        (), "comma-separated columns that compute_statistics counts distinct values of; none: all that it can"
+    )
     max_commit_retries: int = _key(5, "further attempts after a lost swap", ge=0)
 
     # -- switches
