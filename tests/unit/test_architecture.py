@@ -48,6 +48,7 @@ UNKNOWN_TO: dict[str, tuple[str, ...]] = {
     "icekeeper.metadata": ("pyarrow", "pyiceberg"),
     # Engines run functions, and the work unit runs on machines that never heard of the catalog.
     "icekeeper.engines": ("pyiceberg", "pyarrow", "icekeeper.catalogs", "icekeeper.operations"),
+    "icekeeper.operations.manifests.work": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.task": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.reading.read": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.writing.write": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
@@ -60,7 +61,9 @@ PURE = (
     "icekeeper.commit.row_ids",
     "icekeeper.operations.snapshots",
     "icekeeper.operations.orphans",
-    "icekeeper.operations.manifests",
+    "icekeeper.operations.manifests.cuts",
+    "icekeeper.operations.manifests.partition_ranges",
+    "icekeeper.operations.manifests.plan",
     "icekeeper.operations.compaction.budget",
     "icekeeper.operations.compaction.candidates",
     "icekeeper.operations.compaction.output_partition",

@@ -20,9 +20,9 @@ from icekeeper.operations.compaction.compact import compact
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.context import OperationContext, branch_head
 from icekeeper.operations.expire_snapshots import expire_snapshots
+from icekeeper.operations.manifests.rewrite_manifests import rewrite_manifests
 from icekeeper.operations.position_deletes.rewrite_position_deletes import rewrite_position_deletes
 from icekeeper.operations.remove_orphans import remove_orphans
-from icekeeper.operations.rewrite_manifests import rewrite_manifests
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped
 from icekeeper.state.store import LastSeen, PassRecord, TableIdentity

@@ -65,7 +65,7 @@ class TableReader:
         Raises:
             MetadataUnreadable: a manifest is missing or damaged.
         """
-        for manifest, data in self._fetch_manifests(manifests):
+        for manifest, data in self.contents(manifests):
             try:
                 spec = self.metadata.specs[manifest.partition_spec_id]
             except KeyError:
@@ -81,11 +81,16 @@ class TableReader:
         Raises:
             MetadataUnreadable: a manifest is missing or damaged.
         """
-        for manifest, data in self._fetch_manifests(manifests):
+        for manifest, data in self.contents(manifests):
             for key in decode_live_keys(data, manifest.manifest_path):
                 yield manifest, key
 
-    def _fetch_manifests(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
+    def contents(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
+        """Each manifest with its bytes, in order, fetched ahead in parallel.
+
+        Raises:
+            MetadataUnreadable: a manifest is missing.
+        """
         manifests = list(manifests)
         fetched = self._fetch((manifest.manifest_path for manifest in manifests), "manifest")
         for manifest, (_, data) in zip(manifests, fetched, strict=True):
