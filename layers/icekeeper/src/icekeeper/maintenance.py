@@ -21,9 +21,9 @@ from icekeeper.operations.compaction.compact import compact
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.context import OperationContext, branch_head
 from icekeeper.operations.expiry.expire_snapshots import expire_snapshots
+from icekeeper.operations.manifests.rewrite_manifests import rewrite_manifests
 from icekeeper.operations.position_deletes.rewrite_position_deletes import rewrite_position_deletes
 from icekeeper.operations.remove_orphans import remove_orphans
-from icekeeper.operations.rewrite_manifests import rewrite_manifests
 from icekeeper.operations.staging.clean import clean_staged_files
 from icekeeper.operations.statistics.columns import statistics_columns
 from icekeeper.operations.statistics.compute_statistics import compute_statistics
