@@ -19,7 +19,7 @@ from icekeeper.operations.orphans import (
     plan_orphans,
     refuse_foreign_tables,
 )
-from icekeeper.storage import ListedObject
+from icekeeper.storage_listing import ListedObject
 from icekeeper.storage_paths import normalise
 from support.tables import new_document, snapshot
 

@@ -24,6 +24,8 @@ S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 # RFC 3986, section 3.1; "file:/x" has one slash, so the slashes are not part of it.
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 _SLASHES = re.compile(r"/{2,}")
+# Already in normal form, which most paths are: nothing to decode, no empty, ``.`` or ``..`` segment.
+_NORMAL = re.compile(r"(?:s3:/)?(?:/(?!\.{1,2}(?:/|\Z))[^/%]+)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ def normalise(path: str) -> str:
     nothing is left to decode, repeated and trailing slashes go, and ``.`` and ``..`` of local paths are resolved.
     Idempotent.
     """
+    if _NORMAL.fullmatch(path):
+        return path
     while (again := _normalise_once(path)) != path:
         path = again
     return path

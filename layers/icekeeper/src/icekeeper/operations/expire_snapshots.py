@@ -19,7 +19,7 @@ from icekeeper.metadata.reachability import References, manifests_of, statistics
 from icekeeper.model import Nothing
 from icekeeper.operations.context import OperationContext, require_writable, stopwatch
 from icekeeper.operations.deletion import GC_DISABLED, DeletedFiles, delete_unreferenced, owned_locations
-from icekeeper.operations.orphans import same_path_elsewhere, without_authority
+from icekeeper.operations.twins import same_path_elsewhere, without_authority
 from icekeeper.operations.snapshots import NOTHING_TO_EXPIRE, ExpiryPlan, plan_expiry
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from icekeeper.state.sqlite_file import THIS_TABLE, SqliteFile, identity_columns
+from icekeeper.state.sqlite_quarantine import SqliteQuarantine
 from icekeeper.state.store import LastSeen, PassRecord, Pin, PinKind, TableIdentity
 
 __all__ = ["SqliteStateStore", "state_path"]
@@ -33,6 +34,7 @@ class SqliteStateStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = SqliteFile(path)
+        self.quarantine = SqliteQuarantine(self._file)
 
     def require_writable(self) -> None:
         self._file.require_writable()

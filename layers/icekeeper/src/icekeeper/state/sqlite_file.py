@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from icekeeper.state.store import TableIdentity
 
 __all__ = ["THIS_TABLE", "SqliteFile", "identity_columns"]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 4
 BUSY_TIMEOUT_S = 30.0
 _IDENTITY = "catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL, uuid TEXT NOT NULL"
 _SCHEMA = (
@@ -39,6 +39,11 @@ _UPGRADES: Mapping[int, tuple[str, ...]] = {
         f"""CREATE TABLE clusterings ({_IDENTITY}, recipe TEXT NOT NULL, snapshot_id INTEGER NOT NULL,
         PRIMARY KEY (catalog, warehouse, table_name, uuid, recipe, snapshot_id))""",
     ),
+    4: (
+        f"""CREATE TABLE quarantine ({_IDENTITY}, path TEXT NOT NULL, sightings INTEGER NOT NULL,
+        first_seen_ms INTEGER NOT NULL, run_id TEXT NOT NULL,
+        PRIMARY KEY (catalog, warehouse, table_name, uuid, path)) WITHOUT ROWID""",
+    ),
 }
 THIS_TABLE = "catalog = ? AND warehouse = ? AND table_name = ? AND uuid = ?"
 """The condition that :func:`identity_columns` fills."""
@@ -57,6 +62,13 @@ class SqliteFile:
     def write(self, statement: str, *values: Any) -> int:
         with self.connection() as connection:
             return connection.execute(statement, values).rowcount
+
+    def write_many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        """One statement for many rows, in one transaction."""
+        with self.connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(statement, rows)
+            connection.execute("COMMIT")
 
     def require_writable(self) -> None:
         with self.connection() as connection:
@@ -89,7 +101,7 @@ class SqliteFile:
                     connection.execute(statement)
                 version = 1
             for number in range(version + 1, SCHEMA_VERSION + 1):
-                for statement in _UPGRADES[number]:
+                for statement in _UPGRADES.get(number, ()):
                     connection.execute(statement)
             if version < SCHEMA_VERSION:
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
