@@ -17,7 +17,7 @@ from icekeeper.model import EntryStatus, Nothing
 from icekeeper.operations.snapshots import plan_expiry
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
-from icekeeper.state.store import TableIdentity
+from icekeeper.state.identity import TableIdentity
 from icekeeper.storage import Storage
 from icekeeper.storage_paths import normalise
 from support.local import NAME, LocalTable, ScriptedCatalog

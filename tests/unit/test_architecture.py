@@ -59,7 +59,10 @@ UNKNOWN_TO: dict[str, tuple[str, ...]] = {
 PURE = (
     "icekeeper.commit.row_ids",
     "icekeeper.operations.snapshots",
-    "icekeeper.operations.orphans",
+    "icekeeper.operations.orphans.neighbours",
+    "icekeeper.operations.orphans.plan",
+    "icekeeper.operations.orphans.sift",
+    "icekeeper.operations.twins",
     "icekeeper.operations.manifests",
     "icekeeper.operations.compaction.budget",
     "icekeeper.operations.compaction.candidates",

@@ -20,12 +20,13 @@ from icekeeper.operations.compaction.compact import compact
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.context import OperationContext, branch_head
 from icekeeper.operations.expire_snapshots import expire_snapshots
+from icekeeper.operations.orphans.remove_orphans import remove_orphans
 from icekeeper.operations.position_deletes.rewrite_position_deletes import rewrite_position_deletes
-from icekeeper.operations.remove_orphans import remove_orphans
 from icekeeper.operations.rewrite_manifests import rewrite_manifests
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped
-from icekeeper.state.store import LastSeen, PassRecord, TableIdentity
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.store import LastSeen, PassRecord
 from icekeeper.state.table_memory import TableMemory
 
 __all__ = ["OPERATIONS", "identity_of", "run_pass"]

@@ -11,7 +11,8 @@ from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import Nothing
 from icekeeper.policy import Policy, layers_for, resolve
-from icekeeper.state.store import StateStore, TableIdentity
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.store import StateStore
 
 __all__ = ["Assessor", "ExpiryPlanner", "ExpiryWork", "assessor"]
 

@@ -19,8 +19,8 @@ from icekeeper.metadata.reachability import References, manifests_of, statistics
 from icekeeper.model import Nothing
 from icekeeper.operations.context import OperationContext, require_writable, stopwatch
 from icekeeper.operations.deletion import GC_DISABLED, DeletedFiles, delete_unreferenced, owned_locations
-from icekeeper.operations.twins import same_path_elsewhere, without_authority
 from icekeeper.operations.snapshots import NOTHING_TO_EXPIRE, ExpiryPlan, plan_expiry
+from icekeeper.operations.twins import same_path_elsewhere, without_authority
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 from icekeeper.storage_paths import is_under, normalise

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from icekeeper.state.store import TableIdentity
+from icekeeper.state.identity import TableIdentity
 
 __all__ = ["QuarantineLedger", "Sighting"]
 

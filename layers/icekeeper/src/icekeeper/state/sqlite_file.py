@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from icekeeper.errors import StorageError
-from icekeeper.state.store import TableIdentity
+from icekeeper.state.identity import TableIdentity
 
-__all__ = ["THIS_TABLE", "SqliteFile", "identity_columns"]
+__all__ = ["SCHEMA_VERSION", "THIS_TABLE", "SqliteFile", "identity_columns"]
 
 SCHEMA_VERSION = 4
 BUSY_TIMEOUT_S = 30.0
@@ -38,6 +38,14 @@ _UPGRADES: Mapping[int, tuple[str, ...]] = {
     2: (
         f"""CREATE TABLE clusterings ({_IDENTITY}, recipe TEXT NOT NULL, snapshot_id INTEGER NOT NULL,
         PRIMARY KEY (catalog, warehouse, table_name, uuid, recipe, snapshot_id))""",
+    ),
+    3: (
+        f"""CREATE TABLE staged_loads ({_IDENTITY}, name TEXT NOT NULL, origin TEXT NOT NULL, state TEXT NOT NULL,
+        prefixes TEXT NOT NULL, changed_ms INTEGER NOT NULL, expires_ms INTEGER, file_count INTEGER NOT NULL,
+        PRIMARY KEY (catalog, warehouse, table_name, uuid, name))""",
+        f"""CREATE TABLE staged_files ({_IDENTITY}, name TEXT NOT NULL, part INTEGER NOT NULL, paths TEXT NOT NULL,
+        PRIMARY KEY (catalog, warehouse, table_name, uuid, name, part))""",
+        "ALTER TABLE pins ADD COLUMN tag TEXT",
     ),
     4: (
         f"""CREATE TABLE quarantine ({_IDENTITY}, path TEXT NOT NULL, sightings INTEGER NOT NULL,
@@ -63,11 +71,12 @@ class SqliteFile:
         with self.connection() as connection:
             return connection.execute(statement, values).rowcount
 
-    def write_many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        """One statement for many rows, in one transaction."""
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Several statements that happen together or, when the block is left by an error, not at all."""
         with self.connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
-            connection.executemany(statement, rows)
+            yield connection  # an error closes the connection, which rolls back
             connection.execute("COMMIT")
 
     def require_writable(self) -> None:
@@ -80,7 +89,7 @@ class SqliteFile:
         try:
             # 0700: the journal names tables and files that others on the machine need not know.
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Autocommit: every call is one statement, so one transaction.
+            # Autocommit: a statement is a transaction, unless one was begun.
             with closing(sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as connection:
                 self._prepare(connection)
                 yield connection
@@ -101,7 +110,7 @@ class SqliteFile:
                     connection.execute(statement)
                 version = 1
             for number in range(version + 1, SCHEMA_VERSION + 1):
-                for statement in _UPGRADES.get(number, ()):
+                for statement in _UPGRADES[number]:
                     connection.execute(statement)
             if version < SCHEMA_VERSION:
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

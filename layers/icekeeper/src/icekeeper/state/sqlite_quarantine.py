@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
+from icekeeper.state.identity import TableIdentity
 from icekeeper.state.quarantine import Sighting
 from icekeeper.state.sqlite_file import THIS_TABLE, SqliteFile, identity_columns
-from icekeeper.state.store import TableIdentity
 
 __all__ = ["SqliteQuarantine"]
 
@@ -26,12 +26,13 @@ class SqliteQuarantine:
     def see(self, identity: TableIdentity, run_id: str, paths: Iterable[str], *, now_ms: int) -> None:
         columns = identity_columns(identity)
         for batch in _batches(paths, _BATCH):
-            self._file.write_many(
-                "INSERT INTO quarantine VALUES (?, ?, ?, ?, ?, 1, ?, ?) "
-                "ON CONFLICT (catalog, warehouse, table_name, uuid, path) DO UPDATE SET "
-                "sightings = sightings + (run_id <> excluded.run_id), run_id = excluded.run_id",
-                ((*columns, path, now_ms, run_id) for path in batch),
-            )
+            with self._file.transaction() as connection:
+                connection.executemany(
+                    "INSERT INTO quarantine VALUES (?, ?, ?, ?, ?, 1, ?, ?) "
+                    "ON CONFLICT (catalog, warehouse, table_name, uuid, path) DO UPDATE SET "
+                    "sightings = sightings + (run_id <> excluded.run_id), run_id = excluded.run_id",
+                    ((*columns, path, now_ms, run_id) for path in batch),
+                )
 
     def counts(self, identity: TableIdentity, run_id: str, paths: Iterable[str]) -> Mapping[str, int]:
         found: dict[str, int] = {}
@@ -53,9 +54,10 @@ class SqliteQuarantine:
     def forget(self, identity: TableIdentity, paths: Iterable[str]) -> None:
         columns = identity_columns(identity)
         for batch in _batches(paths, _BATCH):
-            self._file.write_many(
-                f"DELETE FROM quarantine WHERE {THIS_TABLE} AND path = ?", ((*columns, path) for path in batch)
-            )
+            with self._file.transaction() as connection:
+                connection.executemany(
+                    f"DELETE FROM quarantine WHERE {THIS_TABLE} AND path = ?", ((*columns, path) for path in batch)
+                )
 
     def sightings(self, identity: TableIdentity) -> Iterator[Sighting]:
         rows = self._file.read(

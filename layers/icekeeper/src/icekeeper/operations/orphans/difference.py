@@ -91,7 +91,7 @@ def sift_by_engine(
     ]
     merge = partial(_merge, home, older_than_ms)
     results = engine.exchange(_split, tasks, merge, range(count), lambda done: None)
-    for sifted, error in results:
+    for _, error in results:
         if error is not None:
             raise error
     return join_sifted(sifted for sifted, _ in results)

@@ -76,8 +76,8 @@ def refuse_foreign(found: Sequence[ForeignMetadata], explained: Callable[[Foreig
             continue
         if other.error is not None:
             raise MetadataUnreadable(
-                f"whose metadata file {other.path} is cannot be told: {other.error}; if it is of no table, delete it by "
-                "hand or name it in orphan_protected_prefixes; nothing was deleted"
+                f"whose metadata file {other.path} is cannot be told: {other.error}; if it is of no table, delete it "
+                "by hand or name it in orphan_protected_prefixes; nothing was deleted"
             )
         raise OperationRefused(
             f"{other.path} belongs to another table (UUID {other.uuid}, at {other.location}) under this table's "
@@ -85,8 +85,6 @@ def refuse_foreign(found: Sequence[ForeignMetadata], explained: Callable[[Foreig
             "was dropped and none of its files is needed, delete or protect this file alone: its data then counts as "
             "orphans"
         )
-
-
 
 
 def _beginning(storage: Storage, path: str) -> bytes:

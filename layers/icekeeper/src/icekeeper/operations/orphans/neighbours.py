@@ -74,9 +74,9 @@ def neighbours_of(table: LoadedTable, others: Iterable[LoadedTable]) -> Neighbou
 
 def overlap(table: LoadedTable, location: str) -> bool:
     """Whether a table could have files under a location, as far as its document tells."""
-    return any(
-        may_be_under(location, folder) or may_be_under(folder, location) for folder in _folders(table)
-    ) or any(may_be_under(path, location) for path in _named_files(table))
+    return any(may_be_under(location, folder) or may_be_under(folder, location) for folder in _folders(table)) or any(
+        may_be_under(path, location) for path in _named_files(table)
+    )
 
 
 def _is_same_table(table: LoadedTable, other: LoadedTable) -> bool:

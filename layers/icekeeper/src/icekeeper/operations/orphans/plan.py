@@ -14,7 +14,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.operations.orphans.sift import is_metadata_file
 from icekeeper.policy import DEFAULT_SOURCE
 from icekeeper.storage_listing import ListedObject
-from icekeeper.storage_paths import is_under, may_be_under
+from icekeeper.storage_paths import PathSet, is_under
 
 __all__ = ["FEW_ORPHANS", "OrphanPlan", "plan_orphans", "refuse_mass_deletion"]
 
@@ -45,17 +45,17 @@ def plan_orphans(
     other_tables: Iterable[str] = (),
 ) -> OrphanPlan:
     """Decide which old unreferenced files of a table go; ``other_tables`` are locations of tables nested in ours."""
-    prefixes, others = tuple(protected_prefixes), tuple(other_tables)
+    prefixes, others = PathSet(protected_prefixes), PathSet(other_tables)
     oldest_snapshot_ms = min((s.timestamp_ms for s in metadata.snapshots.values()), default=metadata.last_updated_ms)
     orphans: list[ListedObject] = []
     protected = of_other_tables = 0
     for found in unreferenced:
-        if any(may_be_under(found.path, location) for location in others):
+        if others.may_contain(found.path):
             of_other_tables += 1
         elif (
             found.modified_ms is None
             or not is_under(found.path, owned)
-            or any(may_be_under(found.path, prefix) for prefix in prefixes)
+            or prefixes.may_contain(found.path)
             # Some catalogs keep an incomplete metadata log (DESIGN 6.4).
             or (is_metadata_file(found.path) and found.modified_ms >= oldest_snapshot_ms)
         ):
@@ -75,7 +75,7 @@ def refuse_mass_deletion(orphans: int, listed: int, limit: Fraction, source: str
     if orphans <= limit * listed or (source == DEFAULT_SOURCE and orphans <= FEW_ORPHANS):
         return
     raise OperationRefused(
-        f"{orphans} of {listed} listed files are orphans, more than orphan_max_delete_ratio {float(limit):g} ({source}) "
-        "allows; nothing was deleted; look at them with --dry-run --set orphan_max_delete_ratio=1, and if they are "
-        "orphans, run once with that setting"
+        f"{orphans} of {listed} listed files are orphans, more than orphan_max_delete_ratio {float(limit):g} "
+        f"({source}) allows; nothing was deleted; look at them with --dry-run --set orphan_max_delete_ratio=1, and if "
+        "they are orphans, run once with that setting"
     )

@@ -1,25 +1,27 @@
-"""The ``remove_orphans`` operation: list, then load references, then delete what is old and nobody's."""
+"""The ``remove_orphans`` operation: what is listed, what is referenced, and the difference past its grace period."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 
-from icekeeper.errors import MetadataUnreadable, OperationRefused, StorageError
-from icekeeper.metadata.document_files import leading_uuid, parse_document
-from icekeeper.metadata.reachability import References, reachable_files
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.errors import OperationRefused
+from icekeeper.metadata.reachability import References, metadata_files, statistics_files
 from icekeeper.operations.context import OperationContext, require_writable, stopwatch
-from icekeeper.operations.deletion import GC_DISABLED, delete_unreferenced, owned_locations
-from icekeeper.operations.orphans import MetadataOwner, is_metadata_file, plan_orphans, refuse_foreign_tables
+from icekeeper.operations.deletion import GC_DISABLED
+from icekeeper.operations.orphans.clear import Listed, clear_orphans, pinned_metadata
+from icekeeper.operations.orphans.difference import DISTRIBUTED_ABOVE, live_files, sift_by_engine, sift_here
+from icekeeper.operations.orphans.inventory import InventoryFiles
+from icekeeper.operations.orphans.known_orphans import known_orphans
+from icekeeper.operations.orphans.shared_references import other_tables
+from icekeeper.operations.orphans.sources import FileSource, ListedLocation
 from icekeeper.policy import Operation, gc_enabled
-from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
-from icekeeper.storage import Storage
-from icekeeper.storage_paths import may_be_under, normalise
+from icekeeper.report.outcome import OperationOutcome, skipped
 
 __all__ = ["remove_orphans"]
 
 _OPERATION = Operation.REMOVE_ORPHANS
-_PARALLEL_READS = 16
-_BEGINNING_BYTES = 4096
 
 
 def remove_orphans(context: OperationContext) -> OperationOutcome:
@@ -28,87 +30,69 @@ def remove_orphans(context: OperationContext) -> OperationOutcome:
     Raises:
         OperationRefused: a guard saw danger; nothing was deleted.
         MetadataUnreadable: a reference cannot be read; nothing was deleted.
+        PolicyError: the inventory is not one.
         StorageError: the store failed.
     """
     with stopwatch() as elapsed_ms:
-        before = context.load()
-        require_writable(before.metadata)
-        if not gc_enabled(before.metadata):
-            return skipped(_OPERATION, GC_DISABLED)
-        storage = context.storage(before)
-        allowed = storage.capabilities(before.metadata.location)
-        if not (allowed.can_list and allowed.can_delete):
-            verb = "listed" if not allowed.can_list else "deleted"
-            return skipped(
-                _OPERATION, f"objects cannot be {verb} in this storage; it removes unreferenced files itself"
-            )
-        # Data and metadata paths elsewhere may be shared with other tables, of which a listing shows no sign.
-        swept = before.metadata.location
-        started_ms = context.clock()
-        listed = list(storage.list(swept))
-        after = context.load()  # after the listing, so that whatever was committed meanwhile is referenced
-        if (after.metadata.uuid, after.metadata.location) != (before.metadata.uuid, swept):
-            raise OperationRefused(f"{after.name} was replaced or moved during the listing; nothing was deleted")
-        references = References()
-        referenced = reachable_files(context.reader(after), after.metadata_location, references)
-        referenced.update(pin.metadata_location for pin in context.memory.pins())
-        keys = {normalise(path) for path in referenced}
-        unreferenced = [found for found in listed if normalise(found.path) not in keys]
-        unknown = [found.path for found in unreferenced if is_metadata_file(found.path)]
-        with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="metadata-read") as pool:
-            owners = pool.map(lambda path: _owner(storage, path, after.metadata.uuid), unknown)
-            refuse_foreign_tables(after.metadata, [owner for owner in owners if owner is not None])
-        plan = plan_orphans(
-            after.metadata,
-            unreferenced,
-            referenced,
-            owned=[swept],
-            older_than_ms=started_ms - context.policy.orphan_older_than_ms,
-            protected_prefixes=context.policy.orphan_protected_prefixes,
-        )
-        metrics = {
-            "remove_orphans.files_listed": len(listed),
-            "remove_orphans.files_too_young": plan.too_young,
-            "remove_orphans.files_protected": plan.protected,
-            "remove_orphans.locations_not_swept": sum(
-                not may_be_under(location, swept) for location in owned_locations(after.metadata)
-            ),
-            "remove_orphans.orphan_bytes": sum(found.size for found in plan.orphans),
-        }
+        table = context.load()
+        skip = why_skipped(context, table)
+        if skip is not None:
+            return skip
+        listed = _list(context, table)
+        outcome = clear_orphans(context, listed, partial(other_tables, context.catalog, table.name))
         if context.dry_run:
-            summary = f"would remove {len(plan.orphans)} orphan file(s)"
-            return succeeded(_OPERATION, summary, metrics=metrics, files_planned=plan.paths)
-        result = delete_unreferenced(context, after, plan.paths, "remove_orphans: files", references)
-        return succeeded(
-            _OPERATION,
-            f"removed {len(result.deleted)} orphan file(s)",
-            metrics={
-                "remove_orphans.orphans_removed": len(result.deleted),
-                "remove_orphans.files_failed": len(result.failed),
-                **metrics,
-                "remove_orphans.duration_ms": elapsed_ms(),
-            },
-            files_planned=plan.paths,
-            files_deleted=result.deleted,
-        )
+            return outcome
+        return replace(outcome, metrics={**outcome.metrics, "remove_orphans.duration_ms": elapsed_ms()})
 
 
-def _owner(storage: Storage, path: str, uuid: str | None) -> MetadataOwner | None:
-    """Whose metadata file this is; ``None`` when it is the table's own, or gone by now.
+def why_skipped(context: OperationContext, table: LoadedTable) -> OperationOutcome | None:
+    """The outcome where nothing of a table may be deleted, or not here; ``None`` to go on.
 
-    Old tables have many, each with the whole history in it: mostly the beginning of the file tells.
+    Raises:
+        TableUnsupported: this version does not maintain the table's format.
+        StorageError: the store does not answer.
     """
-    try:
-        if uuid is not None and leading_uuid(_beginning(storage, path)) == uuid:
-            return None
-        metadata = parse_document(storage.read(path), path)
-        return MetadataOwner(path, metadata.uuid, metadata.location)
-    except StorageError as error:
-        if not isinstance(error, MetadataUnreadable) and storage.size(path) is None:
-            return None
-        raise MetadataUnreadable(f"whose metadata file {path} is cannot be told: {error}") from error
+    require_writable(table.metadata)
+    if not gc_enabled(table.metadata):
+        return skipped(_OPERATION, GC_DISABLED)
+    allowed = context.storage(table).capabilities(table.metadata.location)
+    can_be_read = allowed.can_list or context.policy.orphan_inventory is not None
+    if can_be_read and allowed.can_delete:
+        return None
+    verb = "listed" if not can_be_read else "deleted"
+    reason = f"objects cannot be {verb} in this storage; it removes unreferenced files itself"
+    return known_orphans(context, table, reason)
 
 
-def _beginning(storage: Storage, path: str) -> bytes:
-    with storage.translated(path), storage.open_input(path) as stream:
-        return bytes(stream.read(_BEGINNING_BYTES))
+def _list(context: OperationContext, table: LoadedTable) -> Listed:
+    """References first and then the listing; what is committed meanwhile is asked for afterwards."""
+    storage, reader, metadata = context.storage(table), context.reader(table), table.metadata
+    inventory = context.policy.orphan_inventory
+    source: FileSource = (
+        ListedLocation(storage, metadata.location)
+        if inventory is None
+        else InventoryFiles(storage, inventory, metadata.location)
+    )
+    older_than_ms = context.clock() - context.policy.orphan_older_than_ms
+    references = References()
+    manifests = references.listed(reader, metadata.snapshots.values())
+    lists = (snapshot.manifest_list for snapshot in metadata.snapshots.values())
+    documents = [
+        *metadata_files(metadata, table.metadata_location),
+        *statistics_files(metadata),
+        *pinned_metadata(context),
+        *(path for path in lists if path is not None),
+        *manifests,
+    ]
+    if live_files(manifests.values()) > DISTRIBUTED_ABOVE:
+        sifted = sift_by_engine(
+            context.engine, storage, source, metadata.location, documents, manifests, references, older_than_ms
+        )
+    else:
+        sifted = sift_here(source, metadata.location, documents, manifests, references, reader, older_than_ms)
+    if not sifted.listed and not source.is_current:
+        raise OperationRefused(
+            f"{inventory} (orphan_inventory) names no file under {metadata.location}, where at least the table's "
+            "metadata is; nothing was deleted; name the inventory of the table's bucket, or set orphan_inventory=none"
+        )
+    return Listed(table, sifted, references, older_than_ms, source.is_current)
