@@ -140,9 +140,7 @@ class Storage:
             StorageError: the store failed or refuses to list; what came before is then incomplete.
         """
         self._require_listable(prefix)
-        objects, folders = self.divide(prefix)
-        yield from objects
-        yield from in_parallel([partial(self.list_folder, folder) for folder in folders])
+        return self._list(prefix)
 
     def divide(self, prefix: str) -> Division:
         """The first levels of a listing, and the folders whose :meth:`list_folder` completes it.
@@ -150,7 +148,6 @@ class Storage:
         Raises:
             StorageError: as :meth:`list` does.
         """
-        self._require_listable(prefix)
         with self.translated(prefix):
             if is_local(prefix):
                 return divide(prefix, lambda folder: local_level(folder, split_path(folder).key))
@@ -264,6 +261,11 @@ class Storage:
     def _create(self, path: str) -> pa.NativeFile:
         filesystem, key = self._filesystem(path)
         return filesystem.open_output_stream(key)
+
+    def _list(self, prefix: str) -> Iterator[ListedObject]:
+        objects, folders = self.divide(prefix)
+        yield from objects
+        yield from in_parallel([partial(self.list_folder, folder) for folder in folders])
 
     def _require_listable(self, path: str) -> None:
         if not is_local(path) and split_path(path).scheme not in S3_SCHEMES:
