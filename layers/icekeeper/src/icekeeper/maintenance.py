@@ -29,7 +29,7 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LastSeen, PassRecord
 from icekeeper.state.table_memory import TableMemory
 
-__all__ = ["OPERATIONS", "identity_of", "run_pass"]
+__all__ = ["OPERATIONS", "attempt", "identity_of", "run_pass"]
 
 log = logging.getLogger(__name__)
 
@@ -88,11 +88,18 @@ def _run(operation: Operation, context: OperationContext) -> OperationOutcome:
     reason = context.resolved.why_disabled() or context.resolved.why_switched_off(operation)
     if reason is not None:
         return skipped(operation, reason)
+    work = OPERATIONS.get(operation)
+    if work is None:
+        return skipped(operation, f"{operation.value} is not available in this version")
+    return attempt(operation, context, work)
+
+
+def attempt(
+    operation: Operation, context: OperationContext, work: Callable[[OperationContext], OperationOutcome]
+) -> OperationOutcome:
+    """Run one operation; whatever it raises becomes its outcome."""
     log.info("%s: %s started", context.table, operation.value)
     try:
-        work = OPERATIONS.get(operation)
-        if work is None:
-            return skipped(operation, f"{operation.value} is not available in this version")
         outcome = work(context)
     except (OperationRefused, TableUnsupported) as error:
         outcome = refused(operation, str(error))

@@ -6,7 +6,7 @@ Sentences and metric keys are those of the SeaweedFS worker's documentation; a m
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -24,6 +24,7 @@ __all__ = [
     "Status",
     "failed",
     "listing_in",
+    "overall_status",
     "refused",
     "skipped",
     "succeeded",
@@ -158,12 +159,7 @@ class PassOutcome:
     @property
     def status(self) -> PassStatus:
         """``failed`` when everything attempted failed, ``partial`` when anything failed or was refused."""
-        attempted = [outcome.status for outcome in self.operations if outcome.status is not Status.SKIPPED]
-        if attempted and all(status is Status.FAILED for status in attempted):
-            return PassStatus.FAILED
-        if any(status is not Status.SUCCEEDED for status in attempted):
-            return PassStatus.PARTIAL
-        return PassStatus.SUCCEEDED
+        return overall_status(self.operations)
 
     @property
     def summary(self) -> str:
@@ -195,6 +191,16 @@ class PassOutcome:
             "summary": self.summary,
             "metrics": self.metrics,
         }
+
+
+def overall_status(outcomes: Iterable[OperationOutcome]) -> PassStatus:
+    """``failed`` when everything attempted failed, ``partial`` when anything failed or was refused."""
+    attempted = [outcome.status for outcome in outcomes if outcome.status is not Status.SKIPPED]
+    if attempted and all(status is Status.FAILED for status in attempted):
+        return PassStatus.FAILED
+    if any(status is not Status.SUCCEEDED for status in attempted):
+        return PassStatus.PARTIAL
+    return PassStatus.SUCCEEDED
 
 
 def _did_nothing(outcome: OperationOutcome) -> bool:

@@ -13,7 +13,7 @@ from icekeeper.operations.context import OperationContext
 from icekeeper.operations.deletion import owned_locations
 from icekeeper.operations.orphans.delete import delete_orphans, still_old
 from icekeeper.operations.orphans.empty_folders import any_empty, removable_folders, remove_empty
-from icekeeper.operations.orphans.foreign import foreign_metadata, refuse_foreign
+from icekeeper.operations.orphans.foreign import ForeignMetadata, foreign_metadata, refuse_foreign
 from icekeeper.operations.orphans.neighbours import Neighbours, has_its_own_bucket, neighbours_of
 from icekeeper.operations.orphans.plan import OrphanPlan, plan_orphans, refuse_mass_deletion
 from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
@@ -41,6 +41,8 @@ class Listed:
     older_than_ms: int
     is_current: bool
     """Whether the files were listed just now; else each is looked at before it goes."""
+    foreign: tuple[ForeignMetadata, ...] | None = None
+    """Whose the unreferenced metadata files are, where that has been read already."""
 
 
 def pinned_metadata(context: OperationContext) -> Iterable[str]:
@@ -64,8 +66,11 @@ def clear_orphans(
     sifted = without_referenced(listed.sifted, ReferencedPaths(home, chain(new, pinned_metadata(context))))
     protected = (*policy.orphan_protected_prefixes, *context.memory.staged_paths())
     held = PathSet(protected)
-    foreign = foreign_metadata(
-        storage, table.metadata, [path for path in sifted.metadata_files if not held.may_contain(path)]
+    unknown = [path for path in sifted.metadata_files if not held.may_contain(path)]
+    foreign = (
+        foreign_metadata(storage, table.metadata, unknown)
+        if listed.foreign is None
+        else [found for found in listed.foreign if found.path in set(unknown)]
     )
     folders = removable_folders(table.metadata, listed.older_than_ms, held)
     plan = plan_orphans(table.metadata, sifted.unreferenced, owned=home, protected_prefixes=protected)

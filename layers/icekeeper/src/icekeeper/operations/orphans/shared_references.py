@@ -25,6 +25,20 @@ class CatalogTables:
     loaded: tuple[LoadedTable, ...]
     unreadable: tuple[tuple[TableName, str], ...]
 
+    def others_of(self, own: TableName) -> tuple[LoadedTable, ...]:
+        """Every other table: any of them could have files under our location.
+
+        Raises:
+            OperationRefused: one cannot be loaded, so that it could have files anywhere.
+        """
+        for name, reason in self.unreadable:
+            if name != own:
+                raise OperationRefused(
+                    f"whether {name} shares the location of {own} is not known, because it cannot be loaded: {reason}; "
+                    f"nothing was deleted; repair {name} or drop it from the catalog"
+                )
+        return tuple(table for table in self.loaded if table.name != own)
+
 
 def load_all(catalog: Catalog, names: Iterable[TableName]) -> CatalogTables:
     """Load many tables in parallel; one dropped meanwhile is left out.
@@ -52,7 +66,7 @@ def load_all(catalog: Catalog, names: Iterable[TableName]) -> CatalogTables:
 
 
 def other_tables(catalog: Catalog, own: TableName) -> tuple[LoadedTable, ...]:
-    """Every other table of the catalog: any of them could have files under our location.
+    """Every other table of the catalog, loaded now.
 
     Raises:
         OperationRefused: the tables cannot be listed, or one cannot be loaded.
@@ -64,13 +78,7 @@ def other_tables(catalog: Catalog, own: TableName) -> tuple[LoadedTable, ...]:
             f"whether another table shares the location of {own} is not known, because the tables of catalog "
             f"{catalog.name} cannot be listed: {error}; nothing was deleted"
         ) from error
-    if found.unreadable:
-        name, reason = found.unreadable[0]
-        raise OperationRefused(
-            f"whether {name} shares the location of {own} is not known, because it cannot be loaded: {reason}; nothing "
-            f"was deleted; repair {name} or drop it from catalog {catalog.name}"
-        )
-    return found.loaded
+    return found.others_of(own)
 
 
 class SharedReferences:

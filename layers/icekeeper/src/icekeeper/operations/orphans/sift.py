@@ -8,7 +8,7 @@ from typing import Protocol
 
 from icekeeper.storage_listing import ListedObject
 
-__all__ = ["Sifted", "is_metadata_file", "join_sifted", "sift", "without_referenced"]
+__all__ = ["Sieve", "Sifted", "is_metadata_file", "join_sifted", "sift", "without_referenced"]
 
 METADATA_SUFFIXES = (".metadata.json", ".metadata.json.gz")
 # One is enough to refuse everything; some more for hashes that only happen to be equal.
@@ -43,25 +43,48 @@ def is_metadata_file(path: str) -> bool:
     return path.endswith(METADATA_SUFFIXES)
 
 
-def sift(listed: Iterable[ListedObject], referenced: References, older_than_ms: int) -> Sifted:
-    """Sort listed objects; one as old as ``older_than_ms`` (epoch milliseconds) is young, as is one of unknown age."""
-    count = too_young = 0
-    unreferenced: list[ListedObject] = []
-    metadata_files: list[str] = []
-    twins: list[str] = []
-    for found in listed:
-        count += 1
-        if found.path in referenced:
-            continue
-        if referenced.has_twin_elsewhere(found.path) and len(twins) < _TWINS_KEPT:
-            twins.append(found.path)
+class Sieve:
+    """Takes listed objects one by one; a file as old as ``older_than_ms`` (epoch milliseconds) is young, as is one of
+    unknown age."""
+
+    def __init__(self, referenced: References, older_than_ms: int) -> None:
+        self._referenced, self._older_than_ms = referenced, older_than_ms
+        self._listed = self._too_young = 0
+        self._unreferenced: list[ListedObject] = []
+        self._metadata_files: list[str] = []
+        self._twins: list[str] = []
+
+    def add(self, found: ListedObject) -> None:
+        """Sort one object."""
+        self._listed += 1
+        if found.path in self._referenced:
+            return
+        if self._referenced.has_twin_elsewhere(found.path) and len(self._twins) < _TWINS_KEPT:
+            self._twins.append(found.path)
         if is_metadata_file(found.path):
-            metadata_files.append(found.path)
-        if found.modified_ms is None or found.modified_ms >= older_than_ms:
-            too_young += 1
+            self._metadata_files.append(found.path)
+        if found.modified_ms is None or found.modified_ms >= self._older_than_ms:
+            self._too_young += 1
         else:
-            unreferenced.append(found)
-    return Sifted(count, too_young, tuple(unreferenced), tuple(metadata_files), tuple(twins))
+            self._unreferenced.append(found)
+
+    def sifted(self) -> Sifted:
+        """What it came to so far."""
+        return Sifted(
+            self._listed,
+            self._too_young,
+            tuple(self._unreferenced),
+            tuple(self._metadata_files),
+            tuple(self._twins),
+        )
+
+
+def sift(listed: Iterable[ListedObject], referenced: References, older_than_ms: int) -> Sifted:
+    """Sort a whole listing; see :class:`Sieve`."""
+    sieve = Sieve(referenced, older_than_ms)
+    for found in listed:
+        sieve.add(found)
+    return sieve.sifted()
 
 
 def join_sifted(parts: Iterable[Sifted]) -> Sifted:
