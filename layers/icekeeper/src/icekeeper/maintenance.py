@@ -22,8 +22,8 @@ from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.context import OperationContext, branch_head
 from icekeeper.operations.expiry.expire_snapshots import expire_snapshots
 from icekeeper.operations.manifests.rewrite_manifests import rewrite_manifests
+from icekeeper.operations.orphans.remove_orphans import remove_orphans
 from icekeeper.operations.position_deletes.rewrite_position_deletes import rewrite_position_deletes
-from icekeeper.operations.remove_orphans import remove_orphans
 from icekeeper.operations.staging.clean import clean_staged_files
 from icekeeper.operations.statistics.columns import statistics_columns
 from icekeeper.operations.statistics.compute_statistics import compute_statistics
@@ -33,7 +33,7 @@ from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, fail
 from icekeeper.state.store import LastSeen, PassRecord
 from icekeeper.state.table_memory import TableMemory
 
-__all__ = ["OPERATIONS", "run_pass"]
+__all__ = ["OPERATIONS", "attempt", "run_pass"]
 
 log = logging.getLogger(__name__)
 
@@ -99,11 +99,18 @@ def _run(operation: Operation, context: OperationContext) -> OperationOutcome:
     reason = context.resolved.why_disabled() or context.resolved.why_switched_off(operation)
     if reason is not None:
         return skipped(operation, reason)
+    work = OPERATIONS.get(operation)
+    if work is None:
+        return skipped(operation, f"{operation.value} is not available in this version")
+    return attempt(operation, context, work)
+
+
+def attempt(
+    operation: Operation, context: OperationContext, work: Callable[[OperationContext], OperationOutcome]
+) -> OperationOutcome:
+    """Run one operation; whatever it raises becomes its outcome."""
     log.info("%s: %s started", context.table, operation.value)
     try:
-        work = OPERATIONS.get(operation)
-        if work is None:
-            return skipped(operation, f"{operation.value} is not available in this version")
         outcome = work(context)
     except (OperationRefused, TableUnsupported) as error:
         outcome = refused(operation, str(error))

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.quarantine import QuarantineLedger
 from icekeeper.state.staging import StagingStore
 
 __all__ = ["LastSeen", "PassRecord", "Pin", "PinKind", "StateStore"]
@@ -67,6 +68,9 @@ class LastSeen:
 class StateStore(Protocol):
     """Every method may be called from several threads and processes at once; each raises StorageError when the
     store cannot be read or written."""
+
+    @property
+    def quarantine(self) -> QuarantineLedger: ...
 
     @property
     def staging(self) -> StagingStore: ...
