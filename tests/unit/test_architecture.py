@@ -21,6 +21,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"operations"}),
     frozenset({"engines", "verification"}),
     frozenset({"maintenance"}),
+    frozenset({"bucket_pass"}),
     frozenset({"runtime"}),
     frozenset({"demo"}),
     frozenset({"cli"}),
@@ -48,12 +49,14 @@ UNKNOWN_TO: dict[str, tuple[str, ...]] = {
     "icekeeper.metadata": ("pyarrow", "pyiceberg"),
     # Engines run functions, and the work unit runs on machines that never heard of the catalog.
     "icekeeper.engines": ("pyiceberg", "pyarrow", "icekeeper.catalogs", "icekeeper.operations"),
+    "icekeeper.operations.manifests.work": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.task": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.reading.read": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.writing.write": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.rewrite": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.clustering.rows": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.clustering.sample": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
+    "icekeeper.operations.statistics.task": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
 }
 # Plans and rules: no input, no output, no clock, no chance.
 PURE = (
@@ -62,10 +65,16 @@ PURE = (
     "icekeeper.operations.expiry.retention",
     "icekeeper.operations.expiry.unreferenced",
     "icekeeper.operations.expiry.unused_metadata",
-    "icekeeper.operations.orphans",
-    "icekeeper.operations.manifests",
     "icekeeper.operations.staging.plan",
     "icekeeper.operations.compaction.writing.planned_names",
+    "icekeeper.operations.manifests.cuts",
+    "icekeeper.operations.manifests.partition_ranges",
+    "icekeeper.operations.manifests.plan",
+    "icekeeper.operations.orphans.neighbours",
+    "icekeeper.operations.orphans.plan",
+    "icekeeper.operations.orphans.sift",
+    "icekeeper.operations.orphans.territory",
+    "icekeeper.operations.twins",
     "icekeeper.operations.compaction.budget",
     "icekeeper.operations.compaction.candidates",
     "icekeeper.operations.compaction.output_partition",
@@ -73,12 +82,16 @@ PURE = (
     "icekeeper.operations.compaction.plan",
     "icekeeper.operations.compaction.clustering.recipe",
     "icekeeper.operations.position_deletes.plan",
+    "icekeeper.operations.statistics.columns",
+    "icekeeper.operations.statistics.partition_statistics",
+    "icekeeper.operations.statistics.plan",
     "icekeeper.detection.assess",
     "icekeeper.detection.signals",
     "icekeeper.policy",
     "icekeeper.verification.document_checks",
     "icekeeper.verification.lineage_checks",
     "icekeeper.verification.manifest_checks",
+    "icekeeper.verification.statistics_checks",
 )
 SIDE_EFFECTS = ("os", "time", "random", "uuid", "secrets", "subprocess", "socket", "tempfile", "shutil", "pathlib")
 MEANINGLESS = {"utils", "util", "helpers", "helper", "common", "manager", "misc", "process"}

@@ -22,17 +22,19 @@ from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.context import OperationContext, branch_head
 from icekeeper.operations.expiry.expire_snapshots import expire_snapshots
 from icekeeper.operations.expiry.retention import check_retention
+from icekeeper.operations.manifests.rewrite_manifests import rewrite_manifests
+from icekeeper.operations.orphans.remove_orphans import remove_orphans
 from icekeeper.operations.position_deletes.rewrite_position_deletes import rewrite_position_deletes
-from icekeeper.operations.remove_orphans import remove_orphans
-from icekeeper.operations.rewrite_manifests import rewrite_manifests
 from icekeeper.operations.staging.clean import clean_staged_files
+from icekeeper.operations.statistics.columns import statistics_columns
+from icekeeper.operations.statistics.compute_statistics import compute_statistics
 from icekeeper.operations.table_handle import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped
 from icekeeper.state.store import LastSeen, PassRecord
 from icekeeper.state.table_memory import TableMemory
 
-__all__ = ["OPERATIONS", "run_pass"]
+__all__ = ["OPERATIONS", "attempt", "run_pass"]
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ OPERATIONS: Mapping[Operation, Callable[[OperationContext], OperationOutcome]] =
     Operation.EXPIRE_SNAPSHOTS: expire_snapshots,
     Operation.REMOVE_ORPHANS: remove_orphans,
     Operation.REWRITE_MANIFESTS: rewrite_manifests,
+    Operation.COMPUTE_STATISTICS: compute_statistics,
 }
 # These delete files: what they cannot read is a reason to refuse, not merely a failure.
 _DELETING = frozenset({Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS})
@@ -83,11 +86,13 @@ def run_pass(context: OperationContext) -> PassOutcome:
 
 
 def _check_fit(context: OperationContext, loaded: LoadedTable) -> None:
-    """A branch, filter or order that does not fit the table is a mistake of the policy: nothing runs."""
+    """A branch, filter, order or column that does not fit the table is a mistake of the policy: nothing runs."""
     branch_head(loaded.metadata, context.policy.branch)
     row_filter(context.policy.where, loaded.metadata)
     if Operation.EXPIRE_SNAPSHOTS in context.policy.operations:
         check_retention(loaded.metadata, context.policy)
+    if Operation.COMPUTE_STATISTICS in context.policy.operations:
+        statistics_columns(loaded.metadata, context.policy.statistics_columns)
     if Operation.COMPACT in context.policy.operations:
         with suppress(TableUnsupported):  # that is for the operation to report
             choose_recipe(loaded.metadata, context.policy)
@@ -97,11 +102,18 @@ def _run(operation: Operation, context: OperationContext) -> OperationOutcome:
     reason = context.resolved.why_disabled() or context.resolved.why_switched_off(operation)
     if reason is not None:
         return skipped(operation, reason)
+    work = OPERATIONS.get(operation)
+    if work is None:
+        return skipped(operation, f"{operation.value} is not available in this version")
+    return attempt(operation, context, work)
+
+
+def attempt(
+    operation: Operation, context: OperationContext, work: Callable[[OperationContext], OperationOutcome]
+) -> OperationOutcome:
+    """Run one operation; whatever it raises becomes its outcome."""
     log.info("%s: %s started", context.table, operation.value)
     try:
-        work = OPERATIONS.get(operation)
-        if work is None:
-            return skipped(operation, f"{operation.value} is not available in this version")
         outcome = work(context)
     except (OperationRefused, TableUnsupported) as error:
         outcome = refused(operation, str(error))

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +22,8 @@ from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO, PY_IO_IMPL, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icekeeper.errors import StorageError
-from icekeeper.storage_local import unlink, walk
+from icekeeper.storage_listing import Division, ListedObject, divide, in_parallel
+from icekeeper.storage_local import local_level, local_status, unlink, walk
 from icekeeper.storage_paths import S3_SCHEMES, is_local, split_path
 from icekeeper.storage_s3 import (
     S3_CONNECT_TIMEOUT,
@@ -35,20 +36,12 @@ from icekeeper.storage_s3 import (
     s3_client,
     scrub,
 )
+from icekeeper.storage_s3_listing import list_s3, s3_directory, s3_level, s3_status
 
-__all__ = ["Capabilities", "DeleteReport", "ListedObject", "Storage"]
+__all__ = ["Capabilities", "DeleteReport", "Storage"]
 
 # PyArrow tries four times: a silent host then costs about 15 s, a refusing one 3 s.
 CONNECT_TIMEOUT_S = "3"
-
-
-@dataclass(frozen=True, slots=True)
-class ListedObject:
-    """One object of a listing; size in bytes, age as epoch milliseconds (``None``: the store does not say)."""
-
-    path: str
-    size: int
-    modified_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +136,48 @@ class Storage:
     def list(self, prefix: str) -> Iterator[ListedObject]:
         """Every object under a directory, in no particular order; paths are spelled as the prefix is.
 
-        Streams page by page.  Directory markers and symbolic links are left out.  Nothing under a missing directory.
+        Streams, several folders at a time.  Directory markers and symbolic links are left out.  Nothing under a missing
+        directory.
 
         Raises:
             StorageError: the store failed or refuses to list; what came before is then incomplete.
         """
-        parts = split_path(prefix)
+        self._require_listable(prefix)
+        return self._list(prefix)
+
+    def divide(self, prefix: str) -> Division:
+        """The first levels of a listing, and the folders whose :meth:`list_folder` completes it.
+
+        Raises:
+            StorageError: as :meth:`list` does.
+        """
+        with self.translated(prefix):
+            if is_local(prefix):
+                return divide(prefix, lambda folder: local_level(folder, split_path(folder).key))
+            client = self._s3
+            return divide(prefix, lambda folder: s3_level(client, folder))
+
+    def list_folder(self, prefix: str) -> Iterator[ListedObject]:
+        """As :meth:`list`, by this thread alone."""
         if is_local(prefix):
-            return _list_local(prefix, parts.key)
-        if parts.scheme not in S3_SCHEMES:
-            raise StorageError(f"{prefix} cannot be listed: only S3 and local folders can")
-        return self._list_s3(prefix)
+            for name, size, modified_ms in walk(split_path(prefix).key):
+                yield ListedObject(f"{prefix.rstrip('/')}/{name}", size, modified_ms)
+            return
+        with self.translated(prefix):
+            yield from list_s3(self._s3, prefix)
+
+    def status(self, path: str) -> ListedObject | None:
+        """Size and age of one object as they are now, ``None`` when there is no such object.
+
+        Raises:
+            StorageError: the store could not tell.
+        """
+        self._require_listable(path)
+        with self.translated(path):
+            if not is_local(path):
+                return s3_status(self._s3, path)
+            found = local_status(split_path(path).key)
+            return None if found is None else ListedObject(path, *found)
 
     def delete(self, paths: Iterable[str]) -> DeleteReport:
         """Delete objects; a path already gone counts as deleted.  Never raises for single paths."""
@@ -244,22 +268,14 @@ class Storage:
         filesystem, key = self._filesystem(path)
         return filesystem.open_output_stream(key)
 
-    def _list_s3(self, prefix: str) -> Iterator[ListedObject]:
-        parts = split_path(prefix)
-        root = prefix[: len(prefix) - len(parts.key)].rstrip("/")
-        with self.translated(prefix):
-            pages = self._s3.get_paginator("list_objects_v2").paginate(
-                Bucket=parts.authority, Prefix=_directory(parts.key)
-            )
-            for page in pages:
-                for entry in page.get("Contents", ()):
-                    if not entry["Key"].endswith("/"):
-                        modified = entry.get("LastModified")
-                        yield ListedObject(
-                            f"{root}/{entry['Key']}",
-                            int(entry["Size"]),
-                            None if modified is None else int(modified.timestamp() * 1000),
-                        )
+    def _list(self, prefix: str) -> Iterator[ListedObject]:
+        objects, folders = self.divide(prefix)
+        yield from objects
+        yield from in_parallel([partial(self.list_folder, folder) for folder in folders])
+
+    def _require_listable(self, path: str) -> None:
+        if not is_local(path) and split_path(path).scheme not in S3_SCHEMES:
+            raise StorageError(f"{path} cannot be listed: only S3 and local folders can")
 
     def _delete_s3(self, bucket: str, keys: Sequence[str]) -> FailedKeys:
         try:
@@ -270,7 +286,7 @@ class Storage:
 
     def _probe_s3(self, location: str) -> Capabilities:
         parts = split_path(location)
-        directory = _directory(parts.key)
+        directory = s3_directory(parts.key)
         with self.translated(location):
             try:
                 self._s3.list_objects_v2(Bucket=parts.authority, Prefix=directory, MaxKeys=1)
@@ -288,13 +304,3 @@ class Storage:
                 return Capabilities(can_list, can_delete=False)
         # Any other answer about the key (no such key, precondition failed) comes after the permission was checked.
         return Capabilities(can_list, not any(is_refused(error) for error in answer.get("Errors", ())))
-
-
-def _directory(key: str) -> str:
-    key = key.rstrip("/")
-    return f"{key}/" if key else ""
-
-
-def _list_local(prefix: str, root: str) -> Iterator[ListedObject]:
-    for name, size, modified_ms in walk(root):
-        yield ListedObject(f"{prefix.rstrip('/')}/{name}", size, modified_ms)

@@ -26,6 +26,7 @@ from icekeeper.cli.arguments import (
     table_name,
 )
 from icekeeper.cli.console import people, print_error, print_json, print_usage_error, progress_bar
+from icekeeper.cli.orphans import orphans
 from icekeeper.cli.pin import pin_app
 from icekeeper.cli.stage import stage_app
 from icekeeper.errors import MaintenanceError, PolicyError
@@ -52,6 +53,7 @@ policy_app = typer.Typer(no_args_is_help=True, help="The settings that hold for 
 app.add_typer(policy_app, name="policy")
 app.add_typer(pin_app, name="pin")
 app.add_typer(stage_app, name="stage")
+app.command()(orphans)
 
 
 @app.command()

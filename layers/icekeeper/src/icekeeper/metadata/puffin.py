@@ -28,6 +28,8 @@ __all__ = [
     "encode_blobs",
     "encode_deletion_vector",
     "encode_puffin",
+    "footer_size",
+    "has_compressed_footer",
 ]
 
 DELETION_VECTOR = "deletion-vector-v1"
@@ -72,26 +74,31 @@ class PuffinFile:
         return len(self.data) - max((b.offset + b.length for b in self.blobs), default=len(_MAGIC))
 
 
+def footer_size(data: bytes, path: str) -> int:
+    """Bytes from the footer's magic number to the end; ``data`` is the file, or the end of it.
+
+    Raises:
+        MetadataUnreadable: it is no Puffin file.
+    """
+    return len(data) - _payload(data, path).start + len(_MAGIC)
+
+
+def has_compressed_footer(data: bytes) -> bool:
+    """Whether a Puffin file, of which ``data`` is at least the end, has a footer that :func:`decode_footer` refuses."""
+    return bool(data[-8] & _COMPRESSED_FOOTER)
+
+
 def decode_footer(data: bytes, path: str) -> tuple[PuffinBlob, ...]:
     """The blobs that a Puffin file holds; ``data`` is the file, or the end of it from the footer's magic number on.
 
     Raises:
-        MetadataUnreadable: the file is damaged, or its footer compressed, which no writer of deletion vectors does.
+        MetadataUnreadable: the file is damaged, or its footer compressed, which no known writer does.
     """
-
-    def damaged(what: str) -> MetadataUnreadable:
-        return MetadataUnreadable(f"{path} is not a readable Puffin file: {what}")
-
-    if len(data) < _FOOTER_END.size + len(_MAGIC):
-        raise damaged("it is too short")
-    length, flags, magic = _FOOTER_END.unpack(data[-_FOOTER_END.size :])
-    start = len(data) - _FOOTER_END.size - length
-    if magic != _MAGIC or start < len(_MAGIC) or data[start - len(_MAGIC) : start] != _MAGIC:
-        raise damaged("it has no footer")
-    if flags[0] & _COMPRESSED_FOOTER:
-        raise damaged("its footer is compressed")
+    payload = _payload(data, path)
+    if has_compressed_footer(data):
+        raise _damaged(path, "its footer is compressed")
     try:
-        footer = json.loads(data[start : start + length])
+        footer = json.loads(data[payload.start : payload.stop])
         return tuple(
             PuffinBlob(
                 type=blob["type"],
@@ -106,7 +113,22 @@ def decode_footer(data: bytes, path: str) -> tuple[PuffinBlob, ...]:
             for blob in footer["blobs"]
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise damaged(f"its footer cannot be understood: {error!r}") from error
+        raise _damaged(path, f"its footer cannot be understood: {error!r}") from error
+
+
+def _payload(data: bytes, path: str) -> range:
+    """Where the footer's JSON is."""
+    if len(data) < _FOOTER_END.size + len(_MAGIC):
+        raise _damaged(path, "it is too short")
+    length, _, magic = _FOOTER_END.unpack(data[-_FOOTER_END.size :])
+    start = len(data) - _FOOTER_END.size - length
+    if magic != _MAGIC or start < len(_MAGIC) or data[start - len(_MAGIC) : start] != _MAGIC:
+        raise _damaged(path, "it has no footer")
+    return range(start, start + length)
+
+
+def _damaged(path: str, what: str) -> MetadataUnreadable:
+    return MetadataUnreadable(f"{path} is not a readable Puffin file: {what}")
 
 
 def decode_deletion_vector(blob: bytes, path: str, cardinality: int) -> BitMap64:

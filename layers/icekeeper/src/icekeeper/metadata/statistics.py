@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.puffin import PuffinBlob, PuffinFile
 
@@ -44,15 +43,12 @@ class StatisticsFile:
 
 
 def statistics_by_snapshot(metadata: TableMetadata) -> dict[int, StatisticsFile]:
-    """The statistics file of every snapshot that has one.
-
-    Raises:
-        MetadataUnreadable: an entry lacks what it must have.
-    """
-    return {file.snapshot_id: file for file in map(_statistics_file, metadata.statistics)}
+    """The statistics file of every snapshot that has one; entries that cannot be understood are left out."""
+    files = (_statistics_file(raw) for raw in metadata.statistics)
+    return {file.snapshot_id: file for file in files if file is not None}
 
 
-def _statistics_file(raw: Mapping[str, Any]) -> StatisticsFile:
+def _statistics_file(raw: Mapping[str, Any]) -> StatisticsFile | None:
     try:
         return StatisticsFile(
             snapshot_id=int(raw["snapshot-id"]),
@@ -70,8 +66,8 @@ def _statistics_file(raw: Mapping[str, Any]) -> StatisticsFile:
                 for blob in raw["blob-metadata"]
             ),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise MetadataUnreadable(f"a statistics entry of the table cannot be understood: {error!r}") from error
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def blob_metadata(blob: PuffinBlob) -> BlobMetadata:

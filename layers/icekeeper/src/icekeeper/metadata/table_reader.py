@@ -76,7 +76,7 @@ class TableReader:
         Raises:
             MetadataUnreadable: a manifest is missing or damaged.
         """
-        for manifest, data in self._fetch_manifests(manifests):
+        for manifest, data in self.contents(manifests):
             try:
                 spec = self.metadata.specs[manifest.partition_spec_id]
             except KeyError:
@@ -92,7 +92,7 @@ class TableReader:
         Raises:
             MetadataUnreadable: a manifest is missing or damaged.
         """
-        for manifest, data in self._fetch_manifests(manifests):
+        for manifest, data in self.contents(manifests):
             for file in decode_live_files(data, manifest.manifest_path):
                 yield manifest, (file.path, file.content_offset)
 
@@ -105,7 +105,12 @@ class TableReader:
         for path, data in self._fetch(manifest_paths, "manifest"):
             yield path, decode_live_files(data, path)
 
-    def _fetch_manifests(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
+    def contents(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
+        """Each manifest with its bytes, in order, fetched ahead in parallel.
+
+        Raises:
+            MetadataUnreadable: a manifest is missing.
+        """
         manifests = list(manifests)
         fetched = self._fetch((manifest.manifest_path for manifest in manifests), "manifest")
         for manifest, (_, data) in zip(manifests, fetched, strict=True):

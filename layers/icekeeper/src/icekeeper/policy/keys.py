@@ -99,8 +99,17 @@ class Policy(BaseModel):
     orphan_older_than_hours: Amount = _key(Fraction(72), "only orphans older than this many hours are removed")
     orphan_protected_prefixes: TextList = _key((), "comma-separated locations whose files are never orphans")
     orphan_min_sightings: int = _key(1, "passes that must see an orphan before it is removed", ge=1)
+    orphan_max_delete_ratio: Ratio = _key(
+        Fraction(1, 2), "largest share of the listed files that may be removed as orphans, 0 to 1"
+    )
+    orphan_inventory: OptionalText = _key(
+        None, "a list of files or an S3 Inventory (manifest.json, CSV, Parquet, ORC) to read instead of listing"
+    )
     # One manifest rewritten into one is work that never ends.
     min_manifests_to_rewrite: int = _key(5, "data manifests that trigger their rewrite", ge=2)
+    statistics_columns: TextList = _key(
+        (), "comma-separated columns that compute_statistics counts distinct values of; none: all that it can"
+    )
     max_commit_retries: int = _key(5, "further attempts after a lost swap", ge=0)
 
     # -- switches

@@ -6,7 +6,7 @@ Sentences and metric keys are those of the SeaweedFS worker's documentation; a m
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -25,6 +25,7 @@ __all__ = [
     "Status",
     "failed",
     "listing_in",
+    "overall_status",
     "refused",
     "skipped",
     "succeeded",
@@ -184,12 +185,7 @@ class PassOutcome:
     @property
     def status(self) -> PassStatus:
         """``failed`` when everything attempted failed, ``partial`` when anything failed or was refused."""
-        attempted = [outcome.status for outcome in self.operations if outcome.status is not Status.SKIPPED]
-        if attempted and all(status is Status.FAILED for status in attempted):
-            return PassStatus.FAILED
-        if any(status is not Status.SUCCEEDED for status in attempted):
-            return PassStatus.PARTIAL
-        return PassStatus.SUCCEEDED
+        return overall_status(self.operations)
 
     @property
     def summary(self) -> str:
@@ -224,6 +220,16 @@ class PassOutcome:
             **({} if self.staged is None else {"staged": self.staged.to_json(self.run_id, listing)}),
             **({"warnings": list(self.warnings)} if self.warnings else {}),
         }
+
+
+def overall_status(outcomes: Iterable[OperationOutcome]) -> PassStatus:
+    """``failed`` when everything attempted failed, ``partial`` when anything failed or was refused."""
+    attempted = [outcome.status for outcome in outcomes if outcome.status is not Status.SKIPPED]
+    if attempted and all(status is Status.FAILED for status in attempted):
+        return PassStatus.FAILED
+    if any(status is not Status.SUCCEEDED for status in attempted):
+        return PassStatus.PARTIAL
+    return PassStatus.SUCCEEDED
 
 
 def _did_nothing(outcome: OperationOutcome) -> bool:

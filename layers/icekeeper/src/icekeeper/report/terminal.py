@@ -13,9 +13,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome, Status
 
-__all__ = ["print_detection", "print_loads", "print_outcome", "print_pins", "print_policy", "print_problems", "trouble"]
+__all__ = [
+    "print_bucket",
+    "print_detection",
+    "print_loads",
+    "print_outcome",
+    "print_pins",
+    "print_policy",
+    "print_problems",
+    "trouble",
+]
 
 _STYLES: Mapping[str, str] = {
     "succeeded": "green",
@@ -46,6 +56,29 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
         console.print(Text(f"staged files: {outcome.staged.summary}"), soft_wrap=True)
     for warning in outcome.warnings:
         console.print(Text.assemble(("warning: ", "yellow"), warning), soft_wrap=True)
+
+
+def print_bucket(console: Console, outcome: BucketOutcome) -> None:
+    """One line per table, then what belongs to no table and to foreign ones."""
+    mode = " (dry run: nothing was changed)" if outcome.dry_run else ""
+    status = outcome.status.value
+    console.print(Text.assemble((outcome.bucket, "bold"), ": ", (status, _STYLES[status]), mode))
+    _print_rows(
+        console,
+        [
+            (Text(name), Text(table.status.value, style=_STYLES[table.status.value]), Text(table.summary))
+            for name, table in outcome.tables.items()
+        ],
+    )
+    outside = outcome.outside
+    if outside.files:
+        first = f", for example {outside.first[0]}"
+        line = f"  outside all tables: {outside.files} file(s), {outside.size} bytes, left alone{first}"
+        console.print(Text(line), soft_wrap=True)
+    for found in outcome.foreign:
+        what = f"table {found.uuid} at {found.location}" if found.location else "metadata that cannot be read"
+        line = f"  not in catalog {outcome.catalog}: {what}, by {found.metadata_file}"
+        console.print(Text(line, style="yellow"), soft_wrap=True)
 
 
 def trouble(outcome: PassOutcome) -> str:

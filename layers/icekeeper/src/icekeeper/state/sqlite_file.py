@@ -47,6 +47,11 @@ _UPGRADES: Mapping[int, tuple[str, ...]] = {
         PRIMARY KEY (catalog, warehouse, table_name, uuid, name, part))""",
         "ALTER TABLE pins ADD COLUMN tag TEXT",
     ),
+    4: (
+        f"""CREATE TABLE quarantine ({_IDENTITY}, path TEXT NOT NULL, sightings INTEGER NOT NULL,
+        first_seen_ms INTEGER NOT NULL, run_id TEXT NOT NULL,
+        PRIMARY KEY (catalog, warehouse, table_name, uuid, path)) WITHOUT ROWID""",
+    ),
     5: (
         f"""CREATE TABLE pending_deletions ({_IDENTITY}, name TEXT NOT NULL, part INTEGER NOT NULL,
         paths TEXT NOT NULL, PRIMARY KEY (catalog, warehouse, table_name, uuid, name, part))""",
@@ -109,7 +114,7 @@ class SqliteFile:
                     connection.execute(statement)
                 version = 1
             for number in range(version + 1, SCHEMA_VERSION + 1):
-                for statement in _UPGRADES.get(number, ()):
+                for statement in _UPGRADES[number]:
                     connection.execute(statement)
             if version < SCHEMA_VERSION:
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.pending_deletions import PendingDeletionStore
+from icekeeper.state.quarantine import QuarantineLedger
 from icekeeper.state.staging import StagingStore
 
 __all__ = ["LastSeen", "PassRecord", "Pin", "PinKind", "StateStore"]
@@ -68,6 +69,9 @@ class LastSeen:
 class StateStore(Protocol):
     """Every method may be called from several threads and processes at once; each raises StorageError when the
     store cannot be read or written."""
+
+    @property
+    def quarantine(self) -> QuarantineLedger: ...
 
     @property
     def staging(self) -> StagingStore: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -75,6 +75,30 @@ class TableMemory:
             StorageError: the store cannot be read.
         """
         return chain.from_iterable(self.store.staging.files(self.identity, load.name))
+
+    def orphan_sightings(self, run_id: str, paths: Iterable[str]) -> Mapping[str, int]:
+        """In how many earlier passes each path was seen as an orphan; those never seen are left out.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return self.store.quarantine.counts(self.identity, run_id, paths)
+
+    def remember_orphans(self, run_id: str, paths: Iterable[str]) -> None:
+        """This pass saw these orphans and no others: what is no orphan any more is forgotten.
+
+        Raises:
+            StorageError: the store cannot be written.
+        """
+        self.store.quarantine.see(self.identity, run_id, paths, now_ms=self.clock())
+        self.store.quarantine.forget_unseen(self.identity, run_id)
+
+    def forget_orphans(self, paths: Iterable[str]) -> None:
+        """Told after their deletion; never fails, because they are gone, and the next pass does not see them."""
+        try:
+            self.store.quarantine.forget(self.identity, paths)
+        except StorageError as error:
+            log.warning("deleted orphans are still in the quarantine ledger: %s", error)
 
     def unfinished_deletions(self) -> tuple[str, ...]:
         """The names of lists of files that some run set out to delete.

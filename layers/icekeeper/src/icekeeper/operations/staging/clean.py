@@ -14,8 +14,8 @@ from icekeeper.metadata.reachability import References, reachable_files
 from icekeeper.operations.context import OperationContext
 from icekeeper.operations.deletion import GC_DISABLED, delete_unreferenced
 from icekeeper.operations.held_files import HeldFiles
-from icekeeper.operations.orphans import without_authority
 from icekeeper.operations.staging.plan import CleaningPlan, may_be_staged, plan_cleaning
+from icekeeper.operations.twins import without_authority
 from icekeeper.policy import gc_enabled
 from icekeeper.report.outcome import StagedOutcome
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.operations.deletion import owned_locations
-from icekeeper.operations.orphans import is_metadata_file
+from icekeeper.operations.orphans.sift import is_metadata_file
 from icekeeper.state.staging import LoadState, StagedLoad
 from icekeeper.storage_paths import is_under
 
