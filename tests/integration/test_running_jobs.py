@@ -237,6 +237,24 @@ def test_lanes_of_an_exchange_are_recorded_before_they_write(
     assert table.unreferenced() == set()
 
 
+@pytest.mark.parametrize("operation", [Operation.REWRITE_MANIFESTS, Operation.COMPUTE_STATISTICS])
+def test_what_other_rewrites_left_is_cleaned_from_their_records(table: LocalTable, operation: Operation) -> None:
+    """Of manifests those that were rewritten; what is written for one attempt to commit is left to the orphan pass."""
+    ids = table.ids()
+    with pytest.raises(Killed):
+        table.run(operation, catalog=ScriptedCatalog(table.catalog, before_commit={1: _kill}))
+    (load,) = loads(table)
+    assert load.name == f"run-1:{operation.value}"
+    recorded = set(map(normalise, handle_of(table).memory(table.loaded).staged_paths()))
+    left = table.unreferenced() & recorded
+    assert left
+    assert set(deleted(later(table))) == left
+    table.run(Operation.REMOVE_ORPHANS)
+    assert table.unreferenced() == set()
+    assert table.run(operation).status is Status.SUCCEEDED
+    assert (pins(table), loads(table), table.readers_agree()) == ((), (), ids)
+
+
 def test_position_delete_outputs_are_recorded(table: LocalTable, tmp_path: Path) -> None:
     with sabotaged_table(tmp_path / "other") as made:
         create_by_region(made, 2)
