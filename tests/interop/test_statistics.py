@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -32,16 +33,35 @@ ROWS = """SELECT CAST(id AS INT), id * 4000000000, IF(id % 3 = 0, FLOAT('NaN'), 
     FROM RANGE({start}, {end})"""
 
 
-@pytest.fixture(params=[1, 2, 3], ids=["v1", "v2", "v3"])
-def java_table(request: pytest.FixtureRequest, spark_session: SparkSession, tmp_path: Path) -> Iterator[JavaTable]:
+@dataclass(frozen=True)
+class Kind:
+    """A format version, and the format that partition statistics shall have."""
+
+    version: int
+    file_format: str
+
+
+@pytest.fixture(params=[Kind(1, "parquet"), Kind(2, "avro"), Kind(3, "parquet")], ids=["v1", "v2", "v3"])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    chosen: Kind = request.param
+    return chosen
+
+
+@pytest.fixture
+def java_table(kind: Kind, spark_session: SparkSession, tmp_path: Path) -> Iterator[JavaTable]:
     """Two partition specs, deletes merged on read where the format has them."""
-    mode = "merge-on-read" if request.param > 1 else "copy-on-write"
-    properties = f"'format-version' = '{request.param}', 'write.delete.mode' = '{mode}'"
-    ddl = f"CREATE TABLE {{table}} ({COLUMNS}) USING iceberg PARTITIONED BY (flag, day) TBLPROPERTIES ({properties})"
+    properties = {
+        "format-version": str(kind.version),
+        "write.delete.mode": "merge-on-read" if kind.version > 1 else "copy-on-write",
+        "write.format.default": kind.file_format,
+    }
+    listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+    ddl = f"CREATE TABLE {{table}} ({COLUMNS}) USING iceberg PARTITIONED BY (flag, day) TBLPROPERTIES ({listed})"
     table = JavaTable.create(spark_session, f"s{tmp_path.name}", ddl)
     table.sql("INSERT INTO {table} " + ROWS.format(start=0, end=60))
     table.sql("ALTER TABLE {table} DROP PARTITION FIELD day")
-    table.sql("ALTER TABLE {table} ADD PARTITION FIELD bucket(2, id)")
+    for part in ("bucket(2, id)", "price", "ratio", "truncate(1, name)", "hours(at)", "raw"):
+        table.sql(f"ALTER TABLE {{table}} ADD PARTITION FIELD {part}")
     table.sql("INSERT INTO {table} " + ROWS.format(start=50, end=90))
     table.sql("DELETE FROM {table} WHERE id IN (3, 4, 55)")
     yield table
@@ -81,60 +101,20 @@ def sketches(session: SparkSession, path: str) -> dict[tuple[int, ...], tuple[by
     return found
 
 
-def test_sketches_are_javas_byte_for_byte(java_table: JavaTable, spark_session: SparkSession, tmp_path: Path) -> None:
-    """Deletes applied, every type that Spark has, empty strings and NaN as it counts them."""
-    ours = computed(java_table, tmp_path / "ours")
-    theirs = java_table.call("compute_table_stats").statistics_file
-    (entry,) = ours.reader().metadata.statistics
-    mine, java = sketches(spark_session, entry["statistics-path"]), sketches(spark_session, theirs)
-    assert {fields: data for fields, (data, _) in mine.items()} == {fields: data for fields, (data, _) in java.items()}
-    assert {fields: p["ndv"] for fields, (_, p) in mine.items()} == {
-        fields: p["ndv"] for fields, (_, p) in java.items()
-    }
-    theta = spark_session._jvm.org.apache.iceberg.shaded.org.apache.datasketches  # type: ignore[union-attr]
-    for data, properties in mine.values():
-        sketch = theta.theta.CompactSketch.wrap(theta.memory.Memory.wrap(data))
-        assert str(int(sketch.getEstimate())) == properties["ndv"]
-
-
-def test_java_takes_our_statistics_over(java_table: JavaTable, spark_session: SparkSession, tmp_path: Path) -> None:
-    """Its metadata, and Spark's optimiser, which takes the number of distinct values from it."""
-    ours = computed(java_table, tmp_path / "ours")
-    java_table.take_over(ours.metadata_location)
-    java = spark_session._jvm.org.apache.iceberg  # type: ignore[union-attr]
-    table = java.spark.Spark3Util.loadIcebergTable(spark_session._jsparkSession, f"java.db.{java_table.name}")
-    (file,) = table.statisticsFiles()
-    assert file.snapshotId() == table.currentSnapshot().snapshotId()
-    data = local_path(file.path()).read_bytes()
-    assert file.fileSizeInBytes() == len(data)
-    told = {tuple(b.fields()): dict(b.properties()) for b in file.blobMetadata()}
-    assert told == {blob.fields: dict(blob.properties) for blob in decode_footer(data, file.path())}
-    spark_session.conf.set("spark.sql.cbo.enabled", "true")
-    spark_session.conf.set("spark.sql.iceberg.report-column-stats", "true")
-    try:
-        frame = spark_session.table(f"java.db.{java_table.name}")
-        statistics = frame._jdf.queryExecution().optimizedPlan().stats().attributeStats()
-        distinct = {pair._1().name(): int(str(pair._2().distinctCount().get())) for pair in each(statistics)}
-    finally:
-        spark_session.conf.unset("spark.sql.cbo.enabled")
-    assert (distinct["id"], distinct["flag"], distinct["price"]) == (87, 2, 7)
-
-
-def partition_rows(session: SparkSession, table: Any, path: str, version: int) -> list[dict[str, Any]]:
+def partition_rows(table: JavaTable, path: str, version: int) -> list[dict[str, Any]]:
     """A partition statistics file as Iceberg-Java reads it."""
+    session = table.session
     java = session._jvm.org.apache.iceberg  # type: ignore[union-attr]
-    schema = java.PartitionStatsHandler.schema(java.Partitioning.partitionType(table), version)
+    schema = java.PartitionStatsHandler.schema(java.Partitioning.partitionType(loaded(table)), version)
     file = java.hadoop.HadoopFileIO(session._jsc.hadoopConfiguration()).newInputFile(path)
     rows = java.PartitionStatsHandler.readPartitionStatsFile(schema, file)
+    anything = session._jvm.java.lang.Class.forName("java.lang.Object")  # type: ignore[union-attr]
     found = []
     for row in each(rows):
         partition = row.partition()
         found.append(
             {
-                "partition": tuple(
-                    str(partition.get(i, session._jvm.Object))
-                    for i in range(partition.size())  # type: ignore[union-attr]
-                ),
+                "partition": tuple(str(partition.get(i, anything)) for i in range(partition.size())),
                 "spec": row.specId(),
                 "data": (row.dataRecordCount(), row.dataFileCount(), row.totalDataFileSizeInBytes()),
                 "positions": (row.positionDeleteRecordCount(), row.positionDeleteFileCount()),
@@ -148,29 +128,73 @@ def partition_rows(session: SparkSession, table: Any, path: str, version: int) -
     return found
 
 
-@pytest.mark.parametrize("file_format", ["parquet", "avro"])
-def test_partition_rows_are_javas(
-    java_table: JavaTable, spark_session: SparkSession, tmp_path: Path, file_format: str
-) -> None:
-    """Java leaves the number of rows after deletes open; ours is the table's wherever it is stated."""
-    java_table.sql(f"ALTER TABLE {{table}} SET TBLPROPERTIES ('write.format.default' = '{file_format}')")
+def test_statistics_are_javas(java_table: JavaTable, kind: Kind, spark_session: SparkSession, tmp_path: Path) -> None:
+    """Sketches byte for byte, with deletes applied, over every type that Spark has; partitions row for row; and then
+    Spark plans with ours."""
     ours = computed(java_table, tmp_path / "ours")
-    java_table.sql("REFRESH TABLE {table}")
+    sketches_are_equal(ours, java_table.call("compute_table_stats").statistics_file, spark_session)
+    partitions_are_equal(ours, java_table, kind)
+    java_table.take_over(ours.metadata_location)
+    java_knows(java_table)
+    spark_plans_with_them(java_table)
+
+
+def sketches_are_equal(ours: TableUnderMaintenance, theirs: str, session: SparkSession) -> None:
+    (entry,) = ours.reader().metadata.statistics
+    mine, java = sketches(session, entry["statistics-path"]), sketches(session, theirs)
+    assert {fields: data for fields, (data, _) in mine.items()} == {fields: data for fields, (data, _) in java.items()}
+    assert {fields: p["ndv"] for fields, (_, p) in mine.items()} == {f: p["ndv"] for f, (_, p) in java.items()}
+    shaded = session._jvm.org.apache.iceberg.shaded.org.apache.datasketches  # type: ignore[union-attr]
+    for data, properties in mine.values():
+        sketch = shaded.theta.CompactSketch.wrap(shaded.memory.Memory.wrap(data))
+        assert str(int(sketch.getEstimate())) == properties["ndv"]
+
+
+def partitions_are_equal(ours: TableUnderMaintenance, java_table: JavaTable, kind: Kind) -> None:
+    """Java leaves the number of rows after deletes open; ours is the table's wherever it is stated."""
     theirs = java_table.call("compute_partition_stats").partition_statistics_file
-    java = spark_session._jvm.org.apache.iceberg  # type: ignore[union-attr]
-    table = java.spark.Spark3Util.loadIcebergTable(spark_session._jsparkSession, f"java.db.{java_table.name}")
     (entry,) = ours.reader().metadata.partition_statistics
-    version = ours.reader().metadata.format_version
-    mine = partition_rows(spark_session, table, entry["statistics-path"], version)
-    javas = partition_rows(spark_session, table, theirs, version)
-    assert entry["statistics-path"].endswith(f".{file_format}")
-    assert [{**row, "rows": None} for row in mine] == [{**row, "rows": None} for row in javas]
-    assert {row["rows"] for row in javas} == {None}
-    counted = [row for row in mine if row["rows"] is not None]
-    if version == 2:
-        assert [row["positions"][1] for row in mine if row["rows"] is None] == [1] * (len(mine) - len(counted))
+    assert entry["statistics-path"].endswith(f".{kind.file_format}")
+    mine = partition_rows(java_table, entry["statistics-path"], kind.version)
+    javas = partition_rows(java_table, theirs, kind.version)
+    assert [{**row, "rows": None} for row in mine] == javas
+    known = [row for row in mine if row["rows"] is not None]
+    if kind.version == 2:
+        assert {row["positions"][1] for row in mine if row["rows"] is None} == {1}
+        assert [row["positions"][1] for row in known] == [0] * len(known)
     else:
-        assert sum(row["rows"] for row in counted) == java_table.sql("SELECT COUNT(*) AS n FROM {table}")[0].n
+        assert len(known) == len(mine)
+        (count,) = java_table.sql("SELECT COUNT(*) AS n FROM {table}")
+        assert sum(row["rows"] for row in known) == count.n
+
+
+def loaded(table: JavaTable) -> Any:
+    """Iceberg-Java's own table."""
+    java = table.session._jvm.org.apache.iceberg  # type: ignore[union-attr]
+    return java.spark.Spark3Util.loadIcebergTable(table.session._jsparkSession, f"java.db.{table.name}")
+
+
+def java_knows(java_table: JavaTable) -> None:
+    table = loaded(java_table)
+    (file,) = table.statisticsFiles()
+    assert file.snapshotId() == table.currentSnapshot().snapshotId()
+    data = local_path(file.path()).read_bytes()
+    assert file.fileSizeInBytes() == len(data)
+    told = {tuple(b.fields()): dict(b.properties()) for b in file.blobMetadata()}
+    assert told == {blob.fields: dict(blob.properties) for blob in decode_footer(data, file.path())}
+
+
+def spark_plans_with_them(java_table: JavaTable) -> None:
+    """Its optimiser takes the number of distinct values from the property ``ndv``."""
+    session = java_table.session
+    session.conf.set("spark.sql.cbo.enabled", "true")
+    try:
+        frame = session.table(f"java.db.{java_table.name}")
+        statistics = frame._jdf.queryExecution().optimizedPlan().stats().attributeStats()
+        distinct = {pair._1().name(): int(str(pair._2().distinctCount().get())) for pair in each(statistics)}
+    finally:
+        session.conf.unset("spark.sql.cbo.enabled")
+    assert (distinct["id"], distinct["flag"], distinct["price"]) == (87, 2, 7)
 
 
 # py4j hands small numbers over as Integer, which is another type.
@@ -187,28 +211,25 @@ VALUES: dict[str, tuple[str, pa.Array]] = {
 }
 
 
-@pytest.mark.parametrize("kind", VALUES)
-def test_types_that_spark_lacks_are_hashed_as_java_would(kind: str, spark_session: SparkSession) -> None:
+@pytest.mark.parametrize("iceberg_type", VALUES)
+def test_types_that_spark_lacks_are_hashed_as_java_would(iceberg_type: str, spark_session: SparkSession) -> None:
     """Java's single-value serialization into its sketch of the Alpha family, which is what the specification says."""
-    jvm = spark_session._jvm
-    types, conversions = jvm.org.apache.iceberg.types.Types, jvm.org.apache.iceberg.types.Conversions  # type: ignore[union-attr]
-    shaded = jvm.org.apache.iceberg.shaded.org.apache.datasketches  # type: ignore[union-attr]
+    jvm: Any = spark_session._jvm
+    types, convert = jvm.org.apache.iceberg.types.Types, jvm.org.apache.iceberg.types.Conversions.toByteBuffer
+    to_java: dict[str, Callable[[Any], Any]] = {
+        "LongType": lambda value: convert(types.LongType.get(), value),
+        "UUIDType": lambda value: convert(
+            types.UUIDType.get(), jvm.java.util.UUID.fromString(str(uuid.UUID(bytes=value)))
+        ),
+        "DecimalType": lambda value: convert(types.DecimalType.of(38, 0), jvm.java.math.BigDecimal(str(value))),
+        "BinaryType": jvm.java.nio.ByteBuffer.wrap,
+    }
+    shaded = jvm.org.apache.iceberg.shaded.org.apache.datasketches
     sketch = shaded.theta.UpdateSketch.builder().setFamily(shaded.common.Family.ALPHA).build()
-    name, column = VALUES[kind]
+    name, column = VALUES[iceberg_type]
     storage = column.storage if isinstance(column, pa.ExtensionArray) else column
     for value in (storage.view(pa.int64()) if name == "LongType" else storage).to_pylist():
-        if name == "LongType":
-            buffer = conversions.toByteBuffer(types.LongType.get(), value)  # type: ignore[union-attr]
-        elif name == "UUIDType":
-            buffer = conversions.toByteBuffer(
-                types.UUIDType.get(), jvm.java.util.UUID.fromString(str(uuid.UUID(bytes=value)))
-            )  # type: ignore[union-attr]
-        elif name == "DecimalType":
-            decimal = jvm.java.math.BigDecimal(str(value))  # type: ignore[union-attr]
-            buffer = conversions.toByteBuffer(types.DecimalType.of(38, 0), decimal)
-        else:
-            buffer = jvm.java.nio.ByteBuffer.wrap(value)  # type: ignore[union-attr]
-        sketch.update(buffer)
-    ours = ColumnSketch(kind)
+        sketch.update(to_java[name](value))
+    ours = ColumnSketch(iceberg_type)
     ours.add(storage)
     assert encode_theta(ours.sketch()) == bytes(sketch.compact().toByteArray())

@@ -117,10 +117,11 @@ def _work(
 def _write(context: OperationContext, loaded: LoadedTable, reader: TableReader, work: _Work) -> _Written:
     written = _Written()
     try:
-        if work.plan.blobs:
-            _write_table_statistics(context, loaded, work, written)
+        # What is cheap comes first: it may fail, too.
         if work.plan.partitions:
             _write_partition_statistics(context, loaded, reader, work.plan.snapshot_id, written)
+        if work.plan.blobs:
+            _write_table_statistics(context, loaded, work, written)
     except MaintenanceError:
         context.discard(loaded, written.paths)
         raise

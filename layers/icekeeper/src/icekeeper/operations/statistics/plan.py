@@ -57,6 +57,12 @@ class StoredBlob:
     blob: BlobMetadata
     registered_for: int
 
+    @property
+    def holds_for(self) -> int:
+        """The newest snapshot whose rows it surely describes: we register a blob only where it still holds, also when
+        the snapshot that it was computed from has expired; of others' we know no more than that one."""
+        return self.blob.snapshot_id if self.blob.get(TYPE_KEY) is None else self.registered_for
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -124,7 +130,7 @@ def plan_statistics(
     history = list(metadata.ancestors(snapshot.snapshot_id))
     stored = _stored(metadata, history, unreadable)
     here = [s for s in stored if s.registered_for == snapshot.snapshot_id]
-    states = {s: _state(history, s.blob.snapshot_id) for s in stored}
+    states = {s: _state(history, s.holds_for) for s in stored}
     holding = _first_by_content([s for s in stored if states[s] is _State.SAME])
     missing = {i: kind for i, kind in columns.types.items() if (THETA_SKETCH, (i,)) not in holding}
     readings: tuple[Reading, ...] = ()
@@ -192,7 +198,7 @@ def _readings(
         ours = (s for s in bases if (s.blob.type, s.blob.fields) == (THETA_SKETCH, (field_id,)))
         base = next((s for s in ours if s.blob.get(TYPE_KEY) == kind), None)
         if base is not None:
-            completable[base.blob.snapshot_id][field_id] = base
+            completable[base.holds_for][field_id] = base
     readings = []
     for snapshot_id, base_sketches in completable.items():
         since = _since(history, snapshot_id) or ()

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from icekeeper.errors import TableUnsupported
-from icekeeper.metadata.deletes import DeleteIndex
 from icekeeper.metadata.document import Snapshot
 from icekeeper.metadata.live_deletes import delete_index
 from icekeeper.metadata.table_reader import TableReader
@@ -26,9 +25,10 @@ def live_files(reader: TableReader, manifests: Sequence[ManifestFile]) -> list[R
         TableUnsupported: a file cannot be read by this version, so its rows would be missing.
     """
     index = delete_index(reader, manifests)
+    types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(reader.metadata.current_schema)}
     data = [m for m in manifests if m.content is ManifestContent.DATA and m.may_have_live_files]
     return [
-        _row_file(reader, index, manifest, entry)
+        _row_file(manifest, entry, tuple(index.needed_by(entry, manifest.partition_spec_id, types)))
         for manifest, entries in reader.entries(data)
         for entry in entries
         if entry.is_live
@@ -43,12 +43,11 @@ def appended_files(reader: TableReader, snapshots: Sequence[Snapshot]) -> list[R
         TableUnsupported: a file cannot be read by this version.
     """
     files: list[RowFile] = []
-    nothing = delete_index(reader, ())
     for snapshot in snapshots:
         for manifest, entry in _changes(reader, snapshot):
             if entry.status is not EntryStatus.ADDED or manifest.content is not ManifestContent.DATA:
                 return None
-            files.append(_row_file(reader, nothing, manifest, entry))
+            files.append(_row_file(manifest, entry, ()))
     return files
 
 
@@ -61,17 +60,21 @@ def _changes(reader: TableReader, snapshot: Snapshot) -> Iterator[tuple[Manifest
                 yield manifest, entry
 
 
-def _row_file(reader: TableReader, index: DeleteIndex, manifest: ManifestFile, entry: ManifestEntry) -> RowFile:
-    file, spec_id = entry.file, manifest.partition_spec_id
-    if file.key_metadata is not None or file.file_format.upper() not in READABLE_FORMATS:
-        what = "is encrypted" if file.key_metadata is not None else f"is of format {file.file_format}"
-        raise TableUnsupported(
-            f"data file {file.file_path} {what}, which this version of Icekeeper cannot read; without its rows "
-            "statistics would be wrong, so none were computed"
-        )
-    types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(reader.metadata.current_schema)}
-    deletes = () if index.is_empty else tuple(index.needed_by(entry, spec_id, types))
-    return RowFile(_bare(file), spec_id, entry.sequence_number or 0, deletes)
+def _row_file(manifest: ManifestFile, entry: ManifestEntry, deletes: tuple[ManifestEntry, ...]) -> RowFile:
+    file = entry.file
+    for needed in (file, *(delete.file for delete in deletes)):
+        if needed.key_metadata is not None:
+            raise _unreadable(needed, "is encrypted")
+    if file.file_format.upper() not in READABLE_FORMATS:
+        raise _unreadable(file, f"is of format {file.file_format}")
+    return RowFile(_bare(file), manifest.partition_spec_id, entry.sequence_number or 0, deletes)
+
+
+def _unreadable(file: DataFile, why: str) -> TableUnsupported:
+    return TableUnsupported(
+        f"file {file.file_path} {why}, which this version of Icekeeper cannot read; statistics would be wrong, so none "
+        "were computed"
+    )
 
 
 def _bare(file: DataFile) -> DataFile:
