@@ -70,6 +70,8 @@ PURE = (
     "icekeeper.operations.compaction.clustering.plan",
     "icekeeper.operations.compaction.plan",
     "icekeeper.operations.compaction.clustering.recipe",
+    "icekeeper.operations.partitions.partition_time",
+    "icekeeper.operations.partitions.plan",
     "icekeeper.operations.position_deletes.plan",
     "icekeeper.detection.assess",
     "icekeeper.detection.signals",

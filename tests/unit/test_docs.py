@@ -12,6 +12,9 @@ import pytest
 from icekeeper.operations.compaction.plan import DELETES_DISABLED, NO_SNAPSHOT, NOTHING_ELIGIBLE
 from icekeeper.operations.deletion import GC_DISABLED
 from icekeeper.operations.manifests.plan import NO_ENTRIES
+from icekeeper.operations.partitions.partition_time import NO_TIME_FIELD
+from icekeeper.operations.partitions.plan import NO_RETENTION
+from icekeeper.operations.partitions.plan import NOTHING_TO_EXPIRE as NO_PARTITIONS
 from icekeeper.operations.position_deletes import plan as position_deletes
 from icekeeper.operations.snapshots import NOTHING_TO_EXPIRE
 from icekeeper.policy import NOT_YET_AVAILABLE, Operation
@@ -50,5 +53,5 @@ def test_every_metric_is_on_the_page_of_its_operation() -> None:
 def test_every_reason_of_a_constant_is_on_the_page() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
     reasons = [NOTHING_ELIGIBLE, DELETES_DISABLED, NOTHING_TO_EXPIRE, GC_DISABLED, NO_SNAPSHOT, NO_ENTRIES]
-    reasons.append(position_deletes.NOTHING_ELIGIBLE)
+    reasons += [NO_RETENTION, NO_TIME_FIELD, NO_PARTITIONS, position_deletes.NOTHING_ELIGIBLE]
     assert [reason for reason in reasons if reason not in page] == []

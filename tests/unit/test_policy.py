@@ -162,7 +162,7 @@ def test_a_contradiction_names_both_values(overrides: dict[str, str], message: s
     ("overrides", "key", "value"),
     [
         ({"operations": "all,compute_statistics"}, "operations", "compute_statistics"),
-        ({"operations": "expire_partitions"}, "operations", "expire_partitions"),
+        ({"operations": "compute_statistics"}, "operations", "compute_statistics"),
         ({"orphan_min_sightings": "2"}, "orphan_min_sightings", "2"),
         ({"ownership": "icekeeper"}, "ownership", "icekeeper"),
     ],

@@ -21,6 +21,7 @@ from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.context import OperationContext, branch_head
 from icekeeper.operations.expire_snapshots import expire_snapshots
 from icekeeper.operations.manifests.rewrite_manifests import rewrite_manifests
+from icekeeper.operations.partitions.expire_partitions import expire_partitions
 from icekeeper.operations.position_deletes.rewrite_position_deletes import rewrite_position_deletes
 from icekeeper.operations.remove_orphans import remove_orphans
 from icekeeper.policy import Operation
@@ -33,14 +34,15 @@ __all__ = ["OPERATIONS", "identity_of", "run_pass"]
 log = logging.getLogger(__name__)
 
 OPERATIONS: Mapping[Operation, Callable[[OperationContext], OperationOutcome]] = {
+    Operation.EXPIRE_PARTITIONS: expire_partitions,
     Operation.COMPACT: compact,
     Operation.REWRITE_POSITION_DELETES: rewrite_position_deletes,
     Operation.EXPIRE_SNAPSHOTS: expire_snapshots,
     Operation.REMOVE_ORPHANS: remove_orphans,
     Operation.REWRITE_MANIFESTS: rewrite_manifests,
 }
-# These delete files: what they cannot read is a reason to refuse, not merely a failure.
-_DELETING = frozenset({Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS})
+# These delete files or rows: what they cannot read is a reason to refuse, not merely a failure.
+_DELETING = frozenset({Operation.EXPIRE_PARTITIONS, Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS})
 
 
 def identity_of(catalog: Catalog, loaded: LoadedTable) -> TableIdentity:

@@ -12,7 +12,7 @@ ANY_OTHER: frozenset[object] = frozenset({"any value but the default"})
 """Refuses every value but the default."""
 
 NOT_YET_AVAILABLE: Mapping[str, frozenset[object]] = {
-    "operations": frozenset({Operation.EXPIRE_PARTITIONS, Operation.COMPUTE_STATISTICS}),
+    "operations": frozenset({Operation.COMPUTE_STATISTICS}),
     "orphan_min_sightings": ANY_OTHER,
     "ownership": frozenset({Ownership.ICEKEEPER}),
     "detection_interval_s": ANY_OTHER,
