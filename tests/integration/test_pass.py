@@ -14,7 +14,7 @@ from icekeeper.errors import StorageError
 from icekeeper.maintenance import OPERATIONS
 from icekeeper.metadata.manifest_write import encode_manifest
 from icekeeper.model import EntryStatus, Nothing
-from icekeeper.operations.snapshots import plan_expiry
+from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
 from icekeeper.state.identity import TableIdentity

@@ -11,9 +11,10 @@ import pytest
 
 from icekeeper.operations.compaction.plan import DELETES_DISABLED, NO_SNAPSHOT, NOTHING_ELIGIBLE
 from icekeeper.operations.deletion import GC_DISABLED
-from icekeeper.operations.manifests import NO_ENTRIES
+from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
+from icekeeper.operations.manifests.plan import NO_ENTRIES
 from icekeeper.operations.position_deletes import plan as position_deletes
-from icekeeper.operations.snapshots import NOTHING_TO_EXPIRE
+from icekeeper.operations.statistics import plan as statistics
 from icekeeper.policy import NOT_YET_AVAILABLE, Operation
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,5 +51,5 @@ def test_every_metric_is_on_the_page_of_its_operation() -> None:
 def test_every_reason_of_a_constant_is_on_the_page() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
     reasons = [NOTHING_ELIGIBLE, DELETES_DISABLED, NOTHING_TO_EXPIRE, GC_DISABLED, NO_SNAPSHOT, NO_ENTRIES]
-    reasons.append(position_deletes.NOTHING_ELIGIBLE)
+    reasons += [position_deletes.NOTHING_ELIGIBLE, statistics.NO_COLUMNS, statistics.UP_TO_DATE]
     assert [reason for reason in reasons if reason not in page] == []

@@ -12,7 +12,7 @@ from functools import partial
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.errors import MaintenanceError, PolicyError
-from icekeeper.maintenance import attempt, identity_of
+from icekeeper.maintenance import attempt
 from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.model import TableName
 from icekeeper.operations.context import OperationContext
@@ -25,6 +25,7 @@ from icekeeper.operations.orphans.shared_references import CatalogTables, load_a
 from icekeeper.operations.orphans.sift import Sieve, is_metadata_file
 from icekeeper.operations.orphans.sources import FileSource, ListedLocation
 from icekeeper.operations.orphans.territory import Territory
+from icekeeper.operations.table_handle import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.bucket_outcome import BucketOutcome, ForeignTable, Outside
 from icekeeper.report.outcome import OperationOutcome, Status, failed, refused, skipped, succeeded

@@ -23,7 +23,8 @@ from icekeeper.maintenance import run_pass
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.operations.context import Engine, OperationContext, Progress, silent
-from icekeeper.operations.snapshots import plan_expiry
+from icekeeper.operations.expiry.retention import plan_expiry
+from icekeeper.operations.table_handle import TableHandle
 from icekeeper.policy import ResolvedPolicy, layers_for, resolve
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome
@@ -131,6 +132,10 @@ class Runtime:
             progress=progress,
         )
         return run_pass(context)
+
+    def table(self, name: TableName) -> TableHandle:
+        """One table and what is remembered about it, for what is asked of it outside of a pass."""
+        return TableHandle(self.catalog, name, self.state, self.clock)
 
     def sweep_bucket(
         self,

@@ -28,6 +28,7 @@ from icekeeper.storage_paths import S3_SCHEMES, is_local, split_path
 from icekeeper.storage_s3 import (
     S3_CONNECT_TIMEOUT,
     S3_REGION,
+    FailedKeys,
     delete_keys,
     describe_failure,
     is_refused,
@@ -51,6 +52,8 @@ class DeleteReport:
     """Really gone, those that were gone before included."""
     failed: Mapping[str, str]
     """Path to reason."""
+    transient: frozenset[str] = frozenset()
+    """Those of ``failed`` that may go when tried again later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +183,7 @@ class Storage:
         """Delete objects; a path already gone counts as deleted.  Never raises for single paths."""
         order = dict.fromkeys(paths)
         failed: dict[str, str] = {}
+        transient: set[str] = set()
         keys: dict[str, dict[str, list[str]]] = {}
         for path in order:
             parts = split_path(path)
@@ -192,9 +196,11 @@ class Storage:
             else:
                 failed[path] = "only S3 objects and local files can be deleted"
         for bucket, spellings in keys.items():
-            for key, reason in self._delete_s3(bucket, list(spellings)).items():
+            unable = self._delete_s3(bucket, list(spellings))
+            transient.update(path for key in unable.transient for path in spellings[key])
+            for key, reason in (unable.for_good | unable.transient).items():
                 failed.update(dict.fromkeys(spellings[key], scrub(reason, self._properties)))
-        return DeleteReport(tuple(path for path in order if path not in failed), failed)
+        return DeleteReport(tuple(path for path in order if path not in failed), failed, frozenset(transient))
 
     def capabilities(self, location: str) -> Capabilities:
         """What this store allows under a table's location; asked once per location, without leaving a trace.
@@ -271,11 +277,11 @@ class Storage:
         if not is_local(path) and split_path(path).scheme not in S3_SCHEMES:
             raise StorageError(f"{path} cannot be listed: only S3 and local folders can")
 
-    def _delete_s3(self, bucket: str, keys: Sequence[str]) -> dict[str, str]:
+    def _delete_s3(self, bucket: str, keys: Sequence[str]) -> FailedKeys:
         try:
             client = self._s3
         except (BotoCoreError, ClientError) as error:  # an unknown profile, a role that may not be assumed
-            return dict.fromkeys(keys, describe_failure(error, None))
+            return FailedKeys(dict.fromkeys(keys, describe_failure(error, None)))
         return delete_keys(client, bucket, keys)
 
     def _probe_s3(self, location: str) -> Capabilities:

@@ -12,7 +12,7 @@ ANY_OTHER: frozenset[object] = frozenset({"any value but the default"})
 """Refuses every value but the default."""
 
 NOT_YET_AVAILABLE: Mapping[str, frozenset[object]] = {
-    "operations": frozenset({Operation.EXPIRE_PARTITIONS, Operation.COMPUTE_STATISTICS}),
+    "operations": frozenset({Operation.EXPIRE_PARTITIONS}),
     "ownership": frozenset({Ownership.ICEKEEPER}),
     "detection_interval_s": ANY_OTHER,
     "max_concurrent_jobs": ANY_OTHER,

@@ -16,7 +16,16 @@ from rich.text import Text
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome, Status
 
-__all__ = ["print_bucket", "print_detection", "print_outcome", "print_policy", "print_problems", "trouble"]
+__all__ = [
+    "print_bucket",
+    "print_detection",
+    "print_loads",
+    "print_outcome",
+    "print_pins",
+    "print_policy",
+    "print_problems",
+    "trouble",
+]
 
 _STYLES: Mapping[str, str] = {
     "succeeded": "green",
@@ -43,6 +52,10 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
             for operation in outcome.operations
         ],
     )
+    if outcome.staged is not None and outcome.staged.problem is None:
+        console.print(Text(f"staged files: {outcome.staged.summary}"), soft_wrap=True)
+    for warning in outcome.warnings:
+        console.print(Text.assemble(("warning: ", "yellow"), warning), soft_wrap=True)
 
 
 def print_bucket(console: Console, outcome: BucketOutcome) -> None:
@@ -101,6 +114,27 @@ def print_problems(console: Console, report: Mapping[str, Any]) -> None:
         # Never wrapped: a path must stay one word that can be copied.
         line = Text.assemble("  ", (problem["kind"], "red"), f"{path}: {problem['detail']}")
         console.print(line, soft_wrap=True)
+
+
+def print_pins(console: Console, pins: Sequence[Mapping[str, Any]]) -> None:
+    """The pins of ``pin list --json``, one per line: name, kind, and what it holds until when."""
+    rows = []
+    for pin in pins:
+        tag = f", also as tag {pin['tag']}" if pin["tag"] else ""
+        held = f"snapshot {pin['snapshot_id']} until {pin['expires']}{tag}"
+        rows.append((Text(pin["name"], style="bold"), Text(pin["kind"]), Text(held)))
+    _print_rows(console, rows)
+
+
+def print_loads(console: Console, loads: Sequence[Mapping[str, Any]]) -> None:
+    """The loads of ``stage list --json``, one per line: name, state, and what it holds since when."""
+    rows = []
+    for load in loads:
+        prefixes = "".join(f", {prefix}" for prefix in load["prefixes"])
+        of_job = " of a job" if load["origin"] == "job" else ""
+        held = f"{load['files']} file(s){of_job}{prefixes}, since {load['changed']}"
+        rows.append((Text(load["name"], style="bold"), Text(load["state"]), Text(held)))
+    _print_rows(console, rows)
 
 
 def print_policy(console: Console, rows: Iterable[Sequence[str]]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite_file import THIS_TABLE, SqliteFile, identity_columns
+from icekeeper.state.sqlite_pending_deletions import SqlitePendingDeletions
 from icekeeper.state.sqlite_quarantine import SqliteQuarantine
 from icekeeper.state.sqlite_staging import SqliteStaging
 from icekeeper.state.store import LastSeen, PassRecord, Pin, PinKind
@@ -37,6 +38,7 @@ class SqliteStateStore:
         self.path = path
         self._file = SqliteFile(path)
         self.staging = SqliteStaging(self._file)
+        self.pending_deletions = SqlitePendingDeletions(self._file)
         self.quarantine = SqliteQuarantine(self._file)
 
     def require_writable(self) -> None:

@@ -18,7 +18,7 @@ from icekeeper.state.identity import TableIdentity
 
 __all__ = ["SCHEMA_VERSION", "THIS_TABLE", "SqliteFile", "identity_columns"]
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 BUSY_TIMEOUT_S = 30.0
 _IDENTITY = "catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL, uuid TEXT NOT NULL"
 _SCHEMA = (
@@ -51,6 +51,10 @@ _UPGRADES: Mapping[int, tuple[str, ...]] = {
         f"""CREATE TABLE quarantine ({_IDENTITY}, path TEXT NOT NULL, sightings INTEGER NOT NULL,
         first_seen_ms INTEGER NOT NULL, run_id TEXT NOT NULL,
         PRIMARY KEY (catalog, warehouse, table_name, uuid, path)) WITHOUT ROWID""",
+    ),
+    5: (
+        f"""CREATE TABLE pending_deletions ({_IDENTITY}, name TEXT NOT NULL, part INTEGER NOT NULL,
+        paths TEXT NOT NULL, PRIMARY KEY (catalog, warehouse, table_name, uuid, name, part))""",
     ),
 }
 THIS_TABLE = "catalog = ? AND warehouse = ? AND table_name = ? AND uuid = ?"

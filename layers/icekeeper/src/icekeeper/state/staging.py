@@ -57,6 +57,11 @@ class StagedLoad:
         """Whether it is a pending job that stopped prolonging its record: its process is gone."""
         return self.state is LoadState.PENDING and self.expires_ms is not None and now_ms >= self.expires_ms
 
+    def can_be_cleaned(self, now_ms: int, grace_ms: int) -> bool:
+        """Whether it failed at least so long ago; a clock that runs backwards makes it younger."""
+        since = self.failed_since(now_ms)
+        return since is not None and now_ms - since >= grace_ms
+
     def failed_since(self, now_ms: int) -> int | None:
         """When it failed, ``None`` when it has not."""
         if self.state is LoadState.FAILED:

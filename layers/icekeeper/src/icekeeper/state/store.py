@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.pending_deletions import PendingDeletionStore
 from icekeeper.state.quarantine import QuarantineLedger
 from icekeeper.state.staging import StagingStore
 
@@ -74,6 +75,9 @@ class StateStore(Protocol):
 
     @property
     def staging(self) -> StagingStore: ...
+
+    @property
+    def pending_deletions(self) -> PendingDeletionStore: ...
 
     def require_writable(self) -> None:
         """Raise StorageError now rather than after a table was changed; records nothing."""

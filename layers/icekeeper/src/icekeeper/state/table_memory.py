@@ -34,6 +34,14 @@ class TableMemory:
         """
         return self.store.pins(self.identity, now_ms=self.clock())
 
+    def pinned_metadata(self) -> Iterator[str]:
+        """The metadata files that pins hold now.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return (pin.metadata_location for pin in self.pins())
+
     def staged_loads(self) -> tuple[StagedLoad, ...]:
         """Every load that is not forgotten, in whatever state.
 
@@ -91,6 +99,37 @@ class TableMemory:
             self.store.quarantine.forget(self.identity, paths)
         except StorageError as error:
             log.warning("deleted orphans are still in the quarantine ledger: %s", error)
+
+    def unfinished_deletions(self) -> tuple[str, ...]:
+        """The names of lists of files that some run set out to delete.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return self.store.pending_deletions.lists(self.identity)
+
+    def files_to_delete(self, name: str) -> Iterator[str]:
+        """The files of one such list.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return chain.from_iterable(self.store.pending_deletions.paths(self.identity, name))
+
+    def expect_deletions(self, name: str, paths: Iterable[str]) -> None:
+        """Remember what is about to be deleted, in place of what the list of this name held.
+
+        Raises:
+            StorageError: the store cannot be written.
+        """
+        self.store.pending_deletions.expect(self.identity, name, paths)
+
+    def forget_deletions(self, name: str) -> None:
+        """Told when nothing is left to delete; never fails, because a later pass finds the same."""
+        try:
+            self.store.pending_deletions.forget(self.identity, name)
+        except StorageError as error:
+            log.warning("the finished list of deletions %s could not be removed: %s", name, error)
 
     def clustered_by(self, recipe: str) -> frozenset[int]:
         """Snapshots whose added files a recipe clustered, by its text.

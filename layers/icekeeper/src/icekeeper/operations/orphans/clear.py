@@ -11,6 +11,7 @@ from icekeeper.errors import OperationRefused
 from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.operations.context import OperationContext
 from icekeeper.operations.deletion import owned_locations
+from icekeeper.operations.held_files import HeldFiles
 from icekeeper.operations.orphans.delete import delete_orphans, still_old
 from icekeeper.operations.orphans.empty_folders import any_empty, removable_folders, remove_empty
 from icekeeper.operations.orphans.foreign import ForeignMetadata, foreign_metadata, refuse_foreign
@@ -62,8 +63,10 @@ def clear_orphans(
     """
     table = _after(context, listed.before)  # after the listing: whatever was committed meanwhile is referenced
     storage, policy, home = context.storage(table), context.policy, table.metadata.location
+    pins = HeldFiles(context.memory, storage.read)
+    pins.look(table.metadata)
     new = reachable_paths(context.reader(table), table.metadata_location, listed.references)
-    sifted = without_referenced(listed.sifted, ReferencedPaths(home, chain(new, pinned_metadata(context))))
+    sifted = without_referenced(listed.sifted, ReferencedPaths(home, chain(new, pins.pinned)))
     protected = (*policy.orphan_protected_prefixes, *context.memory.staged_paths())
     held = PathSet(protected)
     unknown = [path for path in sifted.metadata_files if not held.may_contain(path)]

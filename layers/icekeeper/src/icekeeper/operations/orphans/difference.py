@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from icekeeper.errors import MetadataUnreadable, StorageError
-from icekeeper.metadata.manifest_read import decode_live_keys
+from icekeeper.metadata.manifest_read import decode_live_files
 from icekeeper.metadata.reachability import References
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
@@ -136,8 +136,8 @@ def _references(task: _Task) -> Iterator[tuple[int, Any]]:
             data = task.storage.read(manifest)
         except StorageError as error:
             raise MetadataUnreadable(f"manifest {manifest} cannot be read: {error}") from error
-        for path, _ in decode_live_keys(data, manifest):
-            yield _part(path, task.parts), hasher.hashes(path)
+        for file in decode_live_files(data, manifest):
+            yield _part(file.path, task.parts), hasher.hashes(file.path)
 
 
 def _part(path: str, parts: int) -> int:
