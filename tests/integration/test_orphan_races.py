@@ -12,7 +12,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
-from icekeeper.storage import ListedObject, Storage
+from icekeeper.storage import Storage
+from icekeeper.storage_listing import ListedObject
 from icekeeper.storage_paths import normalise
 from support.local import LocalTable, ScriptedCatalog, grow_old
 

@@ -5,26 +5,29 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icekeeper.commit.manifest_size import manifest_header_bytes
+from icekeeper.engines.local import LocalEngine
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_read import decode_manifest
 from icekeeper.metadata.manifest_write import EncodedManifest, encode_manifest
 from icekeeper.model import (
     DataFile,
     EntryStatus,
+    FileContent,
     ManifestContent,
     ManifestEntry,
     ManifestFile,
     Nothing,
     PartitionValue,
 )
-from icekeeper.operations.manifests import ManifestPlan, lay_out, plan_manifests
+from icekeeper.operations.manifests.plan import ManifestPlan, plan_manifests
 from icekeeper.policy import Policy
+from support.manifests import entries_of, rewritten
 from support.plans import HEAD, HEAD_SEQUENCE, data_file, manifest, policy, table
 
 FIELDS = [
@@ -46,19 +49,25 @@ MORE: dict[str, Any] = {
     ],
 }
 TABLE = table(**MORE)
-HEADER = manifest_header_bytes(TABLE)
+KINDS = [(spec_id, content) for spec_id in TABLE.specs for content in ManifestContent]
+HEADERS = {kind: manifest_header_bytes(TABLE, *kind) for kind in KINDS}
+HEADER = HEADERS[0, ManifestContent.DATA]
 regions = st.sampled_from([None, "", "eu", "us", "é"])
 numbers = st.sampled_from([None, math.nan, -0.0, 0.0, 1.5, -math.inf])
 statuses = st.sampled_from([EntryStatus.ADDED, EntryStatus.EXISTING, EntryStatus.EXISTING, EntryStatus.DELETED])
 
 
 def encoded(
-    spec_id: int, entries: Sequence[ManifestEntry], path: str, metadata: TableMetadata = TABLE
+    spec_id: int,
+    entries: Sequence[ManifestEntry],
+    path: str,
+    metadata: TableMetadata = TABLE,
+    content: ManifestContent = ManifestContent.DATA,
 ) -> EncodedManifest:
     return encode_manifest(
         metadata,
         spec_id=spec_id,
-        content=ManifestContent.DATA,
+        content=content,
         entries=entries,
         path=path,
         snapshot_id=HEAD,
@@ -78,105 +87,108 @@ def described(path: str, partition: tuple[PartitionValue, ...], wide: bool) -> D
 def stored_manifests(draw: st.DrawFn) -> list[EncodedManifest]:
     found = []
     for number in range(draw(st.integers(0, 25))):
-        spec_id = draw(st.sampled_from([0, 0, 1]))
+        spec_id, is_data = draw(st.sampled_from([0, 0, 1])), draw(st.sampled_from([True, True, False]))
         entries = []
         for i in range(draw(st.sampled_from([1, 1, 2, 5, 20]))):
             partition = () if spec_id == 1 else (draw(regions), draw(numbers))
             file = described(f"s3://b/t/data/{number:03}-{i:03}.parquet", partition, draw(st.booleans()))
+            file = replace(file, content=FileContent.DATA if is_data else FileContent.POSITION_DELETES)
             entries.append(ManifestEntry(draw(statuses), number + 1, number + 1, number + 1, file))
-        found.append(encoded(spec_id, entries, f"m{number}"))
+        content = ManifestContent.DATA if is_data else ManifestContent.DELETES
+        found.append(encoded(spec_id, entries, f"m{number}", content=content))
     return found
 
 
-def read(stored: Sequence[EncodedManifest]) -> list[tuple[int, ManifestEntry]]:
-    return [
-        (m.manifest.partition_spec_id, entry)
-        for m in stored
-        for entry in decode_manifest(m.data, m.manifest, TABLE.specs[m.manifest.partition_spec_id])
-    ]
+def plan(stored: Sequence[EncodedManifest], chosen: Policy, target: int) -> ManifestPlan | Nothing:
+    return plan_listed([m.manifest for m in stored], chosen, target)
 
 
-def plan(manifests: Sequence[ManifestFile], chosen: Policy, target: int) -> ManifestPlan | Nothing:
-    return plan_manifests(TABLE.snapshots[HEAD], manifests, chosen, target_bytes=target, header_bytes=HEADER)
-
-
-def apply(stored: Sequence[EncodedManifest], planned: ManifestPlan) -> list[EncodedManifest]:
-    chosen = {m.manifest_path for m in planned.manifests}
-    old = [m for m in stored if m.manifest.manifest_path in chosen]
-    kept = [m for m in stored if m.manifest.manifest_path not in chosen and m.manifest.may_have_live_files]
-    chunks = lay_out(TABLE, planned, read(old))
-    written = [
-        encoded(spec_id, chunk, f"new-{spec_id}-{i}")
-        for spec_id, found in chunks.items()
-        for i, chunk in enumerate(found)
-    ]
-    return [*written, *kept]
+def plan_listed(manifests: Sequence[ManifestFile], chosen: Policy, target: int) -> ManifestPlan | Nothing:
+    return plan_manifests(TABLE, TABLE.snapshots[HEAD], manifests, chosen, target_bytes=target, header_bytes=HEADERS)
 
 
 def live(stored: Sequence[EncodedManifest]) -> Counter[str]:
     """Live entries as a multiset, everything but ADDED or EXISTING; by their text, in which NaN equals NaN."""
     return Counter(
-        repr((spec_id, e.snapshot_id, e.sequence_number, e.file_sequence_number, e.file))
-        for spec_id, e in read(stored)
+        repr((m.partition_spec_id, m.content, e.snapshot_id, e.sequence_number, e.file_sequence_number, e.file))
+        for m, e in entries_of(TABLE, stored)
         if e.is_live
     )
 
 
 targets = st.one_of(st.integers(HEADER + 1, HEADER + 3000), st.sampled_from([1, HEADER, 8 * 1024 * 1024]))
+lanes = st.sampled_from([None, 1, 2000])
+HERE = LocalEngine(1)
 
 
 @settings(max_examples=40)  # real encoding takes its time
 @given(stored_manifests(), st.integers(2, 8), targets)
 def test_a_plan_applied_leaves_nothing_to_plan(stored: list[EncodedManifest], least: int, target: int) -> None:
     chosen = policy(min_manifests_to_rewrite=least)
-    planned = plan([m.manifest for m in stored], chosen, target)
+    planned = plan(stored, chosen, target)
     if isinstance(planned, ManifestPlan):
-        after = apply(stored, planned)
-        assert len(after) < len(stored)
-        assert isinstance(plan([m.manifest for m in after], chosen, target), Nothing)
+        after, _ = rewritten(TABLE, stored, planned, target, HERE)
+        assert len(after) <= len(stored)
+        assert isinstance(plan(after, chosen, target), Nothing)
 
 
 @settings(max_examples=40)
-@given(stored_manifests(), targets)
+@given(stored_manifests(), targets, lanes)
 def test_entries_are_the_same_multiset_with_everything_they_inherited(
-    stored: list[EncodedManifest], target: int
+    stored: list[EncodedManifest], target: int, lane_bytes: int | None
 ) -> None:
-    planned = plan([m.manifest for m in stored], policy(min_manifests_to_rewrite=2), target)
+    planned = plan(stored, policy(min_manifests_to_rewrite=2), target)
     if isinstance(planned, ManifestPlan):
-        after = apply(stored, planned)
+        after, into = rewritten(TABLE, stored, planned, target, HERE, lane_bytes)
         assert live(after) == live(stored)
-        written = [m for m in after if m.manifest.manifest_path.startswith("new-")]
-        assert {e.status for _, e in read(written)} <= {EntryStatus.EXISTING}
+        written = [m for m in after if m.manifest in into.written]
+        assert {e.status for _, e in entries_of(TABLE, written)} <= {EntryStatus.EXISTING}
         for m in written:
-            assert m.manifest.existing_files_count == len(read([m]))
-            assert m.manifest.min_sequence_number == min(e.sequence_number or 0 for _, e in read([m]))
+            entries = [e for _, e in entries_of(TABLE, [m])]
+            again = encoded(m.manifest.partition_spec_id, entries, "", content=m.manifest.content).manifest
+            # All that a manifest list says is true; who commits, and how large the file is, is known later.
+            assert again == replace(
+                m.manifest,
+                manifest_path="",
+                manifest_length=again.manifest_length,
+                sequence_number=again.sequence_number,
+                added_snapshot_id=again.added_snapshot_id,
+            )
 
 
 @settings(max_examples=40)
-@given(stored_manifests(), targets)
-def test_manifests_are_cut_along_partitions(stored: list[EncodedManifest], target: int) -> None:
+@given(stored_manifests(), targets, lanes)
+def test_manifests_are_cut_from_entries_in_partition_order(
+    stored: list[EncodedManifest], target: int, lane_bytes: int | None
+) -> None:
     """One partition lies in neighbouring manifests only, oldest entries first; 0.0 and -0.0 are two."""
-    planned = plan([m.manifest for m in stored], policy(min_manifests_to_rewrite=2), target)
+    planned = plan(stored, policy(min_manifests_to_rewrite=2), target)
     if not isinstance(planned, ManifestPlan):
         return
-    old = [m for m in stored if m.manifest in planned.manifests]
-    for chunks in lay_out(TABLE, planned, read(old)).values():
-        order = [repr(e.file.partition) for chunk in chunks for e in chunk]
+    after, into = rewritten(TABLE, stored, planned, target, HERE, lane_bytes)
+    for group in planned.groups:
+        of_group = [
+            m
+            for m in after
+            if m.manifest in into.written and (m.manifest.partition_spec_id, m.manifest.content) == group.kind
+        ]
+        entries = [e for _, e in entries_of(TABLE, of_group)]
+        order = [repr(e.file.partition) for e in entries]
         runs = [p for i, p in enumerate(order) if i == 0 or order[i - 1] != p]
         assert len(runs) == len(set(runs))
-        sequence = [e.sequence_number for chunk in chunks for e in chunk]
         for partition in set(order):
-            ages = [s for s, p in zip(sequence, order, strict=True) if p == partition]
+            ages = [e.sequence_number for e, p in zip(entries, order, strict=True) if p == partition]
             assert ages == sorted(ages, key=lambda s: s or 0)
 
 
 def reason(manifests: Sequence[ManifestFile] | None, chosen: Policy) -> str:
     planned = plan_manifests(
+        TABLE,
         None if manifests is None else TABLE.snapshots[HEAD],
         manifests or [],
         chosen,
         target_bytes=8 * 1024 * 1024,
-        header_bytes=HEADER,
+        header_bytes=HEADERS,
     )
     assert isinstance(planned, Nothing)
     return planned.reason
@@ -185,27 +197,33 @@ def reason(manifests: Sequence[ManifestFile] | None, chosen: Policy) -> str:
 def test_every_reason_for_nothing_is_the_seeds_word_for_word() -> None:
     """Seed 000, "Rewrite Manifests", skip conditions; the last sentence is our own."""
     few = [manifest(f"m{i}") for i in range(4)]
-    deletes = [manifest(f"d{i}", content=ManifestContent.DELETES) for i in range(9)]
+    deletes = [manifest(f"d{i}", content=ManifestContent.DELETES) for i in range(4)]
     assert reason(None, policy()) == "no current snapshot"
     assert reason([], policy()) == "only 0 data manifests, below threshold of 5"
     assert reason([*few, *deletes], policy()) == "only 4 data manifests, below threshold of 5"
     assert reason([manifest(f"m{i}", live=0, dead=4) for i in range(5)], policy()) == "no data entries to rewrite"
-    full = [manifest(f"m{i}", length=8 * 1024 * 1024) for i in range(6)]
+    full = [manifest(f"m{i}", spec_id=1, length=8 * 1024 * 1024) for i in range(6)]
     assert reason(full, policy()) == "6 data manifests are already as few as their specs and sizes allow"
 
 
-def test_twelve_small_manifests_become_one_and_delete_manifests_stay_out_of_it() -> None:
-    """Seed 000, "Rewrite Manifests", before and after."""
+def test_twelve_small_manifests_become_one_and_three_delete_manifests_wait() -> None:
+    """Seed 000, "Rewrite Manifests", before and after; delete manifests have a threshold of their own."""
     small = [manifest(f"m{i}", live=25) for i in range(12)]
-    deletes = [manifest(f"d{i}", content=ManifestContent.DELETES) for i in range(3)]
-    planned = plan([*small, *deletes], policy(), 8 * 1024 * 1024)
+    deletes = [manifest(f"d{i}", content=ManifestContent.DELETES) for i in range(5)]
+    planned = plan_listed([*small, *deletes[:3]], policy(), 8 * 1024 * 1024)
     assert isinstance(planned, ManifestPlan)
     assert planned.manifests == tuple(small)
-    assert planned.outputs == {0: 1}
+    assert planned.count(ManifestContent.DATA) == (12, 1)
+    planned = plan_listed([*small[:4], *deletes], policy(), 8 * 1024 * 1024)
+    assert isinstance(planned, ManifestPlan)
+    assert planned.manifests == tuple(deletes)
+    planned = plan_listed([*small, *deletes], policy(), 8 * 1024 * 1024)
+    assert isinstance(planned, ManifestPlan)
+    assert [planned.count(content) for content in ManifestContent] == [(12, 1), (5, 1)]
 
 
 def test_manifests_without_counts_are_taken_for_live() -> None:
     """Version 1 writers may leave counts out: not knowing never loses an entry."""
-    planned = plan([manifest(f"m{i}", live=None, dead=None) for i in range(6)], policy(), 8 * 1024 * 1024)
+    planned = plan_listed([manifest(f"m{i}", live=None, dead=None) for i in range(6)], policy(), 8 * 1024 * 1024)
     assert isinstance(planned, ManifestPlan)
     assert len(planned.manifests) == 6

@@ -118,6 +118,13 @@ class LocalTable:
         for number in range(start, start + files):
             self.append(number * 10, number * 10 + 1, part=part)
 
+    def create_beside(self, name: str, location: str, **properties: str) -> Table:
+        """Another table of the catalog."""
+        return self.pyiceberg.create_table(name, schema=self.SCHEMA, location=location, properties=properties)
+
+    def rows(self, *ids: int) -> pa.Table:
+        return pa.table({"id": list(ids), "part": ["p"] * len(ids)}, schema=self.SCHEMA)
+
     # -- our side
 
     def maintain(

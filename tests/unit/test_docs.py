@@ -11,9 +11,9 @@ import pytest
 
 from icekeeper.operations.compaction.plan import DELETES_DISABLED, NO_SNAPSHOT, NOTHING_ELIGIBLE
 from icekeeper.operations.deletion import GC_DISABLED
-from icekeeper.operations.manifests import NO_ENTRIES
+from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
+from icekeeper.operations.manifests.plan import NO_ENTRIES
 from icekeeper.operations.position_deletes import plan as position_deletes
-from icekeeper.operations.snapshots import NOTHING_TO_EXPIRE
 from icekeeper.operations.statistics import plan as statistics
 from icekeeper.policy import NOT_YET_AVAILABLE, Operation
 

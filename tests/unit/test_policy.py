@@ -162,7 +162,6 @@ def test_a_contradiction_names_both_values(overrides: dict[str, str], message: s
     ("overrides", "key", "value"),
     [
         ({"operations": "expire_partitions"}, "operations", "expire_partitions"),
-        ({"orphan_min_sightings": "2"}, "orphan_min_sightings", "2"),
         ({"ownership": "icekeeper"}, "ownership", "icekeeper"),
     ],
 )

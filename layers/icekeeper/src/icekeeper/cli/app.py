@@ -26,6 +26,9 @@ from icekeeper.cli.arguments import (
     table_name,
 )
 from icekeeper.cli.console import people, print_error, print_json, print_usage_error, progress_bar
+from icekeeper.cli.orphans import orphans
+from icekeeper.cli.pin import pin_app
+from icekeeper.cli.stage import stage_app
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.report.outcome import PassStatus, listing_in
 from icekeeper.report.terminal import print_detection, print_outcome, print_policy, print_problems, trouble
@@ -48,6 +51,9 @@ app = typer.Typer(
 )
 policy_app = typer.Typer(no_args_is_help=True, help="The settings that hold for a table, and where each came from.")
 app.add_typer(policy_app, name="policy")
+app.add_typer(pin_app, name="pin")
+app.add_typer(stage_app, name="stage")
+app.command()(orphans)
 
 
 @app.command()

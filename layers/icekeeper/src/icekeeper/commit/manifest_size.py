@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_write import encode_manifest
+from icekeeper.metadata.manifest_blocks import ManifestAssembler
 from icekeeper.model import ManifestContent, ManifestFile
 
 __all__ = ["MANIFEST_TARGET_BYTES", "bytes_per_entry", "manifest_header_bytes", "manifest_target_bytes"]
@@ -19,18 +19,13 @@ def manifest_target_bytes(metadata: TableMetadata) -> int:
     return max(1, metadata.property_int("commit.manifest.target-size-bytes", MANIFEST_TARGET_BYTES))
 
 
-def manifest_header_bytes(metadata: TableMetadata) -> int:
-    """What a data manifest of the default spec takes before its first entry: its schemas, above all."""
-    empty = encode_manifest(
-        metadata,
-        spec_id=metadata.default_spec_id,
-        content=ManifestContent.DATA,
-        entries=(),
-        path="",
-        snapshot_id=0,
-        sequence_number=0,
-    )
-    return len(empty.data)
+def manifest_header_bytes(metadata: TableMetadata, spec_id: int, content: ManifestContent) -> int:
+    """What a manifest takes before its first entry: its schemas, above all.
+
+    Raises:
+        TableUnsupported: manifests of that spec cannot be written.
+    """
+    return ManifestAssembler(metadata, spec_id, content).header_bytes
 
 
 def bytes_per_entry(manifests: Iterable[ManifestFile]) -> float:

@@ -133,23 +133,19 @@ class SnapshotWriter:
             return self._prepare(manifests, summary)
 
     def replace_manifests(
-        self,
-        spec_entries: Mapping[int, Sequence[Sequence[ManifestEntry]]],
-        old: Sequence[ManifestFile],
-        manifests: Sequence[ManifestFile],
+        self, written: Sequence[ManifestFile], old: Sequence[ManifestFile], manifests: Sequence[ManifestFile]
     ) -> PreparedCommit:
-        """Swap data manifests for new ones that hold the same live entries, already chunked per manifest."""
+        """Swap manifests for ones, stored already, that hold the same live entries; ``manifests`` are the head's.
+
+        Their sequence number and snapshot are this attempt's; nothing in the files depends on it.
+        """
         gone = {manifest.manifest_path for manifest in old}
         carried = [m for m in manifests if m.manifest_path not in gone and m.may_have_live_files]
+        new = [replace(m, sequence_number=self.sequence_number, added_snapshot_id=self.snapshot_id) for m in written]
         with self._discarding():
-            written = [
-                self._write_manifest(spec_id, ManifestContent.DATA, chunk)
-                for spec_id, chunks in sorted(spec_entries.items())
-                for chunk in chunks
-            ]
-            extra = self._extra(written, carried, old)
-            extra["entries-processed"] = str(sum(len(c) for chunks in spec_entries.values() for c in chunks))
-            manifests = self._counted([*written, *carried])
+            extra = self._extra(new, carried, old)
+            extra["entries-processed"] = str(sum(manifest.existing_files_count or 0 for manifest in written))
+            manifests = self._counted([*new, *carried])
             counted = counted_totals(manifests)
             return self._prepare(manifests, replace_summary(self.head.summary, (), (), extra, counted))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
@@ -16,7 +17,16 @@ from fastavro.schema import parse_schema
 
 from icekeeper.errors import MetadataUnreadable
 
-__all__ = ["AvroSchema", "decimal_fields", "read_avro", "strip_logical_types", "write_avro"]
+__all__ = [
+    "AvroSchema",
+    "decimal_fields",
+    "deflated",
+    "read_avro",
+    "read_avro_bytes",
+    "strip_logical_types",
+    "structure",
+    "write_avro",
+]
 
 AvroSchema = dict[str, Any]
 
@@ -35,6 +45,18 @@ def read_avro(
     Raises:
         MetadataUnreadable: the bytes are not a whole Avro file; raised while iterating for damage further in.
     """
+    header, schema, records = read_avro_bytes(data, path, prune=prune)
+    return header, schema, (record for record, _ in records)
+
+
+def read_avro_bytes(
+    data: bytes, path: str, *, prune: Callable[[AvroSchema], AvroSchema] | None = None
+) -> tuple[Mapping[str, str], AvroSchema, Iterator[tuple[dict[str, Any], memoryview]]]:
+    """As :func:`read_avro`, each record with its own bytes, so that it can be copied without being encoded again.
+
+    Raises:
+        MetadataUnreadable: as above.
+    """
     try:
         blocks = fastavro.block_reader(io.BytesIO(data))
         header = dict(blocks.metadata)
@@ -46,12 +68,19 @@ def read_avro(
     return header, stripped, _records(blocks, writer_schema, reader_schema, path)
 
 
-def _records(blocks: Any, writer_schema: Any, reader_schema: Any, path: str) -> Iterator[dict[str, Any]]:
+def _records(
+    blocks: Any, writer_schema: Any, reader_schema: Any, path: str
+) -> Iterator[tuple[dict[str, Any], memoryview]]:
     try:
         for block in blocks:
             payload = block.bytes_
+            whole = memoryview(payload.getvalue())
+            start = 0
             for _ in range(block.num_records):
-                yield cast("dict[str, Any]", fastavro.schemaless_reader(payload, writer_schema, reader_schema))
+                record = cast("dict[str, Any]", fastavro.schemaless_reader(payload, writer_schema, reader_schema))
+                end = payload.tell()
+                yield record, whole[start:end]
+                start = end
     except Exception as error:  # see above: truncated blocks surface as EOFError, IndexError, ValueError, zlib.error
         raise MetadataUnreadable(f"{path} is damaged or truncated: {_first_line(error)}") from error
 
@@ -61,6 +90,41 @@ def write_avro(schema: AvroSchema, records: Iterable[Mapping[str, Any]], header:
     sink = io.BytesIO()
     fastavro.writer(sink, parse_schema(schema), records, codec=_CODEC, metadata=dict(header))
     return sink.getvalue()
+
+
+def deflated(data: bytes) -> bytes:
+    """The data of one block, compressed as :func:`write_avro` does it."""
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return packer.compress(data) + packer.flush()
+
+
+def structure(schema: Any) -> Any:
+    """What decides how a record is encoded, and which field is which: types and field ids in order, but no names.
+
+    Two schemas of one structure encode a record to the same bytes.
+    """
+    return _structure(strip_logical_types(schema), {})
+
+
+def _structure(schema: Any, named: dict[str, Any]) -> Any:
+    if isinstance(schema, list):
+        return tuple(_structure(part, named) for part in schema)
+    if isinstance(schema, str):
+        return named.get(schema, schema)
+    kind = schema["type"]
+    if kind == "record":
+        found: Any = ("record", *((f.get("field-id"), _structure(f["type"], named)) for f in schema["fields"]))
+    elif kind in ("array", "map"):
+        found = (kind, _structure(schema.get("items", schema.get("values")), named))
+    elif kind == "fixed":
+        found = (kind, schema["size"])
+    elif kind == "enum":
+        found = (kind, tuple(schema["symbols"]))
+    else:
+        return _structure(kind, named)
+    if "name" in schema:
+        named[schema["name"]] = found
+    return found
 
 
 def strip_logical_types(schema: Any) -> Any:

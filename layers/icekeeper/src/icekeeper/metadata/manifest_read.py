@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from icekeeper.errors import MetadataUnreadable
+from icekeeper.metadata.avro_fields import canonical_names, cut_to, record_of, renamed
 from icekeeper.metadata.avro_files import decimal_fields, read_avro
 from icekeeper.metadata.avro_schemas import avro_name
 from icekeeper.metadata.single_value import least_decimal
@@ -19,13 +20,20 @@ from icekeeper.model import (
     DataFile,
     EntryStatus,
     FileContent,
+    LiveFile,
     ManifestContent,
     ManifestEntry,
     ManifestFile,
     PartitionFieldSummary,
 )
 
-__all__ = ["decode_live_keys", "decode_manifest", "decode_manifest_list", "manifest_from_file"]
+__all__ = [
+    "decode_live_files",
+    "decode_manifest",
+    "decode_manifest_list",
+    "inherited_number",
+    "manifest_from_file",
+]
 
 JsonObject = Mapping[str, Any]
 
@@ -70,6 +78,7 @@ _FILE_FIELDS = {
     144: "content_offset",
     145: "content_size_in_bytes",
 }
+_LIVE_FILE_FIELDS = (100, 104, 144)
 _MAPS = (
     "column_sizes",
     "value_counts",
@@ -78,12 +87,6 @@ _MAPS = (
     "lower_bounds",
     "upper_bounds",
 )
-# Names of an early draft that some v1 writers still use (specification, "Manifest Lists", v1).
-_LEGACY_NAMES = {
-    "added_data_files_count": "added_files_count",
-    "existing_data_files_count": "existing_files_count",
-    "deleted_data_files_count": "deleted_files_count",
-}
 
 
 def decode_manifest_list(data: bytes, path: str) -> list[ManifestFile]:
@@ -93,8 +96,8 @@ def decode_manifest_list(data: bytes, path: str) -> list[ManifestFile]:
         MetadataUnreadable: the file is damaged.
     """
     _, schema, records = read_avro(data, path)
-    names = _canonical_names(schema, _LIST_FIELDS)
-    return [_manifest_file(_renamed(record, names), path) for record in records]
+    names = canonical_names(schema, _LIST_FIELDS)
+    return [_manifest_file(renamed(record, names), path) for record in records]
 
 
 def _manifest_file(record: dict[str, Any], path: str) -> ManifestFile:
@@ -154,16 +157,16 @@ def decode_manifest(data: bytes, manifest: ManifestFile, spec: JsonObject) -> It
     """
     path = manifest.manifest_path
     header, schema, records = read_avro(data, path)
-    entry_names = _canonical_names(schema, _ENTRY_FIELDS)
-    file_schema = _record_of(schema, 2, "data_file", path)
-    file_names = _canonical_names(file_schema, _FILE_FIELDS)
-    annotated = _record_of(json.loads(header["avro.schema"]), 2, "data_file", path)
-    decimals = decimal_fields(_record_of(annotated, 102, "partition", path))
-    partition_names = _partition_names(_record_of(file_schema, 102, "partition", path), spec)
+    entry_names = canonical_names(schema, _ENTRY_FIELDS)
+    file_schema = record_of(schema, 2, "data_file", path)
+    file_names = canonical_names(file_schema, _FILE_FIELDS)
+    annotated = record_of(json.loads(header["avro.schema"]), 2, "data_file", path)
+    decimals = decimal_fields(record_of(annotated, 102, "partition", path))
+    partition_names = _partition_names(record_of(file_schema, 102, "partition", path), spec)
     next_row_id = manifest.first_row_id if manifest.content is ManifestContent.DATA else None
     for record in records:
-        entry = _renamed(record, entry_names)
-        raw = _renamed(entry["data_file"], file_names)
+        entry = renamed(record, entry_names)
+        raw = renamed(entry["data_file"], file_names)
         try:
             status = EntryStatus(entry["status"])
             partition = raw["partition"]
@@ -197,72 +200,31 @@ def decode_manifest(data: bytes, manifest: ManifestFile, spec: JsonObject) -> It
         yield ManifestEntry(
             status=status,
             snapshot_id=manifest.added_snapshot_id if snapshot_id is None else snapshot_id,
-            sequence_number=_inherited(entry.get("sequence_number"), status, manifest),
-            file_sequence_number=_inherited(entry.get("file_sequence_number"), status, manifest),
+            sequence_number=inherited_number(entry.get("sequence_number"), status, manifest),
+            file_sequence_number=inherited_number(entry.get("file_sequence_number"), status, manifest),
             file=file,
         )
 
 
-def decode_live_keys(data: bytes, path: str) -> Iterator[tuple[str, int | None]]:
-    """``(file_path, content_offset)`` of every entry that is not DELETED, decoding nothing else.
+def decode_live_files(data: bytes, path: str) -> Iterator[LiveFile]:
+    """Every entry that is not DELETED, decoding nothing else of it.
 
     Raises:
         MetadataUnreadable: the file is damaged.
     """
     _, schema, records = read_avro(data, path, prune=_keys_only)
-    entry_names = _canonical_names(schema, _ENTRY_FIELDS)
-    file_names = _canonical_names(_record_of(schema, 2, "data_file", path), _FILE_FIELDS)
+    entry_names = canonical_names(schema, _ENTRY_FIELDS)
+    file_names = canonical_names(record_of(schema, 2, "data_file", path), _FILE_FIELDS)
     for record in records:
-        entry = _renamed(record, entry_names)
+        entry = renamed(record, entry_names)
         if entry["status"] != EntryStatus.DELETED:
-            file = _renamed(entry["data_file"], file_names)
-            yield file["file_path"], file.get("content_offset")
+            file = renamed(entry["data_file"], file_names)
+            yield LiveFile(file["file_path"], file.get("content_offset"), file.get("file_size_in_bytes") or 0)
 
 
 def _keys_only(schema: dict[str, Any]) -> dict[str, Any]:
-    """The writer's schema cut to status, path and content offset; BigQuery makes ``data_file`` nullable."""
-    fields = []
-    for field in schema["fields"]:
-        if _is_field(field, 2, "data_file"):
-            file = _record_of(schema, 2, "data_file", "")
-            wanted = [
-                f for f in file["fields"] if _is_field(f, 100, "file_path") or _is_field(f, 144, "content_offset")
-            ]
-            fields.append({**field, "type": {**file, "fields": wanted}})
-        elif _is_field(field, 0, "status"):
-            fields.append(field)
-    return {**schema, "fields": fields}
-
-
-def _is_field(field: JsonObject, field_id: int, name: str) -> bool:
-    found = field.get("field-id")
-    return bool(field["name"] == name if found is None else int(found) == field_id)
-
-
-def _record_of(schema: JsonObject, field_id: int, name: str, path: str) -> dict[str, Any]:
-    """The record schema of a nested field, nullable or not."""
-    for field in schema["fields"]:
-        if _is_field(field, field_id, name):
-            kinds = field["type"] if isinstance(field["type"], list) else [field["type"]]
-            for kind in kinds:
-                if isinstance(kind, dict) and kind.get("type") == "record":
-                    return kind
-    raise MetadataUnreadable(f"manifest {path} has no field {name}; it is not an Iceberg manifest")
-
-
-def _canonical_names(schema: JsonObject, wanted: Mapping[int, str]) -> dict[str, str]:
-    """Names in the file → names in the specification, only where they differ."""
-    renames = {}
-    for field in schema["fields"]:
-        name, field_id = field["name"], field.get("field-id")
-        canonical = _LEGACY_NAMES.get(name, name) if field_id is None else wanted.get(int(field_id), name)
-        if canonical != name:
-            renames[name] = canonical
-    return renames
-
-
-def _renamed(record: dict[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:
-    return {renames.get(key, key): value for key, value in record.items()} if renames else record
+    """The writer's schema cut to what :class:`LiveFile` holds."""
+    return cut_to(schema, {0: "status"}, {i: _FILE_FIELDS[i] for i in _LIVE_FILE_FIELDS})
 
 
 def _partition_names(partition_schema: JsonObject, spec: JsonObject) -> list[str | None]:
@@ -278,8 +240,13 @@ def _partition_names(partition_schema: JsonObject, spec: JsonObject) -> list[str
     return result
 
 
-def _inherited(value: int | None, status: EntryStatus, manifest: ManifestFile) -> int | None:
-    """Null means the manifest's own sequence number, for ADDED entries and for manifests written as v1 (rule 6)."""
+def inherited_number(value: int | None, status: EntryStatus, manifest: ManifestFile) -> int:
+    """A sequence number of an entry: null means the manifest's own, for ADDED entries and in manifests written as v1
+    (rule 6).
+
+    Raises:
+        MetadataUnreadable: it is null where it must not be.
+    """
     if value is not None:
         return value
     if status is EntryStatus.ADDED or manifest.sequence_number == 0:

@@ -7,19 +7,18 @@ the entries themselves, never copied (ICEBERG-RULES 15; specification, "Manifest
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from icekeeper.metadata.avro_files import write_avro
 from icekeeper.metadata.avro_schemas import (
-    avro_name,
     manifest_header,
     manifest_list_schema,
-    manifest_schema,
     partition_type,
 )
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.manifest_entries import entry_encoder
 from icekeeper.metadata.single_value import comparable, encode
 from icekeeper.model import (
     EntryStatus,
@@ -30,10 +29,14 @@ from icekeeper.model import (
     PartitionValue,
 )
 
-__all__ = ["EncodedManifest", "encode_manifest", "encode_manifest_list"]
-
-# V1Writer in Iceberg-Java writes this constant; v1 readers require the field and ignore it.
-_V1_BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
+__all__ = [
+    "EncodedManifest",
+    "encode_manifest",
+    "encode_manifest_list",
+    "header_of",
+    "partition_types",
+    "summarise_partitions",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +66,9 @@ def encode_manifest(
         ValueError: an EXISTING or DELETED entry lacks a sequence number or snapshot id.
         TableUnsupported: the format version or a partition type cannot be written.
     """
-    version = metadata.format_version
-    spec = metadata.specs[spec_id]
-    types = [partition_type(metadata.schemas_current_first, field) for field in spec["fields"]]
-    names = [avro_name(field["name"]) for field in spec["fields"]]
-    schema = manifest_schema(version, metadata.schemas_current_first, spec)
-    widths = _fixed_widths(schema)
-    header = manifest_header(version, json.dumps(metadata.current_schema), json.dumps(spec["fields"]), spec_id, content)
-    data = write_avro(schema, (_entry_record(entry, version, names, widths) for entry in entries), header)
+    types = partition_types(metadata, spec_id)
+    encoder = entry_encoder(metadata, spec_id)
+    data = write_avro(encoder.schema, map(encoder.record, entries), header_of(metadata, spec_id, content))
     live = [entry for entry in entries if entry.is_live]
     sequence_numbers = [sequence_number if e.sequence_number is None else e.sequence_number for e in live]
 
@@ -93,9 +91,24 @@ def encode_manifest(
         added_rows_count=added[1],
         existing_rows_count=existing[1],
         deleted_rows_count=deleted[1],
-        partitions=_summaries(types, [entry.file.partition for entry in entries]),
+        partitions=summarise_partitions(types, [entry.file.partition for entry in entries]),
     )
     return EncodedManifest(data, manifest)
+
+
+def header_of(metadata: TableMetadata, spec_id: int, content: ManifestContent) -> dict[str, str]:
+    """The key-value metadata of a manifest of that spec and content."""
+    schema, fields = json.dumps(metadata.current_schema), json.dumps(metadata.specs[spec_id]["fields"])
+    return manifest_header(metadata.format_version, schema, fields, spec_id, content)
+
+
+def partition_types(metadata: TableMetadata, spec_id: int) -> list[str]:
+    """The result types of the fields of a spec.
+
+    Raises:
+        TableUnsupported: a transform or source column is unknown.
+    """
+    return [partition_type(metadata.schemas_current_first, field) for field in metadata.specs[spec_id]["fields"]]
 
 
 def encode_manifest_list(
@@ -126,51 +139,6 @@ def encode_manifest_list(
         header["first-row-id"] = str(first_row_id)
     records = (_list_record(manifest, format_version) for manifest in manifests)
     return write_avro(manifest_list_schema(format_version), records, header)
-
-
-def _entry_record(
-    entry: ManifestEntry, version: int, names: Sequence[str], widths: Mapping[str, int]
-) -> dict[str, Any]:
-    if entry.status is not EntryStatus.ADDED and (
-        entry.snapshot_id is None or entry.sequence_number is None or entry.file_sequence_number is None
-    ):
-        raise ValueError(f"{entry.status.name} entry of {entry.file.file_path} must carry its ids explicitly")
-    file = entry.file
-    record: dict[str, Any] = {
-        "content": int(file.content),
-        "file_path": file.file_path,
-        "file_format": file.file_format,
-        "partition": {
-            name: _widened(value, widths.get(name)) for name, value in zip(names, file.partition, strict=True)
-        },
-        "record_count": file.record_count,
-        "file_size_in_bytes": file.file_size_in_bytes,
-        "column_sizes": _key_values(file.column_sizes),
-        "value_counts": _key_values(file.value_counts),
-        "null_value_counts": _key_values(file.null_value_counts),
-        "nan_value_counts": _key_values(file.nan_value_counts),
-        "lower_bounds": _key_values(file.lower_bounds),
-        "upper_bounds": _key_values(file.upper_bounds),
-        "key_metadata": file.key_metadata,
-        "split_offsets": _listed(file.split_offsets),
-        "equality_ids": _listed(file.equality_ids),
-        "sort_order_id": file.sort_order_id,
-        "referenced_data_file": file.referenced_data_file,
-    }
-    if version == 1:
-        record["block_size_in_bytes"] = _V1_BLOCK_SIZE_IN_BYTES
-    if version >= 3:
-        # Of an ADDED entry it is assigned on reading (specification, "First Row ID Inheritance").
-        record["first_row_id"] = None if entry.status is EntryStatus.ADDED else file.first_row_id
-        record["content_offset"] = file.content_offset
-        record["content_size_in_bytes"] = file.content_size_in_bytes
-    return {
-        "status": int(entry.status),
-        "snapshot_id": entry.snapshot_id,
-        "sequence_number": entry.sequence_number,
-        "file_sequence_number": entry.file_sequence_number,
-        "data_file": record,
-    }
 
 
 def _list_record(manifest: ManifestFile, version: int) -> dict[str, Any]:
@@ -211,40 +179,10 @@ def _list_record(manifest: ManifestFile, version: int) -> dict[str, Any]:
     }
 
 
-def _listed(values: tuple[int, ...] | None) -> list[int] | None:
-    """fastavro takes a tuple in a union for (branch, value)."""
-    return None if values is None else list(values)
-
-
-def _key_values(mapping: Mapping[int, Any] | None) -> list[dict[str, Any]] | None:
-    return None if mapping is None else [{"key": key, "value": mapping[key]} for key in sorted(mapping)]
-
-
-def _fixed_widths(entry_schema: Mapping[str, Any]) -> dict[str, int]:
-    """Partition columns stored as decimals, with their width: a narrower value of a promoted type is widened."""
-    data_file = next(f for f in entry_schema["fields"] if f["name"] == "data_file")
-    partition = next(f for f in data_file["type"]["fields"] if f["name"] == "partition")
-    decimals: dict[str, int] = {}
-    sizes: dict[str, int] = {}
-    for field in partition["type"]["fields"]:
-        kind = field["type"][1]
-        if isinstance(kind, dict) and kind.get("logicalType") == "decimal":
-            sizes[kind["name"]] = kind["size"]
-            decimals[field["name"]] = kind["size"]
-        elif isinstance(kind, str) and kind in sizes:
-            decimals[field["name"]] = sizes[kind]
-    return decimals
-
-
-def _widened(value: PartitionValue, width: int | None) -> PartitionValue:
-    if width is None or not isinstance(value, bytes) or len(value) == width:
-        return value
-    return int.from_bytes(value, "big", signed=True).to_bytes(width, "big", signed=True)
-
-
-def _summaries(
+def summarise_partitions(
     types: Sequence[str], partitions: Sequence[tuple[PartitionValue, ...]]
 ) -> tuple[PartitionFieldSummary, ...]:
+    """What a manifest list says of the partitions of a manifest's entries."""
     result = []
     for index, kind in enumerate(types):
         values = [partition[index] for partition in partitions]

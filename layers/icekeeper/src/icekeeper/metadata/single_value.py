@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-__all__ = ["comparable", "decimal_unscaled", "encode", "least_decimal", "truncated_lower", "truncated_upper"]
+__all__ = ["comparable", "decimal_unscaled", "decode", "encode", "least_decimal", "truncated_lower", "truncated_upper"]
 
 _INT32 = frozenset({"int", "date"})
 _INT64 = frozenset({"long", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
@@ -34,6 +34,25 @@ def encode(iceberg_type: str, raw: Any) -> bytes:
     if iceberg_type.startswith("decimal"):
         return _least_bytes(decimal_unscaled(raw))
     return bytes(raw)
+
+
+def decode(iceberg_type: str, value: bytes) -> Any:
+    """A raw value from its single-value bytes; of a promoted type by the width that it was written with (rule 21).
+
+    Raises:
+        ValueError: the bytes are none of that type.
+    """
+    if iceberg_type in _INT32 | _INT64:
+        if len(value) not in (4, 8):
+            raise ValueError(f"{len(value)} bytes are no {iceberg_type}")
+        return int.from_bytes(value, "little", signed=True)
+    if iceberg_type in ("float", "double"):
+        if len(value) not in (4, 8):
+            raise ValueError(f"{len(value)} bytes are no {iceberg_type}")
+        return struct.unpack("<f" if len(value) == 4 else "<d", value)[0]
+    if iceberg_type == "boolean":
+        return value != b"\x00"
+    return value.decode() if iceberg_type == "string" else value
 
 
 def comparable(iceberg_type: str, raw: Any) -> Any:

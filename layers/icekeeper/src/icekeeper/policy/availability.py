@@ -13,7 +13,6 @@ ANY_OTHER: frozenset[object] = frozenset({"any value but the default"})
 
 NOT_YET_AVAILABLE: Mapping[str, frozenset[object]] = {
     "operations": frozenset({Operation.EXPIRE_PARTITIONS}),
-    "orphan_min_sightings": ANY_OTHER,
     "ownership": frozenset({Ownership.ICEKEEPER}),
     "detection_interval_s": ANY_OTHER,
     "max_concurrent_jobs": ANY_OTHER,

@@ -26,6 +26,7 @@ __all__ = [
     "OptionalText",
     "PositiveAmount",
     "Ratio",
+    "SnapshotIds",
     "SortOrderText",
     "Switch",
     "TextList",
@@ -87,6 +88,18 @@ def _parse_list(value: object) -> object:
     return value
 
 
+def _parse_snapshot_ids(value: object) -> object:
+    parts = _parse_list(value)
+    if not isinstance(parts, Iterable):
+        return value
+    ids: list[int] = []
+    for part in parts:
+        if not re.fullmatch(r"-?[0-9]{1,19}", str(part)):
+            raise ValueError(f"'{part}' is no snapshot id; write a comma-separated list of whole numbers")
+        ids.append(int(part))
+    return tuple(dict.fromkeys(ids))
+
+
 def _parse_operations(value: object) -> object:
     parts = _parse_list(value)
     if not isinstance(parts, Iterable):
@@ -115,6 +128,7 @@ OptionalText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_optional)
 SortOrderText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_sort_order)]
 OptionalCount: TypeAlias = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_parse_optional)]
 TextList: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_parse_list)]
+SnapshotIds: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(_parse_snapshot_ids)]
 OperationNames: TypeAlias = Annotated[tuple[Operation, ...], BeforeValidator(_parse_operations)]
 
 

@@ -61,7 +61,11 @@ def compact(context: OperationContext) -> OperationOutcome:
         require_known_layout(metadata)
         if context.dry_run:
             return succeeded(_OPERATION, _preview(plan), metrics=_counters(plan), files_planned=plan.input_files)
-        outcome = _outcome(plan, _rewrite_and_commit(context, loaded, plan))
+        with context.job(_OPERATION, loaded, plan.snapshot_id) as job:
+            landed = _rewrite_and_commit(context, loaded, plan)
+            if landed.errors:
+                job.leaves_files()
+        outcome = _outcome(plan, landed)
         return replace(outcome, metrics={**outcome.metrics, "compact.duration_ms": elapsed_ms()})
 
 

@@ -20,6 +20,7 @@ from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import RewriteResult, RewriteTask, Routing
 from icekeeper.operations.compaction.writing.metrics_modes import output_properties
 from icekeeper.operations.compaction.writing.output_names import output_names
+from icekeeper.operations.compaction.writing.planned_names import planned_names
 from icekeeper.operations.context import OperationContext
 
 __all__ = ["rewrite_groups"]
@@ -45,6 +46,7 @@ def rewrite_groups(
     is_small = {task.group_id: task.recipe is None or fits_one_worker(task) for task in tasks}
     small = [task for task in tasks if is_small[task.group_id]]
     large = [task for task in tasks if not is_small[task.group_id]]
+    context.will_write(path for task in small for path in planned_names(task))
     context.progress(_WHAT, 0, len(tasks))
     try:
         results = context.engine.map(rewrite_group, small, lambda done: context.progress(_WHAT, done, len(tasks)))
@@ -53,8 +55,9 @@ def rewrite_groups(
         return results + cluster_groups(
             context.engine,
             large,
-            lambda paths: context.discard(loaded, paths),
-            lambda done: context.progress(_WHAT, len(results) + done, len(tasks)),
+            will_write=context.will_write,
+            discard=lambda paths: context.discard(loaded, paths),
+            on_done=lambda done: context.progress(_WHAT, len(results) + done, len(tasks)),
         )
     except MaintenanceError:
         context.discard(loaded, [task.outputs.path() for task in tasks])  # those of the groups that were finished

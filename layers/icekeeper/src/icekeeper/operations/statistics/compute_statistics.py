@@ -76,8 +76,9 @@ def compute_statistics(context: OperationContext) -> OperationOutcome:
         files = tuple(f.file.file_path for f in plan.files)
         if context.dry_run:
             return succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=files)
-        written = _write(context, loaded, reader, work)
-        problem = _commit(context, loaded, plan.snapshot_id, written)
+        with context.job(_OPERATION, loaded, plan.snapshot_id):
+            written = _write(context, loaded, reader, work)
+            problem = _commit(context, loaded, plan.snapshot_id, written)
         metrics |= written.metrics | {"compute_statistics.duration_ms": elapsed_ms()}
         if problem is not None:
             return failed(_OPERATION, problem.reason, metrics=metrics)
@@ -134,6 +135,7 @@ def _write_table_statistics(context: OperationContext, loaded: LoadedTable, work
     # Java's name for it; SeaweedFS takes no other ending.
     path = f"{loaded.metadata.metadata_directory}/{plan.snapshot_id}-{uuid.uuid4()}.stats"
     written.paths.append(path)
+    context.will_write([path])
     context.storage(loaded).write(path, file.data)
     entry = statistics_entry(plan.snapshot_id, path, file)
     # Outside the entry the id is deprecated, but servers of before 1.8 know no other.
@@ -155,13 +157,15 @@ def _write_partition_statistics(
     stem = f"{metadata.metadata_directory}/partition-stats-{snapshot_id}-{uuid.uuid4()}"
     path, data = f"{stem}.{file_format.value}", encode_partition_file(metadata, rows, file_format)
     written.paths.append(path)
+    avro_path = f"{stem}.{PartitionFileFormat.AVRO.value}"
+    context.will_write({path, avro_path})
     try:
         storage.write(path, data)
     except StorageError:
         if file_format is PartitionFileFormat.AVRO:
             raise
         # Table buckets that guard their metadata folder (SeaweedFS) take Avro files only; all readers do, too.
-        path, data = f"{stem}.avro", encode_partition_file(metadata, rows, PartitionFileFormat.AVRO)
+        path, data = avro_path, encode_partition_file(metadata, rows, PartitionFileFormat.AVRO)
         written.paths.append(path)
         storage.write(path, data)
     entry = {"snapshot-id": snapshot_id, "statistics-path": path, "file-size-in-bytes": len(data)}

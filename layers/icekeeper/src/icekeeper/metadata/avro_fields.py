@@ -1,0 +1,65 @@
+"""Fields of a manifest's Avro schema, found by ``field-id``, by name where a writer left the ids out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from icekeeper.errors import MetadataUnreadable
+
+__all__ = ["canonical_names", "cut_to", "is_field", "record_of", "renamed"]
+
+JsonObject = Mapping[str, Any]
+
+# Names of an early draft that some v1 writers still use (specification, "Manifest Lists", v1).
+_LEGACY_NAMES = {
+    "added_data_files_count": "added_files_count",
+    "existing_data_files_count": "existing_files_count",
+    "deleted_data_files_count": "deleted_files_count",
+}
+
+
+def cut_to(schema: dict[str, Any], entry: Mapping[int, str], file: Mapping[int, str]) -> dict[str, Any]:
+    """The writer's schema cut to some fields of the entry and of its file; BigQuery makes ``data_file`` nullable."""
+    fields = []
+    for field in schema["fields"]:
+        if is_field(field, 2, "data_file"):
+            record = record_of(schema, 2, "data_file", "")
+            wanted = [f for f in record["fields"] if any(is_field(f, i, name) for i, name in file.items())]
+            fields.append({**field, "type": {**record, "fields": wanted}})
+        elif any(is_field(field, i, name) for i, name in entry.items()):
+            fields.append(field)
+    return {**schema, "fields": fields}
+
+
+def is_field(field: JsonObject, field_id: int, name: str) -> bool:
+    """Whether a field of a schema is the one with that id, or of that name where it has no id."""
+    found = field.get("field-id")
+    return bool(field["name"] == name if found is None else int(found) == field_id)
+
+
+def record_of(schema: JsonObject, field_id: int, name: str, path: str) -> dict[str, Any]:
+    """The record schema of a nested field, nullable or not."""
+    for field in schema["fields"]:
+        if is_field(field, field_id, name):
+            kinds = field["type"] if isinstance(field["type"], list) else [field["type"]]
+            for kind in kinds:
+                if isinstance(kind, dict) and kind.get("type") == "record":
+                    return kind
+    raise MetadataUnreadable(f"manifest {path} has no field {name}; it is not an Iceberg manifest")
+
+
+def canonical_names(schema: JsonObject, wanted: Mapping[int, str]) -> dict[str, str]:
+    """Names in the file → names in the specification, only where they differ."""
+    renames = {}
+    for field in schema["fields"]:
+        name, field_id = field["name"], field.get("field-id")
+        canonical = _LEGACY_NAMES.get(name, name) if field_id is None else wanted.get(int(field_id), name)
+        if canonical != name:
+            renames[name] = canonical
+    return renames
+
+
+def renamed(record: dict[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:
+    """The record under the names of the specification."""
+    return {renames.get(key, key): value for key, value in record.items()} if renames else record

@@ -1,0 +1,111 @@
+"""Manifests put together from blocks: compressed before it is decided which manifest they go to.
+
+So the size of a manifest is known before it is written, and one can be cut where a partition ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from icekeeper.metadata.avro_files import deflated, write_avro
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.manifest_copy import StoredEntry, avro_long
+from icekeeper.metadata.manifest_entries import entry_encoder
+from icekeeper.metadata.manifest_write import EncodedManifest, header_of, partition_types, summarise_partitions
+from icekeeper.model import ManifestContent, ManifestFile, PartitionValue
+
+__all__ = ["BLOCK_BYTES", "EntryBlock", "ManifestAssembler", "entry_blocks"]
+
+# Java's DataFileConstants.DEFAULT_SYNC_INTERVAL is 64,000.
+BLOCK_BYTES = 64_000
+_SYNC_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class EntryBlock:
+    """One block of an Avro file, without its sync marker, and what a manifest list sums up of its entries."""
+
+    data: bytes
+    files: int
+    rows: int
+    min_sequence_number: int
+    partitions: tuple[tuple[PartitionValue, ...], ...]
+    """Each once, in the order of the entries."""
+    ends_partition: bool
+    """No later block holds entries of its last partition."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in a file."""
+        return len(self.data) + _SYNC_BYTES
+
+
+def entry_blocks(entries: Iterable[StoredEntry], block_bytes: int = BLOCK_BYTES) -> Iterator[EntryBlock]:
+    """Entries in partition order as blocks of about ``block_bytes`` before compression; where a partition ends, a
+    block of a quarter of that will do, so that most partitions end with a block."""
+    waiting: list[StoredEntry] = []
+    size = 0
+    runs = (list(run) for _, run in itertools.groupby(entries, key=lambda entry: repr(entry.partition)))
+    for run in runs:
+        for entry in run:
+            if size >= block_bytes:
+                yield _block(waiting, ends_partition=entry is run[0])
+                waiting, size = [], 0
+            waiting.append(entry)
+            size += len(entry.data)
+        if size >= block_bytes // 4:
+            yield _block(waiting, ends_partition=True)
+            waiting, size = [], 0
+    if waiting:
+        yield _block(waiting, ends_partition=True)
+
+
+def _block(entries: Sequence[StoredEntry], *, ends_partition: bool) -> EntryBlock:
+    payload = deflated(b"".join(entry.data for entry in entries))
+    return EntryBlock(
+        data=avro_long(len(entries)) + avro_long(len(payload)) + payload,
+        files=len(entries),
+        rows=sum(entry.record_count for entry in entries),
+        min_sequence_number=min(entry.sequence_number for entry in entries),
+        partitions=tuple({repr(entry.partition): entry.partition for entry in entries}.values()),
+        ends_partition=ends_partition,
+    )
+
+
+class ManifestAssembler:
+    """Makes manifests of one spec and content type out of blocks."""
+
+    def __init__(self, metadata: TableMetadata, spec_id: int, content: ManifestContent) -> None:
+        """Raises TableUnsupported: the format version or a partition type cannot be written."""
+        self._spec_id, self._content = spec_id, content
+        self._types = partition_types(metadata, spec_id)
+        self._header = write_avro(entry_encoder(metadata, spec_id).schema, (), header_of(metadata, spec_id, content))
+
+    @property
+    def header_bytes(self) -> int:
+        """What a manifest takes without any entry: its schemas, above all."""
+        return len(self._header)
+
+    def assemble(self, blocks: Sequence[EntryBlock], path: str) -> EncodedManifest:
+        """One manifest; whoever commits it gives it its sequence number and its snapshot."""
+        sync = self._header[-_SYNC_BYTES:]
+        data = self._header + b"".join(part for block in blocks for part in (block.data, sync))
+        partitions = [partition for block in blocks for partition in block.partitions]
+        manifest = ManifestFile(
+            manifest_path=path,
+            manifest_length=len(data),
+            partition_spec_id=self._spec_id,
+            content=self._content,
+            min_sequence_number=min(block.min_sequence_number for block in blocks),
+            added_snapshot_id=None,
+            added_files_count=0,
+            existing_files_count=sum(block.files for block in blocks),
+            deleted_files_count=0,
+            added_rows_count=0,
+            existing_rows_count=sum(block.rows for block in blocks),
+            deleted_rows_count=0,
+            partitions=summarise_partitions(self._types, partitions),
+        )
+        return EncodedManifest(data, manifest)

@@ -1,0 +1,118 @@
+"""One entry of a manifest as an Avro record, v1–v3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from icekeeper.metadata.avro_schemas import AvroSchema, avro_name, manifest_schema
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import EntryStatus, ManifestEntry, PartitionValue
+
+__all__ = ["EntryEncoder", "entry_encoder"]
+
+# V1Writer in Iceberg-Java writes this constant; v1 readers require the field and ignore it.
+_V1_BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class EntryEncoder:
+    """How the entries of one spec are written: their Avro schema, and each as a record of it."""
+
+    schema: AvroSchema
+    version: int
+    names: Sequence[str]
+    widths: Mapping[str, int]
+
+    def record(self, entry: ManifestEntry) -> dict[str, Any]:
+        """Raises ValueError where an EXISTING or DELETED entry lacks a sequence number or snapshot id."""
+        return _entry_record(entry, self.version, self.names, self.widths)
+
+
+def entry_encoder(metadata: TableMetadata, spec_id: int) -> EntryEncoder:
+    """The encoder of the table's format version.
+
+    Raises:
+        TableUnsupported: the format version or a partition type cannot be written.
+    """
+    spec = metadata.specs[spec_id]
+    schema = manifest_schema(metadata.format_version, metadata.schemas_current_first, spec)
+    names = [avro_name(field["name"]) for field in spec["fields"]]
+    return EntryEncoder(schema, metadata.format_version, names, _fixed_widths(schema))
+
+
+def _entry_record(
+    entry: ManifestEntry, version: int, names: Sequence[str], widths: Mapping[str, int]
+) -> dict[str, Any]:
+    if entry.status is not EntryStatus.ADDED and (
+        entry.snapshot_id is None or entry.sequence_number is None or entry.file_sequence_number is None
+    ):
+        raise ValueError(f"{entry.status.name} entry of {entry.file.file_path} must carry its ids explicitly")
+    file = entry.file
+    record: dict[str, Any] = {
+        "content": int(file.content),
+        "file_path": file.file_path,
+        "file_format": file.file_format,
+        "partition": {
+            name: _widened(value, widths.get(name)) for name, value in zip(names, file.partition, strict=True)
+        },
+        "record_count": file.record_count,
+        "file_size_in_bytes": file.file_size_in_bytes,
+        "column_sizes": _key_values(file.column_sizes),
+        "value_counts": _key_values(file.value_counts),
+        "null_value_counts": _key_values(file.null_value_counts),
+        "nan_value_counts": _key_values(file.nan_value_counts),
+        "lower_bounds": _key_values(file.lower_bounds),
+        "upper_bounds": _key_values(file.upper_bounds),
+        "key_metadata": file.key_metadata,
+        "split_offsets": _listed(file.split_offsets),
+        "equality_ids": _listed(file.equality_ids),
+        "sort_order_id": file.sort_order_id,
+        "referenced_data_file": file.referenced_data_file,
+    }
+    if version == 1:
+        record["block_size_in_bytes"] = _V1_BLOCK_SIZE_IN_BYTES
+    if version >= 3:
+        # Of an ADDED entry it is assigned on reading (specification, "First Row ID Inheritance").
+        record["first_row_id"] = None if entry.status is EntryStatus.ADDED else file.first_row_id
+        record["content_offset"] = file.content_offset
+        record["content_size_in_bytes"] = file.content_size_in_bytes
+    return {
+        "status": int(entry.status),
+        "snapshot_id": entry.snapshot_id,
+        "sequence_number": entry.sequence_number,
+        "file_sequence_number": entry.file_sequence_number,
+        "data_file": record,
+    }
+
+
+def _listed(values: tuple[int, ...] | None) -> list[int] | None:
+    """fastavro takes a tuple in a union for (branch, value)."""
+    return None if values is None else list(values)
+
+
+def _key_values(mapping: Mapping[int, Any] | None) -> list[dict[str, Any]] | None:
+    return None if mapping is None else [{"key": key, "value": mapping[key]} for key in sorted(mapping)]
+
+
+def _fixed_widths(entry_schema: Mapping[str, Any]) -> dict[str, int]:
+    """Partition columns stored as decimals, with their width: a narrower value of a promoted type is widened."""
+    data_file = next(f for f in entry_schema["fields"] if f["name"] == "data_file")
+    partition = next(f for f in data_file["type"]["fields"] if f["name"] == "partition")
+    decimals: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for field in partition["type"]["fields"]:
+        kind = field["type"][1]
+        if isinstance(kind, dict) and kind.get("logicalType") == "decimal":
+            sizes[kind["name"]] = kind["size"]
+            decimals[field["name"]] = kind["size"]
+        elif isinstance(kind, str) and kind in sizes:
+            decimals[field["name"]] = sizes[kind]
+    return decimals
+
+
+def _widened(value: PartitionValue, width: int | None) -> PartitionValue:
+    if width is None or not isinstance(value, bytes) or len(value) == width:
+        return value
+    return int.from_bytes(value, "big", signed=True).to_bytes(width, "big", signed=True)

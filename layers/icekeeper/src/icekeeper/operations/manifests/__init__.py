@@ -1,0 +1,1 @@
+"""Rewriting manifests: which, in what order, by whom."""

@@ -1,0 +1,157 @@
+"""Writes the manifests of a plan: in this process where they are few, by all workers where they are many.
+
+The way is the same: entries are read, sent to lanes by partition order, and each lane is sorted and cut into manifests.
+What is written depends on no head, so that it survives lost swaps as long as the manifests that it replaces do.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from icekeeper.errors import StorageError
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import ManifestContent, ManifestFile
+from icekeeper.operations.context import Engine
+from icekeeper.operations.manifests.cuts import lane_bounds
+from icekeeper.operations.manifests.partition_ranges import PartitionOrder
+from icekeeper.operations.manifests.plan import ManifestGroup, ManifestKind, ManifestPlan
+from icekeeper.operations.manifests.task import EntryPart, KindOfTable, Lane, LaneResult, SampleTask, SplitTask
+from icekeeper.operations.manifests.work import MAX_PARTITIONS, evenly, sample_entries, split_entries, write_lane
+
+__all__ = ["RewrittenManifests", "write_manifests"]
+
+MB = 1024 * 1024
+# Bytes of manifests in one lane: decompressed about 200 MB of entries, which one worker holds and sorts.
+_LANE_BYTES = 32 * MB
+# Targets in one lane at least: its last manifest may be small, and a fifth more of them would be merged again.
+_TARGETS_PER_LANE = 4
+_SPLIT_BYTES = 8 * MB
+# A lane that turns out larger than the sample promised gets so many times the names it would have needed.
+_NAMES_PER_OUTPUT = 4
+_SAMPLED_MANIFESTS = 32
+# What manifests are written by; snapshots, which can be many, are no part of it.
+_DOCUMENT = (
+    "format-version",
+    "location",
+    "schema",
+    "schemas",
+    "current-schema-id",
+    "partition-spec",
+    "partition-specs",
+    "default-spec-id",
+)
+
+
+@dataclass(slots=True)
+class RewrittenManifests:
+    """What was written for a plan; ``staged`` are all names that may have been."""
+
+    staged: list[str] = field(default_factory=list)
+    written: list[ManifestFile] = field(default_factory=list)
+    partitions: dict[int, list[PartitionOrder]] = field(default_factory=dict)
+    """Some partitions of the rewritten data manifests, by spec."""
+
+    def entries(self, content: ManifestContent) -> int:
+        """How many entries the manifests of that content type hold."""
+        return sum(m.existing_files_count or 0 for m in self.written if m.content is content)
+
+
+@dataclass(slots=True)
+class _Work:
+    splits: list[SplitTask] = field(default_factory=list)
+    lanes: list[Lane] = field(default_factory=list)
+
+
+def write_manifests(
+    metadata: TableMetadata,
+    plan: ManifestPlan,
+    engine: Engine,
+    io_properties: dict[str, str],
+    *,
+    target_bytes: int,
+    into: RewrittenManifests,
+    will_write: Callable[[Sequence[str]], None],
+    on_done: Callable[[int, int], None],
+) -> None:
+    """Write the outputs of a plan; ``into`` tells what was written, also when this fails.
+
+    ``will_write`` is told every name before a file is written.
+
+    Raises:
+        StorageError: a manifest cannot be read or written, the names could not be recorded, or the engine broke.
+    """
+    document = {key: metadata.document[key] for key in _DOCUMENT if key in metadata.document}
+    prefix = f"{metadata.metadata_directory}/{uuid.uuid4()}"
+    kinds = {g.kind: KindOfTable(document, *g.kind, io_properties) for g in plan.groups}
+    lanes = {g.kind: _lane_count(g) for g in plan.groups}
+    samples = _samples(engine, [(kinds[g.kind], g) for g in plan.groups if lanes[g.kind] > 1])
+    work = _Work()
+    for group in plan.groups:
+        bounds = lane_bounds(samples[group.kind], lanes[group.kind]) if samples[group.kind] else []
+        names = max(1, _NAMES_PER_OUTPUT * group.outputs // (len(bounds) + 1))
+        for portion in _portions(group.manifests):
+            work.splits.append(SplitTask(kinds[group.kind], portion, tuple(bounds), len(work.lanes)))
+        for _ in range(len(bounds) + 1):
+            stem = f"{prefix}-m{len(work.lanes)}"
+            paths = tuple(f"{stem}-{number}.avro" for number in range(min(names, len(group.manifests))))
+            into.staged += paths
+            work.lanes.append(Lane(kinds[group.kind], paths, target_bytes))
+    will_write([path for lane in work.lanes for path in lane.names])
+    total = len(work.splits) + len(work.lanes)
+    if len(work.lanes) == len(plan.groups):
+        results = _here(work)
+    else:
+        results = engine.exchange(split_entries, work.splits, write_lane, work.lanes, lambda done: on_done(done, total))
+    for lane, result in zip(work.lanes, results, strict=True):
+        into.written += result.written
+        if lane.kind.content is ManifestContent.DATA:
+            into.partitions.setdefault(lane.kind.spec_id, []).extend(result.partitions)
+    into.partitions = {spec_id: evenly(found, MAX_PARTITIONS) for spec_id, found in into.partitions.items()}
+    error = next((result.error for result in results if result.error is not None), None)
+    if error is not None:
+        raise StorageError(error)
+
+
+def _here(work: _Work) -> list[LaneResult]:
+    """One lane per group: to start workers would take longer than the work."""
+    parts: dict[int, list[EntryPart]] = defaultdict(list)
+    for task in work.splits:
+        for lane, part in split_entries(task):
+            parts[lane].append(part)
+    return [write_lane(lane, iter(parts.pop(number, []))) for number, lane in enumerate(work.lanes)]
+
+
+def _lane_count(group: ManifestGroup) -> int:
+    size = sum(m.manifest_length for m in group.manifests)
+    return max(1, size // max(_LANE_BYTES, _TARGETS_PER_LANE * group.room))
+
+
+def _portions(manifests: Sequence[ManifestFile]) -> Iterator[tuple[ManifestFile, ...]]:
+    portion: list[ManifestFile] = []
+    size = 0
+    for manifest in manifests:
+        portion.append(manifest)
+        size += manifest.manifest_length
+        if size >= _SPLIT_BYTES:
+            yield tuple(portion)
+            portion, size = [], 0
+    if portion:
+        yield tuple(portion)
+
+
+def _samples(
+    engine: Engine, groups: Sequence[tuple[KindOfTable, ManifestGroup]]
+) -> defaultdict[ManifestKind, list[Any]]:
+    """Order keys of some entries of each group, for where its lanes begin."""
+    tasks: list[SampleTask] = []
+    for kind, group in groups:
+        chosen = evenly(sorted(group.manifests, key=lambda m: m.min_sequence_number), _SAMPLED_MANIFESTS)
+        tasks += [SampleTask(kind, (manifest,)) for manifest in chosen]
+    found: defaultdict[ManifestKind, list[Any]] = defaultdict(list)
+    for task, keys in zip(tasks, engine.map(sample_entries, tasks, lambda done: None), strict=True):
+        found[task.kind.spec_id, task.kind.content] += keys
+    return found

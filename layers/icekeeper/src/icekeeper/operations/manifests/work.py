@@ -1,0 +1,108 @@
+"""The work unit of rewriting manifests: entries read and dealt out to lanes, lanes written as manifests."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from icekeeper.errors import MaintenanceError
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.manifest_blocks import BLOCK_BYTES, ManifestAssembler, entry_blocks
+from icekeeper.metadata.manifest_copy import EntryCopier, StoredEntry
+from icekeeper.metadata.manifest_write import partition_types
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import ManifestFile
+from icekeeper.operations.manifests.cuts import OrderKey, even_cuts
+from icekeeper.operations.manifests.partition_ranges import partition_order
+from icekeeper.operations.manifests.task import EntryPart, KindOfTable, Lane, LaneResult, SampleTask, SplitTask
+from icekeeper.storage import Storage
+
+__all__ = ["MAX_PARTITIONS", "evenly", "sample_entries", "split_entries", "write_lane"]
+
+Value = TypeVar("Value")
+
+MAX_PARTITIONS = 1000
+"""Partitions that a lane names, and that planning is measured by."""
+# Entries that are sent at once.
+_PART_ENTRIES = 2000
+_SAMPLED_ENTRIES = 2000
+# Blocks that make up a manifest at least, so that cuts find the ends of partitions.
+_BLOCKS_PER_MANIFEST = 32
+
+
+def sample_entries(task: SampleTask) -> list[OrderKey]:
+    """The order keys of some entries of the manifests, evenly taken.
+
+    Raises:
+        MetadataUnreadable: a manifest cannot be read.
+    """
+    keys = [key for key, _ in _entries(task.kind, task.manifests)]
+    return evenly(keys, _SAMPLED_ENTRIES)
+
+
+def split_entries(task: SplitTask) -> Iterator[tuple[int, EntryPart]]:
+    """Every live entry, sent to its lane; what cannot be read is told to the group's first lane."""
+    waiting: dict[int, list[tuple[OrderKey, StoredEntry]]] = defaultdict(list)
+    try:
+        for key, entry in _entries(task.kind, task.manifests):
+            lane = task.first_lane + bisect_right(task.bounds, key)
+            waiting[lane].append((key, entry))
+            if len(waiting[lane]) >= _PART_ENTRIES:
+                yield lane, EntryPart(tuple(waiting.pop(lane)))
+    except MaintenanceError as error:
+        yield task.first_lane, EntryPart(error=str(error))
+        return
+    for lane, entries in waiting.items():
+        yield lane, EntryPart(tuple(entries))
+
+
+def write_lane(lane: Lane, parts: Iterator[EntryPart]) -> LaneResult:
+    """Put what a lane got into manifests; one that fails leaves nothing behind."""
+    found: list[tuple[OrderKey, StoredEntry]] = []
+    error: str | None = None
+    for part in parts:
+        error = error or part.error
+        found += part.entries
+    if error is not None:
+        return LaneResult(error=error)
+    found.sort(key=lambda entry: entry[0])
+    partitions = evenly(list(dict.fromkeys(key[0] for key, _ in found)), MAX_PARTITIONS)
+    storage = Storage(lane.kind.io_properties)
+    try:
+        return LaneResult(tuple(_write(lane, [entry for _, entry in found], storage)), tuple(partitions))
+    except MaintenanceError as failure:
+        storage.delete(lane.names)
+        return LaneResult(error=str(failure))
+
+
+def _write(lane: Lane, entries: Sequence[StoredEntry], storage: Storage) -> Iterator[ManifestFile]:
+    metadata = TableMetadata(lane.kind.document)
+    assembler = ManifestAssembler(metadata, lane.kind.spec_id, lane.kind.content)
+    room = max(1, lane.target_bytes - assembler.header_bytes)
+    blocks = list(entry_blocks(entries, min(BLOCK_BYTES, room // _BLOCKS_PER_MANIFEST)))
+    cuts = even_cuts([b.size for b in blocks], [b.ends_partition for b in blocks], room, len(lane.names))
+    start = 0
+    for name, end in zip(lane.names, cuts, strict=False):
+        encoded = assembler.assemble(blocks[start:end], name)
+        storage.write(name, encoded.data)
+        yield encoded.manifest
+        start = end
+
+
+def _entries(kind: KindOfTable, manifests: Sequence[ManifestFile]) -> Iterator[tuple[OrderKey, StoredEntry]]:
+    metadata = TableMetadata(kind.document)
+    types = partition_types(metadata, kind.spec_id)
+    copier = EntryCopier(metadata, kind.spec_id)
+    reader = TableReader(metadata, Storage(kind.io_properties).read)
+    for manifest, data in reader.contents(manifests):
+        for entry in copier.copy(data, manifest):
+            order = partition_order(types, entry.partition)
+            yield (order, entry.sequence_number, entry.file_path), entry
+
+
+def evenly(values: Sequence[Value], most: int) -> list[Value]:
+    """At most so many of the values, in order."""
+    step = max(1, -(-len(values) // most))
+    return list(values[::step])

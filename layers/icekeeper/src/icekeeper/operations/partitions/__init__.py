@@ -1,0 +1,1 @@
+"""Dropping partitions that are past their retention."""
