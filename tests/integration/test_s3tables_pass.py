@@ -107,3 +107,15 @@ def test_what_the_bucket_does_not_allow_is_left_to_it(runtime: Runtime, moto_ser
     assert Storage(after.io_properties).size(old_list) is not None
     read = StaticTable.from_metadata(after.metadata_location, dict(moto_server.s3_properties)).scan().to_arrow()
     assert sorted(read["id"].to_pylist()) == sorted([*range(5)] * 6)
+
+
+def test_statistics_need_nothing_but_writing(runtime: Runtime) -> None:
+    name = TableName.parse("ns.t")
+    with open_engine(EngineName.LOCAL) as engine:
+        (outcome,) = runtime.maintain(name, {"operations": "compute_statistics"}, engine).operations
+        assert outcome.summary == "computed statistics of 1 column(s) over 30 row(s)"
+        (again,) = runtime.maintain(name, {"operations": "compute_statistics"}, engine).operations
+    assert again.reason == "statistics are up to date"
+    (entry,) = runtime.catalog.load(name).metadata.statistics
+    assert [blob["properties"]["ndv"] for blob in entry["blob-metadata"]] == ["5"]
+    assert runtime.verify(name).ok

@@ -10,7 +10,11 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType
 
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.demo.duckdb_reader import read_checksum, read_rows
@@ -151,3 +155,29 @@ def test_an_idle_table_is_not_proposed_again(runtime: Runtime, table_bucket: dic
     table.refresh().append(_rows(100))
     table.append(_rows(110))
     assert [proposal.table for proposal in runtime.detect(SETTINGS).proposals] == ["ns.t"]
+
+
+def test_statistics_in_a_bucket_that_guards_its_metadata(runtime: Runtime, table_bucket: dict[str, str]) -> None:
+    """It takes ``*.stats`` and Avro there; the server keeps what is registered, and lets it be replaced."""
+    catalog = load_catalog("lake", **table_bucket)
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "name"))
+    table = catalog.create_table("ns.parts", schema, partition_spec=spec)
+    table.append(_rows(0))
+    table.append(_rows(5))
+    name = TableName.parse("ns.parts")
+    settings = {"operations": "compute_statistics", "statistics_columns": "id"}
+    with open_engine(EngineName.LOCAL) as engine:
+        (outcome,) = runtime.maintain(name, settings, engine).operations
+        assert outcome.summary == (
+            "computed statistics of 1 column(s) over 20 row(s); partition statistics of 2 partition(s)"
+        )
+        (more,) = runtime.maintain(name, {**settings, "statistics_columns": "id,name"}, engine).operations
+        assert more.summary == "computed statistics of 1 column(s) over 20 row(s)"
+        (again,) = runtime.maintain(name, settings, engine).operations
+    assert again.reason == "statistics are up to date"
+    metadata = runtime.catalog.load(name).metadata
+    (entry,), (counted,) = metadata.statistics, metadata.partition_statistics
+    assert {blob["fields"][0]: blob["properties"]["ndv"] for blob in entry["blob-metadata"]} == {1: "15", 2: "2"}
+    assert counted["statistics-path"].endswith(".avro")
+    assert runtime.verify(name).ok
