@@ -19,7 +19,8 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, StagedOutcome, Status
 from icekeeper.runtime import Runtime
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
-from icekeeper.storage import Capabilities, Storage
+from icekeeper.storage import Storage
+from icekeeper.storage_capabilities import Capabilities
 from icekeeper.storage_paths import normalise
 from support.command import Command, local_path, one_sentence
 from support.local import EAGER, NAME, LocalTable, ScriptedCatalog

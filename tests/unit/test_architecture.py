@@ -81,6 +81,8 @@ PURE = (
     "icekeeper.operations.compaction.clustering.plan",
     "icekeeper.operations.compaction.plan",
     "icekeeper.operations.compaction.clustering.recipe",
+    "icekeeper.operations.partitions.partition_time",
+    "icekeeper.operations.partitions.plan",
     "icekeeper.operations.position_deletes.plan",
     "icekeeper.operations.statistics.columns",
     "icekeeper.operations.statistics.partition_statistics",
