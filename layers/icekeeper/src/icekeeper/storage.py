@@ -37,7 +37,7 @@ from icekeeper.storage_s3 import (
 )
 from icekeeper.storage_s3_listing import list_s3, s3_directory, s3_level, s3_status
 
-__all__ = ["Capabilities", "DeleteReport", "Storage"]
+__all__ = ["DeleteReport", "Storage"]
 
 # PyArrow tries four times: a silent host then costs about 15 s, a refusing one 3 s.
 CONNECT_TIMEOUT_S = "3"
