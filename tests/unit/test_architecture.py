@@ -63,6 +63,7 @@ PURE = (
     "icekeeper.commit.row_ids",
     "icekeeper.operations.expiry.candidates",
     "icekeeper.operations.expiry.retention",
+    "icekeeper.operations.expiry.ref_costs",
     "icekeeper.operations.expiry.unreferenced",
     "icekeeper.operations.expiry.unused_metadata",
     "icekeeper.operations.staging.plan",
