@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -284,7 +285,8 @@ def test_a_snapshot_that_expires_meanwhile_gets_none(table: SabotagedTable) -> N
     def overtake() -> None:
         table.engine.during = lambda: None
         table.table().append(rows_of(1000, 10, "us"))
-        table.maintain(operations="expire_snapshots")
+        # Ours would see the pin of the running job.
+        table.table().maintenance.expire_snapshots().by_id(planned).commit()
 
     planned = table.load().metadata.refs["main"].snapshot_id
     table.engine.during = overtake
@@ -366,6 +368,36 @@ def test_another_branch(table: SabotagedTable) -> None:
     assert rows_read(computed(table, branch="audit")) == (Status.SUCCEEDED, 40, 4)
     assert [e["snapshot-id"] for e in table.load().metadata.statistics] == [snapshot.snapshot_id]
     assert rows_read(computed(table)) == (Status.SUCCEEDED, 10, 1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kind"),
+    [
+        ("file-size-in-bytes", 7, "wrong_size"),
+        ("file-footer-size-in-bytes", 7, "unreadable_metadata"),
+        ("blob-metadata", [], "statistics"),
+        ("blob-metadata", None, "statistics"),
+    ],
+)
+def test_verify_compares_them_with_the_table(table: SabotagedTable, key: str, value: Any, kind: str) -> None:
+    computed(table)
+    path = local_path(table.load().metadata_location)
+    document = json.loads(path.read_text())
+    document["statistics"][0][key] = value
+    path.write_text(json.dumps(document))
+    problems = table.runtime.verify(NAME).problems
+    assert kind in {problem.kind.value for problem in problems}
+    assert {problem.path for problem in problems} == {document["statistics"][0]["statistics-path"]}
+
+
+def test_verify_misses_lost_files_once(table: SabotagedTable) -> None:
+    computed(table)
+    metadata = table.load().metadata
+    lost = [str(e["statistics-path"]) for e in (*metadata.statistics, *metadata.partition_statistics)]
+    for path in lost:
+        local_path(path).unlink()
+    problems = table.runtime.verify(NAME).problems
+    assert sorted((p.kind.value, p.path) for p in problems) == sorted(("missing_file", path) for path in lost)
 
 
 def test_orphan_removal_takes_only_what_was_replaced(table: SabotagedTable) -> None:

@@ -13,6 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import StorageError
+from icekeeper.model import TableName
 from icekeeper.operations.staging.loads import declare_load, list_loads, stage_load
 from icekeeper.operations.table_handle import TableHandle
 from icekeeper.policy import Operation
@@ -223,6 +224,67 @@ def test_a_file_that_another_load_stages_stays(table: StagedTable) -> None:
     table.clock.now_ms += GRACE_MS
     assert table.cleaned().files_deleted == ()
     assert table.states() == {"second": LoadState.PENDING}
+    assert path in table.files()
+
+
+def test_what_a_table_nested_in_ours_has_is_not_ours_to_clean(table: StagedTable) -> None:
+    nested = table.pyiceberg.create_table(
+        "ns.nested", schema=LocalTable.SCHEMA, location=f"{table.metadata.location}/sub/nested"
+    )
+    other = Path(normalise(nested.location())) / "data" / "staged.parquet"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(b"x")
+    table.stage("L", str(other), state=LoadState.FAILED)
+    table.clock.now_ms += GRACE_MS
+    assert table.cleaned().files_deleted == ()
+    assert other.exists()
+
+
+def test_what_another_entry_of_the_same_table_references_stays(table: StagedTable) -> None:
+    """Registered twice, and the other entry has moved on since."""
+    source = Path(normalise(table.data_files()[0].file_path))
+    adopted, gone = table.plant("data/adopted.parquet", source.read_bytes()), table.plant("data/gone.parquet")
+    twin = table.pyiceberg.register_table("ns.twin", table.loaded.metadata_location)
+    twin.add_files([f"file://{adopted}"])
+    table.stage("L", adopted, gone, state=LoadState.FAILED)
+    table.clock.now_ms += GRACE_MS
+    assert [normalise(path) for path in table.cleaned().files_deleted] == [gone]
+    assert adopted in table.files()
+
+
+@pytest.mark.parametrize("moment", ["before", "between"])
+def test_what_loads_of_another_entry_stage_is_no_orphan(table: StagedTable, moment: str) -> None:
+    """Each entry of the catalog has a record of its own."""
+    staged, orphan = table.plant("data/staged.parquet"), table.plant("data/orphan.parquet")
+    table.pyiceberg.register_table("ns.twin", table.loaded.metadata_location)
+    twin = replace_name(table.handle, "twin")
+    if moment == "before":
+        stage_load(twin, "L", [f"file://{staged}"], ())
+        outcome = table.run(Operation.REMOVE_ORPHANS)
+        assert set(map(normalise, outcome.files_deleted)) == {orphan}
+    table.stage("failed", staged, state=LoadState.FAILED)
+    if moment == "between":
+        stage_load(twin, "L", [f"file://{staged}"], ())
+    table.clock.now_ms += GRACE_MS
+    assert table.cleaned().files_deleted == ()
+    assert staged in table.files()
+
+
+def replace_name(handle: TableHandle, name: str) -> TableHandle:
+    return TableHandle(handle.catalog, TableName(NAME.namespace, name), handle.state, handle.clock)
+
+
+def test_a_catalog_that_cannot_be_listed_cleans_nothing(table: StagedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another table could be anywhere."""
+
+    def fails(self: object) -> None:
+        raise StorageError("no answer")
+
+    path = table.plant("data/load.parquet")
+    table.stage("L", path, state=LoadState.FAILED)
+    table.clock.now_ms += GRACE_MS
+    monkeypatch.setattr(type(table.catalog), "list_tables", fails)
+    assert "cannot be listed: no answer" in (table.cleaned().problem or "")
     assert path in table.files()
 
 

@@ -50,6 +50,13 @@ def test_every_metric_is_on_the_page_of_its_operation() -> None:
         assert set(re.findall(r"`(\w+)`", listed)) == keys
 
 
+def test_every_metric_of_staged_files_is_on_their_page() -> None:
+    page = (ROOT / "docs" / "pins-and-loads.md").read_text()
+    source = ROOT / "layers" / "icekeeper" / "src" / "icekeeper" / "operations" / "staging" / "clean.py"
+    keys = set(re.findall(r'"(staged\.\w+)"', source.read_text()))
+    assert set(re.findall(r"`(staged\.\w+)`", page)) == keys
+
+
 def test_every_reason_of_a_constant_is_on_the_page() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
     reasons = [NOTHING_ELIGIBLE, DELETES_DISABLED, NOTHING_TO_EXPIRE, GC_DISABLED, NO_SNAPSHOT, NO_ENTRIES]
