@@ -11,7 +11,7 @@ from icekeeper.errors import OperationRefused
 from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.operations.context import OperationContext
 from icekeeper.operations.deletion import owned_locations
-from icekeeper.operations.held_files import HeldFiles
+from icekeeper.operations.held_files import HeldFiles, held_by_others
 from icekeeper.operations.orphans.delete import delete_orphans, still_old
 from icekeeper.operations.orphans.empty_folders import any_empty, removable_folders, remove_empty
 from icekeeper.operations.orphans.foreign import ForeignMetadata, foreign_metadata, refuse_foreign
@@ -82,7 +82,8 @@ def clear_orphans(
         neighbours = neighbours_of(table, others())
         shared = SharedReferences(context, neighbours.sharing, home)
         sifted = without_referenced(sifted, shared)
-        left_alone = PathSet(neighbours.left_alone)
+        protected = (*protected, *held_by_others(context, neighbours.sharing))
+        left_alone = PathSet((*neighbours.left_alone, *protected))
         folders = [folder for folder in folders if not left_alone.may_contain(folder)]
         plan = plan_orphans(
             table.metadata,

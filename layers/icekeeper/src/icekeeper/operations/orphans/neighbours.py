@@ -50,6 +50,13 @@ class Claims:
     files_in: frozenset[str]
     """Folders of the files that the document names."""
 
+    def overlap(self, location: str) -> bool:
+        """Whether the table could have files under a location: its folders lie around or below, or named files do."""
+        place = normalise(location)
+        if any(_is_in(place, folder) for folder in self.folders):
+            return True
+        return any(_is_in(folder, place) for folder in (*self.folders, *self.files_in))
+
     def is_table_of(self, other: LoadedTable) -> bool:
         """Whether it is that table, registered twice; perhaps one of the entries has moved on since."""
         table = self.table
@@ -78,7 +85,6 @@ def neighbours_of(table: LoadedTable, others: Iterable[Claims]) -> Neighbours:
     """
     location = table.metadata.location
     home = normalise(location)
-    inside = home if home.endswith("/") else f"{home}/"
     sharing: list[LoadedTable] = []
     left_alone: list[str] = []
     for claims in others:
@@ -94,12 +100,16 @@ def neighbours_of(table: LoadedTable, others: Iterable[Claims]) -> Neighbours:
                 f"{table.name} (UUID {table.metadata.uuid}): whose a file there is cannot be told; nothing was "
                 "deleted; give each table a location of its own, or drop the entry that is not needed"
             )
-        below = [folder for normal, folder in claims.folders.items() if normal.startswith(inside)]
+        below = [folder for normal, folder in claims.folders.items() if _is_in(normal, home)]
         left_alone += below
-        around = any(may_be_under(location, folder) for folder in claims.folders)
-        if below or around or any(folder == home or folder.startswith(inside) for folder in claims.files_in):
+        if claims.overlap(location):
             sharing.append(other)
     return Neighbours(tuple(sharing), tuple(sorted(left_alone)))
+
+
+def _is_in(inner: str, outer: str) -> bool:
+    """Of normalised paths: the same, or below."""
+    return inner == outer or inner.startswith(outer if outer.endswith("/") else f"{outer}/")
 
 
 def _named_files(table: LoadedTable) -> Iterator[str]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.operations.context import OperationContext
 from icekeeper.operations.deletion import owned_locations
-from icekeeper.operations.held_files import HeldFiles
-from icekeeper.operations.orphans.neighbours import Claims, has_its_own_bucket, neighbours_of
+from icekeeper.operations.held_files import HeldFiles, held_by_others
+from icekeeper.operations.orphans.neighbours import has_its_own_bucket, neighbours_of
 from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
 from icekeeper.operations.orphans.shared_references import SharedReferences, other_tables
-from icekeeper.storage_paths import PathSet, may_be_under
+from icekeeper.storage_paths import PathSet
 
 __all__ = ["Unneeded", "unneeded_files"]
 
@@ -46,10 +46,11 @@ def unneeded_files(context: OperationContext, table: LoadedTable, paths: Sequenc
     if not has_its_own_bucket(home):
         others = other_tables(context.catalog, table.name)
         neighbours = neighbours_of(table, others)
-        near = {one.name: one for one in neighbours.sharing}
-        near |= {claims.table.name: claims.table for claims in others if _is_near(claims, owned_locations(metadata))}
-        result.shared = SharedReferences(context, tuple(near.values()), home)
-        elsewhere = PathSet(neighbours.left_alone)
+        owned = owned_locations(metadata)
+        near = [claims.table for claims in others if any(claims.overlap(location) for location in owned)]
+        near += [one for one in neighbours.sharing if one not in near]
+        result.shared = SharedReferences(context, near, home)
+        elsewhere = PathSet((*neighbours.left_alone, *held_by_others(context, near)))
     result.paths = [
         path
         for path in paths
@@ -60,12 +61,3 @@ def unneeded_files(context: OperationContext, table: LoadedTable, paths: Sequenc
         and (result.shared is None or path not in result.shared)
     ]
     return result
-
-
-def _is_near(claims: Claims, owned: Iterable[str]) -> bool:
-    """Whether a table keeps files around, below or at one of our locations, which need not lie below each other."""
-    return any(
-        may_be_under(folder, location) or may_be_under(location, folder)
-        for folder in claims.folders
-        for location in owned
-    )
