@@ -217,6 +217,25 @@ def test_a_file_that_is_referenced_at_the_last_moment_is_spared(table: StagedTab
     assert table.verify().ok
 
 
+@pytest.mark.parametrize("load", [4, 5])
+def test_a_table_created_in_the_place_of_ours_is_not_cleaned_by_our_record(table: StagedTable, load: int) -> None:
+    """The record is of another UUID, whatever lies at the path by now."""
+    path = table.plant("data/load.parquet")
+    table.stage("L", path, state=LoadState.FAILED)
+    table.clock.now_ms += GRACE_MS
+    location, inner = table.metadata.location, table.catalog
+
+    def replace() -> None:
+        table.pyiceberg.drop_table("ns.t")
+        table.pyiceberg.create_table("ns.t", schema=LocalTable.SCHEMA, location=location)
+
+    table.catalog = ScriptedCatalog(inner, before_load={load: replace})
+    problem = table.cleaned(operations="rewrite_position_deletes").problem
+    table.catalog = inner
+    assert "was replaced by another one" in (problem or "")
+    assert Path(path).exists()
+
+
 def test_a_file_that_another_load_stages_stays(table: StagedTable) -> None:
     path = table.plant("data/retried.parquet")
     table.stage("first", path, state=LoadState.FAILED)
