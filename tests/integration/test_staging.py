@@ -241,6 +241,7 @@ def test_a_file_that_another_load_stages_stays(table: StagedTable) -> None:
     table.stage("first", path, state=LoadState.FAILED)
     table.stage("second", path)
     table.clock.now_ms += GRACE_MS
+    assert table.cleaned(dry_run=True).files_planned == ()
     assert table.cleaned().files_deleted == ()
     assert table.states() == {"second": LoadState.PENDING}
     assert path in table.files()
@@ -267,6 +268,7 @@ def test_what_another_entry_of_the_same_table_references_stays(table: StagedTabl
     twin.add_files([f"file://{adopted}"])
     table.stage("L", adopted, gone, state=LoadState.FAILED)
     table.clock.now_ms += GRACE_MS
+    assert [normalise(path) for path in table.cleaned(dry_run=True).files_planned] == [gone]
     assert [normalise(path) for path in table.cleaned().files_deleted] == [gone]
     assert adopted in table.files()
 
