@@ -14,12 +14,14 @@ from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
+from icekeeper.operations.held_files import HeldFiles
 from icekeeper.operations.staging.loads import declare_load, list_loads, stage_load
 from icekeeper.operations.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, StagedOutcome, Status
 from icekeeper.runtime import Runtime
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
+from icekeeper.state.store import Pin
 from icekeeper.storage import Storage
 from icekeeper.storage_capabilities import Capabilities
 from icekeeper.storage_paths import normalise
@@ -131,6 +133,29 @@ def test_expiry_spares_what_a_load_stages(table: StagedTable) -> None:
     assert outcome.status is Status.SUCCEEDED
     assert data in set(map(normalise, outcome.files_planned)) - set(map(normalise, outcome.files_deleted))
     assert data in table.files()
+
+
+def test_every_look_sees_what_was_staged_and_pinned_since(table: StagedTable) -> None:
+    """The guard before each batch of deletions, also after the first."""
+    memory, metadata = table.handle.memory(table.loaded), table.metadata
+    held = HeldFiles(memory, table.storage.read)
+    paths = [table.plant(f"data/{number}.parquet") for number in range(3)]
+    for number, path in enumerate(paths):
+        held.look(metadata)
+        assert [held.hold(one) for one in paths] == [one in paths[:number] for one in paths]
+        table.stage(f"L{number}", path)
+    declare_load(table.handle, "L0", LoadState.FAILED)
+    held.look(metadata)
+    assert [held.hold(one) for one in paths] == [False, True, True]
+    assert metadata.current_snapshot is not None
+    location = f"{metadata.location}/metadata/old.metadata.json"
+    assert not held.hold(location)
+    snapshot_id = metadata.current_snapshot.snapshot_id
+    table.state.add_pin(
+        Pin(identity=memory.identity, name="p", snapshot_id=snapshot_id, metadata_location=location, expires_ms=2**62)
+    )
+    held.look(metadata)
+    assert held.hold(normalise(location))
 
 
 # -- failed loads are cleaned from the record
