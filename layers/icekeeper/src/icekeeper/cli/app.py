@@ -177,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(type(error).__name__, str(error), as_json=as_json)
         return EXIT_FAILED
     except (KeyboardInterrupt, typer.Abort):
-        print_error("Interrupted", "interrupted; files written so far are left to the orphan pass", as_json=as_json)
+        print_error("Interrupted", "interrupted; files written so far are cleaned up by later passes", as_json=as_json)
         return EXIT_FAILED
     except BrokenPipeError:  # whoever read our output has seen enough; Python must not try to flush the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
