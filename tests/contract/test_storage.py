@@ -17,7 +17,8 @@ import pytest
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.errors import StorageError
-from icekeeper.storage import Capabilities, Storage
+from icekeeper.storage import Storage
+from icekeeper.storage_capabilities import Capabilities
 from support.faults import closed_port, faulty_proxy
 from support.moto_server import MotoServer
 

@@ -161,7 +161,6 @@ def test_a_contradiction_names_both_values(overrides: dict[str, str], message: s
 @pytest.mark.parametrize(
     ("overrides", "key", "value"),
     [
-        ({"operations": "expire_partitions"}, "operations", "expire_partitions"),
         ({"ownership": "icekeeper"}, "ownership", "icekeeper"),
     ],
 )

@@ -24,6 +24,7 @@ from icekeeper.operations.expiry.expire_snapshots import expire_snapshots
 from icekeeper.operations.expiry.retention import check_retention
 from icekeeper.operations.manifests.rewrite_manifests import rewrite_manifests
 from icekeeper.operations.orphans.remove_orphans import remove_orphans
+from icekeeper.operations.partitions.expire_partitions import expire_partitions
 from icekeeper.operations.position_deletes.rewrite_position_deletes import rewrite_position_deletes
 from icekeeper.operations.staging.clean import clean_staged_files
 from icekeeper.operations.statistics.columns import statistics_columns
@@ -39,6 +40,7 @@ __all__ = ["OPERATIONS", "attempt", "run_pass"]
 log = logging.getLogger(__name__)
 
 OPERATIONS: Mapping[Operation, Callable[[OperationContext], OperationOutcome]] = {
+    Operation.EXPIRE_PARTITIONS: expire_partitions,
     Operation.COMPACT: compact,
     Operation.REWRITE_POSITION_DELETES: rewrite_position_deletes,
     Operation.EXPIRE_SNAPSHOTS: expire_snapshots,
@@ -46,8 +48,8 @@ OPERATIONS: Mapping[Operation, Callable[[OperationContext], OperationOutcome]] =
     Operation.REWRITE_MANIFESTS: rewrite_manifests,
     Operation.COMPUTE_STATISTICS: compute_statistics,
 }
-# These delete files: what they cannot read is a reason to refuse, not merely a failure.
-_DELETING = frozenset({Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS})
+# These delete files or rows: what they cannot read is a reason to refuse, not merely a failure.
+_DELETING = frozenset({Operation.EXPIRE_PARTITIONS, Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS})
 
 
 def run_pass(context: OperationContext) -> PassOutcome:
@@ -102,10 +104,7 @@ def _run(operation: Operation, context: OperationContext) -> OperationOutcome:
     reason = context.resolved.why_disabled() or context.resolved.why_switched_off(operation)
     if reason is not None:
         return skipped(operation, reason)
-    work = OPERATIONS.get(operation)
-    if work is None:
-        return skipped(operation, f"{operation.value} is not available in this version")
-    return attempt(operation, context, work)
+    return attempt(operation, context, OPERATIONS[operation])
 
 
 def attempt(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO, PY_IO_IMPL, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icekeeper.errors import StorageError
+from icekeeper.storage_capabilities import Capabilities, probe_s3
 from icekeeper.storage_listing import Division, ListedObject, divide, in_parallel
 from icekeeper.storage_local import local_level, local_status, unlink, walk
 from icekeeper.storage_paths import S3_SCHEMES, is_local, split_path
@@ -31,14 +31,13 @@ from icekeeper.storage_s3 import (
     FailedKeys,
     delete_keys,
     describe_failure,
-    is_refused,
     region_of,
     s3_client,
     scrub,
 )
 from icekeeper.storage_s3_listing import list_s3, s3_directory, s3_level, s3_status
 
-__all__ = ["Capabilities", "DeleteReport", "Storage"]
+__all__ = ["DeleteReport", "Storage"]
 
 # PyArrow tries four times: a silent host then costs about 15 s, a refusing one 3 s.
 CONNECT_TIMEOUT_S = "3"
@@ -54,14 +53,6 @@ class DeleteReport:
     """Path to reason."""
     transient: frozenset[str] = frozenset()
     """Those of ``failed`` that may go when tried again later."""
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What the store lets this caller do under a location."""
-
-    can_list: bool
-    can_delete: bool
 
 
 class Storage:
@@ -205,11 +196,7 @@ class Storage:
     def capabilities(self, location: str) -> Capabilities:
         """What this store allows under a table's location; asked once per location, without leaving a trace.
 
-        Local folders can be listed and deleted from.  S3 is asked: for one key of the location, then to batch-delete
-        a key that never existed.  That is refused exactly where real deletions are (AWS table buckets: 405; a missing
-        permission: 403).  In a versioned bucket it would leave a delete marker, so it is conditional on the key's
-        existence (Amazon S3 user guide, "How to perform conditional deletes"); a store that ignores the condition
-        has nothing to delete.
+        Local folders can be listed and deleted from; S3 is asked (:func:`probe_s3`).
 
         Raises:
             StorageError: the bucket does not exist, the credentials are wrong, or the endpoint does not answer.
@@ -221,7 +208,8 @@ class Storage:
             return Capabilities(can_list=False, can_delete=False)
         with self._lock:
             if location not in self._capabilities:
-                self._capabilities[location] = self._probe_s3(location)
+                with self.translated(location):
+                    self._capabilities[location] = probe_s3(self._s3, parts.authority, s3_directory(parts.key))
             return self._capabilities[location]
 
     @contextmanager
@@ -283,24 +271,3 @@ class Storage:
         except (BotoCoreError, ClientError) as error:  # an unknown profile, a role that may not be assumed
             return FailedKeys(dict.fromkeys(keys, describe_failure(error, None)))
         return delete_keys(client, bucket, keys)
-
-    def _probe_s3(self, location: str) -> Capabilities:
-        parts = split_path(location)
-        directory = s3_directory(parts.key)
-        with self.translated(location):
-            try:
-                self._s3.list_objects_v2(Bucket=parts.authority, Prefix=directory, MaxKeys=1)
-                can_list = True
-            except ClientError as error:
-                if not is_refused(error):
-                    raise
-                can_list = False
-            never_existed = {"Key": f"{directory}metadata/{uuid.uuid4()}.avro", "ETag": "*"}
-            try:
-                answer = self._s3.delete_objects(Bucket=parts.authority, Delete={"Objects": [never_existed]})
-            except ClientError as error:
-                if not is_refused(error):
-                    raise
-                return Capabilities(can_list, can_delete=False)
-        # Any other answer about the key (no such key, precondition failed) comes after the permission was checked.
-        return Capabilities(can_list, not any(is_refused(error) for error in answer.get("Errors", ())))

@@ -136,12 +136,14 @@ class PathSet:
         if not self._paths:
             return False
         inner = normalise(path)
-        while inner not in self._paths:
-            folder = inner.rpartition("/")[0]
-            if not folder:
-                return "/" in self._paths and inner.startswith("/")
-            inner = folder
-        return True
+        if inner in self._paths or (inner.startswith("/") and "/" in self._paths):
+            return True
+        slash = inner.find("/")
+        while slash >= 0:
+            if inner[:slash] in self._paths:
+                return True
+            slash = inner.find("/", slash + 1)
+        return False
 
 
 def _has_dots(key: str) -> bool:

@@ -15,6 +15,9 @@ from icekeeper.storage_paths import split_path
 
 __all__ = ["list_s3", "s3_directory", "s3_level", "s3_status"]
 
+# The most that one answer holds.
+_PAGE = 1000
+
 
 def list_s3(client: Any, prefix: str) -> Iterator[ListedObject]:
     """Everything below a prefix, page by page; directory markers are left out."""
@@ -27,7 +30,7 @@ def list_s3(client: Any, prefix: str) -> Iterator[ListedObject]:
 def s3_level(client: Any, prefix: str) -> Level | None:
     """What lies directly below a prefix; ``None`` when that is more than one answer holds."""
     parts = split_path(prefix)
-    page = client.list_objects_v2(Bucket=parts.authority, Prefix=s3_directory(parts.key), Delimiter="/")
+    page = client.list_objects_v2(Bucket=parts.authority, Prefix=s3_directory(parts.key), Delimiter="/", MaxKeys=_PAGE)
     if page.get("IsTruncated"):
         return None
     folders = [f"{_root(prefix)}/{found['Prefix']}" for found in page.get("CommonPrefixes", ())]

@@ -1,4 +1,4 @@
-"""Builds a ``replace`` snapshot on a given head: manifests, manifest list, summary, requirements, updates.
+"""Builds a ``replace`` or ``delete`` snapshot on a head: manifests, manifest list, summary, requirements, updates.
 
 Called once per commit attempt, because ids, sequence numbers, row ids and carried-over manifests all depend on the
 head (specification, "Optimistic Concurrency", "Sequence Numbers", "Row Lineage").
@@ -16,7 +16,7 @@ from typing import Any
 
 from icekeeper.commit.manifest_size import bytes_per_entry, manifest_target_bytes
 from icekeeper.commit.row_ids import assign_row_ids
-from icekeeper.commit.summary import counted_totals, replace_summary
+from icekeeper.commit.summary import counted_totals, snapshot_summary
 from icekeeper.commit.transaction import PreparedCommit
 from icekeeper.errors import PlanStale
 from icekeeper.metadata.document import Snapshot, TableMetadata
@@ -30,6 +30,8 @@ FileKey = tuple[str, int | None]
 _Kind = tuple[int, ManifestContent]
 """One spec and one content type per manifest (ICEBERG-RULES 15)."""
 
+# Specification, "Snapshots", ``operation``: rows stay the same; rows go and none come.
+REPLACE, DELETE = "replace", "delete"
 RUN_ID_KEY = "icekeeper.run-id"
 RECIPE_KEY = "icekeeper.recipe"
 
@@ -85,12 +87,22 @@ class SnapshotWriter:
     ) -> PreparedCommit:
         """Swap files; ``manifests`` are the head's, ``affected`` the paths of those that hold removed files.
 
-        Entries marked DELETED get manifests of their own, which every planner skips and the next commit drops.
-
         Raises:
             PlanStale: a removed file is in none of the affected manifests.
             MetadataUnreadable: an affected manifest cannot be read.
         """
+        return self._change_files(REPLACE, replacement, manifests, affected)
+
+    def drop_files(
+        self, removed: Iterable[FileKey], manifests: Sequence[ManifestFile], affected: Iterable[str]
+    ) -> PreparedCommit:
+        """Take files out of the table, and their rows with them; parameters and errors as of :meth:`replace_files`."""
+        return self._change_files(DELETE, FileReplacement(frozenset(removed), (), None), manifests, affected)
+
+    def _change_files(
+        self, operation: str, replacement: FileReplacement, manifests: Sequence[ManifestFile], affected: Iterable[str]
+    ) -> PreparedCommit:
+        """Entries marked DELETED get manifests of their own, which every planner skips and the next commit drops."""
         affected = set(affected)
         carried = [m for m in manifests if m.manifest_path not in affected and m.may_have_live_files]
         live: dict[_Kind, list[ManifestEntry]] = defaultdict(list)
@@ -129,7 +141,7 @@ class SnapshotWriter:
                 extra[RECIPE_KEY] = replacement.recipe
             manifests = self._counted([*written, *carried])
             counted = counted_totals(manifests)
-            summary = replace_summary(self.head.summary, replacement.added, removed, extra, counted)
+            summary = snapshot_summary(operation, self.head.summary, replacement.added, removed, extra, counted)
             return self._prepare(manifests, summary)
 
     def replace_manifests(
@@ -147,7 +159,7 @@ class SnapshotWriter:
             extra["entries-processed"] = str(sum(manifest.existing_files_count or 0 for manifest in written))
             manifests = self._counted([*new, *carried])
             counted = counted_totals(manifests)
-            return self._prepare(manifests, replace_summary(self.head.summary, (), (), extra, counted))
+            return self._prepare(manifests, snapshot_summary(REPLACE, self.head.summary, (), (), extra, counted))
 
     @contextmanager
     def _discarding(self) -> Iterator[None]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from icekeeper.model import DataFile, FileContent, ManifestContent, ManifestFile, PartitionValue
 
-__all__ = ["counted_totals", "replace_summary"]
+__all__ = ["counted_totals", "snapshot_summary"]
 
 # (total, what adds to it, what takes from it), as Java's SnapshotProducer.updateTotal pairs them.
 _TOTALS = (
@@ -19,14 +19,15 @@ _TOTALS = (
 )
 
 
-def replace_summary(
+def snapshot_summary(
+    operation: str,
     parent: Mapping[str, str],
     added: Iterable[tuple[int, DataFile]],
     removed: Iterable[tuple[int, DataFile]],
     extra: Mapping[str, str],
     counted: Mapping[str, int],
 ) -> dict[str, str]:
-    """The summary of a ``replace`` snapshot; files come with their spec id.
+    """The summary of a ``replace`` or ``delete`` snapshot; files come with their spec id.
 
     A total that the parent does not state, or states so that it would fall below zero, is left out, as Java leaves out
     what it does not know: a guess would be carried on for ever.  ``counted`` are totals that the manifests themselves
@@ -51,7 +52,7 @@ def replace_summary(
             count(f"{verb}-delete-files", 1)
             count(f"{verb}-{kind}-deletes", file.record_count)
             count(f"{verb}-dvs", file.content_offset is not None)
-    summary = {"operation": "replace", **extra}
+    summary = {"operation": operation, **extra}
     summary.update({key: str(amount) for key, amount in counters.items() if amount})
     if partitions:
         summary["changed-partition-count"] = str(len(partitions))

@@ -6,19 +6,35 @@ commits after that look, still finds the pin here, before it deletes a file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
+from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.reachability import References, statistics_files
 from icekeeper.metadata.table_reader import TableReader
+from icekeeper.operations.context import OperationContext
+from icekeeper.operations.table_handle import identity_of
 from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import Pin
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage_paths import PathSet, normalise
 
-__all__ = ["HeldFiles"]
+__all__ = ["HeldFiles", "held_by_others"]
+
+
+def held_by_others(context: OperationContext, tables: Iterable[LoadedTable]) -> Sequence[str]:
+    """What loads of other tables stage, and the metadata files that are pinned of them: they may lie in our location.
+
+    Raises:
+        StorageError: the state store cannot be read.
+    """
+    held: list[str] = []
+    for table in tables:
+        memory = TableMemory(context.state, identity_of(context.catalog, table), context.clock)
+        held += (*memory.staged_paths(), *memory.pinned_metadata())
+    return held
 
 
 class HeldFiles:

@@ -13,11 +13,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from icekeeper.clock import HOUR_MS
-from icekeeper.policy.availability import ALL_OPERATIONS
-from icekeeper.policy.choices import JobOrder, OutputSpec, Ownership, Proof, Strategy
+from icekeeper.policy.choices import ALL_OPERATIONS, JobOrder, OutputSpec, Ownership, Proof, Strategy
 from icekeeper.policy.values import (
     Amount,
     OperationNames,
+    OptionalAmount,
     OptionalCount,
     OptionalText,
     PositiveAmount,
@@ -26,6 +26,7 @@ from icekeeper.policy.values import (
     SortOrderText,
     Switch,
     TextList,
+    TimePatternText,
 )
 
 __all__ = ["DEPLOYMENT_KEYS", "MEGABYTE", "POLICY_KEYS", "Policy"]
@@ -85,7 +86,7 @@ class Policy(BaseModel):
     partial_progress: int = _key(0, "file groups per commit; 0: one commit for all", ge=0)
     proof: Proof = _key(Proof.COUNTS, "how a rewrite proves that rows were kept: counts or full")
 
-    # -- snapshots, orphans, manifests
+    # -- snapshots, orphans, manifests, partitions
     snapshot_retention_hours: Amount = _key(Fraction(168), "snapshots younger than this many hours are kept")
     max_snapshots_to_keep: int = _key(5, "this many newest snapshots are kept whatever their age", ge=1)
     snapshot_retain_max: OptionalCount = _key(None, "snapshots beyond this many expire whatever their age")
@@ -110,6 +111,16 @@ class Policy(BaseModel):
     statistics_columns: TextList = _key(
         (), "comma-separated columns that compute_statistics counts distinct values of; none: all that it can"
     )
+    partition_retention_hours: OptionalAmount = _key(
+        None, "partitions that ended longer ago than this many hours are dropped by expire_partitions; none: never"
+    )
+    partition_time_column: OptionalText = _key(
+        None, "column or partition field that tells a partition's time; none: the first date or timestamp"
+    )
+    partition_time_pattern: TimePatternText = _key(
+        None, "time of text or number partitions, as `%Y-%m-%d`, or `year=%Y,month=%m,day=%d` over several fields"
+    )
+    partition_expire_limit: OptionalCount = _key(None, "most partitions dropped by one pass, oldest first")
     max_commit_retries: int = _key(5, "further attempts after a lost swap", ge=0)
 
     # -- switches
@@ -157,6 +168,12 @@ class Policy(BaseModel):
     def orphan_older_than_ms(self) -> int:
         """Milliseconds; fractions round up, to the side that keeps more."""
         return math.ceil(self.orphan_older_than_hours * HOUR_MS)
+
+    @property
+    def partition_retention_ms(self) -> int | None:
+        """Milliseconds; fractions round up, to the side that keeps more."""
+        hours = self.partition_retention_hours
+        return None if hours is None else math.ceil(hours * HOUR_MS)
 
     @property
     def min_data_age_ms(self) -> int:

@@ -15,13 +15,14 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
-from icekeeper.policy.availability import ALL_OPERATIONS
-from icekeeper.policy.choices import Operation
+from icekeeper.policy.choices import ALL_OPERATIONS, Operation
 from icekeeper.policy.sort_order import parse_sort_order
+from icekeeper.policy.time_pattern import parse_time_pattern
 
 __all__ = [
     "Amount",
     "OperationNames",
+    "OptionalAmount",
     "OptionalCount",
     "OptionalText",
     "PositiveAmount",
@@ -30,6 +31,7 @@ __all__ = [
     "SortOrderText",
     "Switch",
     "TextList",
+    "TimePatternText",
     "did_you_mean",
     "text_of",
 ]
@@ -81,6 +83,18 @@ def _parse_sort_order(value: object) -> object:
     return text
 
 
+def _parse_time_pattern(value: object) -> object:
+    text = _parse_optional(value)
+    if isinstance(text, str):
+        parse_time_pattern(text)
+    return text
+
+
+def _parse_optional_amount(value: object) -> object:
+    found = _parse_optional(value)
+    return None if found is None else _parse_amount(found)
+
+
 def _parse_list(value: object) -> object:
     if isinstance(value, str):
         parts = tuple(part for part in (part.strip() for part in value.split(",")) if part)
@@ -122,10 +136,12 @@ def _parse_operations(value: object) -> object:
 
 Amount: TypeAlias = Annotated[Fraction, BeforeValidator(_parse_amount), Field(ge=0)]
 PositiveAmount: TypeAlias = Annotated[Fraction, BeforeValidator(_parse_amount), Field(gt=0)]
+OptionalAmount: TypeAlias = Annotated[Annotated[Fraction, Field(gt=0)] | None, BeforeValidator(_parse_optional_amount)]
 Ratio: TypeAlias = Annotated[Fraction, BeforeValidator(_parse_amount), Field(gt=0, le=1)]
 Switch: TypeAlias = Annotated[bool, BeforeValidator(_parse_switch)]
 OptionalText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_optional)]
 SortOrderText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_sort_order)]
+TimePatternText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_time_pattern)]
 OptionalCount: TypeAlias = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_parse_optional)]
 TextList: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_parse_list)]
 SnapshotIds: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(_parse_snapshot_ids)]

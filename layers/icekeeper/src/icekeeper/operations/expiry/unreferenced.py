@@ -22,7 +22,7 @@ Sources: DESIGN 6.4; specification, "Snapshots", "Deletion Vectors"; compare Ice
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -30,8 +30,9 @@ from typing import Any
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.reachability import References, statistics_files
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import ManifestContent, ManifestFile
+from icekeeper.model import ManifestContent
 from icekeeper.operations.expiry.candidates import Candidates
+from icekeeper.operations.expiry.listings import INLINE_SPEC, listed_manifests
 from icekeeper.storage_paths import normalise
 
 __all__ = ["Unreferenced", "still_unreferenced", "unreferenced_files"]
@@ -39,8 +40,6 @@ __all__ = ["Unreferenced", "still_unreferenced", "unreferenced_files"]
 # Up to so many bits (256 MB) are spent on which kept manifest was listed beside which dropped one.
 _MOST_PAIRS = 2**31
 FIRST_VERSION_WITH_VECTORS = 3
-# Stands for the spec of a manifest that a v1 snapshot lists inline: only the manifest itself says which it is.
-INLINE_SPEC = -1
 
 
 @dataclass(slots=True)
@@ -140,7 +139,7 @@ class _Dropped:
 
 def _kept(reader: TableReader, staying: Sequence[Snapshot]) -> _Kept:
     kept = _Kept()
-    for _, _, manifests in _listed(reader, staying):
+    for _, _, manifests in listed_manifests(reader, staying):
         for manifest in manifests:
             path = manifest.manifest_path
             if path not in kept.is_deletes:
@@ -154,7 +153,7 @@ def _dropped(reader: TableReader, gone: Sequence[Snapshot], kept: _Kept, candida
     """Manifest lists and dropped manifests become candidates on the way."""
     dropped = _Dropped()
     bits: dict[str, int | None] = {}
-    for snapshot, size, manifests in _listed(reader, gone):
+    for snapshot, size, manifests in listed_manifests(reader, gone):
         if snapshot.manifest_list is not None:
             candidates.add(snapshot.manifest_list, size)
         staying, mask = [], 0
@@ -187,23 +186,6 @@ def _suspects(kept: _Kept, dropped: _Dropped, has_vectors: bool) -> Iterator[str
     for path, is_deletes in kept.is_deletes.items():
         if beside.get(path, 0) != every or (has_vectors and is_deletes):
             yield path
-
-
-def _listed(
-    reader: TableReader, snapshots: Iterable[Snapshot]
-) -> Iterator[tuple[Snapshot, int, Sequence[ManifestFile]]]:
-    """Each snapshot with its list's size and its manifests; of manifests listed inline (v1) only the path is known."""
-    with_list = []
-    for snapshot in snapshots:
-        if snapshot.manifest_list is not None:
-            with_list.append(snapshot)
-            continue
-        inline = [
-            ManifestFile(manifest_path=path, manifest_length=0, partition_spec_id=INLINE_SPEC, added_snapshot_id=None)
-            for path in snapshot.inline_manifests
-        ]
-        yield snapshot, 0, inline
-    yield from reader.manifest_lists(with_list)
 
 
 def _key(path: str) -> str:

@@ -31,6 +31,7 @@ def delete_orphans(
     references: References,
     shared: SharedReferences | None,
     confirm: Confirm | None,
+    what: str = _WHAT,
 ) -> DeletedFiles:
     """As :func:`delete_unreferenced`, and nothing that a table sharing the location, or ``confirm``, speaks for.
 
@@ -39,16 +40,16 @@ def delete_orphans(
         MetadataUnreadable: new references cannot be read; the rest stays.
     """
     if not shared and confirm is None:
-        return delete_unreferenced(context, known, paths, _WHAT, references)
+        return delete_unreferenced(context, known, paths, what, references)
     result = DeletedFiles()
     for start in range(0, len(paths), _BATCH):
         batch: Sequence[str] = paths[start : start + _BATCH]
         if shared:
             shared.refresh()
-            batch = [path for path in batch if path not in shared.paths]
+            batch = [path for path in batch if path not in shared]
         if confirm is not None:
             batch = confirm(batch)
-        part = delete_unreferenced(context, known, batch, _WHAT, references)
+        part = delete_unreferenced(context, known, batch, what, references)
         result.deleted += part.deleted
         result.spared += part.spared
         result.failed.update(part.failed)

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import MaintenanceError, OperationRefused
-from icekeeper.metadata.reachability import References, reachable_files
 from icekeeper.operations.context import OperationContext
-from icekeeper.operations.deletion import GC_DISABLED, delete_unreferenced
-from icekeeper.operations.held_files import HeldFiles
+from icekeeper.operations.deletion import GC_DISABLED
+from icekeeper.operations.orphans.delete import delete_orphans
 from icekeeper.operations.staging.plan import CleaningPlan, may_be_staged, plan_cleaning
-from icekeeper.operations.twins import without_authority
+from icekeeper.operations.staging.unneeded import unneeded_files
 from icekeeper.policy import gc_enabled
 from icekeeper.report.outcome import StagedOutcome
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.storage import Storage
-from icekeeper.storage_paths import normalise
 
 __all__ = ["clean_staged_files"]
 
@@ -73,20 +71,19 @@ def _clean(context: OperationContext, plan: CleaningPlan) -> StagedOutcome | Non
     failed = [load for load in declared if load is not None]
     files = {load.name: _files(context, loaded, storage, load) for load in failed}
     paths = list(dict.fromkeys(path for some in files.values() for path in some))
-    references = References()
-    unneeded = _unneeded(context, loaded, paths, references) if paths else []
+    unneeded = unneeded_files(context, loaded, paths)
     if context.dry_run:
-        return _outcome(context, failed, planned=unneeded)
-    result = delete_unreferenced(context, loaded, unneeded, _WHAT, references)
+        return _outcome(context, failed, planned=unneeded.paths)
+    result = delete_orphans(context, loaded, unneeded.paths, unneeded.references, unneeded.shared, None, _WHAT)
     for path, reason in result.failed.items():
         log.warning("%s: staged file %s could not be deleted: %s", context.table, path, reason)
     done = [load for load in failed if result.failed.keys().isdisjoint(files[load.name])]
     settled += [load for load in done if _forget(context, load)]
     counters = {
-        "staged.files_referenced": len(paths) - len(unneeded) + len(result.spared),
+        "staged.files_referenced": len(paths) - len(result.deleted) - len(result.failed),
         "staged.files_failed": len(result.failed),
     }
-    return _outcome(context, settled, planned=unneeded, deleted=result.deleted, counters=counters)
+    return _outcome(context, settled, planned=unneeded.paths, deleted=result.deleted, counters=counters)
 
 
 def _declared(context: OperationContext) -> Callable[[StagedLoad], StagedLoad | None]:
@@ -117,22 +114,6 @@ def _files(context: OperationContext, loaded: LoadedTable, storage: Storage, loa
     with ThreadPoolExecutor(_PARALLEL_LOOKS, thread_name_prefix="staged-look") as pool:
         sizes = pool.map(storage.size, files)
         return [path for path, size in zip(files, sizes, strict=True) if size is not None]
-
-
-def _unneeded(
-    context: OperationContext, loaded: LoadedTable, paths: Iterable[str], references: References
-) -> list[str]:
-    """The paths that nothing references, under whatever scheme or bucket, and that no pin or other load holds."""
-    referenced = reachable_files(context.reader(loaded), loaded.metadata_location, references)
-    keys = {normalise(path) for path in referenced}
-    twins = {without_authority(path) for path in referenced}
-    held = HeldFiles(context.memory, context.storage(loaded).read)
-    held.look(loaded.metadata)
-    return [
-        path
-        for path in paths
-        if normalise(path) not in keys and without_authority(path) not in twins and not held.hold(path)
-    ]
 
 
 def _outcome(

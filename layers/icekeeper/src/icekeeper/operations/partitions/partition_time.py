@@ -1,0 +1,177 @@
+"""When a partition ends, by the partition spec of its files (pure).
+
+Specification, "Partition Transforms": ``year``, ``month``, ``day`` and ``hour`` count from 1970 in UTC; an identity
+partition of a date or timestamp is that date or moment; text and numbers are read by a pattern (Paimon,
+``partition.timestamp-pattern``).  ``bucket``, ``truncate`` and ``void`` tell no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from icekeeper.clock import HOUR_MS
+from icekeeper.errors import PolicyError
+from icekeeper.metadata.avro_schemas import partition_type
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import Nothing, PartitionValue
+from icekeeper.policy import Policy
+from icekeeper.policy.time_pattern import DAY_MS, TimePattern, days_of, parse_time_pattern
+
+__all__ = ["NO_TIME_FIELD", "PartitionTimes", "partition_times"]
+
+NO_TIME_FIELD = "no partition field of this table tells a time; set partition_time_column or partition_time_pattern"
+_TIMESTAMPS = {"timestamp": 1000, "timestamptz": 1000, "timestamp_ns": 1_000_000, "timestamptz_ns": 1_000_000}
+_CALENDAR = ("year", "month", "day", "hour")
+_READ_BY_PATTERN = ("string", "int", "long")
+
+
+@dataclass(frozen=True, slots=True)
+class _TimeField:
+    """One field of a spec that tells when its partitions end."""
+
+    position: int
+    unit: str
+    """A transform, ``date``, or a timestamp type."""
+
+    def end_ms(self, value: PartitionValue) -> int | None:
+        if value is None or not isinstance(value, int):
+            return None
+        if self.unit == "year":
+            return days_of(1971 + value, 1) * DAY_MS
+        if self.unit == "month":
+            return days_of(1970, value + 2) * DAY_MS
+        if self.unit == "hour":
+            return (value + 1) * HOUR_MS
+        if self.unit in _TIMESTAMPS:
+            return value // _TIMESTAMPS[self.unit] + 1  # a moment: the millisecond after it
+        return (value + 1) * DAY_MS
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTimes:
+    """What a table's partitions say about time, spec by spec."""
+
+    fields: Mapping[int, Sequence[_TimeField]]
+    pattern: TimePattern | None = None
+    positions: Mapping[int, Sequence[int]] | None = None
+    """Spec → the partition fields that the pattern reads, in its order."""
+
+    def end_ms(self, spec_id: int, partition: Sequence[PartitionValue]) -> int | None:
+        """The first moment after the partition, as epoch milliseconds in UTC; ``None`` where that is not known: nulls,
+        specs without such a field, text that does not match the pattern."""
+        if self.pattern is None or self.positions is None:
+            ends = [field.end_ms(partition[field.position]) for field in self.fields.get(spec_id, ())]
+            # All rows of the partition are in every one of its fields' spans.
+            return min((end for end in ends if end is not None), default=None)
+        values = self._read(spec_id, partition)
+        return None if values is None else self.pattern.end_ms(values)
+
+    def is_unparsed(self, spec_id: int, partition: Sequence[PartitionValue]) -> bool:
+        """Whether the pattern applies to the partition but does not match."""
+        values = self._read(spec_id, partition)
+        return self.pattern is not None and values is not None and self.pattern.end_ms(values) is None
+
+    def judged(self, spec_id: int) -> Sequence[_TimeField]:
+        """The fields of a spec that tell a time by themselves."""
+        return self.fields.get(spec_id, ())
+
+    def _read(self, spec_id: int, partition: Sequence[PartitionValue]) -> list[str] | None:
+        values = [partition[position] for position in (self.positions or {}).get(spec_id, ())]
+        return None if not values or None in values else [str(value) for value in values]
+
+
+def partition_times(metadata: TableMetadata, policy: Policy) -> PartitionTimes | Nothing:
+    """How the policy reads the time of this table's partitions; nothing for a table whose partitions tell none.
+
+    Raises:
+        PolicyError: the policy names a column or field that the table is not so partitioned by.
+    """
+    if policy.partition_time_pattern is not None:
+        return _by_pattern(metadata, parse_time_pattern(policy.partition_time_pattern), policy.partition_time_column)
+    source = _source(metadata, policy.partition_time_column) if policy.partition_time_column else _first(metadata)
+    if source is None:
+        return Nothing(NO_TIME_FIELD)
+    fields = {spec_id: _time_fields(metadata, spec, source) for spec_id, spec in metadata.specs.items()}
+    if not any(fields.values()):
+        raise PolicyError(
+            f"policy key partition_time_column names '{policy.partition_time_column}', whose partitions tell no time "
+            "by themselves; set partition_time_pattern for text and numbers, for example %Y-%m-%d"
+        )
+    return PartitionTimes(fields)
+
+
+def _by_pattern(metadata: TableMetadata, pattern: TimePattern, column: str | None) -> PartitionTimes:
+    names = [name or column for name in pattern.fields]
+    if None in names:
+        raise PolicyError(
+            "policy key partition_time_pattern needs partition_time_column, or the name of every field: dt=%Y-%m-%d"
+        )
+    sources = [_source(metadata, str(name)) for name in names]
+    positions: dict[int, list[int]] = {}
+    for spec_id, spec in metadata.specs.items():
+        by_source = {
+            int(field["source-id"]): position
+            for position, field in enumerate(spec["fields"])
+            if field["transform"] == "identity"
+            and partition_type(metadata.schemas_current_first, field) in _READ_BY_PATTERN
+        }
+        if all(source in by_source for source in sources):
+            positions[spec_id] = [by_source[source] for source in sources]
+    if not positions:
+        raise PolicyError(
+            f"policy key partition_time_pattern reads {', '.join(map(str, names))}, which no partition spec of the "
+            "table has as they are, as text or whole numbers"
+        )
+    return PartitionTimes({}, pattern, positions)
+
+
+def _first(metadata: TableMetadata) -> int | None:
+    """The column of the first partition field of the current spec that tells a time."""
+    spec = metadata.specs[metadata.default_spec_id]
+    return next((int(f["source-id"]) for f in spec["fields"] if _unit(metadata, f) is not None), None)
+
+
+def _source(metadata: TableMetadata, name: str) -> int:
+    """The column of that name, or the column that a partition field of that name, of any spec, is made from."""
+    specs = [metadata.specs[metadata.default_spec_id], *metadata.specs.values()]
+    fields = [field for spec in specs for field in spec["fields"]]
+    partitioned = {int(field["source-id"]) for field in fields}
+    column = _column(metadata.current_schema, name.split("."))
+    if column in partitioned and column is not None:
+        return column
+    found = next((int(field["source-id"]) for field in fields if field["name"] == name), None)
+    if found is None:
+        known = ", ".join(sorted({str(field["name"]) for field in fields})) or "none: the table has no partitions"
+        raise PolicyError(f"the table is not partitioned by '{name}'; its partition fields are: {known}")
+    return found
+
+
+def _column(struct: Mapping[str, Any], path: Sequence[str]) -> int | None:
+    for field in struct["fields"]:
+        if field["name"] == path[0]:
+            kind = field["type"]
+            if len(path) == 1:
+                return int(field["id"])
+            return _column(kind, path[1:]) if isinstance(kind, dict) and kind.get("type") == "struct" else None
+    return None
+
+
+def _time_fields(metadata: TableMetadata, spec: Mapping[str, Any], source: int) -> list[_TimeField]:
+    found = []
+    for position, field in enumerate(spec["fields"]):
+        unit = _unit(metadata, field) if int(field["source-id"]) == source else None
+        if unit is not None:
+            found.append(_TimeField(position, unit))
+    return found
+
+
+def _unit(metadata: TableMetadata, field: Mapping[str, Any]) -> str | None:
+    transform = str(field["transform"])
+    if transform in _CALENDAR:
+        return transform
+    if transform != "identity":
+        return None
+    kind = partition_type(metadata.schemas_current_first, field)
+    return kind if kind == "date" or kind in _TIMESTAMPS else None

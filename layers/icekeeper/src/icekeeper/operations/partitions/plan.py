@@ -1,0 +1,91 @@
+"""Which partitions are past their retention, and which files go with them (pure).
+
+Paimon, "Expiring Partitions" (seed 004): the partition's own time decides, not when its files were written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from icekeeper.errors import OperationRefused
+from icekeeper.metadata.deletes import PartitionKey, partition_key
+from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
+from icekeeper.operations.partitions.partition_time import PartitionTimes
+from icekeeper.policy.values import text_of
+
+__all__ = ["NOTHING_TO_EXPIRE", "NO_RETENTION", "ExpiryPlan", "LivePartitions", "goes_with"]
+
+NO_RETENTION = "no partition_retention_hours is set"
+NOTHING_TO_EXPIRE = "no partitions to expire"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryPlan:
+    """The partitions to drop; each goes with all its data files."""
+
+    partitions: frozenset[PartitionKey]
+    unparsed: int
+    """Partitions whose value the pattern does not match: they stay."""
+
+
+@dataclass(slots=True)
+class LivePartitions:
+    """Collects the partitions of live data files, and decides when all are known."""
+
+    times: PartitionTimes
+    ends: dict[PartitionKey, int] = field(default_factory=dict)
+    unparsed: set[PartitionKey] = field(default_factory=set)
+    has_younger: bool = False
+    """A partition that was not looked at is known to be younger than what expires."""
+
+    def add(self, spec_id: int, partition: tuple[PartitionValue, ...]) -> None:
+        """A live data file is in this partition."""
+        key = partition_key(spec_id, partition)
+        if key in self.ends or key in self.unparsed:
+            return
+        end = self.times.end_ms(spec_id, partition)
+        if end is not None:
+            self.ends[key] = end
+        elif self.times.is_unparsed(spec_id, partition):
+            self.unparsed.add(key)
+
+    def plan(self, cutoff_ms: int, limit: int | None, retention_hours: object) -> ExpiryPlan | Nothing:
+        """The partitions that ended before ``cutoff_ms``, the oldest ``limit`` of them.
+
+        Raises:
+            OperationRefused: no partition whose time is known would stay: a wrong clock must not empty a table.
+        """
+        expired = sorted((end, repr(key), key) for key, end in self.ends.items() if end < cutoff_ms)
+        if not expired:
+            return Nothing(NOTHING_TO_EXPIRE)
+        if len(expired) == len(self.ends) and not self.has_younger:
+            raise OperationRefused(
+                f"every partition of the table is past partition_retention_hours {text_of(retention_hours)}, the "
+                f"newest since {_moment(expired[-1][0])}; nothing was dropped: check the clock, or drop the last one "
+                "yourself"
+            )
+        chosen = expired if limit is None else expired[:limit]
+        return ExpiryPlan(frozenset(key for _, _, key in chosen), len(self.unparsed))
+
+
+def goes_with(
+    file: DataFile, spec_id: int, *, is_global: bool, partitions: frozenset[PartitionKey], dropped: frozenset[str]
+) -> bool:
+    """Whether a delete file has no use once those partitions, with the data files ``dropped``, are gone.
+
+    One that names its data file is believed whatever its partition says; global equality deletes stay
+    (ICEBERG-RULES 4, 9, 11).
+    """
+    if file.referenced_data_file is not None:
+        return file.referenced_data_file in dropped
+    if file.content is FileContent.EQUALITY_DELETES and is_global:
+        return False
+    return partition_key(spec_id, file.partition) in partitions
+
+
+def _moment(epoch_ms: int) -> str:
+    try:
+        return f"{datetime.fromtimestamp(epoch_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
+    except (OverflowError, ValueError, OSError):
+        return f"epoch millisecond {epoch_ms}"
