@@ -51,7 +51,7 @@ def entry(
     **more: Any,
 ) -> tuple[ManifestFile, ManifestEntry]:
     manifest = ManifestFile(manifest_path="m", manifest_length=1, partition_spec_id=spec_id, added_snapshot_id=1)
-    known = {"file_path": "f", "file_format": "PARQUET", "record_count": 10, "file_size_in_bytes": 100}
+    known: dict[str, Any] = {"file_path": "f", "file_format": "PARQUET", "record_count": 10, "file_size_in_bytes": 100}
     file = DataFile(content=content, partition=partition, **(known | more))
     return manifest, ManifestEntry(status, snapshot_id, 1, 1, file)
 
