@@ -71,7 +71,9 @@ def plain_sort(files: Sequence[Path], folder: Path, target: int) -> int:
 
 def clustered(engine: Engine, task: RewriteTask) -> int:
     """Rows that the engine wrote."""
-    (result,) = cluster_groups(engine, [task], lambda paths: None, lambda done: None)
+    (result,) = cluster_groups(
+        engine, [task], will_write=lambda paths: None, discard=lambda paths: None, on_done=lambda done: None
+    )
     if result.error is not None:
         raise SystemExit(result.error)
     return sum(file.record_count for file in result.written)

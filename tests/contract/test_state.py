@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from icekeeper.model import TableName
+from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite import SqliteStateStore
-from icekeeper.state.store import LastSeen, PassRecord, Pin, PinKind, StateStore, TableIdentity
+from icekeeper.state.store import LastSeen, PassRecord, Pin, PinKind, StateStore
 
 IDENTITY = TableIdentity("C", "s3://bucket/", TableName(("ns", "sub"), "t"), "uuid-1")
 OTHERS = (
@@ -96,8 +97,8 @@ def test_pins_hold_until_they_expire(open_store: Opener) -> None:
 def test_adding_a_pin_again_prolongs_it(open_store: Opener) -> None:
     store = open_store()
     store.add_pin(a_pin("p", 100))
-    store.add_pin(a_pin("p", 300))
-    assert store.pins(IDENTITY, now_ms=0) == (a_pin("p", 300),)
+    store.add_pin(replace(a_pin("p", 300), tag="p"))
+    assert store.pins(IDENTITY, now_ms=0) == (replace(a_pin("p", 300), tag="p"),)
 
 
 def test_a_removed_pin_is_gone(open_store: Opener) -> None:

@@ -17,7 +17,8 @@ import pytest
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.errors import StorageError
-from icekeeper.storage import Capabilities, Storage
+from icekeeper.storage import Storage
+from icekeeper.storage_capabilities import Capabilities
 from support.faults import closed_port, faulty_proxy
 from support.moto_server import MotoServer
 
@@ -298,6 +299,7 @@ def test_throttled_deletions_are_tried_again(moto_server: MotoServer, monkeypatc
     assert calls == [["t/0", "t/1", "t/2"], ["t/0"], ["t/0"]]
     assert report.deleted == tuple(paths[:2])
     assert report.failed == {paths[2]: "was refused by the store (AccessDenied: locked)"}
+    assert report.transient == frozenset()
     assert [item.path for item in storage.list(f"s3://{bucket}/t")] == [paths[2]]
 
 
@@ -316,7 +318,9 @@ def test_a_connection_that_breaks_is_an_error_of_storage(moto_server: MotoServer
         proxy.fault = b""
         with pytest.raises(StorageError, match="s3://b/x"):
             storage.read("s3://b/x")
-        assert list(storage.delete(["s3://b/x"]).failed) == ["s3://b/x"]
+        report = storage.delete(["s3://b/x"])
+        assert list(report.failed) == ["s3://b/x"]
+        assert report.transient == {"s3://b/x"}
 
 
 def test_other_stores_are_neither_listed_nor_deleted_from() -> None:

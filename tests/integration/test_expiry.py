@@ -21,6 +21,8 @@ from support.sabotage import SabotagedTable, sabotaged_table
 
 ROWS = pa.table({"id": [1, 2, 3]})
 EXPIRE = {"operations": "expire_snapshots"}
+# Magic, and a footer of magic, JSON, its length, flags and magic (Puffin specification).
+EMPTY_PUFFIN = b"PFA1" + b"PFA1" + b'{"blobs":[]}' + bytes([12, 0, 0, 0]) + bytes(4) + b"PFA1"
 
 
 @pytest.fixture
@@ -96,12 +98,12 @@ def _with_statistics(table: SabotagedTable) -> dict[int, Path]:
     updates: list[dict[str, Any]] = []
     for snapshot_id in loaded.metadata.snapshots:
         written[snapshot_id] = folder / f"{snapshot_id}.stats"
-        written[snapshot_id].write_bytes(b"PFA1")
+        written[snapshot_id].write_bytes(EMPTY_PUFFIN)
         statistics = {
             "snapshot-id": snapshot_id,
             "statistics-path": written[snapshot_id].as_uri(),
-            "file-size-in-bytes": 4,
-            "file-footer-size-in-bytes": 4,
+            "file-size-in-bytes": len(EMPTY_PUFFIN),
+            "file-footer-size-in-bytes": len(EMPTY_PUFFIN) - 4,
             "blob-metadata": [],
         }
         updates.append({"action": "set-statistics", "statistics": statistics})

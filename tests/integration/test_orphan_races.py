@@ -12,7 +12,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
-from icekeeper.storage import ListedObject, Storage
+from icekeeper.storage import Storage
+from icekeeper.storage_listing import ListedObject
 from icekeeper.storage_paths import normalise
 from support.local import LocalTable, ScriptedCatalog, grow_old
 
@@ -142,4 +143,33 @@ def test_gc_disabled_forbids_deletion_at_any_moment(table: LocalTable, load: int
     outcome = sweep(table, catalog=ScriptedCatalog(table.catalog, before_load={load: disable}))
     assert outcome.status is (Status.SKIPPED if load == 3 else Status.REFUSED)
     assert "gc.enabled is false" in (outcome.reason or "")
+    assert orphan in table.files()
+
+
+def test_a_table_that_shares_the_location_is_looked_at_before_each_batch(table: LocalTable) -> None:
+    """The other entry of the table adopts a file between plan and deletion: ours does not know of it."""
+    again = table.pyiceberg.register_table("ns.again", table.loaded.metadata_location)
+    source = Path(normalise(table.data_files()[0].file_path))
+    adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
+    orphan = table.plant("data/orphan.parquet")
+    # After the listing ours is loaded, then the other entry, to plan by; before the batch the other comes first.
+    catalog = ScriptedCatalog(
+        table.catalog, before_load={LOAD_AFTER_LISTING + 2: lambda: again.add_files([adopted.as_uri()])}
+    )
+    outcome = sweep(table, catalog=catalog)
+    assert set(map(normalise, outcome.files_planned)) == {str(adopted), orphan}
+    assert set(map(normalise, outcome.files_deleted)) == {orphan}
+
+
+@pytest.mark.parametrize("load", [LOAD_AFTER_LISTING + 1, LOAD_AFTER_LISTING + 2])
+def test_a_table_that_shares_the_location_must_stay_readable(table: LocalTable, load: int) -> None:
+    again = table.pyiceberg.register_table("ns.again", table.loaded.metadata_location)
+    again.append(table.rows(7))
+    orphan = table.plant("data/orphan.parquet")
+    catalog = ScriptedCatalog(
+        table.catalog, before_load={load: Path(normalise(again.refresh().metadata_location)).unlink}
+    )
+    outcome = sweep(table, catalog=catalog)
+    assert outcome.status is Status.REFUSED
+    assert "ns.again" in (outcome.reason or "")
     assert orphan in table.files()

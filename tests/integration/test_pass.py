@@ -14,10 +14,10 @@ from icekeeper.errors import StorageError
 from icekeeper.maintenance import OPERATIONS
 from icekeeper.metadata.manifest_write import encode_manifest
 from icekeeper.model import EntryStatus, Nothing
-from icekeeper.operations.snapshots import plan_expiry
+from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
-from icekeeper.state.store import TableIdentity
+from icekeeper.state.identity import TableIdentity
 from icekeeper.storage import Storage
 from icekeeper.storage_paths import normalise
 from support.local import NAME, LocalTable, ScriptedCatalog

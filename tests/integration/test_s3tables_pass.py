@@ -11,10 +11,14 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable
 
 from icekeeper.catalogs.load import open_catalog
+from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
+from icekeeper.operations.pins import add_pin, list_pins
+from icekeeper.operations.staging.loads import declare_load, list_loads, stage_load
 from icekeeper.report.outcome import Status
 from icekeeper.runtime import EngineName, Runtime, open_engine
 from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.state.staging import LoadState
 from icekeeper.storage import Storage
 from support.moto_server import MotoServer
 
@@ -49,6 +53,35 @@ def runtime(moto_server: MotoServer, tmp_path: Path) -> Runtime:
     return Runtime(open_catalog("aws", properties), SqliteStateStore(tmp_path / "state.db"), environment={})
 
 
+def test_a_pin_holds_the_snapshot_but_may_not_be_a_tag(runtime: Runtime) -> None:
+    """A tag would switch off the bucket's own snapshot management."""
+    table = runtime.table(TableName.parse("ns.t"))
+    first = next(iter(table.load().metadata.snapshots))
+    with pytest.raises(PolicyError) as caught:
+        add_pin(table, snapshot=str(first), ttl_ms=60_000, with_tag=True)
+    assert str(caught.value) == ("a tag would switch off the table bucket's own snapshot management; pin without --tag")
+    assert list_pins(table) == ()
+    add_pin(table, snapshot=str(first), ttl_ms=60_000)
+    with open_engine(EngineName.LOCAL) as engine:
+        runtime.maintain(table.table, {**SETTINGS, "operations": "compact,expire_snapshots"}, engine)
+    assert len(table.load().metadata.snapshots) == 7
+
+
+def test_a_failed_load_is_released_to_the_bucket(runtime: Runtime) -> None:
+    """What cannot be deleted here, the bucket removes by itself."""
+    table = runtime.table(TableName.parse("ns.t"))
+    path = f"{table.load().metadata.location}/data/staged.parquet"
+    Storage(table.load().io_properties).write(path, b"x")
+    stage_load(table, "L", [path], [])
+    declare_load(table, "L", LoadState.FAILED)
+    with open_engine(EngineName.LOCAL) as engine:
+        settings = {"operations": "rewrite_position_deletes", "orphan_older_than_hours": "0"}
+        staged = runtime.maintain(table.table, settings, engine, unsafe=True).staged
+    assert staged is not None
+    assert (staged.metrics["staged.files_left_to_bucket"], staged.metrics["staged.loads_settled"]) == (1, 1)
+    assert list_loads(table) == ()
+
+
 def test_what_the_bucket_does_not_allow_is_left_to_it(runtime: Runtime, moto_server: MotoServer) -> None:
     """Compaction and expiry commit; bytes stay where objects cannot be deleted, and the orphan pass says why."""
     name = TableName.parse("ns.t")
@@ -74,3 +107,15 @@ def test_what_the_bucket_does_not_allow_is_left_to_it(runtime: Runtime, moto_ser
     assert Storage(after.io_properties).size(old_list) is not None
     read = StaticTable.from_metadata(after.metadata_location, dict(moto_server.s3_properties)).scan().to_arrow()
     assert sorted(read["id"].to_pylist()) == sorted([*range(5)] * 6)
+
+
+def test_statistics_need_nothing_but_writing(runtime: Runtime) -> None:
+    name = TableName.parse("ns.t")
+    with open_engine(EngineName.LOCAL) as engine:
+        (outcome,) = runtime.maintain(name, {"operations": "compute_statistics"}, engine).operations
+        assert outcome.summary == "computed statistics of 1 column(s) over 30 row(s)"
+        (again,) = runtime.maintain(name, {"operations": "compute_statistics"}, engine).operations
+    assert again.reason == "statistics are up to date"
+    (entry,) = runtime.catalog.load(name).metadata.statistics
+    assert [blob["properties"]["ndv"] for blob in entry["blob-metadata"]] == ["5"]
+    assert runtime.verify(name).ok

@@ -10,14 +10,22 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType
 
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.demo.duckdb_reader import read_checksum, read_rows
 from icekeeper.model import TableName
+from icekeeper.operations.pins import add_pin, remove_pin
+from icekeeper.operations.staging.loads import declare_load, stage_load
 from icekeeper.report.outcome import PassStatus
 from icekeeper.runtime import EngineName, Runtime, open_engine
 from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.state.staging import LoadState
+from icekeeper.storage import Storage
 
 NAME = TableName.parse("ns.t")
 SETTINGS = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1", "min_input_files": "2"}
@@ -43,6 +51,40 @@ def runtime(table_bucket: dict[str, str], tmp_path: Path) -> Runtime:
     catalog.create_namespace("ns")
     catalog.create_table("ns.t", _rows(0).schema)
     return Runtime(open_catalog("lake", table_bucket), SqliteStateStore(tmp_path / "state.db"), environment={})
+
+
+def test_pins_tags_and_staged_loads_on_a_real_table_bucket(runtime: Runtime, table_bucket: dict[str, str]) -> None:
+    """The server writes the tag, an expiry honours the pin, a failed load goes from the record."""
+    client = load_catalog("lake", **table_bucket)
+    for number in range(3):
+        client.load_table("ns.t").append(_rows(number))
+    table = runtime.table(NAME)
+    first = next(iter(table.load().metadata.snapshots))
+    pin = add_pin(table, snapshot=str(first), ttl_ms=3_600_000, name="reader", with_tag=True)
+    tag = client.load_table("ns.t").metadata.refs["reader"]
+    assert (tag.snapshot_id, tag.snapshot_ref_type.value) == (first, "tag")
+    assert tag.max_ref_age_ms == pin.expires_ms - table.load().metadata.snapshots[first].timestamp_ms
+    location = table.load().metadata.location
+    paths = [f"{location}/data/load/{number}.parquet" for number in range(2)]
+    for path in paths:
+        Storage(table.load().io_properties).write(path, b"PAR1")
+    stage_load(table, "L", paths, [])
+    with open_engine(EngineName.LOCAL) as engine:
+        runtime.maintain(NAME, SETTINGS, engine, unsafe=True)
+        assert first in table.load().metadata.snapshots
+        storage = Storage(table.load().io_properties)
+        assert [storage.size(path) for path in paths] == [4, 4]
+        declare_load(table, "L", LoadState.FAILED)
+        settings = {"operations": "rewrite_position_deletes", "orphan_older_than_hours": "0"}
+        staged = runtime.maintain(NAME, settings, engine, unsafe=True).staged
+        assert staged is not None
+        assert list(staged.files_deleted) == paths
+        assert [storage.size(path) for path in paths] == [None, None]
+        remove_pin(table, "reader")
+        assert "reader" not in client.load_table("ns.t").metadata.refs
+        runtime.maintain(NAME, SETTINGS, engine, unsafe=True)
+        assert first not in table.load().metadata.snapshots
+    assert runtime.verify(NAME).ok
 
 
 def test_passes_beside_a_steady_appender_lose_no_row(runtime: Runtime, table_bucket: dict[str, str]) -> None:
@@ -113,3 +155,29 @@ def test_an_idle_table_is_not_proposed_again(runtime: Runtime, table_bucket: dic
     table.refresh().append(_rows(100))
     table.append(_rows(110))
     assert [proposal.table for proposal in runtime.detect(SETTINGS).proposals] == ["ns.t"]
+
+
+def test_statistics_in_a_bucket_that_guards_its_metadata(runtime: Runtime, table_bucket: dict[str, str]) -> None:
+    """It takes ``*.stats`` and Avro there; the server keeps what is registered, and lets it be replaced."""
+    catalog = load_catalog("lake", **table_bucket)
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "name"))
+    table = catalog.create_table("ns.parts", schema, partition_spec=spec)
+    table.append(_rows(0))
+    table.append(_rows(5))
+    name = TableName.parse("ns.parts")
+    settings = {"operations": "compute_statistics", "statistics_columns": "id"}
+    with open_engine(EngineName.LOCAL) as engine:
+        (outcome,) = runtime.maintain(name, settings, engine).operations
+        assert outcome.summary == (
+            "computed statistics of 1 column(s) over 20 row(s); partition statistics of 2 partition(s)"
+        )
+        (more,) = runtime.maintain(name, {**settings, "statistics_columns": "id,name"}, engine).operations
+        assert more.summary == "computed statistics of 1 column(s) over 20 row(s)"
+        (again,) = runtime.maintain(name, settings, engine).operations
+    assert again.reason == "statistics are up to date"
+    metadata = runtime.catalog.load(name).metadata
+    (entry,), (counted,) = metadata.statistics, metadata.partition_statistics
+    assert {blob["fields"][0]: blob["properties"]["ndv"] for blob in entry["blob-metadata"]} == {1: "15", 2: "2"}
+    assert counted["statistics-path"].endswith(".avro")
+    assert runtime.verify(name).ok

@@ -354,11 +354,16 @@ def test_expiry_deletes_the_files_that_java_deletes(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", corpus_where(lambda name: java_told(name, "orphans", "orphans")))
 def test_the_orphans_are_those_that_java_finds(name: str, tmp_path: Path) -> None:
-    """Except for metadata files: those as young as a snapshot stay, because some catalogs' logs leave them out."""
+    """Except for metadata files.  The newest is told as an orphan by an artefact of the harness that asked Java, which
+    looked at the table from outside a catalog; others that no log names are as young as a snapshot and so stay, because
+    some catalogs' logs leave them out."""
     found = corpus_table(name, tmp_path)
     table = TableUnderMaintenance(found.metadata_path, tmp_path)
     before = files_in(found)
     outcome = table.maintain(operations="remove_orphans")
     no_crash(outcome)
-    told = expected(name)["java_maintenance"]["remove_orphan_files_dry"]["orphans"]
-    assert before - files_in(found) == {path for path in told if not path.endswith(".metadata.json")}
+    told = set(expected(name)["java_maintenance"]["remove_orphan_files_dry"]["orphans"])
+    metadata = {path for path in told if path.endswith(".metadata.json")}
+    assert before - files_in(found) == told - metadata
+    kept = metadata - {expected(name)["metadata"]}
+    assert outcome_of(outcome, Operation.REMOVE_ORPHANS).metrics["remove_orphans.files_protected"] == len(kept)

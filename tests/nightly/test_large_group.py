@@ -41,7 +41,9 @@ if __name__ == "__main__":
     if task.recipe is None:
         (result,) = LocalEngine(2).map(rewrite_group, [task], lambda done: None)
     else:
-        (result,) = cluster_groups(LocalEngine(2), [task], lambda paths: None, lambda done: None)
+        (result,) = cluster_groups(
+            LocalEngine(2), [task], will_write=lambda paths: None, discard=lambda paths: None, on_done=lambda done: None
+        )
     assert result.error is None, result.error
     print(sum(file.record_count for file in result.written))
 """

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from icekeeper.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import Nothing
-from icekeeper.operations.snapshots import ExpiryPlan, plan_expiry
+from icekeeper.operations.expiry.retention import ExpiryPlan, plan_expiry
 from icekeeper.policy import Policy
 from support.plans import policy
 from support.tables import new_document, snapshot

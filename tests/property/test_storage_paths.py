@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.storage_paths import authority, is_under, may_be_under, normalise, split_path
+from icekeeper.storage_paths import PathSet, authority, is_under, may_be_under, normalise, split_path
 
 SEGMENTS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1), min_size=1, max_size=5)
 # The characters that mean something, so that they meet each other often.
@@ -46,6 +46,19 @@ def test_a_child_is_under_its_location_and_a_sibling_is_not(location: list[str],
 def test_what_is_surely_under_is_also_possibly_under(path: str, location: str) -> None:
     if is_under(path, location):
         assert may_be_under(path, location)
+
+
+@given(
+    st.one_of(AWKWARD, st.text(), PLAIN.map("/".join)),
+    st.lists(st.one_of(AWKWARD, st.text(), PLAIN.map(lambda parts: "/".join(parts[:1]))), max_size=4),
+)
+def test_a_set_of_paths_says_what_its_members_say(path: str, locations: list[str]) -> None:
+    members = PathSet(locations)
+    assert members.may_contain(path) == any(may_be_under(path, location) for location in locations)
+    below = f"/{path}"
+    assert members.may_contain(below) == any(may_be_under(below, location) for location in locations)
+    for location in locations:
+        assert members.may_contain(f"{location}/x") == any(may_be_under(f"{location}/x", one) for one in locations)
 
 
 @pytest.mark.parametrize(

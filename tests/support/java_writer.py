@@ -99,6 +99,14 @@ class JavaTable:
         struct = {"type": "struct", "fields": fields}
         return [_from_json(struct, row) for row in json.loads(self._java.rows(lineage))]
 
+    def rows_of(self, snapshot_id: int) -> str:
+        """A retained snapshot as the generic reader finds it, by its own schema: JSON, in the order of the files."""
+        return str(self._java.rowsOf(snapshot_id))
+
+    def reachable(self) -> set[str]:
+        """Every file that a snapshot, the metadata log or a statistics entry needs, as Iceberg-Java finds them."""
+        return set(self._java.reachable())
+
     def take_over(self, metadata_location: str) -> None:
         """Go on from what somebody else committed."""
         self._java.takeOver(metadata_location)
@@ -180,8 +188,19 @@ class JavaTable:
     def tag(self, name: str) -> None:
         self.table.manageSnapshots().createTag(name, self.snapshot_id).commit()
 
+    def set_max_ref_age(self, ref: str, milliseconds: int) -> None:
+        self._java.setMaxRefAge(ref, str(milliseconds))
+
     def set_property(self, key: str, value: str) -> None:
         self.table.updateProperties().set(key, value).commit()
+
+    def add_statistics(self, snapshot_id: int) -> None:
+        """A statistics file of a snapshot."""
+        self._java.addStatistics(snapshot_id)
+
+    def add_partition_statistics(self, snapshot_id: int) -> None:
+        """Partition statistics, computed by Java."""
+        self._java.addPartitionStatistics(snapshot_id)
 
     def type(self, name: str) -> Any:
         """A primitive type by its name in the specification."""

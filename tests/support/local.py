@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.clock import system_clock
+from icekeeper.clock import Clock, system_clock
 from icekeeper.engines.local import LocalEngine
 from icekeeper.maintenance import run_pass
 from icekeeper.metadata.document import TableMetadata
@@ -118,6 +118,13 @@ class LocalTable:
         for number in range(start, start + files):
             self.append(number * 10, number * 10 + 1, part=part)
 
+    def create_beside(self, name: str, location: str, **properties: str) -> Table:
+        """Another table of the catalog."""
+        return self.pyiceberg.create_table(name, schema=self.SCHEMA, location=location, properties=properties)
+
+    def rows(self, *ids: int) -> pa.Table:
+        return pa.table({"id": list(ids), "part": ["p"] * len(ids)}, schema=self.SCHEMA)
+
     # -- our side
 
     def maintain(
@@ -128,6 +135,7 @@ class LocalTable:
         engine: Engine | None = None,
         dry_run: bool = False,
         run_id: str = "run-1",
+        clock: Clock = system_clock,
         **settings: str,
     ) -> PassOutcome:
         """A pass that spares nothing it may touch (:data:`EAGER`) and never really sleeps."""
@@ -139,7 +147,7 @@ class LocalTable:
             table=NAME,
             resolved=resolve(layers_for(properties, {}, overrides), unsafe=True),
             state=self.state,
-            clock=system_clock,
+            clock=clock,
             run_id=run_id,
             engine=engine or LocalEngine(1),
             dry_run=dry_run,

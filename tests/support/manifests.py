@@ -60,14 +60,21 @@ def rewritten(
     lane_bytes: int | None = None,
 ) -> tuple[list[EncodedManifest], RewrittenManifests]:
     """The manifests of the table after the plan, and what was written for it."""
-    into = RewrittenManifests()
+    into, recorded = RewrittenManifests(), set[str]()
     with memory_storage(stored, lane_bytes) as files:
         write_manifests(
-            metadata, plan, engine, {}, target_bytes=target_bytes, into=into, on_done=lambda done, total: None
+            metadata,
+            plan,
+            engine,
+            {},
+            target_bytes=target_bytes,
+            into=into,
+            will_write=recorded.update,
+            on_done=lambda done, total: None,
         )
         gone = {m.manifest_path for m in plan.manifests}
         kept = [m for m in stored if m.manifest.manifest_path not in gone and m.manifest.may_have_live_files]
-        assert {m.manifest_path for m in into.written} <= set(into.staged)
+        assert {m.manifest_path for m in into.written} <= set(into.staged) == recorded
         assert len(files) == len(stored) + len(into.written)
         return [*(EncodedManifest(files[m.manifest_path], m) for m in into.written), *kept], into
 

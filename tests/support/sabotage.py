@@ -7,15 +7,16 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from unittest import mock
 
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog as PyIcebergCatalog
 from pyiceberg.table import Table
 
-from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.sql import SqlCatalog
+from icekeeper.clock import system_clock
 from icekeeper.engines.local import LocalEngine
 from icekeeper.metadata.reachability import reachable_files
 from icekeeper.metadata.table_reader import TableReader
@@ -38,9 +39,9 @@ def nothing() -> None:
 
 
 class WatchedCatalog:
-    """A SQL catalog that calls hooks; ``commit_instead`` replaces the commit itself."""
+    """A catalog that calls hooks; ``commit_instead`` replaces the commit itself."""
 
-    def __init__(self, inner: SqlCatalog) -> None:
+    def __init__(self, inner: Catalog) -> None:
         self.inner = inner
         self.before_load: Hook = nothing
         self.before_commit: Hook = nothing
@@ -101,13 +102,21 @@ class SabotagedTable:
             "warehouse": self.warehouse.as_uri(),
         }
         self.writer = PyIcebergCatalog("local", **self.properties)
-        self.catalog = WatchedCatalog(SqlCatalog("local", self.properties))
+        self._sql = SqlCatalog("local", self.properties)
+        self.catalog = WatchedCatalog(self._sql)
         self.engine = WatchedEngine()
-        self.runtime = Runtime(self.catalog, SqliteStateStore(folder / "state.db"), environment={})
+        self.late_ms = 0
+        """How much later it is, for the runtime, than the system's clock says."""
+        self.runtime = Runtime(
+            self.catalog,
+            SqliteStateStore(folder / "state.db"),
+            environment={},
+            clock=lambda: system_clock() + self.late_ms,
+        )
 
     def close(self) -> None:
         self.writer.close()
-        self.catalog.inner.close()
+        self._sql.close()
 
     def create(self, schema: pa.Schema, **properties: str) -> Table:
         self.writer.create_namespace_if_not_exists("ns")
@@ -178,9 +187,16 @@ class Steps:
             raise self._failure(what)
 
 
+class Interruptible(Protocol):
+    """A table whose catalog calls hooks."""
+
+    @property
+    def catalog(self) -> WatchedCatalog: ...
+
+
 @contextmanager
 def counted_steps(
-    table: SabotagedTable, fail_at: int | None, failure: Callable[[str], BaseException]
+    table: Interruptible, fail_at: int | None, failure: Callable[[str], BaseException]
 ) -> Iterator[Steps]:
     """Every call to storage and catalog is a step; writes, deletions and commits are one before and one after."""
     steps = Steps(fail_at, failure)

@@ -8,7 +8,7 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.pointer import commit_document, load_document
-from icekeeper.clock import system_clock
+from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.errors import CommitConflict
 from icekeeper.model import TableName
 from icekeeper.runtime import Runtime
@@ -16,7 +16,7 @@ from icekeeper.state.sqlite import SqliteStateStore
 from icekeeper.storage import Storage
 from support.java_writer import JavaTable
 from support.passes import NAME, TableUnderMaintenance
-from support.sabotage import WatchedEngine
+from support.sabotage import WatchedCatalog, WatchedEngine
 
 __all__ = ["SharedTable"]
 
@@ -55,7 +55,13 @@ class SharedTable(TableUnderMaintenance):
 
     def __init__(self, java: JavaTable, folder: Path) -> None:
         self.engine = self._engine = WatchedEngine()
-        self.runtime = Runtime(_JavasPointer(java), SqliteStateStore(folder / "state.db"), environment={})
+        self.catalog = WatchedCatalog(_JavasPointer(java))
+        self.runtime = Runtime(self.catalog, SqliteStateStore(folder / "state.db"), environment={}, clock=self._now)
+        self.hours_ahead = 0.0
+        """How far our clock is ahead of Java's."""
+
+    def _now(self) -> int:
+        return system_clock() + int(self.hours_ahead * HOUR_MS)
 
     def live_keys(self) -> set[int]:
         """Columns that live equality deletes go by."""

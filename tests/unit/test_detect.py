@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -157,6 +158,16 @@ def test_disabled_maintenance_proposes_nothing_and_says_who_disabled_it() -> Non
     assert check(table(snapshots=60), policy(maintenance_enabled="false"), expirable=55) == Skip(
         "ns.t", "maintenance is disabled (--set)"
     )
+
+
+def test_failed_loads_are_a_reason_also_where_maintenance_is_disabled() -> None:
+    """Seed 002: what they left is cleaned up all the same, unless the deployment or the table forbids deletions."""
+    disabled = policy(maintenance_enabled="false")
+    assert reasons(table(), failed_loads=2) == ("files of 2 failed loads can be cleaned",)
+    assert reasons(table(), disabled, failed_loads=1) == ("files of 1 failed load can be cleaned",)
+    assert reasons(table(), replace(disabled, is_stopped=True), failed_loads=1) == ()
+    assert reasons(table(gc_enabled="false"), failed_loads=1) == ()
+    assert reasons(table()) == reasons(table(), disabled) == ()
 
 
 @pytest.mark.parametrize("version", [4, 5])

@@ -11,13 +11,14 @@ import pytest
 
 from icekeeper.operations.compaction.plan import DELETES_DISABLED, NO_SNAPSHOT, NOTHING_ELIGIBLE
 from icekeeper.operations.deletion import GC_DISABLED
+from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
 from icekeeper.operations.manifests.plan import NO_ENTRIES
 from icekeeper.operations.partitions.partition_time import NO_TIME_FIELD
 from icekeeper.operations.partitions.plan import NO_RETENTION
 from icekeeper.operations.partitions.plan import NOTHING_TO_EXPIRE as NO_PARTITIONS
 from icekeeper.operations.position_deletes import plan as position_deletes
-from icekeeper.operations.snapshots import NOTHING_TO_EXPIRE
-from icekeeper.policy import NOT_YET_AVAILABLE, Operation
+from icekeeper.operations.statistics import plan as statistics
+from icekeeper.policy import Operation
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -38,8 +39,7 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
 def test_every_metric_is_on_the_page_of_its_operation() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
     sections = {section.split("\n", 1)[0]: section for section in page.split("\n## ")[1:]}
-    available = [operation for operation in Operation if operation not in NOT_YET_AVAILABLE["operations"]]
-    assert tuple(sections) == tuple(operation.value for operation in available)
+    assert tuple(sections) == tuple(operation.value for operation in Operation)
     sources = (ROOT / "layers" / "icekeeper" / "src" / "icekeeper" / "operations").rglob("*.py")
     code = "".join(path.read_text() for path in sources)
     for name, section in sections.items():
@@ -50,8 +50,16 @@ def test_every_metric_is_on_the_page_of_its_operation() -> None:
         assert set(re.findall(r"`(\w+)`", listed)) == keys
 
 
+def test_every_metric_of_staged_files_is_on_their_page() -> None:
+    page = (ROOT / "docs" / "pins-and-loads.md").read_text()
+    source = ROOT / "layers" / "icekeeper" / "src" / "icekeeper" / "operations" / "staging" / "clean.py"
+    keys = set(re.findall(r'"(staged\.\w+)"', source.read_text()))
+    assert set(re.findall(r"`(staged\.\w+)`", page)) == keys
+
+
 def test_every_reason_of_a_constant_is_on_the_page() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
     reasons = [NOTHING_ELIGIBLE, DELETES_DISABLED, NOTHING_TO_EXPIRE, GC_DISABLED, NO_SNAPSHOT, NO_ENTRIES]
     reasons += [NO_RETENTION, NO_TIME_FIELD, NO_PARTITIONS, position_deletes.NOTHING_ELIGIBLE]
+    reasons += [statistics.NO_COLUMNS, statistics.UP_TO_DATE]
     assert [reason for reason in reasons if reason not in page] == []

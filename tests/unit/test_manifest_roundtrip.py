@@ -23,7 +23,7 @@ from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.avro_schemas import avro_name, manifest_list_schema, manifest_schema
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document
-from icekeeper.metadata.manifest_read import decode_live_keys, decode_manifest, decode_manifest_list
+from icekeeper.metadata.manifest_read import decode_live_files, decode_manifest, decode_manifest_list
 from icekeeper.metadata.manifest_write import EncodedManifest, encode_manifest, encode_manifest_list
 from icekeeper.metadata.single_value import least_decimal
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry
@@ -173,8 +173,8 @@ def test_what_is_written_reads_back(format_version: int, data: st.DataObject) ->
         # An ADDED entry's row ids are the commit's to give (rule 14).
         row_id = None if before.status is EntryStatus.ADDED else before.file.first_row_id
         assert replace(after.file, partition=()) == replace(before.file, partition=(), first_row_id=row_id)
-    live = [entry.file.key for entry in made if entry.is_live]
-    assert list(decode_live_keys(written.data, "s3://b/m.avro")) == live
+    live = [(*entry.file.key, entry.file.file_size_in_bytes) for entry in made if entry.is_live]
+    assert list(decode_live_files(written.data, "s3://b/m.avro")) == live
 
 
 @settings(max_examples=60)

@@ -161,9 +161,6 @@ def test_a_contradiction_names_both_values(overrides: dict[str, str], message: s
 @pytest.mark.parametrize(
     ("overrides", "key", "value"),
     [
-        ({"operations": "all,compute_statistics"}, "operations", "compute_statistics"),
-        ({"operations": "compute_statistics"}, "operations", "compute_statistics"),
-        ({"orphan_min_sightings": "2"}, "orphan_min_sightings", "2"),
         ({"ownership": "icekeeper"}, "ownership", "icekeeper"),
     ],
 )

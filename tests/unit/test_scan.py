@@ -16,10 +16,11 @@ from icekeeper.detection.scan import selects_bucket, selects_table
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
-from icekeeper.operations.snapshots import plan_expiry
+from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.policy import Policy, resolve
+from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite import SqliteStateStore
-from icekeeper.state.store import LastSeen, Pin, TableIdentity
+from icekeeper.state.store import LastSeen, Pin
 from support.settings import MB, NOW_MS, policy, small_files, table
 
 

@@ -11,8 +11,10 @@ import pytest
 
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
+from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite import SqliteStateStore, state_path
-from icekeeper.state.store import LastSeen, PassRecord, Pin, TableIdentity
+from icekeeper.state.sqlite_file import SCHEMA_VERSION
+from icekeeper.state.store import LastSeen, PassRecord, Pin
 
 IDENTITY = TableIdentity("C", "w", TableName(("ns",), "t"), "u")
 
@@ -80,11 +82,11 @@ def test_a_damaged_file_is_a_storage_error_and_stays_as_it_is(tmp_path: Path) ->
 def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 3")
+        connection.execute("PRAGMA user_version = 99")
     with pytest.raises(StorageError) as caught:
         SqliteStateStore(path).history(IDENTITY)
     assert str(caught.value) == (
-        f"the state file {path} has schema version 3, this Icekeeper knows 2; "
+        f"the state file {path} has schema version 99, this Icekeeper knows {SCHEMA_VERSION}; "
         "upgrade, or name another file with ICEKEEPER_STATE"
     )
 
@@ -92,10 +94,18 @@ def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
 def test_a_file_of_the_first_version_is_brought_up_to_date_and_keeps_what_it_knows(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     SqliteStateStore(path).remember(IDENTITY, LastSeen(snapshot_id=5, fingerprint="f", finished_ms=1, idle=True))
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("DROP TABLE clusterings")  # what version 1 did not have
+    with closing(sqlite3.connect(path)) as connection, connection:
+        # what version 1 did not have
+        for name in ("clusterings", "staged_loads", "staged_files", "quarantine", "pending_deletions"):
+            connection.execute(f"DROP TABLE {name}")
+        connection.execute("ALTER TABLE pins DROP COLUMN tag")
+        connection.execute("INSERT INTO pins VALUES ('C', 'w', 'ns.t', 'u', 'p', 5, 'm', 10, 'reader')")
         connection.execute("PRAGMA user_version = 1")
     store = SqliteStateStore(path)
+    assert store.pins(IDENTITY, now_ms=0) == (
+        Pin(identity=IDENTITY, name="p", snapshot_id=5, metadata_location="m", expires_ms=10),
+    )
+    assert store.staging.loads(IDENTITY) == ()
     store.record_clustering(IDENTITY, 5, "sort(1)")
     assert store.clustered_snapshots(IDENTITY, "sort(1)") == {5}
     seen = store.last_seen(IDENTITY)

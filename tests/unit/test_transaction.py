@@ -100,6 +100,7 @@ class Run:
             self.prepare,
             max_retries=max_retries,
             discard=self.discarded.extend,
+            pinned_metadata=tuple,
             sleep=self.waits.append,
         )
 

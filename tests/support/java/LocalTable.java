@@ -21,6 +21,9 @@ import org.apache.iceberg.deletes.*;
 import org.apache.iceberg.encryption.*;
 import org.apache.iceberg.exceptions.CommitFailedException;
 import org.apache.iceberg.io.*;
+import org.apache.iceberg.puffin.Blob;
+import org.apache.iceberg.puffin.Puffin;
+import org.apache.iceberg.puffin.PuffinWriter;
 import org.apache.iceberg.relocated.com.google.common.util.concurrent.MoreExecutors;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.JsonNode;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.ObjectMapper;
@@ -121,6 +124,11 @@ public class LocalTable implements TableOperations {
       overwrite.addFile((DataFile) added.get(i));
     }
     overwrite.commit();
+  }
+
+  /** Here, because py4j would pass a small number of milliseconds as an Integer. */
+  public void setMaxRefAge(String ref, String milliseconds) {
+    table().manageSnapshots().setMaxRefAgeMs(ref, Long.parseLong(milliseconds)).commit();
   }
 
   private RowDelta newRowDelta() {
@@ -281,6 +289,72 @@ public class LocalTable implements TableOperations {
     }
     records.close();
     return JSON.writeValueAsString(found);
+  }
+
+  /** Rows of a retained snapshot, by the schema that it was written with. */
+  public String rowsOf(long snapshotId) throws Exception {
+    Schema schema = (Schema) table().schemas().get(table().snapshot(snapshotId).schemaId());
+    List found = new ArrayList();
+    CloseableIterable records = IcebergGenerics.read(table()).useSnapshot(snapshotId).project(schema).build();
+    Iterator iterator = records.iterator();
+    while (iterator.hasNext()) {
+      found.add(plain(schema.asStruct(), iterator.next()));
+    }
+    records.close();
+    return JSON.writeValueAsString(found);
+  }
+
+  /** Every file that some snapshot, the metadata log or a statistics entry needs. */
+  public List reachable() throws Exception {
+    List found = new ArrayList(ReachableFileUtil.metadataFileLocations(table(), false));
+    found.addAll(ReachableFileUtil.manifestListLocations(table()));
+    found.addAll(ReachableFileUtil.statisticsFilesLocations(table()));
+    Map manifests = new HashMap();
+    Iterator snapshots = table().snapshots().iterator();
+    while (snapshots.hasNext()) {
+      Iterator listed = ((Snapshot) snapshots.next()).allManifests(io).iterator();
+      while (listed.hasNext()) {
+        ManifestFile manifest = (ManifestFile) listed.next();
+        manifests.put(manifest.path(), manifest);
+      }
+    }
+    found.addAll(manifests.keySet());
+    Iterator unread = manifests.values().iterator();
+    while (unread.hasNext()) {
+      ManifestFile manifest = (ManifestFile) unread.next();
+      ManifestReader reader =
+          manifest.content() == ManifestContent.DATA
+              ? (ManifestReader) ManifestFiles.read(manifest, io, current.specsById())
+              : (ManifestReader) ManifestFiles.readDeleteManifest(manifest, io, current.specsById());
+      Iterator files = reader.iterator();
+      while (files.hasNext()) {
+        found.add(((ContentFile) files.next()).location());
+      }
+      reader.close();
+    }
+    return found;
+  }
+
+  /** A statistics file of the snapshot with one sketch, that is none, in it. */
+  public void addStatistics(long snapshotId) throws Exception {
+    String path = current.location() + "/metadata/" + snapshotId + "-" + UUID.randomUUID() + ".stats";
+    PuffinWriter writer = Puffin.write(io.newOutputFile(path)).createdBy("a test").build();
+    List columns = new ArrayList();
+    columns.add(Integer.valueOf(1));
+    writer.add(new Blob("test", columns, snapshotId, 1L, ByteBuffer.wrap(new byte[] {1, 2, 3})));
+    writer.finish();
+    List blobs = new ArrayList();
+    blobs.add(GenericBlobMetadata.from((org.apache.iceberg.puffin.BlobMetadata) writer.writtenBlobsMetadata().get(0)));
+    long footer = writer.footerSize();
+    long size = writer.fileSize();
+    writer.close();
+    table().updateStatistics().setStatistics(new GenericStatisticsFile(snapshotId, path, size, footer, blobs)).commit();
+  }
+
+  /** Java's own partition statistics of the snapshot. */
+  public void addPartitionStatistics(long snapshotId) throws Exception {
+    PartitionStatisticsFile file = org.apache.iceberg.data.PartitionStatsHandler.computeAndWriteStatsFile(table(), snapshotId);
+    table().updatePartitionStatistics().setPartitionStatistics(file).commit();
   }
 
   // -- TableOperations

@@ -7,29 +7,35 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import (
     MaintenanceError,
     MetadataUnreadable,
     OperationRefused,
     PolicyError,
+    StorageError,
     TableUnsupported,
 )
 from icekeeper.operations.compaction.clustering.recipe import choose_recipe
 from icekeeper.operations.compaction.compact import compact
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.context import OperationContext, branch_head
-from icekeeper.operations.expire_snapshots import expire_snapshots
+from icekeeper.operations.expiry.expire_snapshots import expire_snapshots
+from icekeeper.operations.expiry.retention import check_retention
 from icekeeper.operations.manifests.rewrite_manifests import rewrite_manifests
+from icekeeper.operations.orphans.remove_orphans import remove_orphans
 from icekeeper.operations.partitions.expire_partitions import expire_partitions
 from icekeeper.operations.position_deletes.rewrite_position_deletes import rewrite_position_deletes
-from icekeeper.operations.remove_orphans import remove_orphans
+from icekeeper.operations.staging.clean import clean_staged_files
+from icekeeper.operations.statistics.columns import statistics_columns
+from icekeeper.operations.statistics.compute_statistics import compute_statistics
+from icekeeper.operations.table_handle import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped
-from icekeeper.state.store import LastSeen, PassRecord, TableIdentity
+from icekeeper.state.store import LastSeen, PassRecord
 from icekeeper.state.table_memory import TableMemory
 
-__all__ = ["OPERATIONS", "identity_of", "run_pass"]
+__all__ = ["OPERATIONS", "attempt", "run_pass"]
 
 log = logging.getLogger(__name__)
 
@@ -40,14 +46,10 @@ OPERATIONS: Mapping[Operation, Callable[[OperationContext], OperationOutcome]] =
     Operation.EXPIRE_SNAPSHOTS: expire_snapshots,
     Operation.REMOVE_ORPHANS: remove_orphans,
     Operation.REWRITE_MANIFESTS: rewrite_manifests,
+    Operation.COMPUTE_STATISTICS: compute_statistics,
 }
 # These delete files or rows: what they cannot read is a reason to refuse, not merely a failure.
 _DELETING = frozenset({Operation.EXPIRE_PARTITIONS, Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS})
-
-
-def identity_of(catalog: Catalog, loaded: LoadedTable) -> TableIdentity:
-    """Which table this is, for good (DESIGN 1)."""
-    return TableIdentity(catalog.name, catalog.warehouse, loaded.name, loaded.metadata.uuid or "")
 
 
 def run_pass(context: OperationContext) -> PassOutcome:
@@ -55,7 +57,7 @@ def run_pass(context: OperationContext) -> PassOutcome:
 
     Raises:
         PolicyError: there is no such table, or the policy does not fit it.
-        StorageError: the table cannot be loaded at all, or the state store cannot be written.
+        StorageError: the table cannot be loaded at all.
     """
     loaded = context.load()
     if context.resolved.why_disabled() is None:
@@ -69,17 +71,30 @@ def run_pass(context: OperationContext) -> PassOutcome:
         run_id=context.run_id,
         dry_run=context.dry_run,
         operations=tuple(_run(operation, context) for operation in context.policy.operations),
+        # Not an operation that anybody asks for or switches off (seed 002: "separately and always on").
+        staged=clean_staged_files(context),
     )
+    if outcome.staged is not None and outcome.staged.problem is not None:
+        outcome = replace(outcome, warnings=(outcome.staged.problem,))
     log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
-    if not context.dry_run:
+    if context.dry_run:
+        return outcome
+    try:
         _remember(context, loaded, started_ms, outcome)
+    except StorageError as error:  # what was done is done, and must be told
+        log.warning("%s: the pass could not be recorded: %s", context.table, error)
+        outcome = replace(outcome, warnings=(*outcome.warnings, f"the pass could not be recorded: {error}"))
     return outcome
 
 
 def _check_fit(context: OperationContext, loaded: LoadedTable) -> None:
-    """A branch, filter or order that does not fit the table is a mistake of the policy: nothing runs."""
+    """A branch, filter, order or column that does not fit the table is a mistake of the policy: nothing runs."""
     branch_head(loaded.metadata, context.policy.branch)
     row_filter(context.policy.where, loaded.metadata)
+    if Operation.EXPIRE_SNAPSHOTS in context.policy.operations:
+        check_retention(loaded.metadata, context.policy)
+    if Operation.COMPUTE_STATISTICS in context.policy.operations:
+        statistics_columns(loaded.metadata, context.policy.statistics_columns)
     if Operation.COMPACT in context.policy.operations:
         with suppress(TableUnsupported):  # that is for the operation to report
             choose_recipe(loaded.metadata, context.policy)
@@ -89,11 +104,15 @@ def _run(operation: Operation, context: OperationContext) -> OperationOutcome:
     reason = context.resolved.why_disabled() or context.resolved.why_switched_off(operation)
     if reason is not None:
         return skipped(operation, reason)
+    return attempt(operation, context, OPERATIONS[operation])
+
+
+def attempt(
+    operation: Operation, context: OperationContext, work: Callable[[OperationContext], OperationOutcome]
+) -> OperationOutcome:
+    """Run one operation; whatever it raises becomes its outcome."""
     log.info("%s: %s started", context.table, operation.value)
     try:
-        work = OPERATIONS.get(operation)
-        if work is None:
-            return skipped(operation, f"{operation.value} is not available in this version")
         outcome = work(context)
     except (OperationRefused, TableUnsupported) as error:
         outcome = refused(operation, str(error))
@@ -117,7 +136,7 @@ def _only_planned(outcome: OperationOutcome) -> OperationOutcome:
 def _remember(context: OperationContext, loaded: LoadedTable, started_ms: int, outcome: PassOutcome) -> None:
     identity, state = context.memory.identity, context.state
     finished_ms = context.clock()
-    if any(operation.status is not Status.SKIPPED for operation in outcome.operations):
+    if outcome.staged is not None or any(part.status is not Status.SKIPPED for part in outcome.operations):
         state.record_pass(
             PassRecord(
                 identity=identity,

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 __all__ = [
     "DataFile",
     "EntryStatus",
     "FileContent",
+    "LiveFile",
     "ManifestContent",
     "ManifestEntry",
     "ManifestFile",
@@ -115,6 +116,17 @@ class DataFile:
     def content_bytes(self) -> int:
         """Bytes that this entry accounts for: a deletion vector's own, not its whole Puffin file's (rule 9)."""
         return self.file_size_in_bytes if self.content_size_in_bytes is None else self.content_size_in_bytes
+
+
+class LiveFile(NamedTuple):
+    """As much of a live entry as tells which object is needed, and how large it is.
+
+    The size is that of the whole object, also where a deletion vector is only a part of it (rule 9).
+    """
+
+    path: str
+    content_offset: int | None
+    size: int
 
 
 @dataclass(frozen=True, slots=True)

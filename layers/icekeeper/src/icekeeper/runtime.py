@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from enum import StrEnum
 
-from icekeeper.catalogs.catalog import Catalog
+from icekeeper.bucket_pass import run_bucket_pass
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.clock import Clock, system_clock
 from icekeeper.detection.assessor import assessor
@@ -22,8 +23,10 @@ from icekeeper.maintenance import run_pass
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.operations.context import Engine, OperationContext, Progress, silent
-from icekeeper.operations.snapshots import plan_expiry
+from icekeeper.operations.expiry.retention import plan_expiry
+from icekeeper.operations.table_handle import TableHandle
 from icekeeper.policy import ResolvedPolicy, layers_for, resolve
+from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.state.sqlite import SqliteStateStore, state_path
 from icekeeper.state.store import StateStore
@@ -129,6 +132,47 @@ class Runtime:
             progress=progress,
         )
         return run_pass(context)
+
+    def table(self, name: TableName) -> TableHandle:
+        """One table and what is remembered about it, for what is asked of it outside of a pass."""
+        return TableHandle(self.catalog, name, self.state, self.clock)
+
+    def sweep_bucket(
+        self,
+        bucket: str,
+        overrides: Mapping[str, str],
+        engine: Engine,
+        *,
+        dry_run: bool = False,
+        unsafe: bool = False,
+        progress: Progress = silent,
+    ) -> BucketOutcome:
+        """Remove the orphans of all tables below an address, from one listing.
+
+        Raises:
+            PolicyError: settings that are wrong, or no table there.
+            StorageError: the catalog or the bucket cannot be listed, or the state cannot be written.
+        """
+        settings = resolve(layers_for({}, self._environment, overrides), unsafe=unsafe).policy
+        if not dry_run:
+            self.state.require_writable()
+        run_id = str(uuid.uuid4())
+
+        def make_context(table: LoadedTable) -> OperationContext:
+            return OperationContext(
+                catalog=self.catalog,
+                table=table.name,
+                resolved=self.policy(table.metadata, overrides, unsafe=unsafe),
+                state=self.state,
+                clock=self.clock,
+                run_id=run_id,
+                engine=engine,
+                dry_run=dry_run,
+                progress=progress,
+            )
+
+        inventory = settings.orphan_inventory
+        return run_bucket_pass(self.catalog, make_context, bucket, inventory=inventory, run_id=run_id, dry_run=dry_run)
 
     def detect(self, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False) -> DetectionReport:
         """Which tables of the catalog need work, and why; reads metadata documents only.

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 import threading
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
@@ -22,32 +21,26 @@ from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO, PY_IO_IMPL, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icekeeper.errors import StorageError
-from icekeeper.storage_local import unlink, walk
+from icekeeper.storage_capabilities import Capabilities, probe_s3
+from icekeeper.storage_listing import Division, ListedObject, divide, in_parallel
+from icekeeper.storage_local import local_level, local_status, unlink, walk
 from icekeeper.storage_paths import S3_SCHEMES, is_local, split_path
 from icekeeper.storage_s3 import (
     S3_CONNECT_TIMEOUT,
     S3_REGION,
+    FailedKeys,
     delete_keys,
     describe_failure,
-    is_refused,
     region_of,
     s3_client,
     scrub,
 )
+from icekeeper.storage_s3_listing import list_s3, s3_directory, s3_level, s3_status
 
-__all__ = ["Capabilities", "DeleteReport", "ListedObject", "Storage"]
+__all__ = ["DeleteReport", "Storage"]
 
 # PyArrow tries four times: a silent host then costs about 15 s, a refusing one 3 s.
 CONNECT_TIMEOUT_S = "3"
-
-
-@dataclass(frozen=True, slots=True)
-class ListedObject:
-    """One object of a listing; size in bytes, age as epoch milliseconds (``None``: the store does not say)."""
-
-    path: str
-    size: int
-    modified_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +51,8 @@ class DeleteReport:
     """Really gone, those that were gone before included."""
     failed: Mapping[str, str]
     """Path to reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What the store lets this caller do under a location."""
-
-    can_list: bool
-    can_delete: bool
+    transient: frozenset[str] = frozenset()
+    """Those of ``failed`` that may go when tried again later."""
 
 
 class Storage:
@@ -140,22 +127,54 @@ class Storage:
     def list(self, prefix: str) -> Iterator[ListedObject]:
         """Every object under a directory, in no particular order; paths are spelled as the prefix is.
 
-        Streams page by page.  Directory markers and symbolic links are left out.  Nothing under a missing directory.
+        Streams, several folders at a time.  Directory markers and symbolic links are left out.  Nothing under a missing
+        directory.
 
         Raises:
             StorageError: the store failed or refuses to list; what came before is then incomplete.
         """
-        parts = split_path(prefix)
+        self._require_listable(prefix)
+        return self._list(prefix)
+
+    def divide(self, prefix: str) -> Division:
+        """The first levels of a listing, and the folders whose :meth:`list_folder` completes it.
+
+        Raises:
+            StorageError: as :meth:`list` does.
+        """
+        with self.translated(prefix):
+            if is_local(prefix):
+                return divide(prefix, lambda folder: local_level(folder, split_path(folder).key))
+            client = self._s3
+            return divide(prefix, lambda folder: s3_level(client, folder))
+
+    def list_folder(self, prefix: str) -> Iterator[ListedObject]:
+        """As :meth:`list`, by this thread alone."""
         if is_local(prefix):
-            return _list_local(prefix, parts.key)
-        if parts.scheme not in S3_SCHEMES:
-            raise StorageError(f"{prefix} cannot be listed: only S3 and local folders can")
-        return self._list_s3(prefix)
+            for name, size, modified_ms in walk(split_path(prefix).key):
+                yield ListedObject(f"{prefix.rstrip('/')}/{name}", size, modified_ms)
+            return
+        with self.translated(prefix):
+            yield from list_s3(self._s3, prefix)
+
+    def status(self, path: str) -> ListedObject | None:
+        """Size and age of one object as they are now, ``None`` when there is no such object.
+
+        Raises:
+            StorageError: the store could not tell.
+        """
+        self._require_listable(path)
+        with self.translated(path):
+            if not is_local(path):
+                return s3_status(self._s3, path)
+            found = local_status(split_path(path).key)
+            return None if found is None else ListedObject(path, *found)
 
     def delete(self, paths: Iterable[str]) -> DeleteReport:
         """Delete objects; a path already gone counts as deleted.  Never raises for single paths."""
         order = dict.fromkeys(paths)
         failed: dict[str, str] = {}
+        transient: set[str] = set()
         keys: dict[str, dict[str, list[str]]] = {}
         for path in order:
             parts = split_path(path)
@@ -168,18 +187,16 @@ class Storage:
             else:
                 failed[path] = "only S3 objects and local files can be deleted"
         for bucket, spellings in keys.items():
-            for key, reason in self._delete_s3(bucket, list(spellings)).items():
+            unable = self._delete_s3(bucket, list(spellings))
+            transient.update(path for key in unable.transient for path in spellings[key])
+            for key, reason in (unable.for_good | unable.transient).items():
                 failed.update(dict.fromkeys(spellings[key], scrub(reason, self._properties)))
-        return DeleteReport(tuple(path for path in order if path not in failed), failed)
+        return DeleteReport(tuple(path for path in order if path not in failed), failed, frozenset(transient))
 
     def capabilities(self, location: str) -> Capabilities:
         """What this store allows under a table's location; asked once per location, without leaving a trace.
 
-        Local folders can be listed and deleted from.  S3 is asked: for one key of the location, then to batch-delete
-        a key that never existed.  That is refused exactly where real deletions are (AWS table buckets: 405; a missing
-        permission: 403).  In a versioned bucket it would leave a delete marker, so it is conditional on the key's
-        existence (Amazon S3 user guide, "How to perform conditional deletes"); a store that ignores the condition
-        has nothing to delete.
+        Local folders can be listed and deleted from; S3 is asked (:func:`probe_s3`).
 
         Raises:
             StorageError: the bucket does not exist, the credentials are wrong, or the endpoint does not answer.
@@ -191,7 +208,8 @@ class Storage:
             return Capabilities(can_list=False, can_delete=False)
         with self._lock:
             if location not in self._capabilities:
-                self._capabilities[location] = self._probe_s3(location)
+                with self.translated(location):
+                    self._capabilities[location] = probe_s3(self._s3, parts.authority, s3_directory(parts.key))
             return self._capabilities[location]
 
     @contextmanager
@@ -238,57 +256,18 @@ class Storage:
         filesystem, key = self._filesystem(path)
         return filesystem.open_output_stream(key)
 
-    def _list_s3(self, prefix: str) -> Iterator[ListedObject]:
-        parts = split_path(prefix)
-        root = prefix[: len(prefix) - len(parts.key)].rstrip("/")
-        with self.translated(prefix):
-            pages = self._s3.get_paginator("list_objects_v2").paginate(
-                Bucket=parts.authority, Prefix=_directory(parts.key)
-            )
-            for page in pages:
-                for entry in page.get("Contents", ()):
-                    if not entry["Key"].endswith("/"):
-                        modified = entry.get("LastModified")
-                        yield ListedObject(
-                            f"{root}/{entry['Key']}",
-                            int(entry["Size"]),
-                            None if modified is None else int(modified.timestamp() * 1000),
-                        )
+    def _list(self, prefix: str) -> Iterator[ListedObject]:
+        objects, folders = self.divide(prefix)
+        yield from objects
+        yield from in_parallel([partial(self.list_folder, folder) for folder in folders])
 
-    def _delete_s3(self, bucket: str, keys: Sequence[str]) -> dict[str, str]:
+    def _require_listable(self, path: str) -> None:
+        if not is_local(path) and split_path(path).scheme not in S3_SCHEMES:
+            raise StorageError(f"{path} cannot be listed: only S3 and local folders can")
+
+    def _delete_s3(self, bucket: str, keys: Sequence[str]) -> FailedKeys:
         try:
             client = self._s3
         except (BotoCoreError, ClientError) as error:  # an unknown profile, a role that may not be assumed
-            return dict.fromkeys(keys, describe_failure(error, None))
+            return FailedKeys(dict.fromkeys(keys, describe_failure(error, None)))
         return delete_keys(client, bucket, keys)
-
-    def _probe_s3(self, location: str) -> Capabilities:
-        parts = split_path(location)
-        directory = _directory(parts.key)
-        with self.translated(location):
-            try:
-                self._s3.list_objects_v2(Bucket=parts.authority, Prefix=directory, MaxKeys=1)
-                can_list = True
-            except ClientError as error:
-                if not is_refused(error):
-                    raise
-                can_list = False
-            never_existed = {"Key": f"{directory}metadata/{uuid.uuid4()}.avro", "ETag": "*"}
-            try:
-                answer = self._s3.delete_objects(Bucket=parts.authority, Delete={"Objects": [never_existed]})
-            except ClientError as error:
-                if not is_refused(error):
-                    raise
-                return Capabilities(can_list, can_delete=False)
-        # Any other answer about the key (no such key, precondition failed) comes after the permission was checked.
-        return Capabilities(can_list, not any(is_refused(error) for error in answer.get("Errors", ())))
-
-
-def _directory(key: str) -> str:
-    key = key.rstrip("/")
-    return f"{key}/" if key else ""
-
-
-def _list_local(prefix: str, root: str) -> Iterator[ListedObject]:
-    for name, size, modified_ms in walk(root):
-        yield ListedObject(f"{prefix.rstrip('/')}/{name}", size, modified_ms)

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 import boto3
@@ -27,6 +28,7 @@ from botocore.exceptions import (
 __all__ = [
     "S3_CONNECT_TIMEOUT",
     "S3_REGION",
+    "FailedKeys",
     "aws_session",
     "client_config",
     "delete_keys",
@@ -129,21 +131,30 @@ def s3_client(properties: Mapping[str, str]) -> Any:
     return aws_session(properties).client("s3", endpoint_url=endpoint, config=config)
 
 
-def delete_keys(client: Any, bucket: str, keys: Sequence[str]) -> dict[str, str]:
-    """Delete objects in parallel batches; returns the keys that failed with the reason.
+@dataclass(slots=True)
+class FailedKeys:
+    """Keys that could not be deleted, with the reason, by whether waiting may help."""
+
+    for_good: dict[str, str] = field(default_factory=dict)
+    transient: dict[str, str] = field(default_factory=dict)
+
+
+def delete_keys(client: Any, bucket: str, keys: Sequence[str]) -> FailedKeys:
+    """Delete objects in parallel batches.
 
     A missing object counts as deleted.  Throttled and failed keys are tried again with growing pauses.
     """
     batches = [keys[start : start + DELETE_BATCH] for start in range(0, len(keys), DELETE_BATCH)]
-    failed: dict[str, str] = {}
+    failed = FailedKeys()
     with ThreadPoolExecutor(min(DELETE_THREADS, len(batches))) as pool:
         for failures in pool.map(lambda batch: _delete_batch(client, bucket, batch), batches):
-            failed.update(failures)
+            failed.for_good.update(failures.for_good)
+            failed.transient.update(failures.transient)
     return failed
 
 
-def _delete_batch(client: Any, bucket: str, keys: Sequence[str]) -> dict[str, str]:
-    failed: dict[str, str] = {}
+def _delete_batch(client: Any, bucket: str, keys: Sequence[str]) -> FailedKeys:
+    failed = FailedKeys()
     pending: Sequence[str] = keys
     for attempt in range(DELETE_ATTEMPTS):
         if attempt:
@@ -157,21 +168,22 @@ def _delete_batch(client: Any, bucket: str, keys: Sequence[str]) -> dict[str, st
             if _is_transient(error):
                 transient = dict.fromkeys(pending, reason)
             else:
-                failed.update(dict.fromkeys(pending, reason))
+                failed.for_good.update(dict.fromkeys(pending, reason))
             errors = ()
         except BotoCoreError as error:
-            # boto3 has tried again by itself
-            failed.update(dict.fromkeys(pending, describe_failure(error, client.meta.endpoint_url)))
-            errors = ()
+            # boto3 has tried again by itself; whoever has more time may do so later
+            failed.transient.update(dict.fromkeys(pending, describe_failure(error, client.meta.endpoint_url)))
+            return failed
         for entry in errors:
             code = entry.get("Code", "")
             if code not in ("NoSuchKey", "NoSuchVersion"):
-                target = transient if code in TRANSIENT_CODES else failed
+                target = transient if code in TRANSIENT_CODES else failed.for_good
                 target[entry["Key"]] = _words(code, entry.get("Message", ""))
         if not transient:
             return failed
         pending, last = list(transient), transient
-    return failed | last
+    failed.transient = last
+    return failed
 
 
 def _is_transient(error: ClientError) -> bool:

@@ -23,6 +23,8 @@ class LoadedTable:
     """What the swap compares: the metadata location, or the version token where the catalog has one."""
     io_properties: Mapping[str, str]
     """PyIceberg FileIO properties that reach this table's files (they may hold vended credentials: never log)."""
+    pinned_metadata: frozenset[str] = frozenset()
+    """Metadata files that a commit on this base must not delete although the log drops them."""
 
 
 class Catalog(Protocol):

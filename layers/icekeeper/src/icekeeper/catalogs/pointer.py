@@ -86,7 +86,7 @@ def commit_document(
         # Where nothing can be deleted, the bucket removes unreferenced files by itself.
         storage.delete([location])
         raise
-    _delete_dropped_metadata(storage, base.metadata, metadata)
+    _delete_dropped_metadata(storage, base, metadata)
     return LoadedTable(base.name, metadata, location, token, base.io_properties)
 
 
@@ -95,14 +95,19 @@ def _compressed(metadata: TableMetadata) -> bool:
     return metadata.properties.get("write.metadata.compression-codec", "none").strip().lower() == "gzip"
 
 
-def _delete_dropped_metadata(storage: Storage, base: TableMetadata, metadata: TableMetadata) -> None:
-    """Delete the metadata files that fell off the log, as Iceberg-Java does after a commit; best effort."""
+def _delete_dropped_metadata(storage: Storage, base: LoadedTable, metadata: TableMetadata) -> None:
+    """Delete the metadata files that fell off the log, as Iceberg-Java does after a commit; best effort.
+
+    Pinned ones stay: whoever pinned them reads the table by them (DESIGN 6.4).
+    """
     if not metadata.property_flag("write.metadata.delete-after-commit.enabled", default=False):
         return
     if not metadata.property_flag("gc.enabled", default=True):
         return
     # The base's own file is the newest entry of the log, so readers that still have it can finish.
     kept = {normalise(entry["metadata-file"]) for entry in metadata.metadata_log}
-    dropped = [entry["metadata-file"] for entry in base.metadata_log if normalise(entry["metadata-file"]) not in kept]
+    kept.update(map(normalise, base.pinned_metadata))
+    before = (entry["metadata-file"] for entry in base.metadata.metadata_log)
+    dropped = [path for path in before if normalise(path) not in kept]
     owned = (metadata.location, metadata.metadata_directory)
     storage.delete(path for path in dropped if any(is_under(path, location) for location in owned))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
@@ -11,7 +12,7 @@ from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
 from icekeeper.runtime import EngineName
 
-__all__ = ["AsJson", "CatalogName", "Engine", "Settings", "Table", "Unsafe", "overrides", "table_name"]
+__all__ = ["AsJson", "CatalogName", "Engine", "Settings", "Table", "Unsafe", "overrides", "table_name", "ttl_ms"]
 
 Table: TypeAlias = Annotated[str, typer.Argument(metavar="NS.TABLE", help="namespace and table; the last dot divides")]
 CatalogName: TypeAlias = Annotated[
@@ -29,12 +30,29 @@ Unsafe: TypeAlias = Annotated[
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="print exactly one JSON document")]
 
 
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_LONGEST_TTL_S = 366 * 86_400
+
+
 def table_name(text: str) -> TableName:
     """Raises PolicyError for text that is not ``namespace.table``."""
     try:
         return TableName.parse(text)
     except ValueError as error:
         raise PolicyError(str(error)) from None
+
+
+def ttl_ms(text: str) -> int:
+    """``90s``, ``30m``, ``6h`` or ``7d`` in milliseconds.
+
+    Raises:
+        PolicyError: it is none of these, or longer than a year: pins keep every newer snapshot from expiring.
+    """
+    match = re.fullmatch(r"([0-9]{1,9})([smhd])", text.strip())
+    seconds = 0 if match is None else int(match.group(1)) * _SECONDS[match.group(2)]
+    if not 0 < seconds <= _LONGEST_TTL_S:
+        raise PolicyError(f"--ttl takes a time like 90s, 30m, 6h or 7d, at most 366d, not '{text}'")
+    return seconds * 1000
 
 
 def overrides(settings: Sequence[str] | None, operations: str | None = None) -> dict[str, str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
@@ -69,9 +69,12 @@ def commit_with_retries(
     *,
     max_retries: int,
     discard: Callable[[Sequence[str]], None],
+    pinned_metadata: Callable[[], Iterable[str]],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Committed | Nothing:
     """Prepare and swap until it lands; ``prepare`` is called anew on every head and may answer ``Nothing``.
+
+    ``pinned_metadata`` is asked just before each swap: those metadata files stay, whatever the table's log drops.
 
     Raises:
         CommitConflict: ``max_retries`` retries were lost to other writers; nothing changed.
@@ -85,7 +88,8 @@ def commit_with_retries(
         if isinstance(prepared, Nothing):
             return prepared
         try:
-            after = catalog.commit(head, prepared.requirements, prepared.updates)
+            base = replace(head, pinned_metadata=frozenset(pinned_metadata()))
+            after = catalog.commit(base, prepared.requirements, prepared.updates)
             return Committed(after, prepared, attempt + 1)
         except CommitConflict as conflict:
             seen = _after_conflict(catalog, head, conflict)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from icekeeper.detection.proposal import Proposal, Skip
-from icekeeper.detection.signals import Signal, expiry_signals, ref_signals, summary_signals
+from icekeeper.detection.signals import Signal, expiry_signals, load_signals, ref_signals, summary_signals
 from icekeeper.metadata.document import MAIN, TableMetadata
 from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
 from icekeeper.state.store import LastSeen
@@ -27,23 +27,26 @@ def assess(
     expirable_refs: int = 0,
     last_seen: LastSeen | None = None,
     manifest_count: int | None = None,
+    failed_loads: int = 0,
 ) -> Proposal | Skip:
     """Propose a table for maintenance, or say why not.
 
     ``now_ms`` is epoch milliseconds.  ``expirable`` and ``expirable_refs`` are the numbers of snapshots and refs that
     the expiry plan of this moment holds, pins considered.  ``last_seen`` silences what the head's summary hints at,
     once a pass under this very policy found nothing to do at this very snapshot.  ``manifest_count`` counts the
-    entries of the head's manifest list.
+    entries of the head's manifest list.  ``failed_loads`` are past the grace period; a pass cleans up after them also
+    where maintenance is disabled (seed 002), unless the deployment forbids it.
     """
+    cleaning = [] if resolved.is_stopped or not gc_enabled(metadata) else list(load_signals(failed_loads))
     if disabled := resolved.why_disabled():
-        return Skip(table, disabled)
+        return _proposal(table, cleaning) if cleaning else Skip(table, disabled)
     if metadata.format_version not in MAINTAINED_FORMAT_VERSIONS:
         return Skip(table, f"format version {metadata.format_version} is not maintained by this version")
     branch = resolved.policy.branch
     head = metadata.head(branch)
     if head is None and branch != MAIN:
         return Skip(table, f"policy key branch names '{branch}', which is no branch of this table")
-    signals: list[Signal] = []
+    signals: list[Signal] = cleaning
     if resolved.runs(Operation.EXPIRE_SNAPSHOTS) and gc_enabled(metadata):
         signals.extend(expiry_signals(metadata, resolved.policy, now_ms=now_ms, expirable=expirable))
         signals.extend(ref_signals(expirable_refs))
@@ -51,10 +54,14 @@ def assess(
     if head is not None and not known_idle:
         signals.extend(summary_signals(head, resolved, manifest_count))
     if signals:
-        return Proposal(table, tuple(signal.reason for signal in signals), _priority(signals))
+        return _proposal(table, signals)
     if head is None:
         return Skip(table, "no current snapshot")
     return Skip(table, "unchanged since the last pass found nothing to do" if known_idle else "no sign of work")
+
+
+def _proposal(table: str, signals: Sequence[Signal]) -> Proposal:
+    return Proposal(table, tuple(signal.reason for signal in signals), _priority(signals))
 
 
 def _was_idle(last_seen: LastSeen | None, snapshot_id: int, resolved: ResolvedPolicy) -> bool:

@@ -11,7 +11,8 @@ from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import Nothing
 from icekeeper.policy import Policy, layers_for, resolve
-from icekeeper.state.store import StateStore, TableIdentity
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.store import StateStore
 
 __all__ = ["Assessor", "ExpiryPlanner", "ExpiryWork", "assessor"]
 
@@ -60,6 +61,7 @@ def assessor(
         resolved = resolve(layers_for(metadata.properties, environment, overrides), unsafe=unsafe)
         identity = TableIdentity(catalog, warehouse, loaded.name, metadata.uuid or "")
         pinned = [pin.snapshot_id for pin in store.pins(identity, now_ms=now_ms)]
+        grace_ms = resolved.policy.orphan_older_than_ms
         plan = plan_expiry(metadata, resolved.policy, now_ms=now_ms, pinned=pinned)
         return assess(
             str(loaded.name),
@@ -69,6 +71,7 @@ def assessor(
             expirable=0 if isinstance(plan, Nothing) else len(plan.snapshot_ids),
             expirable_refs=0 if isinstance(plan, Nothing) else len(plan.refs),
             last_seen=store.last_seen(identity),
+            failed_loads=sum(load.can_be_cleaned(now_ms, grace_ms) for load in store.staging.loads(identity)),
         )
 
     return assess_table

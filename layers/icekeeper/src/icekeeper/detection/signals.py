@@ -13,7 +13,7 @@ from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.policy import MEGABYTE, Operation, Policy, ResolvedPolicy
 from icekeeper.policy.values import text_of
 
-__all__ = ["Signal", "expiry_signals", "ref_signals", "summary_signals"]
+__all__ = ["Signal", "expiry_signals", "load_signals", "ref_signals", "summary_signals"]
 
 # A table that has a tenth of its rows deleted needs as much as one at another sign's threshold.
 DELETED_ROWS_WEIGHT = 10
@@ -58,6 +58,12 @@ def ref_signals(expirable_refs: int) -> Iterable[Signal]:
     if expirable_refs:
         verb = "is" if expirable_refs == 1 else "are"
         yield Signal(f"{_counted(expirable_refs, 'branch or tag', 'branches or tags')} {verb} past max-ref-age-ms", 1.0)
+
+
+def load_signals(failed_loads: int) -> Iterable[Signal]:
+    """Failed loads past the grace period, whose files wait to be deleted."""
+    if failed_loads:
+        yield Signal(f"files of {_counted(failed_loads, 'failed load')} can be cleaned", 0.1)
 
 
 def summary_signals(head: Snapshot, resolved: ResolvedPolicy, manifest_count: int | None) -> Iterable[Signal]:

@@ -14,7 +14,15 @@ from typing import Any
 from icekeeper.errors import TableUnsupported
 from icekeeper.model import ManifestContent
 
-__all__ = ["AvroSchema", "avro_name", "manifest_header", "manifest_list_schema", "manifest_schema", "partition_type"]
+__all__ = [
+    "AvroSchema",
+    "avro_name",
+    "manifest_header",
+    "manifest_list_schema",
+    "manifest_schema",
+    "partition_type",
+    "record_schema",
+]
 
 AvroSchema = dict[str, Any]
 
@@ -135,6 +143,28 @@ def _find_type(struct: Mapping[str, Any], field_id: int) -> str | None:
     return None
 
 
+def record_schema(name: str, fields: Sequence[Mapping[str, Any]]) -> AvroSchema:
+    """The schema of an Iceberg struct of primitive columns and structs of such.
+
+    Raises:
+        TableUnsupported: a column's type cannot be written.
+    """
+    return _record(name, fields, set())
+
+
+def _record(name: str, fields: Sequence[Mapping[str, Any]], named: set[str]) -> AvroSchema:
+    columns = []
+    for field in fields:
+        kind, field_id = field["type"], int(field["id"])
+        is_struct = isinstance(kind, Mapping)
+        schema = _record(f"r{field_id}", kind["fields"], named) if is_struct else _value_schema(kind, named)
+        column = (_required if field["required"] else _optional)(avro_name(field["name"]), schema, field_id)
+        if column["name"] != field["name"]:
+            column["iceberg-field-name"] = field["name"]
+        columns.append(column)
+    return {"type": "record", "name": name, "fields": columns}
+
+
 def manifest_schema(
     format_version: int, table_schemas: Sequence[Mapping[str, Any]], spec: Mapping[str, Any]
 ) -> AvroSchema:
@@ -145,19 +175,21 @@ def manifest_schema(
     """
     _check_written_version(format_version)
     named: set[str] = set()
-    partition = []
-    for field in spec["fields"]:
-        name = avro_name(field["name"])
-        column = _optional(name, _value_schema(partition_type(table_schemas, field), named), int(field["field-id"]))
-        if name != field["name"]:
-            column["iceberg-field-name"] = field["name"]
-        partition.append(column)
+    partition = [
+        {
+            "id": field["field-id"],
+            "name": field["name"],
+            "required": False,
+            "type": partition_type(table_schemas, field),
+        }
+        for field in spec["fields"]
+    ]
     modern = format_version >= 2
     data_file = [_required("content", "int", 134)] if modern else []
     data_file += [
         _required("file_path", "string", 100),
         _required("file_format", "string", 101),
-        _required("partition", {"type": "record", "name": "r102", "fields": partition}, 102),
+        _required("partition", _record("r102", partition, named), 102),
         _required("record_count", "long", 103),
         _required("file_size_in_bytes", "long", 104),
     ]

@@ -136,6 +136,11 @@ class TableMetadata:
         return self.schemas[int(current)] if current is not None else next(iter(self.schemas.values()))
 
     @property
+    def current_schema_id(self) -> int:
+        """0 where a v1 writer left it out."""
+        return int(self.current_schema.get("schema-id", 0))
+
+    @property
     def schemas_current_first(self) -> Sequence[JsonObject]:
         """Every schema, the current one first, then newest to oldest."""
         current = self.current_schema

@@ -20,6 +20,7 @@ from icekeeper.model import (
     DataFile,
     EntryStatus,
     FileContent,
+    LiveFile,
     ManifestContent,
     ManifestEntry,
     ManifestFile,
@@ -27,7 +28,7 @@ from icekeeper.model import (
 )
 
 __all__ = [
-    "decode_live_keys",
+    "decode_live_files",
     "decode_manifest",
     "decode_manifest_list",
     "inherited_number",
@@ -77,6 +78,7 @@ _FILE_FIELDS = {
     144: "content_offset",
     145: "content_size_in_bytes",
 }
+_LIVE_FILE_FIELDS = (100, 104, 144)
 _MAPS = (
     "column_sizes",
     "value_counts",
@@ -204,8 +206,8 @@ def decode_manifest(data: bytes, manifest: ManifestFile, spec: JsonObject) -> It
         )
 
 
-def decode_live_keys(data: bytes, path: str) -> Iterator[tuple[str, int | None]]:
-    """``(file_path, content_offset)`` of every entry that is not DELETED, decoding nothing else.
+def decode_live_files(data: bytes, path: str) -> Iterator[LiveFile]:
+    """Every entry that is not DELETED, decoding nothing else of it.
 
     Raises:
         MetadataUnreadable: the file is damaged.
@@ -217,11 +219,12 @@ def decode_live_keys(data: bytes, path: str) -> Iterator[tuple[str, int | None]]
         entry = renamed(record, entry_names)
         if entry["status"] != EntryStatus.DELETED:
             file = renamed(entry["data_file"], file_names)
-            yield file["file_path"], file.get("content_offset")
+            yield LiveFile(file["file_path"], file.get("content_offset"), file.get("file_size_in_bytes") or 0)
 
 
 def _keys_only(schema: dict[str, Any]) -> dict[str, Any]:
-    return cut_to(schema, {0: "status"}, {100: "file_path", 144: "content_offset"})
+    """The writer's schema cut to what :class:`LiveFile` holds."""
+    return cut_to(schema, {0: "status"}, {i: _FILE_FIELDS[i] for i in _LIVE_FILE_FIELDS})
 
 
 def _partition_names(partition_schema: JsonObject, spec: JsonObject) -> list[str | None]:

@@ -1,4 +1,4 @@
-"""Puffin files and the deletion vectors in them.
+"""Puffin files: blobs of any type, and the deletion vectors among them.
 
 Source: Puffin specification ("File structure", "Footer payload", blob type ``deletion-vector-v1``); ICEBERG-RULES 8.
 A deletion vector is a length and a checksum, both big-endian, around a magic number and a 64-bit Roaring bitmap in the
@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyroaring import BitMap64
@@ -20,15 +20,20 @@ from icekeeper.errors import MetadataUnreadable
 
 __all__ = [
     "DELETION_VECTOR",
+    "THETA_SKETCH",
     "PuffinBlob",
     "PuffinFile",
     "decode_deletion_vector",
     "decode_footer",
+    "encode_blobs",
     "encode_deletion_vector",
     "encode_puffin",
+    "footer_size",
+    "has_compressed_footer",
 ]
 
 DELETION_VECTOR = "deletion-vector-v1"
+THETA_SKETCH = "apache-datasketches-theta-v1"
 _MAGIC = b"PFA1"
 # Payload length, flags, magic: the fixed end of every Puffin file.
 _FOOTER_END = struct.Struct("<I4s4s")
@@ -63,27 +68,37 @@ class PuffinFile:
     data: bytes
     blobs: tuple[PuffinBlob, ...]
 
+    @property
+    def footer_size(self) -> int:
+        """Bytes from the footer's magic number to the end of the file."""
+        return len(self.data) - max((b.offset + b.length for b in self.blobs), default=len(_MAGIC))
+
+
+def footer_size(data: bytes, path: str) -> int:
+    """Bytes from the footer's magic number to the end; ``data`` is the file, or the end of it.
+
+    Raises:
+        MetadataUnreadable: it is no Puffin file.
+    """
+    return len(data) - _payload(data, path).start + len(_MAGIC)
+
+
+def has_compressed_footer(data: bytes) -> bool:
+    """Whether a Puffin file, of which ``data`` is at least the end, has a footer that :func:`decode_footer` refuses."""
+    return bool(data[-8] & _COMPRESSED_FOOTER)
+
 
 def decode_footer(data: bytes, path: str) -> tuple[PuffinBlob, ...]:
     """The blobs that a Puffin file holds; ``data`` is the file, or the end of it from the footer's magic number on.
 
     Raises:
-        MetadataUnreadable: the file is damaged, or its footer compressed, which no writer of deletion vectors does.
+        MetadataUnreadable: the file is damaged, or its footer compressed, which no known writer does.
     """
-
-    def damaged(what: str) -> MetadataUnreadable:
-        return MetadataUnreadable(f"{path} is not a readable Puffin file: {what}")
-
-    if len(data) < _FOOTER_END.size + len(_MAGIC):
-        raise damaged("it is too short")
-    length, flags, magic = _FOOTER_END.unpack(data[-_FOOTER_END.size :])
-    start = len(data) - _FOOTER_END.size - length
-    if magic != _MAGIC or start < len(_MAGIC) or data[start - len(_MAGIC) : start] != _MAGIC:
-        raise damaged("it has no footer")
-    if flags[0] & _COMPRESSED_FOOTER:
-        raise damaged("its footer is compressed")
+    payload = _payload(data, path)
+    if has_compressed_footer(data):
+        raise _damaged(path, "its footer is compressed")
     try:
-        footer = json.loads(data[start : start + length])
+        footer = json.loads(data[payload.start : payload.stop])
         return tuple(
             PuffinBlob(
                 type=blob["type"],
@@ -98,7 +113,22 @@ def decode_footer(data: bytes, path: str) -> tuple[PuffinBlob, ...]:
             for blob in footer["blobs"]
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise damaged(f"its footer cannot be understood: {error!r}") from error
+        raise _damaged(path, f"its footer cannot be understood: {error!r}") from error
+
+
+def _payload(data: bytes, path: str) -> range:
+    """Where the footer's JSON is."""
+    if len(data) < _FOOTER_END.size + len(_MAGIC):
+        raise _damaged(path, "it is too short")
+    length, _, magic = _FOOTER_END.unpack(data[-_FOOTER_END.size :])
+    start = len(data) - _FOOTER_END.size - length
+    if magic != _MAGIC or start < len(_MAGIC) or data[start - len(_MAGIC) : start] != _MAGIC:
+        raise _damaged(path, "it has no footer")
+    return range(start, start + length)
+
+
+def _damaged(path: str, what: str) -> MetadataUnreadable:
+    return MetadataUnreadable(f"{path} is not a readable Puffin file: {what}")
 
 
 def decode_deletion_vector(blob: bytes, path: str, cardinality: int) -> BitMap64:
@@ -142,25 +172,37 @@ def encode_deletion_vector(positions: BitMap64) -> bytes:
 
 def encode_puffin(vectors: Sequence[tuple[str, BitMap64]], properties: Mapping[str, str]) -> PuffinFile:
     """A Puffin file of deletion vectors, each for one data file path; ``properties`` are the file's."""
+    contents = []
+    for referenced, positions in vectors:
+        about = {"referenced-data-file": referenced, "cardinality": str(len(positions))}
+        contents.append((PuffinBlob(DELETION_VECTOR, (_POSITION_ID,), 0, 0, about), encode_deletion_vector(positions)))
+    return encode_blobs(contents, properties)
+
+
+def encode_blobs(contents: Iterable[tuple[PuffinBlob, bytes]], properties: Mapping[str, str]) -> PuffinFile:
+    """A Puffin file of some blobs, stored as their bytes are; where they lie in it is said by the result."""
     data = bytearray(_MAGIC)
     blobs: list[PuffinBlob] = []
-    footer: list[dict[str, Any]] = []
-    for referenced, positions in vectors:
-        blob = encode_deletion_vector(positions)
-        about = {"referenced-data-file": referenced, "cardinality": str(len(positions))}
-        blobs.append(PuffinBlob(DELETION_VECTOR, (_POSITION_ID,), len(data), len(blob), about))
-        footer.append(
-            {
-                "type": DELETION_VECTOR,
-                "fields": [_POSITION_ID],
-                "snapshot-id": _UNKNOWN,
-                "sequence-number": _UNKNOWN,
-                "offset": len(data),
-                "length": len(blob),
-                "properties": about,
-            }
-        )
+    for about, blob in contents:
+        blobs.append(replace(about, offset=len(data), length=len(blob)))
         data += blob
-    payload = json.dumps({"blobs": footer, "properties": dict(properties)}).encode()
+    footer = {"blobs": [_footer_entry(blob) for blob in blobs], "properties": dict(properties)}
+    payload = json.dumps(footer).encode()
     data += _MAGIC + payload + _FOOTER_END.pack(len(payload), bytes(4), _MAGIC)
     return PuffinFile(bytes(data), tuple(blobs))
+
+
+def _footer_entry(blob: PuffinBlob) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "type": blob.type,
+        "fields": list(blob.fields),
+        "snapshot-id": blob.snapshot_id,
+        "sequence-number": blob.sequence_number,
+        "offset": blob.offset,
+        "length": blob.length,
+    }
+    if blob.compression_codec is not None:
+        entry["compression-codec"] = blob.compression_codec
+    if blob.properties:
+        entry["properties"] = dict(blob.properties)
+    return entry

@@ -14,7 +14,7 @@ from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
 
-__all__ = ["References", "manifests_of", "metadata_files", "reachable_files", "statistics_files"]
+__all__ = ["References", "manifests_of", "metadata_files", "reachable_files", "reachable_paths", "statistics_files"]
 
 # Hadoop catalogs keep the pointer to the newest metadata in this file; no metadata refers to it.
 VERSION_HINT = "version-hint.text"
@@ -97,7 +97,15 @@ def reachable_files(reader: TableReader, metadata_location: str, references: Ref
     Raises:
         MetadataUnreadable: something needed to know the references cannot be read.
     """
-    metadata = reader.metadata
-    files = metadata_files(metadata, metadata_location) | statistics_files(metadata)
-    files.update((References() if references is None else references).follow(reader, metadata.snapshots.values()))
-    return files
+    return set(reachable_paths(reader, metadata_location, References() if references is None else references))
+
+
+def reachable_paths(reader: TableReader, metadata_location: str, references: References) -> Iterator[str]:
+    """As :func:`reachable_files`, one by one and perhaps repeatedly: a large table's do not fit into a set of text.
+
+    Raises:
+        MetadataUnreadable: something needed to know the references cannot be read.
+    """
+    yield from metadata_files(reader.metadata, metadata_location)
+    yield from statistics_files(reader.metadata)
+    yield from references.follow(reader, reader.metadata.snapshots.values())

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.manifest_read import (
-    decode_live_keys,
+    decode_live_files,
     decode_manifest,
     decode_manifest_list,
     manifest_from_file,
 )
-from icekeeper.model import ManifestEntry, ManifestFile
+from icekeeper.model import LiveFile, ManifestEntry, ManifestFile
 
 __all__ = ["TableReader"]
 
@@ -55,9 +55,20 @@ class TableReader:
         for snapshot in snapshots:
             if snapshot.manifest_list is None:
                 yield from self.manifests(snapshot)
-        lists = [snapshot.manifest_list for snapshot in snapshots if snapshot.manifest_list is not None]
-        for path, data in self._fetch(lists, "manifest list"):
-            yield from decode_manifest_list(data, path)
+        for _, _, manifests in self.manifest_lists(snapshots):
+            yield from manifests
+
+    def manifest_lists(self, snapshots: Iterable[Snapshot]) -> Iterator[tuple[Snapshot, int, list[ManifestFile]]]:
+        """Each snapshot that has a manifest list, with the list's size in bytes and what it lists; lists are fetched
+        ahead in parallel.
+
+        Raises:
+            MetadataUnreadable: a manifest list is missing or damaged.
+        """
+        listing = [snapshot for snapshot in snapshots if snapshot.manifest_list is not None]
+        fetched = self._fetch((str(snapshot.manifest_list) for snapshot in listing), "manifest list")
+        for snapshot, (path, data) in zip(listing, fetched, strict=True):
+            yield snapshot, len(data), decode_manifest_list(data, path)
 
     def entries(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, Iterator[ManifestEntry]]]:
         """Each manifest with its entries, all statuses; manifests are fetched ahead in parallel.
@@ -82,8 +93,17 @@ class TableReader:
             MetadataUnreadable: a manifest is missing or damaged.
         """
         for manifest, data in self.contents(manifests):
-            for key in decode_live_keys(data, manifest.manifest_path):
-                yield manifest, key
+            for file in decode_live_files(data, manifest.manifest_path):
+                yield manifest, (file.path, file.content_offset)
+
+    def live_files(self, manifest_paths: Iterable[str]) -> Iterator[tuple[str, Iterator[LiveFile]]]:
+        """Each manifest with the files that its live entries name, in the order given.
+
+        Raises:
+            MetadataUnreadable: a manifest is missing or damaged.
+        """
+        for path, data in self._fetch(manifest_paths, "manifest"):
+            yield path, decode_live_files(data, path)
 
     def contents(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
         """Each manifest with its bytes, in order, fetched ahead in parallel.

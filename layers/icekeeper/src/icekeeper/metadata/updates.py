@@ -38,6 +38,12 @@ def check_requirements(metadata: TableMetadata, requirements: Iterable[Mapping[s
                 raise CommitConflict(
                     f"ref '{requirement['ref']}' is at snapshot {found}, not at {requirement['snapshot-id']}"
                 )
+        elif kind == "assert-default-spec-id":
+            if metadata.default_spec_id != requirement["default-spec-id"]:
+                raise CommitConflict(f"the default partition spec is {metadata.default_spec_id} by now")
+        elif kind == "assert-current-schema-id":
+            if metadata.current_schema_id != requirement["current-schema-id"]:
+                raise CommitConflict(f"the current schema is {metadata.current_schema_id} by now")
         else:
             raise ValueError(f"unknown requirement {kind}")
 
@@ -185,6 +191,22 @@ def _remove_properties(document: JsonObject, update: Mapping[str, Any], commit: 
         document.setdefault("properties", {}).pop(key, None)
 
 
+def _remove_partition_specs(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+    gone = set(update["spec-ids"])
+    if TableMetadata(document).default_spec_id in gone:
+        raise CommitConflict("the default partition spec cannot be removed")
+    if "partition-specs" in document:
+        document["partition-specs"] = [s for s in document["partition-specs"] if int(s["spec-id"]) not in gone]
+
+
+def _remove_schemas(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+    gone = set(update["schema-ids"])
+    if TableMetadata(document).current_schema_id in gone:
+        raise CommitConflict("the current schema cannot be removed")
+    if "schemas" in document:
+        document["schemas"] = [s for s in document["schemas"] if int(s.get("schema-id", 0)) not in gone]
+
+
 _APPLY: Mapping[str, Callable[[JsonObject, Mapping[str, Any], _Commit], None]] = {
     "add-snapshot": _add_snapshot,
     "set-snapshot-ref": _set_snapshot_ref,
@@ -196,4 +218,6 @@ _APPLY: Mapping[str, Callable[[JsonObject, Mapping[str, Any], _Commit], None]] =
     "remove-partition-statistics": _remove_partition_statistics,
     "set-properties": _set_properties,
     "remove-properties": _remove_properties,
+    "remove-partition-specs": _remove_partition_specs,
+    "remove-schemas": _remove_schemas,
 }

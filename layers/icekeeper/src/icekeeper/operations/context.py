@@ -16,7 +16,8 @@ from icekeeper.errors import CommitStateUnknown, MaintenanceError, PolicyError, 
 from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import Nothing, TableName
-from icekeeper.policy import Policy, ResolvedPolicy
+from icekeeper.operations.jobs import Job, running_job
+from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.store import StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage import Storage
@@ -89,6 +90,7 @@ class OperationContext:
     sleep: Callable[[float], None] = time.sleep
     memory: TableMemory = field(init=False)
     """What is remembered about this table; known when the pass has loaded it."""
+    _job: Job | None = None
     _storages: dict[tuple[tuple[str, str], ...], Storage] = field(default_factory=dict)
 
     @property
@@ -121,6 +123,36 @@ class OperationContext:
             self.clock(),
         )
 
+    @contextmanager
+    def job(self, operation: Operation, planned: LoadedTable, snapshot_id: int) -> Iterator[Job]:
+        """Everything between plan and report of a rewrite: its planning snapshot is pinned, and prolonged by progress.
+
+        Raises:
+            StorageError: the state store cannot be written; no work was begun.
+        """
+        name, lease_ms = f"{self.run_id}:{operation.value}", 2 * self.policy.job_timeout_s * 1000
+        report = self.progress
+        with running_job(self.memory, name, planned, snapshot_id, lease_ms=lease_ms) as job:
+
+            def progress(what: str, done: int, total: int) -> None:
+                job.keep_alive()
+                report(what, done, total)
+
+            self._job, self.progress = job, progress
+            try:
+                yield job
+            finally:
+                self._job, self.progress = None, report
+
+    def will_write(self, paths: Iterable[str]) -> None:
+        """Told what a running job is going to write, before it does.
+
+        Raises:
+            StorageError: it could not be recorded, so it must not be written.
+        """
+        if self._job is not None:
+            self._job.will_write(paths)
+
     def commit(
         self, head: LoadedTable, prepare: Callable[[LoadedTable], PreparedCommit | Nothing]
     ) -> Committed | Nothing:
@@ -135,6 +167,7 @@ class OperationContext:
             prepare,
             max_retries=self.policy.max_commit_retries,
             discard=lambda paths: self.discard(head, paths),
+            pinned_metadata=self.memory.pinned_metadata,
             sleep=self.sleep,
         )
 
@@ -150,18 +183,24 @@ class OperationContext:
             MaintenanceError: as :func:`commit_with_retries` does.
         """
         try:
+            if self._job is not None:
+                self._job.renew()
             return self.commit(self.load(), prepare)
         except CommitStateUnknown:
+            if self._job is not None:
+                self._job.may_have_landed()
             raise
         except MaintenanceError:
             self.discard(planned, outputs)
             raise
 
     def discard(self, loaded: LoadedTable, paths: Iterable[str]) -> None:
-        """Remove files that certainly no commit names; what cannot be removed is left to the orphan pass."""
+        """Remove files that certainly no commit names; what cannot be removed is left to a later pass."""
         if self.dry_run:
             return
-        self.storage(loaded).delete(paths)
+        report = self.storage(loaded).delete(paths)
+        if report.failed and self._job is not None:
+            self._job.leaves_files()
 
 
 def require_writable(metadata: TableMetadata) -> None:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from icekeeper.policy.availability import ALL_OPERATIONS, NOT_YET_AVAILABLE
-from icekeeper.policy.choices import OPT_IN_OPERATIONS, Operation, OutputSpec, Ownership, Proof, Strategy
+from icekeeper.policy.availability import NOT_YET_AVAILABLE
+from icekeeper.policy.choices import (
+    ALL_OPERATIONS,
+    OPT_IN_OPERATIONS,
+    Operation,
+    OutputSpec,
+    Ownership,
+    Proof,
+    Strategy,
+)
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, MEGABYTE, POLICY_KEYS, Policy
 from icekeeper.policy.layers import Layer, gc_enabled, layers_for
-from icekeeper.policy.resolve import ResolvedPolicy, resolve
+from icekeeper.policy.resolve import DEFAULT_SOURCE, ResolvedPolicy, resolve
 
 __all__ = [
     "ALL_OPERATIONS",
+    "DEFAULT_SOURCE",
     "DEPLOYMENT_KEYS",
     "MEGABYTE",
     "NOT_YET_AVAILABLE",

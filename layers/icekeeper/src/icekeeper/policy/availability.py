@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from icekeeper.policy.choices import OPT_IN_OPERATIONS, Operation, Ownership
+from icekeeper.policy.choices import Ownership
 
-__all__ = ["ALL_OPERATIONS", "ANY_OTHER", "NOT_YET_AVAILABLE", "unavailable"]
+__all__ = ["ANY_OTHER", "NOT_YET_AVAILABLE", "unavailable"]
 
 ANY_OTHER: frozenset[object] = frozenset({"any value but the default"})
 """Refuses every value but the default."""
 
 NOT_YET_AVAILABLE: Mapping[str, frozenset[object]] = {
-    "operations": frozenset({Operation.COMPUTE_STATISTICS}),
-    "orphan_min_sightings": ANY_OTHER,
     "ownership": frozenset({Ownership.ICEKEEPER}),
     "detection_interval_s": ANY_OTHER,
     "max_concurrent_jobs": ANY_OTHER,
@@ -22,11 +20,6 @@ NOT_YET_AVAILABLE: Mapping[str, frozenset[object]] = {
     "job_retry_limit": ANY_OTHER,
 }
 """Key → the values of it that are refused.  Remove an entry when its feature arrives."""
-
-ALL_OPERATIONS: tuple[Operation, ...] = tuple(
-    operation for operation in Operation if operation not in OPT_IN_OPERATIONS | NOT_YET_AVAILABLE["operations"]
-)
-"""What ``operations=all`` means: in canonical order, without the opt-ins."""
 
 
 def unavailable(key: str, value: object, default: object) -> object | None:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["OPT_IN_OPERATIONS", "JobOrder", "Operation", "OutputSpec", "Ownership", "Proof", "Strategy"]
+__all__ = [
+    "ALL_OPERATIONS",
+    "OPT_IN_OPERATIONS",
+    "JobOrder",
+    "Operation",
+    "OutputSpec",
+    "Ownership",
+    "Proof",
+    "Strategy",
+]
 
 
 class Operation(StrEnum):
@@ -21,6 +30,11 @@ class Operation(StrEnum):
 
 OPT_IN_OPERATIONS = frozenset({Operation.EXPIRE_PARTITIONS, Operation.COMPUTE_STATISTICS})
 """Never part of ``all``: the first changes rows, the second costs a full read."""
+
+ALL_OPERATIONS: tuple[Operation, ...] = tuple(
+    operation for operation in Operation if operation not in OPT_IN_OPERATIONS
+)
+"""What ``operations=all`` means: in canonical order, without the opt-ins."""
 
 
 class Strategy(StrEnum):

@@ -13,8 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from icekeeper.clock import HOUR_MS
-from icekeeper.policy.availability import ALL_OPERATIONS
-from icekeeper.policy.choices import JobOrder, OutputSpec, Ownership, Proof, Strategy
+from icekeeper.policy.choices import ALL_OPERATIONS, JobOrder, OutputSpec, Ownership, Proof, Strategy
 from icekeeper.policy.values import (
     Amount,
     OperationNames,
@@ -23,6 +22,7 @@ from icekeeper.policy.values import (
     OptionalText,
     PositiveAmount,
     Ratio,
+    SnapshotIds,
     SortOrderText,
     Switch,
     TextList,
@@ -91,11 +91,26 @@ class Policy(BaseModel):
     max_snapshots_to_keep: int = _key(5, "this many newest snapshots are kept whatever their age", ge=1)
     snapshot_retain_max: OptionalCount = _key(None, "snapshots beyond this many expire whatever their age")
     snapshot_expire_limit: OptionalCount = _key(None, "most snapshots expired by one pass; none: no limit")
+    snapshot_expire_ids: SnapshotIds = _key(
+        (), "comma-separated snapshot ids: only these expire, whatever the retention; none: by retention"
+    )
+    clean_expired_metadata: Switch = _key(
+        False, "expiry also removes schemas and partition specs that no kept snapshot uses"
+    )
     orphan_older_than_hours: Amount = _key(Fraction(72), "only orphans older than this many hours are removed")
     orphan_protected_prefixes: TextList = _key((), "comma-separated locations whose files are never orphans")
     orphan_min_sightings: int = _key(1, "passes that must see an orphan before it is removed", ge=1)
+    orphan_max_delete_ratio: Ratio = _key(
+        Fraction(1, 2), "largest share of the listed files that may be removed as orphans, 0 to 1"
+    )
+    orphan_inventory: OptionalText = _key(
+        None, "a list of files or an S3 Inventory (manifest.json, CSV, Parquet, ORC) to read instead of listing"
+    )
     # One manifest rewritten into one is work that never ends.
     min_manifests_to_rewrite: int = _key(5, "data manifests that trigger their rewrite", ge=2)
+    statistics_columns: TextList = _key(
+        (), "comma-separated columns that compute_statistics counts distinct values of; none: all that it can"
+    )
     partition_retention_hours: OptionalAmount = _key(
         None, "partitions that ended longer ago than this many hours are dropped by expire_partitions; none: never"
     )

@@ -31,6 +31,7 @@ _SWITCHES: Mapping[Operation, tuple[str, ...]] = {
     Operation.REMOVE_ORPHANS: ("orphan_sweep_enabled",),
     Operation.REWRITE_MANIFESTS: ("manifest_rewrite_enabled",),
 }
+_RETENTION_KEYS = frozenset({"snapshot_retention_hours", "max_snapshots_to_keep"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class ResolvedPolicy:
 
     policy: Policy
     sources: Mapping[str, str]
+    is_stopped: bool = False
+    """The deployment's bounds forbid maintenance: then not even files of failed loads are deleted."""
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """``(key, value, source, meaning)`` of every key, for people."""
@@ -98,8 +101,11 @@ def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
             policy = _tighten(policy, layer, sources)
     _check_grace(policy, sources, unsafe=unsafe)
     _check_contradictions(policy, sources)
+    _check_bounds_hold(layers, policy, sources)
     _check_available(policy, sources)
-    return ResolvedPolicy(policy, sources)
+    # A bound can only be false.
+    is_stopped = any(layer.is_bound and "maintenance_enabled" in layer.values for layer in layers)
+    return ResolvedPolicy(policy, sources, is_stopped)
 
 
 def _check_keys(layer: Layer) -> None:
@@ -161,12 +167,25 @@ def _check_contradictions(policy: Policy, sources: Mapping[str, str]) -> None:
     retain_max, files_max = policy.snapshot_retain_max, policy.max_files_to_rewrite
     if retain_max is not None and retain_max < policy.max_snapshots_to_keep:
         raise contradiction("snapshot_retain_max", "max_snapshots_to_keep", "the most kept is below the least kept")
+    limit, named = policy.snapshot_expire_limit, policy.snapshot_expire_ids
+    if limit is not None and limit < len(named):
+        raise contradiction("snapshot_expire_limit", "snapshot_expire_ids", "more snapshots are named than may expire")
     if policy.max_file_group_size_mb < policy.target_file_size_mb:
         raise contradiction("max_file_group_size_mb", "target_file_size_mb", "a group could not fill one file")
     if files_max is not None and files_max < policy.min_input_files and not policy.rewrite_all:
         raise contradiction("max_files_to_rewrite", "min_input_files", "no group would ever be rewritten")
     if policy.strategy is Strategy.ZORDER and not policy.zorder_columns:
         raise contradiction("strategy", "zorder_columns", "z-order needs the columns that it interleaves")
+
+
+def _check_bounds_hold(layers: Sequence[Layer], policy: Policy, sources: Mapping[str, str]) -> None:
+    """Snapshots that are named expire whatever their age; a deployment that bounds the retention means them too."""
+    bounds = [layer for layer in layers if layer.is_bound and not _RETENTION_KEYS.isdisjoint(layer.values)]
+    if policy.snapshot_expire_ids and bounds:
+        raise PolicyError(
+            f"policy key snapshot_expire_ids (from {sources['snapshot_expire_ids']}) cannot be used: it would go below "
+            f"{bounds[0].source}"
+        )
 
 
 def _check_available(policy: Policy, sources: Mapping[str, str]) -> None:

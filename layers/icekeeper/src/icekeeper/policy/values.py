@@ -15,8 +15,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
-from icekeeper.policy.availability import ALL_OPERATIONS
-from icekeeper.policy.choices import Operation
+from icekeeper.policy.choices import ALL_OPERATIONS, Operation
 from icekeeper.policy.sort_order import parse_sort_order
 from icekeeper.policy.time_pattern import parse_time_pattern
 
@@ -28,6 +27,7 @@ __all__ = [
     "OptionalText",
     "PositiveAmount",
     "Ratio",
+    "SnapshotIds",
     "SortOrderText",
     "Switch",
     "TextList",
@@ -102,6 +102,18 @@ def _parse_list(value: object) -> object:
     return value
 
 
+def _parse_snapshot_ids(value: object) -> object:
+    parts = _parse_list(value)
+    if not isinstance(parts, Iterable):
+        return value
+    ids: list[int] = []
+    for part in parts:
+        if not re.fullmatch(r"-?[0-9]{1,19}", str(part)):
+            raise ValueError(f"'{part}' is no snapshot id; write a comma-separated list of whole numbers")
+        ids.append(int(part))
+    return tuple(dict.fromkeys(ids))
+
+
 def _parse_operations(value: object) -> object:
     parts = _parse_list(value)
     if not isinstance(parts, Iterable):
@@ -132,6 +144,7 @@ SortOrderText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_sort_ord
 TimePatternText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_time_pattern)]
 OptionalCount: TypeAlias = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_parse_optional)]
 TextList: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_parse_list)]
+SnapshotIds: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(_parse_snapshot_ids)]
 OperationNames: TypeAlias = Annotated[tuple[Operation, ...], BeforeValidator(_parse_operations)]
 
 

@@ -6,7 +6,7 @@ Sentences and metric keys are those of the SeaweedFS worker's documentation; a m
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -21,9 +21,11 @@ __all__ = [
     "OperationOutcome",
     "PassOutcome",
     "PassStatus",
+    "StagedOutcome",
     "Status",
     "failed",
     "listing_in",
+    "overall_status",
     "refused",
     "skipped",
     "succeeded",
@@ -91,16 +93,37 @@ class OperationOutcome:
             "snapshot_id": self.snapshot_id,
             "snapshot_ids": list(self.snapshot_ids),
             "metrics": dict(self.metrics),
-            "files": self._files_json(run_id, listing),
+            "files": _files_json(self.files_planned, self.files_deleted, f"{run_id}-{self.operation.value}", listing),
         }
 
-    def _files_json(self, run_id: str, listing: ListingWriter) -> dict[str, Any]:
-        files = {"planned": list(self.files_planned), "deleted": list(self.files_deleted)}
-        if len({*self.files_planned, *self.files_deleted}) <= MAX_INLINE_PATHS:
-            return files
-        # No lists at all rather than shortened ones, which would read as "these and no others".
-        counts = {"planned_count": len(self.files_planned), "deleted_count": len(self.files_deleted)}
-        return {"listing": listing(f"{run_id}-{self.operation.value}", files), **counts}
+
+def _files_json(planned: Sequence[str], deleted: Sequence[str], name: str, listing: ListingWriter) -> dict[str, Any]:
+    files = {"planned": list(planned), "deleted": list(deleted)}
+    if len({*planned, *deleted}) <= MAX_INLINE_PATHS:
+        return files
+    # No lists at all rather than shortened ones, which would read as "these and no others".
+    return {"listing": listing(name, files), "planned_count": len(planned), "deleted_count": len(deleted)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedOutcome:
+    """What a pass did about the files of failed loads: no operation, so it has no status and makes no pass fail."""
+
+    summary: str
+    problem: str | None = None
+    """Why it could not be done; the next pass tries again."""
+    metrics: Metrics
+    files_planned: tuple[str, ...] = ()
+    files_deleted: tuple[str, ...] = ()
+
+    def to_json(self, run_id: str, listing: ListingWriter) -> dict[str, Any]:
+        """``staged`` in ``maintain --json``."""
+        return {
+            "summary": self.summary,
+            "problem": self.problem,
+            "metrics": dict(self.metrics),
+            "files": _files_json(self.files_planned, self.files_deleted, f"{run_id}-staged", listing),
+        }
 
 
 def succeeded(
@@ -154,16 +177,15 @@ class PassOutcome:
     run_id: str
     dry_run: bool
     operations: tuple[OperationOutcome, ...]
+    staged: StagedOutcome | None = None
+    """Where there were failed loads to clean up after."""
+    warnings: tuple[str, ...] = ()
+    """What went wrong beside the operations; it does not change how the pass ended."""
 
     @property
     def status(self) -> PassStatus:
         """``failed`` when everything attempted failed, ``partial`` when anything failed or was refused."""
-        attempted = [outcome.status for outcome in self.operations if outcome.status is not Status.SKIPPED]
-        if attempted and all(status is Status.FAILED for status in attempted):
-            return PassStatus.FAILED
-        if any(status is not Status.SUCCEEDED for status in attempted):
-            return PassStatus.PARTIAL
-        return PassStatus.SUCCEEDED
+        return overall_status(self.operations)
 
     @property
     def summary(self) -> str:
@@ -172,8 +194,9 @@ class PassOutcome:
 
     @property
     def metrics(self) -> dict[str, int | float]:
-        """The metrics of all operations in one flat mapping; their keys start with the operation's name."""
-        return {key: value for outcome in self.operations for key, value in outcome.metrics.items()}
+        """All metrics in one flat mapping; their keys start with the operation's name, or with ``staged``."""
+        staged = {} if self.staged is None else self.staged.metrics
+        return {**{key: value for outcome in self.operations for key, value in outcome.metrics.items()}, **staged}
 
     @property
     def is_idle(self) -> bool:
@@ -194,7 +217,19 @@ class PassOutcome:
             "operations": [outcome.to_json(self.run_id, listing) for outcome in self.operations],
             "summary": self.summary,
             "metrics": self.metrics,
+            **({} if self.staged is None else {"staged": self.staged.to_json(self.run_id, listing)}),
+            **({"warnings": list(self.warnings)} if self.warnings else {}),
         }
+
+
+def overall_status(outcomes: Iterable[OperationOutcome]) -> PassStatus:
+    """``failed`` when everything attempted failed, ``partial`` when anything failed or was refused."""
+    attempted = [outcome.status for outcome in outcomes if outcome.status is not Status.SKIPPED]
+    if attempted and all(status is Status.FAILED for status in attempted):
+        return PassStatus.FAILED
+    if any(status is not Status.SUCCEEDED for status in attempted):
+        return PassStatus.PARTIAL
+    return PassStatus.SUCCEEDED
 
 
 def _did_nothing(outcome: OperationOutcome) -> bool:
@@ -202,7 +237,9 @@ def _did_nothing(outcome: OperationOutcome) -> bool:
         return True
     # Only an orphan sweep succeeds without work: "removed 0 orphan file(s)".
     is_sweep = outcome.operation is Operation.REMOVE_ORPHANS and outcome.status is Status.SUCCEEDED
-    return is_sweep and not (outcome.files_planned or outcome.files_deleted)
+    # What waits in quarantine is gone after another pass.
+    waiting = outcome.metrics.get("remove_orphans.files_quarantined", 0)
+    return is_sweep and not (outcome.files_planned or outcome.files_deleted or waiting)
 
 
 def listing_in(directory: Path) -> ListingWriter:

@@ -13,9 +13,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome, Status
 
-__all__ = ["print_detection", "print_outcome", "print_policy", "print_problems", "trouble"]
+__all__ = [
+    "print_bucket",
+    "print_detection",
+    "print_loads",
+    "print_outcome",
+    "print_pins",
+    "print_policy",
+    "print_problems",
+    "trouble",
+]
 
 _STYLES: Mapping[str, str] = {
     "succeeded": "green",
@@ -42,6 +52,33 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
             for operation in outcome.operations
         ],
     )
+    if outcome.staged is not None and outcome.staged.problem is None:
+        console.print(Text(f"staged files: {outcome.staged.summary}"), soft_wrap=True)
+    for warning in outcome.warnings:
+        console.print(Text.assemble(("warning: ", "yellow"), warning), soft_wrap=True)
+
+
+def print_bucket(console: Console, outcome: BucketOutcome) -> None:
+    """One line per table, then what belongs to no table and to foreign ones."""
+    mode = " (dry run: nothing was changed)" if outcome.dry_run else ""
+    status = outcome.status.value
+    console.print(Text.assemble((outcome.bucket, "bold"), ": ", (status, _STYLES[status]), mode))
+    _print_rows(
+        console,
+        [
+            (Text(name), Text(table.status.value, style=_STYLES[table.status.value]), Text(table.summary))
+            for name, table in outcome.tables.items()
+        ],
+    )
+    outside = outcome.outside
+    if outside.files:
+        first = f", for example {outside.first[0]}"
+        line = f"  outside all tables: {outside.files} file(s), {outside.size} bytes, left alone{first}"
+        console.print(Text(line), soft_wrap=True)
+    for found in outcome.foreign:
+        what = f"table {found.uuid} at {found.location}" if found.location else "metadata that cannot be read"
+        line = f"  not in catalog {outcome.catalog}: {what}, by {found.metadata_file}"
+        console.print(Text(line, style="yellow"), soft_wrap=True)
 
 
 def trouble(outcome: PassOutcome) -> str:
@@ -77,6 +114,27 @@ def print_problems(console: Console, report: Mapping[str, Any]) -> None:
         # Never wrapped: a path must stay one word that can be copied.
         line = Text.assemble("  ", (problem["kind"], "red"), f"{path}: {problem['detail']}")
         console.print(line, soft_wrap=True)
+
+
+def print_pins(console: Console, pins: Sequence[Mapping[str, Any]]) -> None:
+    """The pins of ``pin list --json``, one per line: name, kind, and what it holds until when."""
+    rows = []
+    for pin in pins:
+        tag = f", also as tag {pin['tag']}" if pin["tag"] else ""
+        held = f"snapshot {pin['snapshot_id']} until {pin['expires']}{tag}"
+        rows.append((Text(pin["name"], style="bold"), Text(pin["kind"]), Text(held)))
+    _print_rows(console, rows)
+
+
+def print_loads(console: Console, loads: Sequence[Mapping[str, Any]]) -> None:
+    """The loads of ``stage list --json``, one per line: name, state, and what it holds since when."""
+    rows = []
+    for load in loads:
+        prefixes = "".join(f", {prefix}" for prefix in load["prefixes"])
+        of_job = " of a job" if load["origin"] == "job" else ""
+        held = f"{load['files']} file(s){of_job}{prefixes}, since {load['changed']}"
+        rows.append((Text(load["name"], style="bold"), Text(load["state"]), Text(held)))
+    _print_rows(console, rows)
 
 
 def print_policy(console: Console, rows: Iterable[Sequence[str]]) -> None:

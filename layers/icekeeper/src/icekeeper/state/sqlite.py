@@ -6,8 +6,12 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite_file import THIS_TABLE, SqliteFile, identity_columns
-from icekeeper.state.store import LastSeen, PassRecord, Pin, PinKind, TableIdentity
+from icekeeper.state.sqlite_pending_deletions import SqlitePendingDeletions
+from icekeeper.state.sqlite_quarantine import SqliteQuarantine
+from icekeeper.state.sqlite_staging import SqliteStaging
+from icekeeper.state.store import LastSeen, PassRecord, Pin, PinKind
 
 __all__ = ["SqliteStateStore", "state_path"]
 
@@ -33,6 +37,9 @@ class SqliteStateStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = SqliteFile(path)
+        self.staging = SqliteStaging(self._file)
+        self.pending_deletions = SqlitePendingDeletions(self._file)
+        self.quarantine = SqliteQuarantine(self._file)
 
     def require_writable(self) -> None:
         self._file.require_writable()
@@ -73,18 +80,19 @@ class SqliteStateStore:
 
     def add_pin(self, pin: Pin) -> None:
         self._file.write(
-            "INSERT OR REPLACE INTO pins VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO pins VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             *identity_columns(pin.identity),
             pin.name,
             pin.snapshot_id,
             pin.metadata_location,
             pin.expires_ms,
             pin.kind.value,
+            pin.tag,
         )
 
     def pins(self, identity: TableIdentity, *, now_ms: int) -> tuple[Pin, ...]:
         rows = self._file.read(
-            "SELECT name, snapshot_id, metadata_location, expires_ms, kind FROM pins "
+            "SELECT name, snapshot_id, metadata_location, expires_ms, kind, tag FROM pins "
             f"WHERE {THIS_TABLE} AND expires_ms > ? ORDER BY name",
             *identity_columns(identity),
             now_ms,
@@ -97,8 +105,9 @@ class SqliteStateStore:
                 metadata_location=metadata_location,
                 expires_ms=expires_ms,
                 kind=PinKind(kind),
+                tag=tag,
             )
-            for name, snapshot_id, metadata_location, expires_ms, kind in rows
+            for name, snapshot_id, metadata_location, expires_ms, kind, tag in rows
         )
 
     def remove_pin(self, identity: TableIdentity, name: str) -> bool:

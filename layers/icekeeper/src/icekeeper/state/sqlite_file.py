@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from icekeeper.errors import StorageError
-from icekeeper.state.store import TableIdentity
+from icekeeper.state.identity import TableIdentity
 
-__all__ = ["THIS_TABLE", "SqliteFile", "identity_columns"]
+__all__ = ["SCHEMA_VERSION", "THIS_TABLE", "SqliteFile", "identity_columns"]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 5
 BUSY_TIMEOUT_S = 30.0
 _IDENTITY = "catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL, uuid TEXT NOT NULL"
 _SCHEMA = (
@@ -39,6 +39,23 @@ _UPGRADES: Mapping[int, tuple[str, ...]] = {
         f"""CREATE TABLE clusterings ({_IDENTITY}, recipe TEXT NOT NULL, snapshot_id INTEGER NOT NULL,
         PRIMARY KEY (catalog, warehouse, table_name, uuid, recipe, snapshot_id))""",
     ),
+    3: (
+        f"""CREATE TABLE staged_loads ({_IDENTITY}, name TEXT NOT NULL, origin TEXT NOT NULL, state TEXT NOT NULL,
+        prefixes TEXT NOT NULL, changed_ms INTEGER NOT NULL, expires_ms INTEGER, file_count INTEGER NOT NULL,
+        PRIMARY KEY (catalog, warehouse, table_name, uuid, name))""",
+        f"""CREATE TABLE staged_files ({_IDENTITY}, name TEXT NOT NULL, part INTEGER NOT NULL, paths TEXT NOT NULL,
+        PRIMARY KEY (catalog, warehouse, table_name, uuid, name, part))""",
+        "ALTER TABLE pins ADD COLUMN tag TEXT",
+    ),
+    4: (
+        f"""CREATE TABLE quarantine ({_IDENTITY}, path TEXT NOT NULL, sightings INTEGER NOT NULL,
+        first_seen_ms INTEGER NOT NULL, run_id TEXT NOT NULL,
+        PRIMARY KEY (catalog, warehouse, table_name, uuid, path)) WITHOUT ROWID""",
+    ),
+    5: (
+        f"""CREATE TABLE pending_deletions ({_IDENTITY}, name TEXT NOT NULL, part INTEGER NOT NULL,
+        paths TEXT NOT NULL, PRIMARY KEY (catalog, warehouse, table_name, uuid, name, part))""",
+    ),
 }
 THIS_TABLE = "catalog = ? AND warehouse = ? AND table_name = ? AND uuid = ?"
 """The condition that :func:`identity_columns` fills."""
@@ -58,6 +75,14 @@ class SqliteFile:
         with self.connection() as connection:
             return connection.execute(statement, values).rowcount
 
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Several statements that happen together or, when the block is left by an error, not at all."""
+        with self.connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection  # an error closes the connection, which rolls back
+            connection.execute("COMMIT")
+
     def require_writable(self) -> None:
         with self.connection() as connection:
             connection.execute("BEGIN IMMEDIATE")  # takes the lock for writing, which a read-only file refuses
@@ -68,7 +93,7 @@ class SqliteFile:
         try:
             # 0700: the journal names tables and files that others on the machine need not know.
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Autocommit: every call is one statement, so one transaction.
+            # Autocommit: a statement is a transaction, unless one was begun.
             with closing(sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as connection:
                 self._prepare(connection)
                 yield connection

@@ -1,4 +1,4 @@
-"""What Icekeeper remembers between passes: the journal, pins, and what the last pass over a table found.
+"""What Icekeeper remembers between passes: the journal, pins, staged loads, and what the last pass found.
 
 The store is a seam: SQLite on a laptop, a shared table in a fleet, one contract suite over both.
 """
@@ -10,20 +10,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from icekeeper.model import TableName
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.pending_deletions import PendingDeletionStore
+from icekeeper.state.quarantine import QuarantineLedger
+from icekeeper.state.staging import StagingStore
 
-__all__ = ["LastSeen", "PassRecord", "Pin", "PinKind", "StateStore", "TableIdentity"]
-
-
-@dataclass(frozen=True, slots=True)
-class TableIdentity:
-    """Which table, for good: a table dropped and created again under its name has another UUID."""
-
-    catalog: str
-    warehouse: str
-    table: TableName
-    uuid: str
-    """Empty for the v1 tables whose writer gave none."""
+__all__ = ["LastSeen", "PassRecord", "Pin", "PinKind", "StateStore"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +52,8 @@ class Pin:
     metadata_location: str
     expires_ms: int
     kind: PinKind = PinKind.READER
+    tag: str | None = None
+    """The Iceberg tag that was written for it, for engines that do not know our pins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +69,15 @@ class LastSeen:
 class StateStore(Protocol):
     """Every method may be called from several threads and processes at once; each raises StorageError when the
     store cannot be read or written."""
+
+    @property
+    def quarantine(self) -> QuarantineLedger: ...
+
+    @property
+    def staging(self) -> StagingStore: ...
+
+    @property
+    def pending_deletions(self) -> PendingDeletionStore: ...
 
     def require_writable(self) -> None:
         """Raise StorageError now rather than after a table was changed; records nothing."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from icekeeper.clock import Clock
 from icekeeper.errors import StorageError
-from icekeeper.state.store import Pin, StateStore, TableIdentity
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.staging import StagedLoad
+from icekeeper.state.store import Pin, StateStore
 
 __all__ = ["TableMemory"]
 
@@ -30,6 +33,103 @@ class TableMemory:
             StorageError: the store cannot be read.
         """
         return self.store.pins(self.identity, now_ms=self.clock())
+
+    def pinned_metadata(self) -> Iterator[str]:
+        """The metadata files that pins hold now.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return (pin.metadata_location for pin in self.pins())
+
+    def staged_loads(self) -> tuple[StagedLoad, ...]:
+        """Every load that is not forgotten, in whatever state.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return self.store.staging.loads(self.identity)
+
+    def staged_paths(self) -> tuple[str, ...]:
+        """Files and prefixes of loads that are pending or adopted: never to be deleted.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return self.staged_paths_of(self.staged_loads())
+
+    def staged_paths_of(self, loads: Iterable[StagedLoad]) -> tuple[str, ...]:
+        """Those of ``loads``, which were read before.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        now_ms = self.clock()
+        protected = [load for load in loads if load.is_protected(now_ms)]
+        return tuple(chain.from_iterable((*load.prefixes, *self.staged_files(load)) for load in protected))
+
+    def staged_files(self, load: StagedLoad) -> Iterator[str]:
+        """The files that one load recorded.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return chain.from_iterable(self.store.staging.files(self.identity, load.name))
+
+    def orphan_sightings(self, run_id: str, paths: Iterable[str]) -> Mapping[str, int]:
+        """In how many earlier passes each path was seen as an orphan; those never seen are left out.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return self.store.quarantine.counts(self.identity, run_id, paths)
+
+    def remember_orphans(self, run_id: str, paths: Iterable[str]) -> None:
+        """This pass saw these orphans and no others: what is no orphan any more is forgotten.
+
+        Raises:
+            StorageError: the store cannot be written.
+        """
+        self.store.quarantine.see(self.identity, run_id, paths, now_ms=self.clock())
+        self.store.quarantine.forget_unseen(self.identity, run_id)
+
+    def forget_orphans(self, paths: Iterable[str]) -> None:
+        """Told after their deletion; never fails, because they are gone, and the next pass does not see them."""
+        try:
+            self.store.quarantine.forget(self.identity, paths)
+        except StorageError as error:
+            log.warning("deleted orphans are still in the quarantine ledger: %s", error)
+
+    def unfinished_deletions(self) -> tuple[str, ...]:
+        """The names of lists of files that some run set out to delete.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return self.store.pending_deletions.lists(self.identity)
+
+    def files_to_delete(self, name: str) -> Iterator[str]:
+        """The files of one such list.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return chain.from_iterable(self.store.pending_deletions.paths(self.identity, name))
+
+    def expect_deletions(self, name: str, paths: Iterable[str]) -> None:
+        """Remember what is about to be deleted, in place of what the list of this name held.
+
+        Raises:
+            StorageError: the store cannot be written.
+        """
+        self.store.pending_deletions.expect(self.identity, name, paths)
+
+    def forget_deletions(self, name: str) -> None:
+        """Told when nothing is left to delete; never fails, because a later pass finds the same."""
+        try:
+            self.store.pending_deletions.forget(self.identity, name)
+        except StorageError as error:
+            log.warning("the finished list of deletions %s could not be removed: %s", name, error)
 
     def clustered_by(self, recipe: str) -> frozenset[int]:
         """Snapshots whose added files a recipe clustered, by its text.

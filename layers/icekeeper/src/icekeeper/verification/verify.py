@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.errors import MetadataUnreadable
+from icekeeper.errors import MetadataUnreadable, StorageError
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.reachability import statistics_files
+from icekeeper.metadata.statistics import StatisticsFile, statistics_by_snapshot
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
 from icekeeper.operations.deletion import owned_locations
@@ -22,6 +24,7 @@ from icekeeper.verification.lineage_checks import (
     vector_problems,
 )
 from icekeeper.verification.manifest_checks import manifest_problems, summary_problems
+from icekeeper.verification.statistics_checks import statistics_problems
 
 __all__ = ["verify_table"]
 
@@ -67,6 +70,7 @@ def verify_table(loaded: LoadedTable, storage: Storage) -> Verification:
     problems += _duplicates(per_snapshot, live)
     for listed in per_snapshot:
         problems += two_vectors_problems(path for m in listed for path in vectors.get(m.manifest_path, ()))
+    problems += _check_statistics(metadata, storage, sizes)
     for path in statistics_files(metadata):
         sizes.setdefault(path, None)
     content_files = sum(1 for _ in {key for keys in live.values() for key in keys})
@@ -105,6 +109,30 @@ def _check_manifest(
         sizes.pop(manifest.manifest_path, None)
         problems.append(_unreadable(storage, manifest.manifest_path, error))
     return problems
+
+
+def _check_statistics(metadata: TableMetadata, storage: Storage, sizes: dict[str, int | None]) -> list[Problem]:
+    files = list(statistics_by_snapshot(metadata).values())
+    understood = {file.path for file in files}
+    unclear = [path for e in metadata.statistics if (path := str(e.get("statistics-path"))) not in understood]
+    sizes.update((file.path, file.size) for file in files)
+    for entry in metadata.partition_statistics:
+        sizes[str(entry["statistics-path"])] = entry.get("file-size-in-bytes")
+
+    def check(file: StatisticsFile) -> list[Problem]:
+        try:
+            with storage.translated(file.path), storage.open_input(file.path) as stream:
+                length = min(file.footer_size, stream.size())
+                return list(statistics_problems(file, stream.read_at(length, stream.size() - length)))
+        except StorageError as error:
+            if storage.size(file.path) is None:
+                return []  # told with all other files that are missing
+            return [Problem(ProblemKind.UNREADABLE_METADATA, file.path, str(error))]
+
+    with ThreadPoolExecutor(_PARALLEL_REQUESTS, thread_name_prefix="verify") as pool:
+        problems = [problem for found in pool.map(check, files) for problem in found]
+    detail = "the table's entry for it cannot be understood"
+    return problems + [Problem(ProblemKind.STATISTICS, path, detail) for path in unclear]
 
 
 def _unreadable(storage: Storage, path: str, error: MetadataUnreadable) -> Problem:

@@ -7,11 +7,12 @@ Parquet reader delivers them so.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icekeeper.errors import TableUnsupported
 
@@ -20,8 +21,10 @@ __all__ = [
     "LeafColumn",
     "arrow_schema",
     "arrow_type",
+    "column_at",
     "column_path",
     "field_id_of",
+    "fields_with",
     "leaf_columns",
     "stored_schema",
 ]
@@ -111,6 +114,29 @@ def column_path(fields: Sequence[Mapping[str, Any]], field_id: int) -> tuple[int
             if below is not None:
                 return (position, *below)
     return None
+
+
+def column_at(batch: pa.RecordBatch, path: Sequence[int]) -> pa.Array:
+    """The column at a path, as Arrow stores it; where a struct is null, so is all that is in it."""
+    array = batch.column(path[0])
+    for position in path[1:]:
+        array = pc.struct_field(array, [position])
+    # Arrow's lookups take storage types only.
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def fields_with(fields: Sequence[Mapping[str, Any]], field_ids: Collection[int]) -> list[dict[str, Any]]:
+    """The fields with these ids, and the structs around them with nothing else in them."""
+    kept = []
+    for field in fields:
+        kind = field["type"]
+        if field["id"] in field_ids:
+            kept.append(dict(field))
+        elif isinstance(kind, Mapping) and kind["type"] == "struct":
+            below = fields_with(kind["fields"], field_ids)
+            if below:
+                kept.append({**field, "type": {**kind, "fields": below}})
+    return kept
 
 
 def arrow_schema(schema: Mapping[str, Any]) -> pa.Schema:

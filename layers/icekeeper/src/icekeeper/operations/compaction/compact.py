@@ -8,8 +8,8 @@ from dataclasses import replace
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.snapshot import RECIPE_KEY
 from icekeeper.errors import MaintenanceError
-from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder, is_unpartitioned
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.live_deletes import delete_index
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.arrow_schema import stored_schema
@@ -50,7 +50,7 @@ def compact(context: OperationContext) -> OperationOutcome:
             _live_files(reader, manifests),
             context.policy,
             now_ms=context.clock(),
-            deletes=_delete_index(reader, manifests) if context.policy.apply_deletes else None,
+            deletes=delete_index(reader, manifests) if context.policy.apply_deletes else None,
             in_scope=row_filter(context.policy.where, metadata),
             recipe=recipe,
             clustered_by=frozenset() if recipe is None else _clustered_by(context, metadata, recipe),
@@ -61,7 +61,11 @@ def compact(context: OperationContext) -> OperationOutcome:
         require_known_layout(metadata)
         if context.dry_run:
             return succeeded(_OPERATION, _preview(plan), metrics=_counters(plan), files_planned=plan.input_files)
-        outcome = _outcome(plan, _rewrite_and_commit(context, loaded, plan))
+        with context.job(_OPERATION, loaded, plan.snapshot_id) as job:
+            landed = _rewrite_and_commit(context, loaded, plan)
+            if landed.errors:
+                job.leaves_files()
+        outcome = _outcome(plan, landed)
         return replace(outcome, metrics={**outcome.metrics, "compact.duration_ms": elapsed_ms()})
 
 
@@ -69,17 +73,6 @@ def _clustered_by(context: OperationContext, metadata: TableMetadata, recipe: Cl
     """Snapshots that added files clustered by a recipe: those remembered, and those that say so themselves."""
     said = {i for i, snapshot in metadata.snapshots.items() if snapshot.summary.get(RECIPE_KEY) == recipe.text}
     return context.memory.clustered_by(recipe.text) | said
-
-
-def _delete_index(reader: TableReader, manifests: Sequence[ManifestFile]) -> DeleteIndex:
-    builder = DeleteIndexBuilder()
-    deletes = [m for m in manifests if m.content is ManifestContent.DELETES and m.may_have_live_files]
-    for manifest, entries in reader.entries(deletes):
-        is_global = is_unpartitioned(reader.metadata.specs[manifest.partition_spec_id])
-        for entry in entries:
-            if entry.is_live:
-                builder.add(manifest.partition_spec_id, entry, is_unpartitioned=is_global)
-    return builder.build()
 
 
 def _live_files(reader: TableReader, manifests: Sequence[ManifestFile]) -> Iterator[LiveFile]:

@@ -11,7 +11,7 @@ from pyiceberg.table.locations import ObjectStoreLocationProvider
 from icekeeper.model import DataFile, FileContent, PartitionValue
 from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe
 
-__all__ = ["DeleteFile", "InputFile", "Layout", "OutputNames", "RewriteResult", "RewriteTask", "Routing"]
+__all__ = ["DeleteFile", "InputFile", "Layout", "OutputNames", "ReadTask", "RewriteResult", "RewriteTask", "Routing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,22 +101,31 @@ class Routing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteTask:
-    """Merge ``inputs`` into files of one partition spec, named by ``outputs``."""
+class ReadTask:
+    """Read the live rows of ``inputs`` as rows of one schema."""
 
-    group_id: int
     inputs: tuple[InputFile, ...]
     schema_json: str
-    """What the output holds: the table's current schema and, where rows have ids, the columns of row lineage."""
+    """The columns that are wanted, as a schema."""
     name_mapping_json: str | None
     """``schema.name-mapping.default``, for inputs without field ids."""
-    partition: tuple[PartitionValue, ...]
     deletes: tuple[DeleteFile, ...] = ()
     key_fields_json: str = "[]"
-    """Columns of equality deletes that the current schema no longer has: read, applied, not written."""
+    """Columns of equality deletes that the schema does not have: read, applied, not handed on."""
+    io_properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteTask(ReadTask):
+    """Merge ``inputs`` into files of one partition spec, named by ``outputs``.
+
+    The schema is the table's current one and, where rows have ids, the columns of row lineage.
+    """
+
+    group_id: int
+    partition: tuple[PartitionValue, ...]
     outputs: OutputNames
     table_properties: Mapping[str, str]
-    io_properties: Mapping[str, str]
     proof: str = "counts"
     """How the group proves that it kept its rows: ``counts`` or ``full`` (policy key ``proof``)."""
     recipe: ClusterRecipe | None = None

@@ -74,12 +74,15 @@ def write_manifests(
     *,
     target_bytes: int,
     into: RewrittenManifests,
+    will_write: Callable[[Sequence[str]], None],
     on_done: Callable[[int, int], None],
 ) -> None:
     """Write the outputs of a plan; ``into`` tells what was written, also when this fails.
 
+    ``will_write`` is told every name before a file is written.
+
     Raises:
-        StorageError: a manifest cannot be read or written, or the engine broke.
+        StorageError: a manifest cannot be read or written, the names could not be recorded, or the engine broke.
     """
     document = {key: metadata.document[key] for key in _DOCUMENT if key in metadata.document}
     prefix = f"{metadata.metadata_directory}/{uuid.uuid4()}"
@@ -97,6 +100,7 @@ def write_manifests(
             paths = tuple(f"{stem}-{number}.avro" for number in range(min(names, len(group.manifests))))
             into.staged += paths
             work.lanes.append(Lane(kinds[group.kind], paths, target_bytes))
+    will_write([path for lane in work.lanes for path in lane.names])
     total = len(work.splits) + len(work.lanes)
     if len(work.lanes) == len(plan.groups):
         results = _here(work)

@@ -82,7 +82,9 @@ def rewrite_manifests(context: OperationContext) -> OperationOutcome:
                 attempt.rewritten.written, attempt.plan.manifests, manifests
             )
 
-        committed = context.commit_outputs(planned.head, prepare, outputs)
+        snapshot = branch_head(planned.head.metadata, context.policy.branch)
+        with context.job(_OPERATION, planned.head, 0 if snapshot is None else snapshot.snapshot_id):
+            committed = context.commit_outputs(planned.head, prepare, outputs)
         if isinstance(committed, Nothing) or attempt is None:
             context.discard(planned.head, outputs)
             reason = committed.reason if isinstance(committed, Nothing) else NO_ENTRIES
@@ -117,6 +119,7 @@ def _write(context: OperationContext, planned: _Planned, plan: ManifestPlan, out
         dict(head.io_properties),
         target_bytes=manifest_target_bytes(head.metadata),
         into=rewritten,
+        will_write=context.will_write,
         on_done=lambda done, total: context.progress("rewrite_manifests: steps", done, total),
     )
     return _Attempt(planned, plan, rewritten)

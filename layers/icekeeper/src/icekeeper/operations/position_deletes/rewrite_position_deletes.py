@@ -57,7 +57,11 @@ def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
             count = len(plan.groups)
             summary = f"would rewrite {len(plan.input_files)} position delete files into {count} (across {count} bins)"
             return succeeded(_OPERATION, summary, files_planned=plan.input_files)
-        outcome = _commit(context, loaded, plan, _merged(context, loaded, plan))
+        with context.job(_OPERATION, loaded, plan.snapshot_id) as job:
+            results = _merged(context, loaded, plan)
+            if any(result.error is not None for result in results):
+                job.leaves_files()
+            outcome = _commit(context, loaded, plan, results)
         return replace(outcome, metrics={**outcome.metrics, "rewrite_position_deletes.duration_ms": elapsed_ms()})
 
 
@@ -71,6 +75,7 @@ def _live(
 
 def _merged(context: OperationContext, loaded: LoadedTable, plan: PositionDeletePlan) -> list[MergeResult]:
     tasks = [_task(loaded, plan, group) for group in plan.groups]
+    context.will_write(task.output for task in tasks)
     context.progress(_WHAT, 0, len(tasks))
     try:
         return context.engine.map(merge_deletes, tasks, lambda done: context.progress(_WHAT, done, len(tasks)))

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from icekeeper.operations.compaction.arrow_schema import leaf_columns
 from icekeeper.operations.compaction.clustering.ranges import Bound, choose_bounds
-from icekeeper.operations.compaction.clustering.rows import merge_lane, split_rows
+from icekeeper.operations.compaction.clustering.rows import lane_names, merge_lane, split_rows
 from icekeeper.operations.compaction.clustering.sample import sample_keys
 from icekeeper.operations.compaction.clustering.sort_keys import sorted_indices
 from icekeeper.operations.compaction.clustering.task import (
@@ -58,25 +58,29 @@ def fits_one_worker(task: RewriteTask) -> bool:
 def cluster_groups(
     engine: Engine,
     tasks: Sequence[RewriteTask],
+    *,
+    will_write: Callable[[Iterable[str]], None],
     discard: Callable[[Iterable[str]], None],
     on_done: Callable[[int], None],
 ) -> list[RewriteResult]:
     """Sort every group with the help of all workers; results are in the order of the tasks.
 
-    What a group has written when it fails is handed to ``discard``; ``on_done`` is told how many groups are finished.
+    ``will_write`` is told the names of a group's files before it writes them.  What a group has written when it fails
+    is handed to ``discard``; ``on_done`` is told how many groups are finished, again and again.
 
     Raises:
-        StorageError: the engine broke.
+        StorageError: the engine broke, or the names could not be recorded.
     """
     if not tasks:
         return []
     sampling = [work for task in tasks for work in _sample_tasks(task)]
-    samples = iter(engine.map(sample_keys, sampling, lambda done: None))
+    samples = iter(engine.map(sample_keys, sampling, lambda done: on_done(0)))
     plans = [_plan(task, [next(samples) for _ in _sample_tasks(task)]) for task in tasks]
-    results = []
+    results: list[RewriteResult] = []
     for plan in plans:
         if isinstance(plan, _Exchange):
-            lanes = engine.exchange(split_rows, plan.splits, merge_lane, plan.lanes, lambda done: None)
+            will_write(path for lane in plan.lanes for path in lane_names(lane, plan.files_per_lane))
+            lanes = engine.exchange(split_rows, plan.splits, merge_lane, plan.lanes, lambda done: on_done(len(results)))
             results.append(_result(plan.task, lanes, discard))
         else:
             results.append(plan)
@@ -89,6 +93,8 @@ class _Exchange:
     task: RewriteTask
     splits: Sequence[SplitTask]
     lanes: Sequence[LaneTask]
+    files_per_lane: int
+    """As expected."""
 
 
 def _sample_tasks(task: RewriteTask) -> list[SampleTask]:
@@ -117,7 +123,8 @@ def _plan(task: RewriteTask, samples: Sequence[Sample]) -> _Exchange | RewriteRe
         return RewriteResult(group_id=task.group_id, written=(), rows_read=0, seconds=0.0, error=error)
     disk_bytes, row_count = _disk_bytes(task), sum(source.record_count for source in task.inputs)
     arrow_bytes = max(1.0, row_count * max(sample.row_bytes for sample in samples))
-    lane_count = max(1, recipe.output_count(disk_bytes) // _FILES_PER_LANE)
+    file_count = recipe.output_count(disk_bytes)
+    lane_count = max(1, file_count // _FILES_PER_LANE)
     ranges_per_lane = max(1, math.ceil(arrow_bytes / RANGE_BYTES / lane_count))
     curve, bounds = _bounds(task, [s for s in samples if s.rows], lane_count * ranges_per_lane)
     lane_of = tuple(number // ranges_per_lane for number in range(lane_count * ranges_per_lane))
@@ -130,6 +137,7 @@ def _plan(task: RewriteTask, samples: Sequence[Sample]) -> _Exchange | RewriteRe
             for number, (part, first_row) in enumerate(_portions(task, arrow_bytes / max(1, disk_bytes)))
         ],
         [LaneTask(without_inputs, number, curve, disk_bytes / arrow_bytes) for number in range(lane_count)],
+        math.ceil(file_count / lane_count),
     )
 
 

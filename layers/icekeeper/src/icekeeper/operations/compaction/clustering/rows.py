@@ -38,9 +38,10 @@ from icekeeper.operations.compaction.clustering.task import (
 from icekeeper.operations.compaction.proof import Evidence, RowProof, proof_of_file
 from icekeeper.operations.compaction.reading.read import Tally, read_rows
 from icekeeper.operations.compaction.task import RewriteTask
+from icekeeper.operations.compaction.writing.planned_names import planned_sorted_names
 from icekeeper.storage import Storage
 
-__all__ = ["merge_lane", "split_rows", "write_clustered"]
+__all__ = ["lane_names", "merge_lane", "split_rows", "write_clustered"]
 
 _IPC = pa.ipc.IpcWriteOptions(compression="lz4")
 # Files that one lane may write; their numbers start a lane's share of a group's names.
@@ -142,6 +143,11 @@ def merge_lane(lane: LaneTask, items: Iterable[RunSlice | SplitReport]) -> LaneR
             error = f"{type(caught).__name__}: {caught}"
     seconds = time.perf_counter() - started
     return LaneResult(task.group_id, tuple(written), found, tuple(reports), seconds, error)
+
+
+def lane_names(lane: LaneTask, expected: int) -> Iterator[str]:
+    """The names of what a lane writes, if that is about ``expected`` files."""
+    return planned_sorted_names(lane.task, lane.number * _FILES_PER_LANE, expected)
 
 
 class _WaitingSlices:

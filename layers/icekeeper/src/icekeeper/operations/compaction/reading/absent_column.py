@@ -5,7 +5,6 @@ Source: specification, "Column Projection" (ICEBERG-RULES 20), "Default values".
 
 from __future__ import annotations
 
-import decimal
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -13,17 +12,14 @@ import pyarrow as pa
 
 from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.json_value import raw_from_json
-from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.model import PartitionValue
 from icekeeper.operations.compaction.arrow_schema import arrow_type
+from icekeeper.operations.compaction.raw_column import raw_column
 
 __all__ = ["Constant", "absent_column"]
 
 Constant: TypeAlias = Callable[[int], pa.Array]
 """A column of so many rows that all hold the same."""
-
-# Arrow decimals have up to 38 digits; Python's default context would round to 28.
-_DECIMAL_CONTEXT = decimal.Context(prec=76)
 
 
 def absent_column(field: Mapping[str, Any], identity_values: Mapping[int, PartitionValue], name: str) -> Constant:
@@ -64,16 +60,9 @@ def _default(kind: Any, default: Any, name: str) -> Constant:
 def _constant(value: PartitionValue, iceberg_type: Any, length: int) -> pa.Array:
     """A column of one raw value, or of nulls."""
     target = arrow_type(iceberg_type)
-    if isinstance(target, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(target, pa.repeat(pa.scalar(value, target.storage_type), length))
-    if value is None:
+    if value is None and not isinstance(target, pa.BaseExtensionType):
         return pa.nulls(length, target)
-    if pa.types.is_decimal(target):
-        if not isinstance(value, int | bytes):
-            raise TableUnsupported(f"partition value {value!r} is not a decimal")
-        unscaled = decimal.Decimal(decimal_unscaled(value))
-        return pa.repeat(pa.scalar(unscaled.scaleb(-target.scale, _DECIMAL_CONTEXT), target), length)
-    if pa.types.is_temporal(target):
-        storage = pa.int32() if pa.types.is_date(target) else pa.int64()
-        return pa.repeat(pa.scalar(value, storage).cast(target), length)
-    return pa.repeat(pa.scalar(value, target), length)
+    one = raw_column([value], iceberg_type)
+    if isinstance(one, pa.ExtensionArray):
+        return pa.ExtensionArray.from_storage(target, pa.repeat(one.storage[0], length))
+    return pa.repeat(one[0], length)

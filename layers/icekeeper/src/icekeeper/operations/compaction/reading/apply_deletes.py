@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -19,11 +19,11 @@ from pyroaring import BitMap64
 from icekeeper.errors import MetadataUnreadable, TableUnsupported
 from icekeeper.metadata.puffin import decode_deletion_vector
 from icekeeper.model import FileContent
-from icekeeper.operations.compaction.arrow_schema import column_path
+from icekeeper.operations.compaction.arrow_schema import column_at, column_path, fields_with
 from icekeeper.operations.compaction.reading.equality import EqualityLookup, deleted_rows
 from icekeeper.operations.compaction.reading.file_rows import projected_rows
 from icekeeper.operations.compaction.reading.position_rows import position_rows
-from icekeeper.operations.compaction.task import DeleteFile, InputFile, RewriteTask
+from icekeeper.operations.compaction.task import DeleteFile, InputFile, ReadTask
 from icekeeper.storage import Storage
 
 __all__ = ["DeletedRows"]
@@ -36,7 +36,7 @@ _PUFFIN = "PUFFIN"
 class DeletedRows:
     """The deletes of one task, read once; tells for every batch which of its rows remain."""
 
-    def __init__(self, task: RewriteTask, table_schema: Mapping[str, Any], storage: Storage) -> None:
+    def __init__(self, task: ReadTask, table_schema: Mapping[str, Any], storage: Storage) -> None:
         """``table_schema`` holds the key columns too.
 
         Raises:
@@ -108,7 +108,7 @@ class DeletedRows:
 
     def _turn_into_positions(self, lookup: EqualityLookup, storage: Storage) -> None:
         """One portion of the keys against the key columns of every input."""
-        fields = _key_fields(self._schema["fields"], lookup.field_ids)
+        fields = fields_with(self._schema["fields"], lookup.field_ids)
         paths = {i: column_path(fields, i) or () for i in lookup.field_ids}
         for source in self._task.inputs:
             if not source.deletes:
@@ -131,11 +131,11 @@ class DeletedRows:
 def _matches(
     lookups: Sequence[EqualityLookup], source: InputFile, batch: pa.RecordBatch, paths: Mapping[int, tuple[int, ...]]
 ) -> pa.Array:
-    asked = [(lookup, [_key_column(batch, paths[i]) for i in lookup.field_ids]) for lookup in lookups]
+    asked = [(lookup, [column_at(batch, paths[i]) for i in lookup.field_ids]) for lookup in lookups]
     return deleted_rows(asked, source.sequence_number, batch.num_rows)
 
 
-def _key_paths(task: RewriteTask, schema: Mapping[str, Any]) -> dict[int, tuple[int, ...]]:
+def _key_paths(task: ReadTask, schema: Mapping[str, Any]) -> dict[int, tuple[int, ...]]:
     """Where the batches have the columns of equality deletes.
 
     Raises:
@@ -150,37 +150,14 @@ def _key_paths(task: RewriteTask, schema: Mapping[str, Any]) -> dict[int, tuple[
     return paths
 
 
-def _key_fields(fields: Sequence[Mapping[str, Any]], field_ids: Collection[int]) -> list[dict[str, Any]]:
-    """The fields with these ids, and the structs around them with nothing else in them."""
-    kept = []
-    for field in fields:
-        kind = field["type"]
-        if field["id"] in field_ids:
-            kept.append(dict(field))
-        elif isinstance(kind, Mapping) and kind["type"] == "struct":
-            below = _key_fields(kind["fields"], field_ids)
-            if below:
-                kept.append({**field, "type": {**kind, "fields": below}})
-    return kept
-
-
-def _key_column(batch: pa.RecordBatch, path: Sequence[int]) -> pa.Array:
-    """A column, nested in structs or not; where a struct is null, so is all that is in it."""
-    array = batch.column(path[0])
-    for position in path[1:]:
-        array = pc.struct_field(array, [position])
-    # Arrow's lookups take storage types only.
-    return array.storage if isinstance(array, pa.ExtensionArray) else array
-
-
-def _lookups(task: RewriteTask, schema: Mapping[str, Any], storage: Storage) -> Iterator[EqualityLookup]:
+def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Iterator[EqualityLookup]:
     """The keys of the task's equality deletes, per set of columns, at most ``MAX_KEYS`` at a time."""
     by_key: dict[tuple[int, ...], list[DeleteFile]] = defaultdict(list)
     for delete in task.deletes:
         if delete.content is FileContent.EQUALITY_DELETES:
             by_key[tuple(sorted(delete.equality_ids))].append(delete)
     for field_ids, deletes in by_key.items():
-        fields = _key_fields(schema["fields"], field_ids)
+        fields = fields_with(schema["fields"], field_ids)
         paths = [column_path(fields, i) or () for i in field_ids]
         key_schema = {"type": "struct", "fields": fields}
         held: list[tuple[list[pa.Array], pa.Array]] = []
@@ -190,7 +167,7 @@ def _lookups(task: RewriteTask, schema: Mapping[str, Any], storage: Storage) -> 
             # A key column that the file lacks is an error and not a key of nulls.
             batches = projected_rows(delete.path, delete.file_format, key_schema, storage, must_hold=field_ids)
             for batch in batches:
-                held.append(([_key_column(batch, path) for path in paths], pa.repeat(number, batch.num_rows)))
+                held.append(([column_at(batch, path) for path in paths], pa.repeat(number, batch.num_rows)))
                 rows += batch.num_rows
                 if rows >= MAX_KEYS:
                     yield _lookup(field_ids, held)

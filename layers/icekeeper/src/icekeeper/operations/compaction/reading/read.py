@@ -13,7 +13,7 @@ from icekeeper.errors import StorageError
 from icekeeper.operations.compaction.reading.apply_deletes import DeletedRows
 from icekeeper.operations.compaction.reading.file_rows import projected_rows
 from icekeeper.operations.compaction.reading.lineage import resolved_lineage
-from icekeeper.operations.compaction.task import RewriteTask
+from icekeeper.operations.compaction.task import ReadTask
 from icekeeper.storage import Storage
 
 __all__ = ["Tally", "read_rows"]
@@ -31,9 +31,7 @@ class Tally:
         return self.read - self.deleted
 
 
-def read_rows(
-    task: RewriteTask, table_schema: dict[str, Any], storage: Storage, tally: Tally
-) -> Iterator[pa.RecordBatch]:
+def read_rows(task: ReadTask, table_schema: dict[str, Any], storage: Storage, tally: Tally) -> Iterator[pa.RecordBatch]:
     """Batches of every input in order, deletes applied, counted in ``tally``.
 
     Raises:

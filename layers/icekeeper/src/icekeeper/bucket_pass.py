@@ -1,0 +1,224 @@
+"""The orphans of a whole bucket: one listing against the references of all tables of a catalog.
+
+Each table keeps its own policy, guards and re-checks; what differs is only that its files come out of one listing, and
+that a file which any table references is nobody's orphan.  Asked for by users of Iceberg (issue 7111).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.maintenance import attempt
+from icekeeper.metadata.reachability import References, reachable_paths
+from icekeeper.model import TableName
+from icekeeper.operations.context import OperationContext
+from icekeeper.operations.orphans.clear import Listed, clear_orphans, pinned_metadata
+from icekeeper.operations.orphans.foreign import ForeignMetadata, foreign_metadata, metadata_owner
+from icekeeper.operations.orphans.inventory import InventoryFiles
+from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
+from icekeeper.operations.orphans.remove_orphans import why_skipped
+from icekeeper.operations.orphans.shared_references import CatalogTables, load_all
+from icekeeper.operations.orphans.sift import Sieve, is_metadata_file
+from icekeeper.operations.orphans.sources import FileSource, ListedLocation
+from icekeeper.operations.orphans.territory import Territory
+from icekeeper.operations.table_handle import identity_of
+from icekeeper.policy import Operation
+from icekeeper.report.bucket_outcome import BucketOutcome, ForeignTable, Outside
+from icekeeper.report.outcome import OperationOutcome, Status, failed, refused, skipped, succeeded
+from icekeeper.state.store import PassRecord
+from icekeeper.state.table_memory import TableMemory
+from icekeeper.storage import Storage
+from icekeeper.storage_listing import ListedObject
+from icekeeper.storage_paths import may_be_under, normalise
+
+__all__ = ["run_bucket_pass"]
+
+_OPERATION = Operation.REMOVE_ORPHANS
+_FIRST_PATHS = 20
+# One metadata file of a folder tells whose it is; a bucket full of foreign tables is still told by these.
+_FOREIGN_FOLDERS = 1_000
+
+MakeContext = Callable[[LoadedTable], OperationContext]
+
+
+@dataclass(slots=True)
+class _Swept:
+    """A table whose orphans may go."""
+
+    context: OperationContext
+    table: LoadedTable
+    references: References
+    sieve: Sieve
+    older_than_ms: int
+
+
+@dataclass(slots=True)
+class _Beyond:
+    """What lies under no table's location."""
+
+    files: int = 0
+    size: int = 0
+    first: list[str] = field(default_factory=list)
+    metadata: dict[str, str] = field(default_factory=dict)
+    """One metadata file of each folder."""
+
+    def add(self, found: ListedObject) -> None:
+        self.files += 1
+        self.size += found.size
+        if len(self.first) < _FIRST_PATHS:
+            self.first.append(found.path)
+        if is_metadata_file(found.path) and len(self.metadata) < _FOREIGN_FOLDERS:
+            self.metadata.setdefault(found.path.rpartition("/")[0], found.path)
+
+
+def run_bucket_pass(
+    catalog: Catalog,
+    make_context: MakeContext,
+    bucket: str,
+    *,
+    inventory: str | None,
+    run_id: str,
+    dry_run: bool,
+) -> BucketOutcome:
+    """Sweep every table below ``bucket``, an address; the journal gets every table of which something was deleted.
+
+    Raises:
+        PolicyError: the catalog has no table below the address.
+        StorageError: the catalog or the bucket cannot be listed.
+    """
+    tables = load_all(catalog, catalog.list_tables())
+    outcomes: dict[str, OperationOutcome] = {
+        str(name): refused(_OPERATION, f"{name} cannot be loaded: {reason}") for name, reason in tables.unreadable
+    }
+    if not any(may_be_under(table.metadata.location, bucket) for table in tables.loaded):
+        raise PolicyError(f"catalog {catalog.name} has no table whose location is below {bucket}")
+    referenced = ReferencedPaths(bucket)
+    swept: dict[TableName, _Swept] = {}
+    first_of: dict[tuple[str, str], TableName] = {}
+    for table in tables.loaded:
+        one = _prepare(catalog, make_context, table, referenced, bucket)
+        metadata = table.metadata
+        first = first_of.setdefault((metadata.uuid or str(table.name), normalise(metadata.location)), table.name)
+        if first != table.name:
+            one = skipped(_OPERATION, f"{table.name} is a second entry of {first}")
+        if isinstance(one, _Swept):
+            swept[table.name] = one
+        else:
+            outcomes[str(table.name)] = one
+    beyond = _Beyond()
+    foreign: list[ForeignMetadata] = []
+    if swept:
+        one = next(iter(swept.values()))
+        storage = one.context.storage(one.table)
+        source: FileSource = (
+            ListedLocation(storage, bucket) if inventory is None else InventoryFiles(storage, inventory, bucket)
+        )
+        _deal_out(source.objects(), tables, swept, beyond)
+        foreign += _foreign_beyond(storage, beyond)
+        for name, one in swept.items():
+            outcome, strangers = _clear(one, tables, is_current=source.is_current)
+            outcomes[str(name)] = outcome
+            foreign += strangers
+            if outcome.files_deleted:
+                _record(one, outcome)
+    return BucketOutcome(
+        catalog=catalog.name,
+        bucket=bucket,
+        run_id=run_id,
+        dry_run=dry_run,
+        tables=dict(sorted(outcomes.items())),
+        outside=Outside(beyond.files, beyond.size, tuple(beyond.first)),
+        foreign=_by_table(foreign, {table.metadata.uuid for table in tables.loaded}),
+    )
+
+
+def _prepare(
+    catalog: Catalog, make_context: MakeContext, table: LoadedTable, referenced: ReferencedPaths, bucket: str
+) -> _Swept | OperationOutcome:
+    """Read what a table needs, before the listing, whether it is swept or not: other tables could hold its files.
+
+    The outcome already, where nothing of the table may go.
+    """
+    try:
+        context = make_context(table)
+    except MaintenanceError as error:
+        return failed(_OPERATION, str(error))
+    context.memory = TableMemory(context.state, identity_of(catalog, table), context.clock)
+    older_than_ms = context.clock() - context.policy.orphan_older_than_ms
+    references = References()
+
+    def follow(context: OperationContext) -> OperationOutcome:
+        referenced.update(reachable_paths(context.reader(table), table.metadata_location, references))
+        referenced.update(pinned_metadata(context))
+        reason = context.resolved.why_disabled() or context.resolved.why_switched_off(_OPERATION)
+        if reason is None and not may_be_under(table.metadata.location, bucket):
+            reason = f"its location {table.metadata.location} is not below {bucket}"
+        if reason is not None:
+            return skipped(_OPERATION, reason)
+        return why_skipped(context, table) or succeeded(_OPERATION, "its references are known")
+
+    outcome = attempt(_OPERATION, context, follow)
+    if outcome.status is not Status.SUCCEEDED:
+        return outcome
+    return _Swept(context, table, references, Sieve(referenced, older_than_ms), older_than_ms)
+
+
+def _deal_out(
+    objects: Iterable[ListedObject], tables: CatalogTables, swept: Mapping[TableName, _Swept], beyond: _Beyond
+) -> None:
+    territory = Territory((table.name, table.metadata.location) for table in tables.loaded)
+    for found in objects:
+        owners = territory.owners(found.path)
+        if not owners:
+            beyond.add(found)
+        for owner in owners:  # those that share a location are refused when it comes to deleting
+            if owner in swept:
+                swept[owner].sieve.add(found)
+
+
+def _clear(one: _Swept, tables: CatalogTables, *, is_current: bool) -> tuple[OperationOutcome, list[ForeignMetadata]]:
+    sifted = one.sieve.sifted()
+    found: list[ForeignMetadata] = []
+
+    def clear(context: OperationContext) -> OperationOutcome:
+        found.extend(foreign_metadata(context.storage(one.table), one.table.metadata, sifted.metadata_files))
+        listed = Listed(one.table, sifted, one.references, one.older_than_ms, is_current, tuple(found))
+        return clear_orphans(context, listed, partial(tables.others_of, one.table.name))
+
+    outcome = attempt(_OPERATION, one.context, clear)
+    return outcome, found
+
+
+def _foreign_beyond(storage: Storage, beyond: _Beyond) -> list[ForeignMetadata]:
+    owners = (metadata_owner(storage, path) for path in beyond.metadata.values())
+    return [owner for owner in owners if owner is not None]
+
+
+def _by_table(foreign: Iterable[ForeignMetadata], known: Container[str | None]) -> tuple[ForeignTable, ...]:
+    """Tables that the catalog does not know; a metadata file that cannot be read stands for itself."""
+    by_table = {
+        (found.uuid, found.location or found.path): ForeignTable(found.uuid, found.location, found.path)
+        for found in foreign
+        if found.uuid is None or found.uuid not in known
+    }
+    return tuple(by_table.values())
+
+
+def _record(one: _Swept, outcome: OperationOutcome) -> None:
+    context = one.context
+    context.state.record_pass(
+        PassRecord(
+            identity=context.memory.identity,
+            run_id=context.run_id,
+            started_ms=one.older_than_ms + context.policy.orphan_older_than_ms,
+            finished_ms=context.clock(),
+            status=outcome.status.value,
+            summary=f"{_OPERATION.value}: {outcome.summary}",
+            metrics=outcome.metrics,
+            engine=context.engine.name,
+        )
+    )

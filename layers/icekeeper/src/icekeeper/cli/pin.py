@@ -1,0 +1,79 @@
+"""``icekeeper pin``: readers ask that a snapshot stays for a while."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name, ttl_ms
+from icekeeper.cli.console import EXIT_OK, people, print_json
+from icekeeper.clock import iso_utc
+from icekeeper.operations.pins import add_pin, list_pins, remove_pin
+from icekeeper.report.terminal import print_pins
+from icekeeper.runtime import Runtime
+from icekeeper.state.store import Pin
+
+__all__ = ["pin_app"]
+
+pin_app = typer.Typer(no_args_is_help=True, help="Snapshots that readers rely on: what is pinned does not expire.")
+
+
+@pin_app.command("add")
+def pin_add(
+    table: Table,
+    catalog: CatalogName,
+    snapshot: Annotated[str, typer.Option("--snapshot", metavar="ID|current", help="it and all newer ones stay")],
+    ttl: Annotated[str, typer.Option("--ttl", metavar="TIME", help="how long, for example 90s, 30m, 6h or 7d")],
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="N", help="the same name prolongs; without one it is made up")
+    ] = None,
+    tag: Annotated[bool, typer.Option("--tag", help="also as an Iceberg tag of that name, for other engines")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Pin a snapshot until its time is over."""
+    length_ms = ttl_ms(ttl)
+    handle = Runtime.open(catalog).table(table_name(table))
+    pin = pin_json(add_pin(handle, snapshot=snapshot, ttl_ms=length_ms, name=name, with_tag=tag))
+    if as_json:
+        print_json({"table": table, "pin": pin})
+    print_pins(people(as_json=as_json), [pin])
+    return EXIT_OK
+
+
+@pin_app.command("list")
+def pin_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
+    """Print the pins that hold now, those of running jobs too."""
+    pins = [pin_json(pin) for pin in list_pins(Runtime.open(catalog).table(table_name(table)))]
+    if as_json:
+        print_json({"table": table, "pins": pins})
+    print_pins(people(as_json=as_json), pins)
+    return EXIT_OK
+
+
+@pin_app.command("remove")
+def pin_remove(
+    table: Table,
+    catalog: CatalogName,
+    name: Annotated[str, typer.Option("--name", metavar="N", help="of the pin")],
+    as_json: AsJson = False,
+) -> int:
+    """Remove a pin, and the tag that was written for it."""
+    removed = remove_pin(Runtime.open(catalog).table(table_name(table)), name)
+    if as_json:
+        print_json({"table": table, "removed": removed.name})
+    people(as_json=as_json).print(f"{table}: pin {removed.name} removed", soft_wrap=True, markup=False)
+    return EXIT_OK
+
+
+def pin_json(pin: Pin) -> dict[str, Any]:
+    """One pin as the documents show it."""
+    return {
+        "name": pin.name,
+        "snapshot_id": pin.snapshot_id,
+        "metadata_location": pin.metadata_location,
+        "expires_ms": pin.expires_ms,
+        "expires": iso_utc(pin.expires_ms),
+        "kind": pin.kind.value,
+        "tag": pin.tag,
+    }

@@ -1,0 +1,101 @@
+"""``icekeeper stage``: loads tell which of their files await adoption, and what became of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name
+from icekeeper.cli.console import EXIT_OK, people, print_json
+from icekeeper.clock import iso_utc
+from icekeeper.errors import PolicyError
+from icekeeper.operations.staging.loads import declare_load, list_loads, stage_load
+from icekeeper.report.terminal import print_loads
+from icekeeper.runtime import Runtime
+from icekeeper.state.staging import LoadState, StagedLoad
+
+__all__ = ["stage_app"]
+
+stage_app = typer.Typer(no_args_is_help=True, help="Loads whose files lie in the table and await a commit.")
+
+LoadName: TypeAlias = Annotated[str, typer.Option("--name", metavar="LOAD", help="of the load, unique per table")]
+
+
+@stage_app.command("add")
+def stage_add(
+    table: Table,
+    catalog: CatalogName,
+    name: LoadName,
+    files: Annotated[
+        list[str] | None, typer.Option("--file", metavar="PATH", help="a file as the commit will name it; repeatable")
+    ] = None,
+    file_list: Annotated[
+        Path | None, typer.Option("--file-list", metavar="FILE", help="a text file with one path per line")
+    ] = None,
+    prefixes: Annotated[
+        list[str] | None, typer.Option("--prefix", metavar="PREFIX", help="a folder of this load alone; repeatable")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Record files that must not be deleted, because a commit is going to name them."""
+    paths = [*(files or ()), *([] if file_list is None else _lines(file_list))]
+    handle = Runtime.open(catalog).table(table_name(table))
+    _tell(table, stage_load(handle, name, paths, prefixes or ()), as_json=as_json)
+    return EXIT_OK
+
+
+@stage_app.command("adopted")
+def stage_adopted(table: Table, catalog: CatalogName, name: LoadName, as_json: AsJson = False) -> int:
+    """Say that a commit names the files of a load."""
+    handle = Runtime.open(catalog).table(table_name(table))
+    _tell(table, declare_load(handle, name, LoadState.ADOPTED), as_json=as_json)
+    return EXIT_OK
+
+
+@stage_app.command("failed")
+def stage_failed(table: Table, catalog: CatalogName, name: LoadName, as_json: AsJson = False) -> int:
+    """Say that a load failed: its files are deleted after the grace period, unless something references them."""
+    handle = Runtime.open(catalog).table(table_name(table))
+    _tell(table, declare_load(handle, name, LoadState.FAILED), as_json=as_json)
+    return EXIT_OK
+
+
+@stage_app.command("list")
+def stage_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
+    """Print the loads that are not settled, those of running and dead jobs too."""
+    loads = [_load_json(load) for load in list_loads(Runtime.open(catalog).table(table_name(table)))]
+    if as_json:
+        print_json({"table": table, "loads": loads})
+    print_loads(people(as_json=as_json), loads)
+    return EXIT_OK
+
+
+def _tell(table: str, load: StagedLoad, *, as_json: bool) -> None:
+    document = _load_json(load)
+    if as_json:
+        print_json({"table": table, "load": document})
+    print_loads(people(as_json=as_json), [document])
+
+
+def _load_json(load: StagedLoad) -> dict[str, Any]:
+    return {
+        "name": load.name,
+        "origin": load.origin.value,
+        "state": load.state.value,
+        "files": load.file_count,
+        "prefixes": list(load.prefixes),
+        "changed_ms": load.changed_ms,
+        "changed": iso_utc(load.changed_ms),
+    }
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise PolicyError(f"the list of files {path} cannot be read: {reason}") from error
+    # Not splitlines(): a path may hold other characters that it takes for the end of a line.
+    return [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]

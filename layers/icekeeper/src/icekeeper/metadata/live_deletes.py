@@ -1,0 +1,27 @@
+"""The delete files of a snapshot, read from its manifests into an index of what they reach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder, is_unpartitioned
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import ManifestContent, ManifestFile
+
+__all__ = ["delete_index"]
+
+
+def delete_index(reader: TableReader, manifests: Sequence[ManifestFile]) -> DeleteIndex:
+    """An index of the live delete files in some of the table's manifests.
+
+    Raises:
+        MetadataUnreadable: a manifest is missing or damaged, or a data file has two deletion vectors.
+    """
+    builder = DeleteIndexBuilder()
+    deletes = [m for m in manifests if m.content is ManifestContent.DELETES and m.may_have_live_files]
+    for manifest, entries in reader.entries(deletes):
+        is_global = is_unpartitioned(reader.metadata.specs[manifest.partition_spec_id])
+        for entry in entries:
+            if entry.is_live:
+                builder.add(manifest.partition_spec_id, entry, is_unpartitioned=is_global)
+    return builder.build()

@@ -1,0 +1,132 @@
+"""Manifest entries as the inputs of a work unit: data files, the deletes that reach them, the columns to read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from icekeeper.errors import TableUnsupported
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import DataFile, FileContent, ManifestEntry, PartitionValue
+from icekeeper.operations.compaction.arrow_schema import column_path
+from icekeeper.operations.compaction.task import DeleteFile, InputFile, ReadTask
+
+__all__ = ["PlannedInput", "read_task"]
+
+_NAME_MAPPING = "schema.name-mapping.default"
+
+
+class PlannedInput(Protocol):
+    """A live data file and the delete entries that reach it."""
+
+    @property
+    def file(self) -> DataFile: ...
+    @property
+    def spec_id(self) -> int: ...
+    @property
+    def sequence_number(self) -> int: ...
+    @property
+    def deletes(self) -> tuple[ManifestEntry, ...]: ...
+
+
+def read_task(
+    metadata: TableMetadata,
+    files: Sequence[PlannedInput],
+    schema: Mapping[str, Any],
+    io_properties: Mapping[str, str],
+) -> ReadTask:
+    """What a worker needs to read the live rows of some files as rows of ``schema``.
+
+    Raises:
+        TableUnsupported: an equality delete cannot be applied by this version.
+    """
+    deletes = {entry.file.key: entry for planned in files for entry in planned.deletes}
+    numbers = {key: number for number, key in enumerate(deletes)}
+    return ReadTask(
+        inputs=tuple(
+            InputFile(
+                path=planned.file.file_path,
+                record_count=planned.file.record_count,
+                file_size_in_bytes=planned.file.file_size_in_bytes,
+                file_format=planned.file.file_format,
+                sequence_number=planned.sequence_number,
+                deletes=tuple(numbers[entry.file.key] for entry in planned.deletes),
+                identity_values=_identity_values(metadata, planned),
+                first_row_id=planned.file.first_row_id,
+            )
+            for planned in files
+        ),
+        schema_json=json.dumps(schema),
+        name_mapping_json=metadata.properties.get(_NAME_MAPPING),
+        deletes=tuple(_delete_file(entry) for entry in deletes.values()),
+        key_fields_json=json.dumps(_other_key_fields(metadata, schema, deletes)),
+        io_properties=dict(io_properties),
+    )
+
+
+def _identity_values(metadata: TableMetadata, planned: PlannedInput) -> dict[int, PartitionValue]:
+    fields = metadata.specs[planned.spec_id]["fields"]
+    return {
+        int(field["source-id"]): value
+        for field, value in zip(fields, planned.file.partition, strict=True)
+        if field["transform"] == "identity"
+    }
+
+
+def _delete_file(entry: ManifestEntry) -> DeleteFile:
+    file = entry.file
+    return DeleteFile(
+        path=file.file_path,
+        file_format=file.file_format,
+        content=file.content,
+        sequence_number=entry.sequence_number or 0,
+        record_count=file.record_count,
+        equality_ids=file.equality_ids or (),
+        referenced_data_file=file.referenced_data_file,
+        content_offset=file.content_offset,
+        content_size_in_bytes=file.content_size_in_bytes,
+    )
+
+
+def _other_key_fields(
+    metadata: TableMetadata, schema: Mapping[str, Any], deletes: Mapping[Any, ManifestEntry]
+) -> list[dict[str, Any]]:
+    """Columns of equality deletes that ``schema`` lacks, also those that only older schemas of the table have
+    (ICEBERG-RULES 5); nullable, as old files may lack them.
+
+    One that is in a struct comes with the structs around it, and nothing else in them.
+
+    Raises:
+        TableUnsupported: a column is in no schema, or inside a list or map.
+    """
+    keys = {
+        field_id
+        for entry in deletes.values()
+        if entry.file.content is FileContent.EQUALITY_DELETES
+        for field_id in entry.file.equality_ids or ()
+    }
+    fields = []
+    for field_id in sorted(keys):
+        if column_path(schema["fields"], field_id) is not None:
+            continue
+        known = (_alone(other["fields"], field_id) for other in metadata.schemas_current_first)
+        field = next((found for found in known if found is not None), None)
+        if field is None:
+            raise TableUnsupported(
+                f"equality deletes use column {field_id}, which is unknown, or inside a list or map; the table was "
+                "left alone"
+            )
+        fields.append(field)
+    return fields
+
+
+def _alone(fields: Sequence[Mapping[str, Any]], field_id: int) -> dict[str, Any] | None:
+    """The field of that id, in its structs, which hold nothing else; all nullable."""
+    path = column_path(fields, field_id)
+    if path is None:
+        return None
+    field = {**fields[path[0]], "required": False}
+    if len(path) > 1:
+        field["type"] = {**field["type"], "fields": [_alone(field["type"]["fields"], field_id)]}
+    return field

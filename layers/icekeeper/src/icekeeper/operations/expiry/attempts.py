@@ -1,0 +1,150 @@
+"""Attempts to land one expiry on newer and newer heads, and what the last one frees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.commit.transaction import Committed, PreparedCommit
+from icekeeper.errors import CommitStateUnknown, MaintenanceError, MetadataUnreadable, PolicyError, StorageError
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import Nothing
+from icekeeper.operations.context import OperationContext, require_writable
+from icekeeper.operations.deletion import GC_DISABLED, DeletedFiles, owned_locations
+from icekeeper.operations.expiry.leftovers import delete_remembered, list_name
+from icekeeper.operations.expiry.removal import removal_of, restore_refs
+from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE, ExpiryPlan, plan_expiry, refuse_protected
+from icekeeper.operations.expiry.unreferenced import Unreferenced, still_unreferenced, unreferenced_files
+from icekeeper.operations.expiry.unused_metadata import UnusedMetadata, unused_metadata
+from icekeeper.operations.held_files import HeldFiles
+from icekeeper.policy import gc_enabled
+
+__all__ = ["Expiry", "ExpiryAttempts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """What one attempt removes; the last attempt's is what landed."""
+
+    plan: ExpiryPlan
+    base: LoadedTable
+    unreferenced: Unreferenced
+    files: tuple[str, ...]
+    unused: UnusedMetadata
+
+    @property
+    def size(self) -> int:
+        """Bytes of the files."""
+        return self.unreferenced.candidates.size
+
+
+class ExpiryAttempts:
+    """One expiry; what expires only on a newer head than the first is left to the next pass."""
+
+    def __init__(self, context: OperationContext) -> None:
+        self.expiry: Expiry | None = None
+        self.can_delete = True
+        self.cleans_metadata = context.policy.clean_expired_metadata
+        """False once the catalog has refused to take unused specs and schemas out."""
+        self._context = context
+        self._list = list_name(context.run_id)
+        self._remembered: Unreferenced | None = None
+
+    def prepare(self, head: LoadedTable) -> PreparedCommit | Nothing:
+        """The commit for this head.
+
+        Raises:
+            MetadataUnreadable: a manifest list or manifest that decides cannot be read.
+            OperationRefused: a guard saw danger.
+        """
+        require_writable(head.metadata)
+        if not gc_enabled(head.metadata):
+            return Nothing(GC_DISABLED)
+        plan = self._plan(head.metadata)
+        if isinstance(plan, Nothing):
+            return plan
+        self.expiry = self._freed(head, plan)
+        return removal_of(head.metadata, plan, self.expiry.unused)
+
+    def land(self, loaded: LoadedTable) -> Expiry | Nothing:
+        """Commit, having remembered which files are to be deleted afterwards.
+
+        Raises:
+            MaintenanceError: nothing was committed.
+            CommitStateUnknown: that is not known; a later pass finds out by the references.
+        """
+        try:
+            committed = self._commit(loaded)
+        except CommitStateUnknown:
+            raise
+        except MaintenanceError:
+            self._forget()
+            raise
+        if isinstance(committed, Nothing):
+            self._forget()
+            return committed
+        if self.expiry is None:
+            return Nothing(NOTHING_TO_EXPIRE)
+        restore_refs(self._context, self.expiry.base.metadata, self.expiry.plan)
+        return self.expiry
+
+    def delete(self, expiry: Expiry) -> DeletedFiles:
+        """Delete what landed freed, where files can be deleted at all.
+
+        Raises:
+            MaintenanceError: as :func:`delete_unreferenced`; a later pass takes over the rest.
+        """
+        if not expiry.files or not self.can_delete:
+            return DeletedFiles()
+        references = expiry.unreferenced.references
+        return delete_remembered(self._context, expiry.base, self._list, expiry.files, references)
+
+    def _commit(self, loaded: LoadedTable) -> Committed | Nothing:
+        try:
+            return self._context.commit(loaded, self._remembering)
+        except (StorageError, PolicyError) as error:
+            # By its contract the catalog changed nothing.  One that does not know these updates must not stop expiry.
+            if isinstance(error, MetadataUnreadable) or self.expiry is None or not self.expiry.unused:
+                raise
+            self.cleans_metadata = False
+            return self._context.commit(self._context.load(), self._remembering)
+
+    def _remembering(self, head: LoadedTable) -> PreparedCommit | Nothing:
+        prepared = self.prepare(head)
+        if not isinstance(prepared, Nothing) and self.expiry is not None and self.expiry.files:
+            self.can_delete = self._context.storage(head).capabilities(head.metadata.location).can_delete
+            # On a newer head the files of the same snapshots only become fewer.
+            if self.can_delete and self._remembered is not self.expiry.unreferenced:
+                self._remembered = self.expiry.unreferenced
+                self._context.memory.expect_deletions(self._list, self.expiry.files)
+        return prepared
+
+    def _forget(self) -> None:
+        if self._remembered is not None:
+            self._context.memory.forget_deletions(self._list)
+
+    def _plan(self, metadata: TableMetadata) -> ExpiryPlan | Nothing:
+        pinned = [pin.snapshot_id for pin in self._context.memory.pins()]
+        policy = self._context.policy
+        refuse_protected(metadata, policy, pinned)
+        plan = plan_expiry(metadata, policy, now_ms=self._context.clock(), pinned=pinned)
+        if self.expiry is None or isinstance(plan, Nothing):
+            return plan
+        before = set(self.expiry.plan.snapshot_ids)
+        ids = tuple(i for i in plan.snapshot_ids if i in before)
+        return ExpiryPlan(ids, plan.refs) if ids or plan.refs else Nothing(NOTHING_TO_EXPIRE)
+
+    def _freed(self, head: LoadedTable, plan: ExpiryPlan) -> Expiry:
+        """When the last attempt was at the same snapshots, only what is new on this head is read."""
+        expired, reader, before = set(plan.snapshot_ids), self._context.reader(head), self.expiry
+        unused = UnusedMetadata()
+        if before is not None and before.plan.snapshot_ids == plan.snapshot_ids and not self.cleans_metadata:
+            unreferenced = before.unreferenced
+            still_unreferenced(reader, expired, unreferenced)
+        else:
+            held = HeldFiles(self._context.memory, reader.read)
+            held.look(head.metadata)
+            unreferenced = unreferenced_files(reader, expired, owned_locations(head.metadata), held.hold)
+            if self.cleans_metadata:
+                unused = unused_metadata(head.metadata, expired, unreferenced.kept_specs, unreferenced.keeps_deletes)
+        return Expiry(plan, head, unreferenced, unreferenced.candidates.paths(), unused)

@@ -1,0 +1,78 @@
+"""Files that may go, until something that stays turns out to name them (pure).
+
+A million of them must fit beside everything else: a path is held once, its normalised form only as a hash.  Two paths
+with one hash are told apart by their text, so a chance collision costs nothing.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+
+from icekeeper.operations.twins import same_path_elsewhere, without_authority
+from icekeeper.storage_paths import is_under, normalise
+
+__all__ = ["Candidates"]
+
+
+class Candidates:
+    """Paths with sizes in bytes.  What lies outside the locations that a table owns, or is held by a pin or a staged
+    load, is never taken in."""
+
+    def __init__(self, owned: Sequence[str], is_held: Callable[[str], bool] = lambda path: False) -> None:
+        self._owned, self._is_held = tuple(owned), is_held
+        # Hash of the path behind scheme and bucket → where it stands in the lists below.
+        self._places: dict[int, tuple[int, ...] | int] = {}
+        self._paths: list[str | None] = []
+        self._sizes = array("q")
+        self._holds_rows = bytearray()
+        self.files_left = 0
+        """Data and delete files among them: what only the entries of a manifest can still save."""
+        self.size = 0
+        """Bytes of all that are left."""
+
+    def add(self, path: str, size: int, *, holds_rows: bool = False) -> None:
+        """Take in a path once, however it is spelled; ``holds_rows``: a data or delete file, not metadata."""
+        if not any(is_under(path, location) for location in self._owned) or self._is_held(path):
+            return
+        key = hash(without_authority(path))
+        found = self._at(key)
+        if found:
+            normal = normalise(path)
+            if any(normalise(self._paths[place] or "") == normal for place in found):
+                return
+        place = len(self._paths)
+        self._places[key] = (*found, place) if found else place
+        self._paths.append(path)
+        self._sizes.append(size)
+        self._holds_rows.append(holds_rows)
+        self.files_left += holds_rows
+        self.size += size
+
+    def spare(self, path: str) -> None:
+        """Something that stays names this path.
+
+        Raises:
+            OperationRefused: a candidate is the same path under another scheme, bucket or host.
+        """
+        bare = without_authority(path)
+        for place in self._at(hash(bare)):
+            candidate = self._paths[place]
+            if candidate is None or without_authority(candidate) != bare:
+                continue
+            if normalise(candidate) != normalise(path):
+                raise same_path_elsewhere(candidate, path)
+            self._paths[place] = None
+            self.files_left -= self._holds_rows[place]
+            self.size -= self._sizes[place]
+
+    def paths(self) -> tuple[str, ...]:
+        """Those that are left, in order."""
+        return tuple(sorted(self))
+
+    def __iter__(self) -> Iterator[str]:
+        return (path for path in self._paths if path is not None)
+
+    def _at(self, key: int) -> tuple[int, ...]:
+        found = self._places.get(key, ())
+        return (found,) if isinstance(found, int) else found

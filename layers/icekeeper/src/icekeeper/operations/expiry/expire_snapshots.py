@@ -1,0 +1,115 @@
+"""The ``expire_snapshots`` operation: remove snapshots by one commit, then delete what only they referenced.
+
+Which files go is computed before the commit, from the very state that the commit swaps out: when a reference that
+decides cannot be read, nothing is committed and nothing deleted.
+"""
+
+from __future__ import annotations
+
+from icekeeper.commit.transaction import PreparedCommit
+from icekeeper.model import Nothing
+from icekeeper.operations.context import OperationContext, require_writable, stopwatch
+from icekeeper.operations.deletion import GC_DISABLED, DeletedFiles
+from icekeeper.operations.expiry.attempts import Expiry, ExpiryAttempts
+from icekeeper.operations.expiry.leftovers import Leftovers, delete_leftovers, unfinished
+from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
+from icekeeper.operations.expiry.unused_metadata import UnusedMetadata
+from icekeeper.policy import Operation, gc_enabled
+from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
+
+__all__ = ["expire_snapshots"]
+
+_OPERATION = Operation.EXPIRE_SNAPSHOTS
+
+
+def expire_snapshots(context: OperationContext) -> OperationOutcome:
+    """Finish what an interrupted run left, then expire old snapshots; summary and metric keys are those of seed 000.
+
+    Raises:
+        MetadataUnreadable: a manifest list or manifest that decides cannot be read; nothing was changed.
+        OperationRefused: a guard saw danger; what was not yet deleted stays.
+        MaintenanceError: nothing was committed, or nothing deleted after the commit.
+    """
+    with stopwatch() as elapsed_ms:
+        loaded = context.load()
+        require_writable(loaded.metadata)
+        if not gc_enabled(loaded.metadata):
+            return skipped(_OPERATION, GC_DISABLED)
+        left = unfinished(context, loaded)
+        attempts = ExpiryAttempts(context)
+        if context.dry_run:
+            prepared = attempts.prepare(loaded)
+            return _preview(prepared if attempts.expiry is None else attempts.expiry, left)
+        resumed = delete_leftovers(context, loaded, left)
+        expiry = attempts.land(loaded)
+        metrics = {"expire_snapshots.files_resumed": len(resumed.deleted)} if left.files else {}
+        if isinstance(expiry, Nothing):
+            metrics["expire_snapshots.duration_ms"] = elapsed_ms()
+            if not left.files:
+                return skipped(_OPERATION, expiry.reason, metrics=metrics)
+            metrics["expire_snapshots.files_failed"] = len(resumed.failed)
+            return succeeded(
+                _OPERATION,
+                _of_leftovers(resumed),
+                metrics=metrics,
+                files_planned=left.files,
+                files_deleted=resumed.deleted,
+            )
+        deleted = attempts.delete(expiry)
+        count = len(expiry.plan.snapshot_ids)
+        unused = expiry.unused if attempts.cleans_metadata else UnusedMetadata()
+        sentences = [f"expired {count} snapshot(s), deleted {len(deleted.deleted)} unreferenced file(s)"]
+        if left.files:
+            sentences.append(_of_leftovers(resumed))
+        if unused:
+            sentences.append(_of_metadata("removed", unused))
+        elif context.policy.clean_expired_metadata and not attempts.cleans_metadata:
+            sentences.append("the catalog refused to remove unused partition specs and schemas")
+        return succeeded(
+            _OPERATION,
+            "; ".join(sentences),
+            metrics={
+                "expire_snapshots.snapshots_expired": count,
+                "expire_snapshots.refs_expired": len(expiry.plan.refs),
+                "expire_snapshots.files_deleted": len(deleted.deleted),
+                "expire_snapshots.files_failed": len(deleted.failed) + len(resumed.failed),
+                "expire_snapshots.files_left_to_bucket": 0 if attempts.can_delete else len(expiry.files),
+                "expire_snapshots.bytes_reclaimable": expiry.size,
+                "expire_snapshots.specs_removed": len(unused.spec_ids),
+                "expire_snapshots.schemas_removed": len(unused.schema_ids),
+                **metrics,
+                "expire_snapshots.duration_ms": elapsed_ms(),
+            },
+            files_planned=(*left.files, *expiry.files),
+            files_deleted=(*resumed.deleted, *deleted.deleted),
+        )
+
+
+def _preview(expiry: Expiry | PreparedCommit | Nothing, left: Leftovers) -> OperationOutcome:
+    """What a real run against this head would take."""
+    leftovers = f"would delete {len(left.files)} file(s) that an interrupted run left behind"
+    if not isinstance(expiry, Expiry):
+        if left.files:
+            return succeeded(_OPERATION, leftovers, files_planned=left.files)
+        return skipped(_OPERATION, expiry.reason if isinstance(expiry, Nothing) else NOTHING_TO_EXPIRE)
+    sentences = [
+        f"would expire {len(expiry.plan.snapshot_ids)} snapshot(s) and delete {len(expiry.files)} unreferenced file(s)"
+    ]
+    if left.files:
+        sentences.append(leftovers)
+    if expiry.unused:
+        sentences.append(_of_metadata("would remove", expiry.unused))
+    return succeeded(
+        _OPERATION,
+        "; ".join(sentences),
+        metrics={"expire_snapshots.bytes_reclaimable": expiry.size},
+        files_planned=(*left.files, *expiry.files),
+    )
+
+
+def _of_leftovers(resumed: DeletedFiles) -> str:
+    return f"deleted {len(resumed.deleted)} file(s) that an interrupted run left behind"
+
+
+def _of_metadata(verb: str, unused: UnusedMetadata) -> str:
+    return f"{verb} {len(unused.spec_ids)} partition spec(s) and {len(unused.schema_ids)} schema(s) that nothing uses"

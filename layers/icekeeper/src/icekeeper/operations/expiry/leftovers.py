@@ -1,0 +1,104 @@
+"""Files that an interrupted run unreferenced and did not come to delete.
+
+The list of what an expiry frees is remembered before its commit and forgotten after its deletions.  What a later pass
+finds there is checked against the newest references, every one of them: when the commit never landed, the files are
+still referenced and only the list goes.  It works where orphan removal is switched off.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.metadata.reachability import References, metadata_files, statistics_files
+from icekeeper.operations.context import OperationContext
+from icekeeper.operations.deletion import DeletedFiles, delete_unreferenced, owned_locations
+from icekeeper.operations.expiry.candidates import Candidates
+from icekeeper.operations.held_files import HeldFiles
+
+__all__ = ["Leftovers", "delete_leftovers", "delete_remembered", "list_name", "unfinished"]
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """Lists of interrupted runs, and what of them nothing references."""
+
+    lists: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    references: References | None = None
+
+
+def list_name(run_id: str) -> str:
+    """A name for the list of one expiry; a run that is repeated under its id does not overwrite the first one's."""
+    return f"{run_id}-{uuid.uuid4().hex[:8]}"
+
+
+def unfinished(context: OperationContext, loaded: LoadedTable) -> Leftovers:
+    """What interrupted runs left of this table; nothing where objects cannot be deleted.
+
+    Raises:
+        MetadataUnreadable: a reference cannot be read; the lists stay.
+        OperationRefused: a file would be referenced if only scheme or bucket were spelled otherwise.
+        StorageError: the state store cannot be read.
+    """
+    lists = context.memory.unfinished_deletions()
+    if not lists or not context.storage(loaded).capabilities(loaded.metadata.location).can_delete:
+        return Leftovers()
+    metadata, reader = loaded.metadata, context.reader(loaded)
+    held = HeldFiles(context.memory, reader.read)
+    held.look(metadata)
+    candidates = Candidates(owned_locations(metadata), held.hold)
+    for path in chain.from_iterable(map(context.memory.files_to_delete, lists)):
+        candidates.add(path, 0, holds_rows=True)
+    references = References()
+    needed = chain(
+        metadata_files(metadata, loaded.metadata_location),
+        statistics_files(metadata),
+        references.follow(reader, metadata.snapshots.values()),
+    )
+    for path in needed:
+        if not candidates.files_left:
+            break
+        candidates.spare(path)
+    return Leftovers(lists, candidates.paths(), references)
+
+
+def delete_leftovers(context: OperationContext, loaded: LoadedTable, found: Leftovers) -> DeletedFiles:
+    """Finish what was left; the lists go, but for what still could not be deleted.
+
+    Raises:
+        MaintenanceError: as :func:`delete_unreferenced`; the lists stay.
+    """
+    if not found.files or found.references is None:
+        for name in found.lists:
+            context.memory.forget_deletions(name)
+        return DeletedFiles()
+    what = "expire_snapshots: files of an interrupted run"
+    deleted = delete_unreferenced(context, loaded, found.files, what, found.references)
+    _settle(context, found.lists[0], deleted)
+    for name in found.lists[1:]:
+        context.memory.forget_deletions(name)
+    return deleted
+
+
+def delete_remembered(
+    context: OperationContext, known: LoadedTable, name: str, files: Sequence[str], references: References
+) -> DeletedFiles:
+    """Delete what was remembered under ``name``; what could not be deleted stays remembered, the rest is forgotten.
+
+    Raises:
+        MaintenanceError: as :func:`delete_unreferenced`; the list stays.
+    """
+    deleted = delete_unreferenced(context, known, files, "expire_snapshots: files", references)
+    _settle(context, name, deleted)
+    return deleted
+
+
+def _settle(context: OperationContext, name: str, deleted: DeletedFiles) -> None:
+    if deleted.failed:
+        context.memory.expect_deletions(name, deleted.failed)
+    else:
+        context.memory.forget_deletions(name)

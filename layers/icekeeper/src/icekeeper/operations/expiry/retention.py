@@ -1,0 +1,164 @@
+"""Which snapshots to expire: the retention rules, and nothing else (pure).
+
+Kept are the specification's set (heads of branches and tags, and of every branch its newest ancestors by count and
+age), joined with seed 000's (the newest ``max_snapshots_to_keep`` of the table, and every snapshot younger than the
+retention).  A branch's own settings may only keep more.  Sources: specification, "Snapshot Retention Policy"; seed
+000, "Expire Snapshots"; seed 002, pinned horizons; seed 004, ``snapshot.num-retained.max`` and ``expire.limit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from icekeeper.errors import OperationRefused, PolicyError
+from icekeeper.metadata.document import MAIN, Ref, Snapshot, TableMetadata
+from icekeeper.model import Nothing
+from icekeeper.policy import Policy
+
+__all__ = ["NOTHING_TO_EXPIRE", "ExpiryPlan", "check_retention", "plan_expiry", "refuse_protected"]
+
+NOTHING_TO_EXPIRE = "no snapshots to expire"
+# Iceberg's table property, by default as long as a long can say: refs without a setting of their own never age.
+MAX_REF_AGE = "history.expire.max-ref-age-ms"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryPlan:
+    """Snapshots to remove, oldest first, and refs whose own age limit has passed."""
+
+    snapshot_ids: tuple[int, ...]
+    refs: tuple[str, ...]
+
+
+def plan_expiry(
+    metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: Iterable[int] = ()
+) -> ExpiryPlan | Nothing:
+    """Decide what expires at ``now_ms``.
+
+    ``pinned`` are snapshot ids that readers or running jobs rely on: nothing at or above the oldest of them expires.
+    When the policy names snapshots (``snapshot_expire_ids``), only these expire, whatever the retention says; those
+    that are protected or gone already are passed over: :func:`check_retention` and :func:`refuse_protected` object.
+
+    Raises:
+        PolicyError: the table's ``history.expire.max-ref-age-ms`` is malformed.
+    """
+    if policy.snapshot_expire_ids:
+        return _plan_named(metadata, policy, pinned)
+    default_ref_age_ms = _default_ref_age_ms(metadata)
+    refs_to_drop = tuple(
+        name for name, ref in metadata.refs.items() if _ref_is_too_old(metadata, ref, now_ms, default_ref_age_ms)
+    )
+    refs = [ref for name, ref in metadata.refs.items() if name not in refs_to_drop]
+    newest_first = sorted(metadata.snapshots.values(), key=_recency, reverse=True)
+    keep = {ref.snapshot_id for ref in refs}
+    for ref in refs:
+        if ref.type == "branch":
+            keep.update(_kept_by_branch(metadata, ref, policy, now_ms))
+    young_limit = len(newest_first) if policy.snapshot_retain_max is None else policy.snapshot_retain_max
+    keep.update(s.snapshot_id for s in newest_first[: policy.max_snapshots_to_keep])
+    keep.update(s.snapshot_id for s in newest_first[:young_limit] if _is_young(s, now_ms, policy.snapshot_retention_ms))
+    keep |= _behind_pins(metadata, pinned)
+    expired = [s.snapshot_id for s in reversed(newest_first) if s.snapshot_id not in keep]
+    if policy.snapshot_expire_limit is not None:
+        expired = expired[: policy.snapshot_expire_limit]
+    if not expired and not refs_to_drop:
+        return Nothing(NOTHING_TO_EXPIRE)
+    return ExpiryPlan(tuple(expired), refs_to_drop)
+
+
+def check_retention(metadata: TableMetadata, policy: Policy) -> None:
+    """What the policy or the table asks of expiry must fit the table, before anything runs.
+
+    Raises:
+        PolicyError: a snapshot to expire is none of the table's, or the head of a ref; a malformed table property.
+    """
+    _default_ref_age_ms(metadata)
+    heads = {ref.snapshot_id: ref for ref in metadata.refs.values()}
+    for snapshot_id in policy.snapshot_expire_ids:
+        if snapshot_id not in metadata.snapshots:
+            raise PolicyError(
+                f"policy key snapshot_expire_ids names {snapshot_id}, which is no snapshot of this table, or has "
+                "expired already: take it out"
+            )
+        if snapshot_id in heads:
+            raise PolicyError(
+                f"policy key snapshot_expire_ids names {snapshot_id}, the head of {_named(heads[snapshot_id])}, which "
+                "cannot expire: take it out, or move the ref first"
+            )
+
+
+def refuse_protected(metadata: TableMetadata, policy: Policy, pinned: Iterable[int]) -> None:
+    """Object to snapshots that the policy names and that must stay; those gone already are no matter.
+
+    Raises:
+        OperationRefused: one is at or above the oldest pin, or has become the head of a ref since the pass began.
+    """
+    behind, heads = _behind_pins(metadata, pinned), {ref.snapshot_id: ref for ref in metadata.refs.values()}
+    for snapshot_id in policy.snapshot_expire_ids:
+        if snapshot_id in heads:
+            raise OperationRefused(
+                f"snapshot {snapshot_id} of snapshot_expire_ids has become the head of {_named(heads[snapshot_id])}; "
+                "nothing expired"
+            )
+        if snapshot_id in behind:
+            raise OperationRefused(
+                f"snapshot {snapshot_id} of snapshot_expire_ids is pinned, or newer than one that is; nothing expired"
+            )
+
+
+def _plan_named(metadata: TableMetadata, policy: Policy, pinned: Iterable[int]) -> ExpiryPlan | Nothing:
+    keep = _behind_pins(metadata, pinned) | {ref.snapshot_id for ref in metadata.refs.values()}
+    oldest_first = sorted(metadata.snapshots.values(), key=_recency)
+    wanted = set(policy.snapshot_expire_ids) - keep
+    expired = tuple(s.snapshot_id for s in oldest_first if s.snapshot_id in wanted)
+    return ExpiryPlan(expired, ()) if expired else Nothing(NOTHING_TO_EXPIRE)
+
+
+def _behind_pins(metadata: TableMetadata, pinned: Iterable[int]) -> set[int]:
+    """The snapshots at or above the oldest pinned one."""
+    horizons = [_recency(metadata.snapshots[i]) for i in pinned if i in metadata.snapshots]
+    return {i for i, s in metadata.snapshots.items() if _recency(s) >= min(horizons)} if horizons else set()
+
+
+def _named(ref: Ref) -> str:
+    return f"{ref.type} '{ref.name}'"
+
+
+def _default_ref_age_ms(metadata: TableMetadata) -> int | None:
+    """How old a ref without a setting of its own may become; ``None``: for ever."""
+    if MAX_REF_AGE not in metadata.properties:
+        return None
+    age_ms = metadata.property_int(MAX_REF_AGE, 0)
+    if age_ms < 1:
+        raise PolicyError(f"table property {MAX_REF_AGE} is '{age_ms}'; it must be a whole number of at least 1")
+    return age_ms
+
+
+def _recency(snapshot: Snapshot) -> tuple[int, int]:
+    return snapshot.timestamp_ms, snapshot.sequence_number
+
+
+def _is_young(snapshot: Snapshot, now_ms: int, max_age_ms: int) -> bool:
+    return now_ms - snapshot.timestamp_ms <= max_age_ms
+
+
+def _ref_is_too_old(metadata: TableMetadata, ref: Ref, now_ms: int, default_age_ms: int | None) -> bool:
+    """``main`` never is; a ref to a snapshot that is not there is left for ``verify`` to report."""
+    age_ms = default_age_ms if ref.max_ref_age_ms is None else ref.max_ref_age_ms
+    if ref.name == MAIN or age_ms is None or ref.snapshot_id not in metadata.snapshots:
+        return False
+    return not _is_young(metadata.snapshots[ref.snapshot_id], now_ms, age_ms)
+
+
+def _kept_by_branch(metadata: TableMetadata, branch: Ref, policy: Policy, now_ms: int) -> set[int]:
+    """Ancestors until one is both beyond the branch's count and beyond its age."""
+    least = max(branch.min_snapshots_to_keep or 1, policy.max_snapshots_to_keep)
+    kept: set[int] = set()
+    for snapshot in metadata.ancestors(branch.snapshot_id):
+        # Without a setting of its own the branch follows the table-wide age rule, which a cap may overrule.
+        young = branch.max_snapshot_age_ms is not None and _is_young(snapshot, now_ms, branch.max_snapshot_age_ms)
+        if len(kept) >= least and not young:
+            break
+        kept.add(snapshot.snapshot_id)
+    return kept

@@ -1,0 +1,88 @@
+"""Files that must stay although the table's newest state does not refer to them: pinned and staged ones (DESIGN 6.4).
+
+Whoever adds a pin looks afterwards whether its snapshot is still there.  An expiry that had read the pins before, and
+commits after that look, still finds the pin here, before it deletes a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.errors import MetadataUnreadable, StorageError
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.document_files import parse_document
+from icekeeper.metadata.reachability import References, statistics_files
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.operations.context import OperationContext
+from icekeeper.operations.table_handle import identity_of
+from icekeeper.state.staging import StagedLoad
+from icekeeper.state.store import Pin
+from icekeeper.state.table_memory import TableMemory
+from icekeeper.storage_paths import PathSet, normalise
+
+__all__ = ["HeldFiles", "held_by_others"]
+
+
+def held_by_others(context: OperationContext, tables: Iterable[LoadedTable]) -> Sequence[str]:
+    """What loads of other tables stage, and the metadata files that are pinned of them: they may lie in our location.
+
+    Raises:
+        StorageError: the state store cannot be read.
+    """
+    held: list[str] = []
+    for table in tables:
+        memory = TableMemory(context.state, identity_of(context.catalog, table), context.clock)
+        held += (*memory.staged_paths(), *memory.pinned_metadata())
+    return held
+
+
+class HeldFiles:
+    """What pins and staged loads hold, as of the last :meth:`look`."""
+
+    def __init__(self, memory: TableMemory, read: Callable[[str], bytes]) -> None:
+        self._memory = memory
+        self._read = read
+        self._loads: tuple[StagedLoad, ...] = ()
+        self._staged = PathSet()
+        self._pinned: set[str] = set()
+        self._followed: set[tuple[int, str]] = set()
+
+    def look(self, now: TableMetadata) -> None:
+        """Ask the state store anew; ``now`` is the table's newest state, whose snapshots need no pin.
+
+        Raises:
+            MetadataUnreadable: what a pinned snapshot needs cannot be read.
+            StorageError: the state store cannot be read.
+        """
+        loads = self._memory.staged_loads()
+        if loads != self._loads:
+            self._loads, self._staged = loads, PathSet(self._memory.staged_paths_of(loads))
+        for pin in self._memory.pins():
+            self._pinned.add(normalise(pin.metadata_location))
+            key = (pin.snapshot_id, pin.metadata_location)
+            if pin.snapshot_id not in now.snapshots and key not in self._followed:
+                self._pinned.update(map(normalise, self._needed(pin)))
+                self._followed.add(key)
+
+    @property
+    def pinned(self) -> Set[str]:
+        """Normalised paths of what pins hold."""
+        return self._pinned
+
+    def hold(self, path: str) -> bool:
+        """Whether the file must not be deleted."""
+        return normalise(path) in self._pinned or self._staged.may_contain(path)
+
+    def _needed(self, pin: Pin) -> Iterator[str]:
+        try:
+            metadata = parse_document(self._read(pin.metadata_location), pin.metadata_location)
+            snapshot = metadata.snapshots.get(pin.snapshot_id)
+            if snapshot is not None:
+                yield from statistics_files(metadata)
+                yield from References().follow(TableReader(metadata, self._read), [snapshot])
+        except StorageError as error:
+            raise MetadataUnreadable(
+                f"what pin '{pin.name}' holds cannot be told, so nothing was deleted: {error}; remove the pin when "
+                "nobody reads by it"
+            ) from error

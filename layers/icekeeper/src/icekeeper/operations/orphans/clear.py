@@ -1,0 +1,171 @@
+"""From what a listing came to, to files deleted: every guard of one table, in order (DESIGN 6.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.errors import OperationRefused
+from icekeeper.metadata.reachability import References, reachable_paths
+from icekeeper.operations.context import OperationContext
+from icekeeper.operations.deletion import owned_locations
+from icekeeper.operations.held_files import HeldFiles, held_by_others
+from icekeeper.operations.orphans.delete import delete_orphans, still_old
+from icekeeper.operations.orphans.empty_folders import any_empty, removable_folders, remove_empty
+from icekeeper.operations.orphans.foreign import ForeignMetadata, foreign_metadata, refuse_foreign
+from icekeeper.operations.orphans.neighbours import Claims, Neighbours, has_its_own_bucket, neighbours_of
+from icekeeper.operations.orphans.plan import OrphanPlan, plan_orphans, refuse_mass_deletion
+from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
+from icekeeper.operations.orphans.shared_references import SharedReferences
+from icekeeper.operations.orphans.sift import Sifted, without_referenced
+from icekeeper.operations.twins import find_twin, same_path_elsewhere
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import Metrics, OperationOutcome, succeeded
+from icekeeper.storage_listing import ListedObject
+from icekeeper.storage_paths import PathSet, may_be_under
+
+__all__ = ["Listed", "clear_orphans", "pinned_metadata"]
+
+_OPERATION = Operation.REMOVE_ORPHANS
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A table's files, sifted by the references that the table had before."""
+
+    before: LoadedTable
+    sifted: Sifted
+    references: References
+    """Followed so far; what came since is asked of them."""
+    older_than_ms: int
+    is_current: bool
+    """Whether the files were listed just now; else each is looked at before it goes."""
+    foreign: tuple[ForeignMetadata, ...] | None = None
+    """Whose the unreferenced metadata files are, where that has been read already."""
+
+
+def pinned_metadata(context: OperationContext) -> Iterable[str]:
+    """Metadata files that readers hold on to."""
+    return (pin.metadata_location for pin in context.memory.pins())
+
+
+def clear_orphans(
+    context: OperationContext, listed: Listed, others: Callable[[], Iterable[Claims]]
+) -> OperationOutcome:
+    """Delete what nothing speaks for; ``others`` tells of the other tables of the catalog, when they matter.
+
+    Raises:
+        OperationRefused: a guard saw danger; nothing was deleted, or nothing more.
+        MetadataUnreadable: a reference cannot be read; as above.
+        StorageError: a store failed.
+    """
+    table = _after(context, listed.before)  # after the listing: whatever was committed meanwhile is referenced
+    storage, policy, home = context.storage(table), context.policy, table.metadata.location
+    pins = HeldFiles(context.memory, storage.read)
+    pins.look(table.metadata)
+    new = reachable_paths(context.reader(table), table.metadata_location, listed.references)
+    sifted = without_referenced(listed.sifted, ReferencedPaths(home, chain(new, pins.pinned)))
+    protected = (*policy.orphan_protected_prefixes, *context.memory.staged_paths())
+    held = PathSet(protected)
+    unknown = [path for path in sifted.metadata_files if not held.may_contain(path)]
+    foreign = (
+        foreign_metadata(storage, table.metadata, unknown)
+        if listed.foreign is None
+        else [found for found in listed.foreign if found.path in set(unknown)]
+    )
+    folders = removable_folders(table.metadata, listed.older_than_ms, held)
+    plan = plan_orphans(table.metadata, sifted.unreferenced, owned=home, protected_prefixes=protected)
+    neighbours, shared = Neighbours(), None
+    if (plan.orphans or foreign or any_empty(folders)) and not has_its_own_bucket(home):
+        neighbours = neighbours_of(table, others())
+        shared = SharedReferences(context, neighbours.sharing, home)
+        sifted = without_referenced(sifted, shared)
+        protected = (*protected, *held_by_others(context, neighbours.sharing))
+        left_alone = PathSet((*neighbours.left_alone, *protected))
+        folders = [folder for folder in folders if not left_alone.may_contain(folder)]
+        plan = plan_orphans(
+            table.metadata,
+            sifted.unreferenced,
+            owned=home,
+            protected_prefixes=protected,
+            other_tables=neighbours.left_alone,
+        )
+    _refuse_twins(context, table, sifted, neighbours)
+    refuse_foreign(foreign, neighbours.explain)
+    if not listed.is_current:
+        plan = replace(plan, orphans=tuple(still_old(storage, plan.paths, listed.older_than_ms)))
+    ripe = _ripe(context, plan)
+    refuse_mass_deletion(
+        len(ripe), sifted.listed, policy.orphan_max_delete_ratio, context.resolved.sources["orphan_max_delete_ratio"]
+    )
+    metrics = _metrics(table, sifted, plan, ripe)
+    paths = tuple(found.path for found in ripe)
+    if context.dry_run:
+        summary = f"would remove {len(paths)} orphan file(s)"
+        return succeeded(_OPERATION, summary, metrics=metrics, files_planned=paths)
+    # A pass that waits for no further sighting also ends what earlier ones, under another setting, have counted.
+    context.memory.remember_orphans(context.run_id, plan.paths if policy.orphan_min_sightings > 1 else ())
+
+    def confirm(batch: Sequence[str]) -> Sequence[str]:
+        return [found.path for found in still_old(storage, batch, listed.older_than_ms)]
+
+    result = delete_orphans(context, table, paths, listed.references, shared, None if listed.is_current else confirm)
+    if policy.orphan_min_sightings > 1:
+        context.memory.forget_orphans(result.deleted)
+    return succeeded(
+        _OPERATION,
+        f"removed {len(result.deleted)} orphan file(s)",
+        metrics={
+            "remove_orphans.orphans_removed": len(result.deleted),
+            "remove_orphans.files_failed": len(result.failed),
+            "remove_orphans.folders_removed": remove_empty(folders),
+            **metrics,
+        },
+        files_planned=paths,
+        files_deleted=result.deleted,
+    )
+
+
+def _after(context: OperationContext, before: LoadedTable) -> LoadedTable:
+    after = context.load()
+    if (after.metadata.uuid, after.metadata.location) != (before.metadata.uuid, before.metadata.location):
+        raise OperationRefused(f"{after.name} was replaced or moved during the listing; nothing was deleted")
+    return after
+
+
+def _refuse_twins(context: OperationContext, table: LoadedTable, sifted: Sifted, neighbours: Neighbours) -> None:
+    """Hashes have said "probably": now the references are read again, for the one that it is."""
+    if not sifted.twins:
+        return
+    tables = (table, *neighbours.sharing)
+    needed = chain.from_iterable(
+        reachable_paths(context.reader(one), one.metadata_location, References()) for one in tables
+    )
+    twin = find_twin(sifted.twins, chain(needed, pinned_metadata(context)))
+    if twin is not None:
+        raise same_path_elsewhere(*twin)
+
+
+def _ripe(context: OperationContext, plan: OrphanPlan) -> Sequence[ListedObject]:
+    """Orphans that enough passes have seen, this one counted."""
+    wanted = context.policy.orphan_min_sightings
+    if wanted == 1:
+        return plan.orphans
+    seen = context.memory.orphan_sightings(context.run_id, plan.paths)
+    return [found for found in plan.orphans if seen.get(found.path, 0) + 1 >= wanted]
+
+
+def _metrics(table: LoadedTable, sifted: Sifted, plan: OrphanPlan, ripe: Sequence[ListedObject]) -> Metrics:
+    # Data and metadata paths elsewhere may be shared with other tables, of which a listing shows no sign.
+    elsewhere = [path for path in owned_locations(table.metadata) if not may_be_under(path, table.metadata.location)]
+    return {
+        "remove_orphans.files_listed": sifted.listed,
+        "remove_orphans.files_too_young": sifted.too_young,
+        "remove_orphans.files_protected": plan.protected,
+        "remove_orphans.files_of_other_tables": plan.of_other_tables,
+        "remove_orphans.files_quarantined": len(plan.orphans) - len(ripe),
+        "remove_orphans.locations_not_swept": len(elsewhere),
+        "remove_orphans.orphan_bytes": sum(found.size for found in ripe),
+    }

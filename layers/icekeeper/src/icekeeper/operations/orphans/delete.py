@@ -1,0 +1,67 @@
+"""Deletes planned orphans, batch by batch, each after another look at every table that could need them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.metadata.reachability import References
+from icekeeper.operations.context import OperationContext
+from icekeeper.operations.deletion import DeletedFiles, delete_unreferenced
+from icekeeper.operations.orphans.shared_references import SharedReferences
+from icekeeper.storage import Storage
+from icekeeper.storage_listing import ListedObject
+
+__all__ = ["delete_orphans", "still_old"]
+
+_WHAT = "remove_orphans: files"
+# As many as one request to S3 deletes.
+_BATCH = 1000
+_PARALLEL_LOOKS = 16
+
+Confirm = Callable[[Sequence[str]], Sequence[str]]
+"""Which of some paths are still what the plan took them for."""
+
+
+def delete_orphans(
+    context: OperationContext,
+    known: LoadedTable,
+    paths: Sequence[str],
+    references: References,
+    shared: SharedReferences | None,
+    confirm: Confirm | None,
+    what: str = _WHAT,
+) -> DeletedFiles:
+    """As :func:`delete_unreferenced`, and nothing that a table sharing the location, or ``confirm``, speaks for.
+
+    Raises:
+        OperationRefused: a table was replaced, or cannot be loaded any more; the rest stays.
+        MetadataUnreadable: new references cannot be read; the rest stays.
+    """
+    if not shared and confirm is None:
+        return delete_unreferenced(context, known, paths, what, references)
+    result = DeletedFiles()
+    for start in range(0, len(paths), _BATCH):
+        batch: Sequence[str] = paths[start : start + _BATCH]
+        if shared:
+            shared.refresh()
+            batch = [path for path in batch if path not in shared]
+        if confirm is not None:
+            batch = confirm(batch)
+        part = delete_unreferenced(context, known, batch, what, references)
+        result.deleted += part.deleted
+        result.spared += part.spared
+        result.failed.update(part.failed)
+    return result
+
+
+def still_old(storage: Storage, paths: Iterable[str], older_than_ms: int) -> list[ListedObject]:
+    """The files as they are now, those left out that are gone, or younger than a list from yesterday says.
+
+    Raises:
+        StorageError: the store could not tell.
+    """
+    with ThreadPoolExecutor(_PARALLEL_LOOKS, thread_name_prefix="orphan-look") as pool:
+        found = pool.map(storage.status, paths)
+        return [f for f in found if f is not None and f.modified_ms is not None and f.modified_ms < older_than_ms]

@@ -1,0 +1,170 @@
+"""Listed files against references: in this process, or dealt out to an engine's workers where there are too many.
+
+Both ways sift with the same function.  Workers get paths by the hash of what lies behind scheme and bucket, so that a
+file and every spelling of a reference to it meet at one worker.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+from icekeeper.errors import MetadataUnreadable, StorageError
+from icekeeper.metadata.manifest_read import decode_live_files
+from icekeeper.metadata.reachability import References
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import ManifestFile
+from icekeeper.operations.context import Engine
+from icekeeper.operations.orphans.referenced_paths import ReferencedPaths, path_hash
+from icekeeper.operations.orphans.sift import Sifted, join_sifted, sift
+from icekeeper.operations.orphans.sources import FileSource, SourcePart
+from icekeeper.operations.twins import without_authority
+from icekeeper.storage import Storage
+from icekeeper.storage_listing import ListedObject
+
+__all__ = ["DISTRIBUTED_ABOVE", "live_files", "sift_by_engine", "sift_here"]
+
+DISTRIBUTED_ABOVE = 10_000_000
+"""References.  They take 80 MB as hashes (twice that while they are sorted), but some ten microseconds each, one after
+the other: beyond two minutes of one core, starting workers pays."""
+
+_REFERENCES_PER_PART = 250_000
+_MANIFESTS_PER_TASK = 50
+_ITEM_PATHS = 200
+
+_Item: TypeAlias = tuple[str, Any]
+"""``(references | objects | unreadable | failed, payload)``."""
+
+
+def live_files(manifests: Iterable[ManifestFile]) -> int:
+    """How many entries the manifests hold, repetitions included, as far as their lists say."""
+    return sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in manifests)
+
+
+def sift_here(
+    source: FileSource,
+    home: str,
+    documents: Iterable[str],
+    manifests: Mapping[str, ManifestFile],
+    references: References,
+    reader: TableReader,
+    older_than_ms: int,
+) -> Sifted:
+    """In this process: references as hashes, the listing streamed past them.
+
+    Raises:
+        MetadataUnreadable: a manifest cannot be read.
+        StorageError: the files cannot be listed.
+    """
+    referenced = ReferencedPaths(home, documents)
+    referenced.update(references.held(reader, manifests.values()))
+    return sift(source.objects(), referenced, older_than_ms)
+
+
+def sift_by_engine(
+    engine: Engine,
+    storage: Storage,
+    source: FileSource,
+    home: str,
+    documents: Sequence[str],
+    manifests: Mapping[str, ManifestFile],
+    references: References,
+    older_than_ms: int,
+) -> Sifted:
+    """By an engine's workers, with the same result; they list and read manifests themselves.
+
+    Raises:
+        MetadataUnreadable: a manifest cannot be read.
+        StorageError: the files cannot be listed, or the engine broke.
+    """
+    unseen = [path for path in manifests if path not in references.manifests]
+    references.manifests.update(unseen)
+    count = max(2, -(-live_files(manifests.values()) // _REFERENCES_PER_PART))
+    chunks = [unseen[start : start + _MANIFESTS_PER_TASK] for start in range(0, len(unseen), _MANIFESTS_PER_TASK)]
+    tasks = [
+        _Task(home, count, documents=tuple(documents)),
+        *(_Task(home, count, storage=storage, manifests=tuple(chunk)) for chunk in chunks),
+        *(_Task(home, count, listed=part) for part in source.parts()),
+    ]
+    merge = partial(_merge, home, older_than_ms)
+    results = engine.exchange(_split, tasks, merge, range(count), lambda done: None)
+    for _, error in results:
+        if error is not None:
+            raise error
+    return join_sifted(sifted for sifted, _ in results)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One of three kinds of work: paths at hand, manifests to read, a share of the files to list."""
+
+    home: str
+    parts: int
+    documents: tuple[str, ...] = ()
+    storage: Storage | None = None
+    manifests: tuple[str, ...] = ()
+    listed: SourcePart | None = None
+
+
+def _split(task: _Task) -> Iterator[tuple[int, _Item]]:
+    try:
+        if task.listed is not None:
+            yield from _in_items("objects", _objects(task.listed(), task.parts))
+        else:
+            yield from _in_items("references", _references(task))
+    except MetadataUnreadable as error:
+        yield 0, ("unreadable", str(error))
+    except StorageError as error:
+        yield 0, ("failed", str(error))
+
+
+def _objects(listed: Iterable[ListedObject], parts: int) -> Iterator[tuple[int, Any]]:
+    for found in listed:
+        yield _part(found.path, parts), (found.path, found.size, found.modified_ms)
+
+
+def _references(task: _Task) -> Iterator[tuple[int, Any]]:
+    hasher = ReferencedPaths(task.home)
+    for path in task.documents:
+        yield _part(path, task.parts), hasher.hashes(path)
+    for manifest in task.manifests:
+        assert task.storage is not None
+        try:
+            data = task.storage.read(manifest)
+        except StorageError as error:
+            raise MetadataUnreadable(f"manifest {manifest} cannot be read: {error}") from error
+        for file in decode_live_files(data, manifest):
+            yield _part(file.path, task.parts), hasher.hashes(file.path)
+
+
+def _part(path: str, parts: int) -> int:
+    return path_hash(without_authority(path)) % parts
+
+
+def _in_items(kind: str, values: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, _Item]]:
+    """Many values an item: every item costs a pickle."""
+    waiting: defaultdict[int, list[Any]] = defaultdict(list)
+    for part, value in values:
+        waiting[part].append(value)
+        if len(waiting[part]) >= _ITEM_PATHS:
+            yield part, (kind, waiting.pop(part))
+    for part, rest in waiting.items():
+        yield part, (kind, rest)
+
+
+def _merge(home: str, older_than_ms: int, part: int, items: Iterator[_Item]) -> tuple[Sifted, StorageError | None]:
+    referenced = ReferencedPaths(home)
+    objects: list[tuple[str, int, int | None]] = []
+    error: StorageError | None = None
+    for kind, payload in items:
+        if kind == "references":
+            for here, elsewhere in payload:
+                referenced.add_hashes(here, elsewhere)
+        elif kind == "objects":
+            objects += payload
+        else:
+            error = MetadataUnreadable(payload) if kind == "unreadable" else StorageError(payload)
+    return sift((ListedObject(*found) for found in objects), referenced, older_than_ms), error

@@ -1,0 +1,43 @@
+"""Folders on this machine that hold nothing any more; object stores have none.
+
+A writer makes a folder and then a file in it, and fails when the folder vanishes in between.  So only folders go in
+which nothing was created or removed within the grace period, looked at before any file is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.storage_local import is_empty, old_folders, remove_if_empty
+from icekeeper.storage_paths import PathSet, is_local, normalise, split_path
+
+__all__ = ["any_empty", "removable_folders", "remove_empty"]
+
+
+def removable_folders(metadata: TableMetadata, older_than_ms: int, protected: PathSet) -> Sequence[str]:
+    """Folders below a local table's location that may go as soon as they are empty, the deepest first.
+
+    Raises:
+        StorageError: a folder cannot be read.
+    """
+    if not is_local(metadata.location):
+        return ()
+    # A writer takes it for granted that these are there.
+    roots = {normalise(f"{metadata.location}/{name}") for name in ("data", "metadata")}
+    roots |= {normalise(metadata.data_location), normalise(metadata.metadata_directory)}
+    return [
+        folder
+        for folder in old_folders(split_path(metadata.location).key, older_than_ms)
+        if normalise(folder) not in roots and not protected.may_contain(folder)
+    ]
+
+
+def any_empty(folders: Sequence[str]) -> bool:
+    """Whether one of the folders is empty already."""
+    return any(is_empty(folder) for folder in folders)
+
+
+def remove_empty(folders: Sequence[str]) -> int:
+    """Remove those that are empty, and those that only held such; how many went."""
+    return sum(remove_if_empty(folder) for folder in folders)

@@ -1,0 +1,92 @@
+"""Metadata files under a table's location that the table does not reference: whose are they?
+
+Another table's mean that its data may lie there too, looking like our orphans.  What cannot be read might be such a
+file, so both stop the deletion, unless a person says otherwise with ``orphan_protected_prefixes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from icekeeper.errors import MetadataUnreadable, OperationRefused, StorageError
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.document_files import leading_uuid, parse_document
+from icekeeper.storage import Storage
+
+__all__ = ["ForeignMetadata", "foreign_metadata", "metadata_owner", "refuse_foreign"]
+
+_PARALLEL_READS = 16
+_BEGINNING_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignMetadata:
+    """A metadata file and the table that it says it is of; ``error`` where it does not say."""
+
+    path: str
+    uuid: str | None
+    location: str
+    error: str | None = None
+
+
+def foreign_metadata(storage: Storage, table: TableMetadata, paths: Iterable[str]) -> list[ForeignMetadata]:
+    """Those of the metadata files that are not the table's own, or cannot be read."""
+
+    def foreign(path: str) -> ForeignMetadata | None:
+        found = metadata_owner(storage, path, table.uuid)
+        if found is None or found.error is not None:
+            return found
+        own = found.uuid == table.uuid and (found.uuid is not None or found.location == table.location)
+        return None if own else found
+
+    with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="metadata-read") as pool:
+        return [found for found in pool.map(foreign, paths) if found is not None]
+
+
+def metadata_owner(storage: Storage, path: str, expected_uuid: str | None = None) -> ForeignMetadata | None:
+    """Whose metadata file this is; ``None`` when it is surely the expected table's, or gone by now.
+
+    Old tables have many, each with the whole history in it: mostly the beginning of the file tells.
+    """
+    try:
+        if expected_uuid is not None and leading_uuid(_beginning(storage, path)) == expected_uuid:
+            return None
+        metadata = parse_document(storage.read(path), path)
+        return ForeignMetadata(path, metadata.uuid, metadata.location)
+    except StorageError as error:
+        try:
+            if not isinstance(error, MetadataUnreadable) and storage.size(path) is None:
+                return None
+        except StorageError:
+            pass  # the first failure tells more
+        return ForeignMetadata(path, None, "", str(error))
+
+
+def refuse_foreign(found: Sequence[ForeignMetadata], explained: Callable[[ForeignMetadata], bool]) -> None:
+    """Refuse when a metadata file belongs to a table that nothing explains, or cannot be read.
+
+    Raises:
+        OperationRefused: names the other table's UUID and location.
+        MetadataUnreadable: whose it is cannot be told.
+    """
+    for other in found:
+        if explained(other):
+            continue
+        if other.error is not None:
+            raise MetadataUnreadable(
+                f"whose metadata file {other.path} is cannot be told: {other.error}; if it is of no table, delete it "
+                "by hand or name it in orphan_protected_prefixes; nothing was deleted"
+            )
+        raise OperationRefused(
+            f"{other.path} belongs to another table (UUID {other.uuid}, at {other.location}) under this table's "
+            "location; nothing was deleted; name that table's folder in orphan_protected_prefixes, or, if the table "
+            "was dropped and none of its files is needed, delete or protect this file alone: its data then counts as "
+            "orphans"
+        )
+
+
+def _beginning(storage: Storage, path: str) -> bytes:
+    with storage.translated(path), storage.open_input(path) as stream:
+        return bytes(stream.read(_BEGINNING_BYTES))

@@ -1,0 +1,82 @@
+"""Orphans known without a listing, where a store allows none: nothing is deleted, but people are told.
+
+The metadata history names what older snapshots needed; the state store names what our own failed jobs wrote
+(DESIGN 4).  Nothing depends on the answer, so what cannot be read here is only left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.errors import MaintenanceError, StorageError
+from icekeeper.metadata.document_files import parse_document
+from icekeeper.metadata.reachability import References, reachable_paths
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.operations.context import OperationContext
+from icekeeper.operations.orphans.clear import pinned_metadata
+from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, skipped
+from icekeeper.storage import Storage
+from icekeeper.storage_paths import is_under
+
+__all__ = ["known_orphans"]
+
+_PARALLEL_LOOKS = 16
+
+
+def known_orphans(context: OperationContext, table: LoadedTable, reason: str) -> OperationOutcome:
+    """Skipped for the reason; planned are the files that are known to be there and needed by nothing.
+
+    Raises:
+        MetadataUnreadable: the table's own references cannot be read.
+        StorageError: the state store cannot be read.
+    """
+    storage, home = context.storage(table), table.metadata.location
+    needed = ReferencedPaths(home, reachable_paths(context.reader(table), table.metadata_location, References()))
+    needed.update(pinned_metadata(context))
+    known = chain(_of_history(table, storage), _of_failed_loads(context))
+    candidates = sorted({path for path in known if path not in needed and is_under(path, home)})
+    with ThreadPoolExecutor(_PARALLEL_LOOKS, thread_name_prefix="orphan-look") as pool:
+        is_there = pool.map(partial(_is_there, storage), candidates)
+        there = [path for path, found in zip(candidates, is_there, strict=True) if found]
+    metrics = {"remove_orphans.orphans_known": len(there)}
+    outcome = skipped(Operation.REMOVE_ORPHANS, reason, metrics=metrics)
+    return replace(outcome, files_planned=tuple(there))
+
+
+def _of_history(table: LoadedTable, storage: Storage) -> Iterator[str]:
+    """What the documents of the metadata log needed: their snapshots, and what their own logs name."""
+    references = References(snapshots=set(table.metadata.snapshots))
+    for entry in table.metadata.metadata_log:
+        location = str(entry["metadata-file"])
+        try:
+            reader = TableReader(parse_document(storage.read(location), location), storage.read)
+            # One snapshot at a time: the bucket may have removed the files of some.
+            yield from (str(older["metadata-file"]) for older in reader.metadata.metadata_log)
+        except MaintenanceError:
+            continue
+        for snapshot in reader.metadata.snapshots.values():
+            try:
+                yield from references.follow(reader, [snapshot])
+            except MaintenanceError:
+                continue
+
+
+def _of_failed_loads(context: OperationContext) -> Iterator[str]:
+    now_ms = context.clock()
+    for load in context.memory.staged_loads():
+        if load.failed_since(now_ms) is not None:
+            yield from context.memory.staged_files(load)
+
+
+def _is_there(storage: Storage, path: str) -> bool:
+    try:
+        return storage.status(path) is not None
+    except StorageError:
+        return False

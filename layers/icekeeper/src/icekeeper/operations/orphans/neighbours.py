@@ -1,0 +1,122 @@
+"""Other tables of the catalog that could have files under a table's location: what each means for its orphans (pure).
+
+A table claims the folders that its metadata names, and every file that its document names.  Files that only its
+manifests name elsewhere (imported ones) cannot be seen without reading all of them; no table is asked for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.errors import OperationRefused
+from icekeeper.metadata.reachability import metadata_files, statistics_files
+from icekeeper.operations.orphans.foreign import ForeignMetadata
+from icekeeper.storage_paths import authority, may_be_under, normalise
+
+__all__ = ["Claims", "Neighbours", "claims_of", "has_its_own_bucket", "neighbours_of"]
+
+# Amazon S3 user guide, "General purpose bucket naming rules": reserved for the bucket of one table in a table bucket.
+_TABLE_BUCKET_SUFFIX = "--table-s3"
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """What other tables have to do with one table's location."""
+
+    sharing: tuple[LoadedTable, ...] = ()
+    """Their references protect files, too."""
+    left_alone: tuple[str, ...] = ()
+    """Their folders below the location: nothing in them is this table's to delete."""
+
+    def explain(self, found: ForeignMetadata) -> bool:
+        """Whether a metadata file lies in the folder of a table that the catalog knows."""
+        return any(may_be_under(found.path, folder) for folder in self.left_alone)
+
+
+def has_its_own_bucket(location: str) -> bool:
+    """Whether S3 Tables made the location: then no other table can be there."""
+    return authority(location).endswith(_TABLE_BUCKET_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Where a table may have files, as far as its document tells; normalised, made once for many questions."""
+
+    table: LoadedTable
+    folders: Mapping[str, str]
+    """Its own, as spelled."""
+    files_in: frozenset[str]
+    """Folders of the files that the document names."""
+
+    def overlap(self, location: str) -> bool:
+        """Whether the table could have files under a location: its folders lie around or below, or named files do."""
+        place = normalise(location)
+        if any(_is_in(place, folder) for folder in self.folders):
+            return True
+        return any(_is_in(folder, place) for folder in (*self.folders, *self.files_in))
+
+    def is_table_of(self, other: LoadedTable) -> bool:
+        """Whether it is that table, registered twice; perhaps one of the entries has moved on since."""
+        table = self.table
+        if normalise(table.metadata_location) == normalise(other.metadata_location):
+            return True
+        same_place = normalise(table.metadata.location) == normalise(other.metadata.location)
+        return same_place and table.metadata.uuid is not None and table.metadata.uuid == other.metadata.uuid
+
+
+def claims_of(table: LoadedTable) -> Claims:
+    """What a table claims by its document."""
+    metadata = table.metadata
+    own = (metadata.location, metadata.data_location, metadata.metadata_directory)
+    return Claims(
+        table,
+        {normalise(folder): folder for folder in own},
+        frozenset(normalise(path).rpartition("/")[0] for path in _named_files(table)),
+    )
+
+
+def neighbours_of(table: LoadedTable, others: Iterable[Claims]) -> Neighbours:
+    """Sort the tables of a catalog, ``table`` among them or not, by how they lie to its location.
+
+    Raises:
+        OperationRefused: another table has the same location.
+    """
+    location = table.metadata.location
+    home = normalise(location)
+    sharing: list[LoadedTable] = []
+    left_alone: list[str] = []
+    for claims in others:
+        other = claims.table
+        if other.name == table.name:
+            continue
+        if claims.is_table_of(table):
+            sharing.append(other)
+            continue
+        if home in claims.folders:
+            raise OperationRefused(
+                f"{other.name} (UUID {other.metadata.uuid}) keeps files at {claims.folders[home]}, the location of "
+                f"{table.name} (UUID {table.metadata.uuid}): whose a file there is cannot be told; nothing was "
+                "deleted; give each table a location of its own, or drop the entry that is not needed"
+            )
+        below = [folder for normal, folder in claims.folders.items() if _is_in(normal, home)]
+        left_alone += below
+        if claims.overlap(location):
+            sharing.append(other)
+    return Neighbours(tuple(sharing), tuple(sorted(left_alone)))
+
+
+def _is_in(inner: str, outer: str) -> bool:
+    """Of normalised paths: the same, or below."""
+    return inner == outer or inner.startswith(outer if outer.endswith("/") else f"{outer}/")
+
+
+def _named_files(table: LoadedTable) -> Iterator[str]:
+    metadata = table.metadata
+    yield from metadata_files(metadata, table.metadata_location)
+    yield from statistics_files(metadata)
+    for snapshot in metadata.snapshots.values():
+        if snapshot.manifest_list is not None:
+            yield snapshot.manifest_list
+        yield from snapshot.inline_manifests

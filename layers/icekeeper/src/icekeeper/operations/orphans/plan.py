@@ -1,0 +1,81 @@
+"""Which old, unreferenced files are orphans: a set of refusals, and nothing else (pure).
+
+Sources: seed 000, "Remove Orphans"; DESIGN 6.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from icekeeper.errors import OperationRefused
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.operations.orphans.sift import is_metadata_file
+from icekeeper.policy import DEFAULT_SOURCE
+from icekeeper.storage_listing import ListedObject
+from icekeeper.storage_paths import PathSet, is_under
+
+__all__ = ["FEW_ORPHANS", "OrphanPlan", "plan_orphans", "refuse_mass_deletion"]
+
+# Of a small table a failed job may well leave more than it ever committed: a share says little there.
+FEW_ORPHANS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanPlan:
+    """Files to delete, and how many old unreferenced ones are left alone."""
+
+    orphans: tuple[ListedObject, ...]
+    protected: int
+    of_other_tables: int
+    """Below the location of another table of the catalog: that table's business."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(found.path for found in self.orphans)
+
+
+def plan_orphans(
+    metadata: TableMetadata,
+    unreferenced: Iterable[ListedObject],
+    *,
+    owned: str,
+    protected_prefixes: Iterable[str] = (),
+    other_tables: Iterable[str] = (),
+) -> OrphanPlan:
+    """Decide which old unreferenced files of a table go; ``other_tables`` are locations of tables nested in ours."""
+    prefixes, others = PathSet(protected_prefixes), PathSet(other_tables)
+    oldest_snapshot_ms = min((s.timestamp_ms for s in metadata.snapshots.values()), default=metadata.last_updated_ms)
+    orphans: list[ListedObject] = []
+    protected = of_other_tables = 0
+    for found in unreferenced:
+        if others.may_contain(found.path):
+            of_other_tables += 1
+        elif (
+            found.modified_ms is None
+            or not is_under(found.path, owned)
+            or prefixes.may_contain(found.path)
+            # Some catalogs keep an incomplete metadata log (DESIGN 6.4).
+            or (is_metadata_file(found.path) and found.modified_ms >= oldest_snapshot_ms)
+        ):
+            protected += 1
+        else:
+            orphans.append(found)
+    orphans.sort(key=lambda found: found.path)
+    return OrphanPlan(tuple(orphans), protected, of_other_tables)
+
+
+def refuse_mass_deletion(orphans: int, listed: int, limit: Fraction, source: str) -> None:
+    """Refuse when too large a share of the listed files would go; nobody's setting holds only above a thousand files.
+
+    Raises:
+        OperationRefused: names both numbers and the key.
+    """
+    if orphans <= limit * listed or (source == DEFAULT_SOURCE and orphans <= FEW_ORPHANS):
+        return
+    raise OperationRefused(
+        f"{orphans} of {listed} listed files are orphans, more than orphan_max_delete_ratio {float(limit):g} "
+        f"({source}) allows; nothing was deleted; look at them with --dry-run --set orphan_max_delete_ratio=1, and if "
+        "they are orphans, run once with that setting"
+    )

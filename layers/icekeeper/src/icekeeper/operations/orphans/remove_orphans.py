@@ -1,0 +1,98 @@
+"""The ``remove_orphans`` operation: what is listed, what is referenced, and the difference past its grace period."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.errors import OperationRefused
+from icekeeper.metadata.reachability import References, metadata_files, statistics_files
+from icekeeper.operations.context import OperationContext, require_writable, stopwatch
+from icekeeper.operations.deletion import GC_DISABLED
+from icekeeper.operations.orphans.clear import Listed, clear_orphans, pinned_metadata
+from icekeeper.operations.orphans.difference import DISTRIBUTED_ABOVE, live_files, sift_by_engine, sift_here
+from icekeeper.operations.orphans.inventory import InventoryFiles
+from icekeeper.operations.orphans.known_orphans import known_orphans
+from icekeeper.operations.orphans.shared_references import other_tables
+from icekeeper.operations.orphans.sources import FileSource, ListedLocation
+from icekeeper.policy import Operation, gc_enabled
+from icekeeper.report.outcome import OperationOutcome, skipped
+
+__all__ = ["remove_orphans"]
+
+_OPERATION = Operation.REMOVE_ORPHANS
+
+
+def remove_orphans(context: OperationContext) -> OperationOutcome:
+    """Delete unreferenced files past the grace period; summary and metric keys are those of seed 000.
+
+    Raises:
+        OperationRefused: a guard saw danger; nothing was deleted.
+        MetadataUnreadable: a reference cannot be read; nothing was deleted.
+        PolicyError: the inventory is not one.
+        StorageError: the store failed.
+    """
+    with stopwatch() as elapsed_ms:
+        table = context.load()
+        skip = why_skipped(context, table)
+        if skip is not None:
+            return skip
+        listed = _list(context, table)
+        outcome = clear_orphans(context, listed, partial(other_tables, context.catalog, table.name))
+        if context.dry_run:
+            return outcome
+        return replace(outcome, metrics={**outcome.metrics, "remove_orphans.duration_ms": elapsed_ms()})
+
+
+def why_skipped(context: OperationContext, table: LoadedTable) -> OperationOutcome | None:
+    """The outcome where nothing of a table may be deleted, or not here; ``None`` to go on.
+
+    Raises:
+        TableUnsupported: this version does not maintain the table's format.
+        StorageError: the store does not answer.
+    """
+    require_writable(table.metadata)
+    if not gc_enabled(table.metadata):
+        return skipped(_OPERATION, GC_DISABLED)
+    allowed = context.storage(table).capabilities(table.metadata.location)
+    can_be_read = allowed.can_list or context.policy.orphan_inventory is not None
+    if can_be_read and allowed.can_delete:
+        return None
+    verb = "listed" if not can_be_read else "deleted"
+    reason = f"objects cannot be {verb} in this storage; it removes unreferenced files itself"
+    return known_orphans(context, table, reason)
+
+
+def _list(context: OperationContext, table: LoadedTable) -> Listed:
+    """References first and then the listing; what is committed meanwhile is asked for afterwards."""
+    storage, reader, metadata = context.storage(table), context.reader(table), table.metadata
+    inventory = context.policy.orphan_inventory
+    source: FileSource = (
+        ListedLocation(storage, metadata.location)
+        if inventory is None
+        else InventoryFiles(storage, inventory, metadata.location)
+    )
+    older_than_ms = context.clock() - context.policy.orphan_older_than_ms
+    references = References()
+    manifests = references.listed(reader, metadata.snapshots.values())
+    lists = (snapshot.manifest_list for snapshot in metadata.snapshots.values())
+    documents = [
+        *metadata_files(metadata, table.metadata_location),
+        *statistics_files(metadata),
+        *pinned_metadata(context),
+        *(path for path in lists if path is not None),
+        *manifests,
+    ]
+    if live_files(manifests.values()) > DISTRIBUTED_ABOVE:
+        sifted = sift_by_engine(
+            context.engine, storage, source, metadata.location, documents, manifests, references, older_than_ms
+        )
+    else:
+        sifted = sift_here(source, metadata.location, documents, manifests, references, reader, older_than_ms)
+    if not sifted.listed and not source.is_current:
+        raise OperationRefused(
+            f"{inventory} (orphan_inventory) names no file under {metadata.location}, where at least the table's "
+            "metadata is; nothing was deleted; name the inventory of the table's bucket, or set orphan_inventory=none"
+        )
+    return Listed(table, sifted, references, older_than_ms, source.is_current)

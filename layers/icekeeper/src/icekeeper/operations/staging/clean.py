@@ -1,0 +1,138 @@
+"""Cleans what failed loads and dead jobs staged: from the record, never by listing, whatever operations a pass runs."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.errors import MaintenanceError, OperationRefused
+from icekeeper.operations.context import OperationContext
+from icekeeper.operations.deletion import GC_DISABLED
+from icekeeper.operations.orphans.delete import delete_orphans
+from icekeeper.operations.staging.plan import CleaningPlan, may_be_staged, plan_cleaning
+from icekeeper.operations.staging.unneeded import unneeded_files
+from icekeeper.policy import gc_enabled
+from icekeeper.report.outcome import StagedOutcome
+from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
+from icekeeper.storage import Storage
+
+__all__ = ["clean_staged_files"]
+
+log = logging.getLogger(__name__)
+
+_WHAT = "staged files"
+_PARALLEL_LOOKS = 16
+
+
+def clean_staged_files(context: OperationContext) -> StagedOutcome | None:
+    """Delete what failed loads left once they failed longer ago than the grace period; ``None``: there was none.
+
+    Nothing here makes a pass fail: what goes wrong is told, and tried again by the next pass.
+    """
+    if context.resolved.is_stopped:
+        return None
+    plan: CleaningPlan | None = None
+    try:
+        loads = context.memory.staged_loads()
+        plan = plan_cleaning(loads, now_ms=context.clock(), grace_ms=context.policy.orphan_older_than_ms)
+        if not plan.failed and not plan.adopted:
+            return None
+        return _clean(context, plan)
+    except MaintenanceError as error:
+        problem = str(error)
+    except Exception as error:  # a bug here must not take the pass with it
+        log.exception("%s: cleaning staged files broke", context.table)
+        problem = f"{type(error).__name__}: {error}"
+    log.warning("%s: staged files were not cleaned: %s", context.table, problem)
+    failed = 0 if plan is None else sum(load.file_count for load in plan.failed)
+    sentence = f"staged files of failed loads were not cleaned: {problem}"
+    return StagedOutcome(summary=sentence, problem=sentence, metrics={"staged.files_failed": failed})
+
+
+def _clean(context: OperationContext, plan: CleaningPlan) -> StagedOutcome | None:
+    loaded = context.load()
+    if (loaded.metadata.uuid or "") != context.memory.identity.uuid:
+        raise OperationRefused(f"table {loaded.name} was replaced by another one")
+    settled = [load for load in plan.adopted if _forget(context, load)]
+    storage = context.storage(loaded)
+    if not plan.failed or not gc_enabled(loaded.metadata):
+        if plan.failed:
+            log.info("%s: %d failed load(s) wait: %s", context.table, len(plan.failed), GC_DISABLED)
+        return _outcome(context, settled) if settled else None
+    if not storage.capabilities(loaded.metadata.location).can_delete:
+        settled += [load for load in plan.failed if _forget(context, load)]
+        left = sum(load.file_count for load in plan.failed)
+        return _outcome(context, settled, counters={"staged.files_left_to_bucket": left})
+    declared = plan.failed if context.dry_run else map(_declared(context), plan.failed)
+    failed = [load for load in declared if load is not None]
+    files = {load.name: _files(context, loaded, storage, load) for load in failed}
+    paths = list(dict.fromkeys(path for some in files.values() for path in some))
+    unneeded = unneeded_files(context, loaded, paths)
+    if context.dry_run:
+        return _outcome(context, failed, planned=unneeded.paths)
+    result = delete_orphans(context, loaded, unneeded.paths, unneeded.references, unneeded.shared, None, _WHAT)
+    for path, reason in result.failed.items():
+        log.warning("%s: staged file %s could not be deleted: %s", context.table, path, reason)
+    done = [load for load in failed if result.failed.keys().isdisjoint(files[load.name])]
+    settled += [load for load in done if _forget(context, load)]
+    counters = {
+        "staged.files_referenced": len(paths) - len(result.deleted) - len(result.failed),
+        "staged.files_failed": len(result.failed),
+    }
+    return _outcome(context, settled, planned=unneeded.paths, deleted=result.deleted, counters=counters)
+
+
+def _declared(context: OperationContext) -> Callable[[StagedLoad], StagedLoad | None]:
+    """Says of a dead job that it failed, so that it can no longer commit what is being deleted.
+
+    The answer is the record as it is then, ``None`` when the job woke up.
+    """
+
+    def declared(load: StagedLoad) -> StagedLoad | None:
+        if load.state is LoadState.FAILED:
+            return load
+        failed = replace(load, state=LoadState.FAILED, changed_ms=load.expires_ms or load.changed_ms)
+        return failed if context.state.staging.change(load, failed) else None
+
+    return declared
+
+
+def _forget(context: OperationContext, load: StagedLoad) -> bool:
+    """Whether the record is gone; one that somebody changed meanwhile stays."""
+    return context.dry_run or context.state.staging.forget(load)
+
+
+def _files(context: OperationContext, loaded: LoadedTable, storage: Storage, load: StagedLoad) -> list[str]:
+    """The files of a load that may be deleted; of a job's only those that it got to write."""
+    files = [path for path in context.memory.staged_files(load) if may_be_staged(loaded.metadata, path)]
+    if load.origin is LoadOrigin.USER:
+        return files
+    with ThreadPoolExecutor(_PARALLEL_LOOKS, thread_name_prefix="staged-look") as pool:
+        sizes = pool.map(storage.size, files)
+        return [path for path, size in zip(files, sizes, strict=True) if size is not None]
+
+
+def _outcome(
+    context: OperationContext,
+    settled: Sequence[StagedLoad],
+    *,
+    planned: Sequence[str] = (),
+    deleted: Sequence[str] = (),
+    counters: dict[str, int] | None = None,
+) -> StagedOutcome:
+    by_state = Counter(load.state is LoadState.ADOPTED for load in settled)
+    would, count = ("would delete", len(planned)) if context.dry_run else ("deleted", len(deleted))
+    metrics = {
+        "staged.files_deleted": len(deleted),
+        "staged.loads_settled": 0 if context.dry_run else by_state[False],
+        "staged.loads_adopted": 0 if context.dry_run else by_state[True],
+        **(counters or {}),
+    }
+    summary = f"{would} {count} staged file(s) of {by_state[False]} failed load(s)"
+    if metrics.get("staged.files_failed"):
+        summary += f"; {metrics['staged.files_failed']} could not be deleted"
+    return StagedOutcome(summary=summary, metrics=metrics, files_planned=tuple(planned), files_deleted=tuple(deleted))

@@ -1,0 +1,230 @@
+"""The ``compute_statistics`` operation: what a branch's head lacks of table and partition statistics."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.commit.transaction import PreparedCommit
+from icekeeper.errors import MaintenanceError, StorageError
+from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.puffin import PuffinBlob
+from icekeeper.metadata.statistics import statistics_entry
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.theta import ThetaSketch
+from icekeeper.model import ManifestEntry, ManifestFile, Nothing
+from icekeeper.operations.context import OperationContext, branch_head, require_writable, stopwatch
+from icekeeper.operations.statistics.columns import StatisticsColumns, statistics_columns
+from icekeeper.operations.statistics.partition_file import (
+    PartitionFileFormat,
+    encode_partition_file,
+    partition_file_format,
+)
+from icekeeper.operations.statistics.partition_statistics import partition_statistics
+from icekeeper.operations.statistics.plan import StatisticsPlan, StoredBlob, plan_statistics
+from icekeeper.operations.statistics.row_files import appended_files, live_files
+from icekeeper.operations.statistics.sketches import computed_sketches
+from icekeeper.operations.statistics.statistics_file import statistics_file
+from icekeeper.operations.statistics.stored_blobs import StatisticsFileUnusable, stored_blobs, stored_sketch
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, failed, skipped, succeeded
+
+__all__ = ["compute_statistics"]
+
+_OPERATION = Operation.COMPUTE_STATISTICS
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A plan with what it needs of statistics files that exist."""
+
+    plan: StatisticsPlan
+    carried: Mapping[StoredBlob, tuple[PuffinBlob, bytes]]
+    bases: Mapping[StoredBlob, ThetaSketch]
+
+
+@dataclass(slots=True)
+class _Written:
+    """Files written, the updates that register them by path, and what to tell of them."""
+
+    paths: list[str] = field(default_factory=list)
+    updates: dict[str, dict[str, Any]] = field(default_factory=dict)
+    metrics: dict[str, int] = field(default_factory=dict)
+
+
+def compute_statistics(context: OperationContext) -> OperationOutcome:
+    """Write and register what the head of the branch lacks; no snapshot is made.
+
+    Raises:
+        MaintenanceError: nothing was registered.
+    """
+    with stopwatch() as elapsed_ms:
+        loaded = context.load()
+        metadata = loaded.metadata
+        require_writable(metadata)
+        snapshot = branch_head(metadata, context.policy.branch)
+        columns = statistics_columns(metadata, context.policy.statistics_columns)
+        reader = context.reader(loaded)
+        work = _work(context, loaded, reader, snapshot, columns)
+        metrics = {"compute_statistics.columns_unsupported": columns.unsupported}
+        if isinstance(work, Nothing):
+            return skipped(_OPERATION, work.reason, metrics={**metrics, "compute_statistics.duration_ms": elapsed_ms()})
+        plan = work.plan
+        files = tuple(f.file.file_path for f in plan.files)
+        if context.dry_run:
+            return succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=files)
+        with context.job(_OPERATION, loaded, plan.snapshot_id):
+            written = _write(context, loaded, reader, work)
+            problem = _commit(context, loaded, plan.snapshot_id, written)
+        metrics |= written.metrics | {"compute_statistics.duration_ms": elapsed_ms()}
+        if problem is not None:
+            return failed(_OPERATION, problem.reason, metrics=metrics)
+        return succeeded(_OPERATION, _summary(plan, metrics), metrics=metrics, files_planned=files)
+
+
+def _work(
+    context: OperationContext,
+    loaded: LoadedTable,
+    reader: TableReader,
+    snapshot: Snapshot | None,
+    columns: StatisticsColumns,
+) -> _Work | Nothing:
+    """A statistics file that turns out to be of no use is a cache that was lost: plan again without it."""
+    manifests = [] if snapshot is None else reader.manifests(snapshot)
+    unusable: set[str] = set()
+    while True:
+        plan = plan_statistics(
+            loaded.metadata,
+            snapshot,
+            columns,
+            lambda: live_files(reader, manifests),
+            lambda snapshots: appended_files(reader, snapshots),
+            unreadable=unusable,
+        )
+        if isinstance(plan, Nothing):
+            return plan
+        bases = [stored for reading in plan.readings for stored in reading.base.values()]
+        try:
+            fetched = stored_blobs(context.storage(loaded), [*plan.carried, *bases])
+            return _Work(plan, fetched, {stored: stored_sketch(stored, *fetched[stored]) for stored in bases})
+        except StatisticsFileUnusable as error:
+            unusable.add(error.path)
+
+
+def _write(context: OperationContext, loaded: LoadedTable, reader: TableReader, work: _Work) -> _Written:
+    written = _Written()
+    try:
+        # What is cheap comes first: it may fail, too.
+        if work.plan.partitions:
+            _write_partition_statistics(context, loaded, reader, work.plan.snapshot_id, written)
+        if work.plan.blobs:
+            _write_table_statistics(context, loaded, work, written)
+    except MaintenanceError:
+        context.discard(loaded, written.paths)
+        raise
+    return written
+
+
+def _write_table_statistics(context: OperationContext, loaded: LoadedTable, work: _Work, written: _Written) -> None:
+    plan = work.plan
+    sketches = computed_sketches(context, loaded, plan, work.bases)
+    file = statistics_file(plan, work.carried, sketches.by_column)
+    # Java's name for it; SeaweedFS takes no other ending.
+    path = f"{loaded.metadata.metadata_directory}/{plan.snapshot_id}-{uuid.uuid4()}.stats"
+    written.paths.append(path)
+    context.will_write([path])
+    context.storage(loaded).write(path, file.data)
+    entry = statistics_entry(plan.snapshot_id, path, file)
+    # Outside the entry the id is deprecated, but servers of before 1.8 know no other.
+    written.updates[path] = {"action": "set-statistics", "snapshot-id": plan.snapshot_id, "statistics": entry}
+    written.metrics |= {
+        "compute_statistics.columns": len(sketches.by_column),
+        "compute_statistics.blobs_carried": len(plan.carried),
+        "compute_statistics.rows_read": sketches.rows,
+        "compute_statistics.files_read": len(plan.files),
+    }
+
+
+def _write_partition_statistics(
+    context: OperationContext, loaded: LoadedTable, reader: TableReader, snapshot_id: int, written: _Written
+) -> None:
+    metadata, storage = loaded.metadata, context.storage(loaded)
+    rows = partition_statistics(metadata, _entries(reader, metadata.snapshots[snapshot_id]))
+    file_format = partition_file_format(metadata)
+    stem = f"{metadata.metadata_directory}/partition-stats-{snapshot_id}-{uuid.uuid4()}"
+    path, data = f"{stem}.{file_format.value}", encode_partition_file(metadata, rows, file_format)
+    written.paths.append(path)
+    avro_path = f"{stem}.{PartitionFileFormat.AVRO.value}"
+    context.will_write({path, avro_path})
+    try:
+        storage.write(path, data)
+    except StorageError:
+        if file_format is PartitionFileFormat.AVRO:
+            raise
+        # Table buckets that guard their metadata folder (SeaweedFS) take Avro files only; all readers do, too.
+        path, data = avro_path, encode_partition_file(metadata, rows, PartitionFileFormat.AVRO)
+        written.paths.append(path)
+        storage.write(path, data)
+    entry = {"snapshot-id": snapshot_id, "statistics-path": path, "file-size-in-bytes": len(data)}
+    written.updates[path] = {"action": "set-partition-statistics", "partition-statistics": entry}
+    written.metrics["compute_statistics.partitions"] = len(rows)
+
+
+def _entries(reader: TableReader, snapshot: Snapshot) -> Iterator[tuple[ManifestFile, ManifestEntry]]:
+    for manifest, entries in reader.entries(reader.manifests(snapshot)):
+        yield from ((manifest, entry) for entry in entries)
+
+
+def _commit(context: OperationContext, loaded: LoadedTable, snapshot_id: int, written: _Written) -> Nothing | None:
+    """Statistics say what one snapshot holds, so other commits do not matter, as long as it is there."""
+    branch = context.policy.branch
+
+    def landed(metadata: TableMetadata) -> bool:
+        entries: Sequence[Mapping[str, Any]] = (*metadata.statistics, *metadata.partition_statistics)
+        return written.updates.keys() <= {entry["statistics-path"] for entry in entries}
+
+    def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
+        metadata = head.metadata
+        if metadata.uuid != loaded.metadata.uuid:
+            return Nothing("the table was replaced by another one meanwhile")
+        if snapshot_id not in metadata.snapshots:
+            return Nothing(f"snapshot {snapshot_id} expired meanwhile")
+        requirements: list[dict[str, Any]] = []
+        if metadata.uuid is not None:
+            requirements.append({"type": "assert-table-uuid", "uuid": metadata.uuid})
+        ref = metadata.refs.get(branch)
+        if ref is not None and ref.snapshot_id == snapshot_id:
+            # The head of a branch cannot expire.
+            requirements.append({"type": "assert-ref-snapshot-id", "ref": branch, "snapshot-id": ref.snapshot_id})
+        return PreparedCommit(requirements=requirements, updates=list(written.updates.values()), landed=landed)
+
+    committed = context.commit_outputs(loaded, prepare, written.paths)
+    if not isinstance(committed, Nothing):
+        return None
+    context.discard(loaded, written.paths)
+    return committed
+
+
+def _preview(plan: StatisticsPlan) -> str:
+    columns = sum(len(reading.types) for reading in plan.readings)
+    parts = [f"would compute statistics of {columns} column(s) from {len(plan.files)} file(s)"] if columns else []
+    if plan.carried and not columns:
+        parts.append(f"would carry over {len(plan.carried)} statistics")
+    if plan.partitions:
+        parts.append("would count partitions")
+    return "; ".join(parts)
+
+
+def _summary(plan: StatisticsPlan, metrics: Mapping[str, int]) -> str:
+    parts = []
+    if plan.readings:
+        columns, rows = metrics["compute_statistics.columns"], metrics["compute_statistics.rows_read"]
+        parts.append(f"computed statistics of {columns:,} column(s) over {rows:,} row(s)")
+    elif plan.carried:
+        parts.append(f"carried over {len(plan.carried):,} statistics")
+    if plan.partitions:
+        parts.append(f"partition statistics of {metrics['compute_statistics.partitions']:,} partition(s)")
+    return "; ".join(parts)

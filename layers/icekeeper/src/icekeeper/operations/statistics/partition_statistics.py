@@ -1,0 +1,159 @@
+"""What each partition of a snapshot holds, counted from manifest entries alone (pure).
+
+Source: specification, "Partition Statistics", and Java's ``PartitionStatsHandler``: one row per spec and partition,
+also for one whose files are all gone while a manifest still says so; DELETED entries only tell when it changed last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from icekeeper.metadata.avro_schemas import partition_type
+from icekeeper.metadata.deletes import PartitionKey, is_unpartitioned, partition_key
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.single_value import comparable
+from icekeeper.model import FileContent, ManifestEntry, ManifestFile, PartitionValue
+
+__all__ = ["PartitionStatistics", "partition_fields", "partition_statistics", "statistics_fields"]
+
+_PUFFIN = "PUFFIN"
+
+
+@dataclass(slots=True)
+class PartitionStatistics:
+    """One row; ``partition`` follows the fields of all specs together.  Sizes in bytes, time in epoch milliseconds."""
+
+    partition: tuple[PartitionValue, ...]
+    spec_id: int
+    data_record_count: int = 0
+    data_file_count: int = 0
+    total_data_file_size_in_bytes: int = 0
+    position_delete_record_count: int = 0
+    position_delete_file_count: int = 0
+    equality_delete_record_count: int = 0
+    equality_delete_file_count: int = 0
+    total_record_count: int | None = None
+    last_updated_at: int | None = None
+    last_updated_snapshot_id: int | None = None
+    dv_count: int = 0
+
+    def add_live(self, entry: ManifestEntry) -> None:
+        """Count a live file."""
+        file = entry.file
+        if file.content is FileContent.DATA:
+            self.data_record_count += file.record_count
+            self.data_file_count += 1
+            self.total_data_file_size_in_bytes += file.file_size_in_bytes
+        elif file.content is FileContent.EQUALITY_DELETES:
+            self.equality_delete_record_count += file.record_count
+            self.equality_delete_file_count += 1
+        else:
+            self.position_delete_record_count += file.record_count
+            if file.file_format.upper() == _PUFFIN:
+                self.dv_count += 1
+            else:
+                self.position_delete_file_count += 1
+
+    def changed(self, snapshot_id: int, at_ms: int) -> None:
+        """Remember the newest change."""
+        if self.last_updated_at is None or self.last_updated_at < at_ms:
+            self.last_updated_at, self.last_updated_snapshot_id = at_ms, snapshot_id
+
+
+def statistics_fields(metadata: TableMetadata) -> list[dict[str, Any]]:
+    """The columns of a partition statistics file in the table's format version, as Iceberg fields."""
+    is_v3 = metadata.format_version >= 3
+    partition = {"type": "struct", "fields": partition_fields(metadata)}
+    columns: list[tuple[str, Any, bool]] = [
+        ("partition", partition, True),
+        ("spec_id", "int", True),
+        ("data_record_count", "long", True),
+        ("data_file_count", "int", True),
+        ("total_data_file_size_in_bytes", "long", True),
+        ("position_delete_record_count", "long", is_v3),
+        ("position_delete_file_count", "int", is_v3),
+        ("equality_delete_record_count", "long", is_v3),
+        ("equality_delete_file_count", "int", is_v3),
+        ("total_record_count", "long", False),
+        ("last_updated_at", "long", False),
+        ("last_updated_snapshot_id", "long", False),
+        *([("dv_count", "int", True)] if is_v3 else []),
+    ]
+    return [
+        {"id": number, "name": name, "type": kind, "required": required}
+        for number, (name, kind, required) in enumerate(columns, start=1)
+    ]
+
+
+def partition_fields(metadata: TableMetadata) -> list[dict[str, Any]]:
+    """The fields of all specs, by id; the newest spec names a field, and one that became void keeps its old type.
+
+    Raises:
+        TableUnsupported: a transform is unknown.
+    """
+    names: dict[int, str] = {}
+    sources: dict[int, Mapping[str, Any]] = {}
+    for spec_id in sorted(metadata.specs, reverse=True):
+        for field in metadata.specs[spec_id]["fields"]:
+            field_id = int(field["field-id"])
+            names.setdefault(field_id, field["name"])
+            if field_id not in sources or sources[field_id]["transform"] == "void":
+                sources[field_id] = field
+    schemas = metadata.schemas_current_first
+    return [
+        {"id": i, "name": names[i], "required": False, "type": partition_type(schemas, sources[i])}
+        for i in sorted(sources)
+    ]
+
+
+def partition_statistics(
+    metadata: TableMetadata, entries: Iterable[tuple[ManifestFile, ManifestEntry]]
+) -> list[PartitionStatistics]:
+    """The rows for all entries of a snapshot's manifests, sorted by partition, nulls first.
+
+    Raises:
+        TableUnsupported: a transform is unknown.
+    """
+    fields = partition_fields(metadata)
+    rows: dict[PartitionKey, PartitionStatistics] = {}
+    for manifest, entry in entries:
+        spec_id = manifest.partition_spec_id
+        key = partition_key(spec_id, entry.file.partition)
+        if key not in rows:
+            rows[key] = PartitionStatistics(_unified(metadata, fields, spec_id, entry.file.partition), spec_id)
+        if entry.is_live:
+            rows[key].add_live(entry)
+        snapshot = metadata.snapshots.get(entry.snapshot_id or -1)
+        if snapshot is not None:
+            rows[key].changed(snapshot.snapshot_id, snapshot.timestamp_ms)
+    _count_rows(metadata, rows.values())
+    return sorted(rows.values(), key=lambda row: _order(fields, row))
+
+
+def _unified(
+    metadata: TableMetadata, fields: Sequence[Mapping[str, Any]], spec_id: int, partition: tuple[PartitionValue, ...]
+) -> tuple[PartitionValue, ...]:
+    own = {int(f["field-id"]): v for f, v in zip(metadata.specs[spec_id]["fields"], partition, strict=True)}
+    return tuple(own.get(field["id"]) for field in fields)
+
+
+def _count_rows(metadata: TableMetadata, rows: Iterable[PartitionStatistics]) -> None:
+    """Rows after deletes, where it is known: a vector says exactly how many it removes, other deletes do not."""
+    rows = list(rows)
+    if any(row.equality_delete_file_count and is_unpartitioned(metadata.specs[row.spec_id]) for row in rows):
+        return  # they reach every partition
+    for row in rows:
+        if not row.position_delete_file_count and not row.equality_delete_file_count:
+            row.total_record_count = row.data_record_count - row.position_delete_record_count
+
+
+def _order(fields: Sequence[Mapping[str, Any]], row: PartitionStatistics) -> tuple[Any, ...]:
+    """Nulls first, NaN last."""
+    values = []
+    for field, value in zip(fields, row.partition, strict=True):
+        is_nan = isinstance(value, float) and math.isnan(value)
+        values.append((value is not None, is_nan, () if value is None or is_nan else comparable(field["type"], value)))
+    return (*values, row.spec_id)

@@ -1,0 +1,211 @@
+"""Which statistics a snapshot lacks, and the least that must be read for them (pure).
+
+A sketch holds for every later snapshot up to which only ``replace`` snapshots came, because those keep the rows
+(specification, "Snapshots": operation).  Up to which files were only added, it is completed by reading those: a union
+of sketches is the sketch of all rows.  Anything else, and history that was expired, means reading the column anew.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.puffin import THETA_SKETCH
+from icekeeper.metadata.statistics import BlobMetadata, StatisticsFile, statistics_by_snapshot
+from icekeeper.model import DataFile, ManifestEntry, Nothing
+from icekeeper.operations.statistics.columns import StatisticsColumns
+
+__all__ = [
+    "NO_COLUMNS",
+    "NO_SNAPSHOT",
+    "TYPE_KEY",
+    "UP_TO_DATE",
+    "Reading",
+    "RowFile",
+    "StatisticsPlan",
+    "StoredBlob",
+    "plan_statistics",
+]
+
+NO_SNAPSHOT = "no current snapshot"
+NO_COLUMNS = "no column is of a type that statistics are kept of"
+UP_TO_DATE = "statistics are up to date"
+
+TYPE_KEY = "icekeeper.type"
+"""Property of our blobs: the type whose bytes were hashed.  Others hash otherwise (Spark a uuid as text), and a column
+may be promoted, so only a sketch that says the column's type can be united with ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowFile:
+    """A data file whose rows count, and the delete entries that reach it."""
+
+    file: DataFile
+    spec_id: int
+    sequence_number: int
+    deletes: tuple[ManifestEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlob:
+    """A blob of the statistics file that is registered for a snapshot."""
+
+    path: str
+    blob: BlobMetadata
+    registered_for: int
+
+    @property
+    def holds_for(self) -> int:
+        """The newest snapshot whose rows it surely describes: we register a blob only where it still holds, also when
+        the snapshot that it was computed from has expired; of others' we know no more than that one."""
+        return self.blob.snapshot_id if self.blob.get(TYPE_KEY) is None else self.registered_for
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Columns of some files; ``base`` are sketches of the rows before them, by field id."""
+
+    types: Mapping[int, str]
+    files: tuple[RowFile, ...]
+    base: Mapping[int, StoredBlob]
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsPlan:
+    """What to write for one snapshot."""
+
+    snapshot_id: int
+    sequence_number: int
+    carried: tuple[StoredBlob, ...]
+    """Blobs that still hold."""
+    readings: tuple[Reading, ...]
+    partitions: bool
+    """Whether it lacks a partition statistics file."""
+
+    @property
+    def blobs(self) -> int:
+        return len(self.carried) + sum(len(reading.types) for reading in self.readings)
+
+    @property
+    def files(self) -> tuple[RowFile, ...]:
+        """Data files that are read, each once."""
+        return tuple({f.file.file_path: f for reading in self.readings for f in reading.files}.values())
+
+
+class _State(IntEnum):
+    """What happened to the rows since a blob was computed; the least is the best."""
+
+    SAME = 0
+    APPENDED = 1
+    CHANGED = 2
+
+
+Appended = Callable[[Sequence[Snapshot]], Sequence[RowFile] | None]
+"""The files that append snapshots added, ``None`` when one of them did more than that."""
+
+
+def plan_statistics(
+    metadata: TableMetadata,
+    snapshot: Snapshot | None,
+    columns: StatisticsColumns,
+    live: Callable[[], Sequence[RowFile]],
+    appended: Appended,
+    *,
+    unreadable: Collection[str] = (),
+) -> StatisticsPlan | Nothing:
+    """Plan for the head of a branch.
+
+    ``live`` gives its data files, asked for only when they must be read; ``unreadable`` are statistics files that
+    turned out to be of no use.
+    """
+    if snapshot is None:
+        return Nothing(NO_SNAPSHOT)
+    wants_partitions = any(spec["fields"] for spec in metadata.specs.values())
+    if not columns.types and not wants_partitions:
+        return Nothing(NO_COLUMNS)
+    has_partitions = any(int(s["snapshot-id"]) == snapshot.snapshot_id for s in metadata.partition_statistics)
+    history = list(metadata.ancestors(snapshot.snapshot_id))
+    stored = _stored(metadata, history, unreadable)
+    here = [s for s in stored if s.registered_for == snapshot.snapshot_id]
+    states = {s: _state(history, s.holds_for) for s in stored}
+    holding = _first_by_content([s for s in stored if states[s] is _State.SAME])
+    missing = {i: kind for i, kind in columns.types.items() if (THETA_SKETCH, (i,)) not in holding}
+    readings: tuple[Reading, ...] = ()
+    carried: tuple[StoredBlob, ...] = ()
+    if missing or any(holding[THETA_SKETCH, (i,)] not in here for i in columns.types):
+        bases = [s for s in stored if states[s] is _State.APPENDED]
+        readings = tuple(_readings(history, missing, bases, live, appended))
+        # Whoever registered other blobs for this very snapshot meant them to be found there.
+        kept = _first_by_content([*holding.values(), *here])
+        carried = tuple(s for key, s in kept.items() if key[0] != THETA_SKETCH or not set(key[1]) & missing.keys())
+    elif has_partitions or not wants_partitions:
+        return Nothing(UP_TO_DATE)
+    return StatisticsPlan(
+        snapshot_id=snapshot.snapshot_id,
+        sequence_number=snapshot.sequence_number,
+        carried=carried,
+        readings=readings,
+        partitions=wants_partitions and not has_partitions,
+    )
+
+
+def _stored(metadata: TableMetadata, history: Sequence[Snapshot], unreadable: Collection[str]) -> list[StoredBlob]:
+    """The blobs of the history's statistics files, those of the newest snapshot first."""
+    files: Mapping[int, StatisticsFile] = statistics_by_snapshot(metadata)
+    known = (files[s.snapshot_id] for s in history if s.snapshot_id in files)
+    return [
+        StoredBlob(file.path, blob, file.snapshot_id)
+        for file in known
+        if file.path not in unreadable
+        for blob in file.blobs
+    ]
+
+
+def _state(history: Sequence[Snapshot], snapshot_id: int) -> _State:
+    since = _since(history, snapshot_id)
+    if since is None or any(s.operation not in ("append", "replace") for s in since):
+        return _State.CHANGED
+    return _State.APPENDED if any(s.operation == "append" for s in since) else _State.SAME
+
+
+def _since(history: Sequence[Snapshot], snapshot_id: int) -> Sequence[Snapshot] | None:
+    """The snapshots after one, newest first; ``None`` when it is no known ancestor."""
+    ids = [snapshot.snapshot_id for snapshot in history]
+    return history[: ids.index(snapshot_id)] if snapshot_id in ids else None
+
+
+def _first_by_content(stored: Sequence[StoredBlob]) -> dict[tuple[str, tuple[int, ...]], StoredBlob]:
+    first: dict[tuple[str, tuple[int, ...]], StoredBlob] = {}
+    for one in stored:
+        first.setdefault((one.blob.type, one.blob.fields), one)
+    return first
+
+
+def _readings(
+    history: Sequence[Snapshot],
+    missing: Mapping[int, str],
+    bases: Sequence[StoredBlob],
+    live: Callable[[], Sequence[RowFile]],
+    appended: Appended,
+) -> list[Reading]:
+    """Columns with an older sketch read what was added since, all others everything."""
+    completable: dict[int, dict[int, StoredBlob]] = defaultdict(dict)
+    anew = dict(missing)
+    for field_id, kind in missing.items():
+        ours = (s for s in bases if (s.blob.type, s.blob.fields) == (THETA_SKETCH, (field_id,)))
+        base = next((s for s in ours if s.blob.get(TYPE_KEY) == kind), None)
+        if base is not None:
+            completable[base.holds_for][field_id] = base
+    readings = []
+    for snapshot_id, base_sketches in completable.items():
+        since = _since(history, snapshot_id) or ()
+        files = appended([s for s in since if s.operation == "append"])
+        if files is not None:
+            types = {field_id: anew.pop(field_id) for field_id in base_sketches}
+            readings.append(Reading(types, tuple(files), base_sketches))
+    if anew:
+        readings.append(Reading(anew, tuple(live()), {}))
+    return readings

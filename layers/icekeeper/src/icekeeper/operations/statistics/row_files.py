@@ -1,0 +1,90 @@
+"""The data files whose rows statistics are about, read from manifests, with the deletes that reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from icekeeper.errors import TableUnsupported
+from icekeeper.metadata.document import Snapshot
+from icekeeper.metadata.live_deletes import delete_index
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import DataFile, EntryStatus, ManifestContent, ManifestEntry, ManifestFile
+from icekeeper.operations.compaction.arrow_schema import leaf_columns
+from icekeeper.operations.compaction.reading.file_rows import READABLE_FORMATS
+from icekeeper.operations.statistics.plan import RowFile
+
+__all__ = ["appended_files", "live_files"]
+
+
+def live_files(reader: TableReader, manifests: Sequence[ManifestFile]) -> list[RowFile]:
+    """Every live data file of a snapshot.
+
+    Raises:
+        MetadataUnreadable: a manifest is missing or damaged.
+        TableUnsupported: a file cannot be read by this version, so its rows would be missing.
+    """
+    index = delete_index(reader, manifests)
+    types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(reader.metadata.current_schema)}
+    data = [m for m in manifests if m.content is ManifestContent.DATA and m.may_have_live_files]
+    return [
+        _row_file(manifest, entry, tuple(index.needed_by(entry, manifest.partition_spec_id, types)))
+        for manifest, entries in reader.entries(data)
+        for entry in entries
+        if entry.is_live
+    ]
+
+
+def appended_files(reader: TableReader, snapshots: Sequence[Snapshot]) -> list[RowFile] | None:
+    """The data files that append snapshots added; ``None`` when one of them removed files or added deletes.
+
+    Raises:
+        MetadataUnreadable: a manifest list or manifest is missing or damaged.
+        TableUnsupported: a file cannot be read by this version.
+    """
+    files: list[RowFile] = []
+    for snapshot in snapshots:
+        for manifest, entry in _changes(reader, snapshot):
+            if entry.status is not EntryStatus.ADDED or manifest.content is not ManifestContent.DATA:
+                return None
+            files.append(_row_file(manifest, entry, ()))
+    return files
+
+
+def _changes(reader: TableReader, snapshot: Snapshot) -> Iterator[tuple[ManifestFile, ManifestEntry]]:
+    """What a snapshot added and removed is in the manifests that it wrote."""
+    written = [m for m in reader.manifests(snapshot) if m.added_snapshot_id == snapshot.snapshot_id]
+    for manifest, entries in reader.entries(written):
+        for entry in entries:
+            if entry.status is not EntryStatus.EXISTING and entry.snapshot_id == snapshot.snapshot_id:
+                yield manifest, entry
+
+
+def _row_file(manifest: ManifestFile, entry: ManifestEntry, deletes: tuple[ManifestEntry, ...]) -> RowFile:
+    file = entry.file
+    for needed in (file, *(delete.file for delete in deletes)):
+        if needed.key_metadata is not None:
+            raise _unreadable(needed, "is encrypted")
+    if file.file_format.upper() not in READABLE_FORMATS:
+        raise _unreadable(file, f"is of format {file.file_format}")
+    return RowFile(_bare(file), manifest.partition_spec_id, entry.sequence_number or 0, deletes)
+
+
+def _unreadable(file: DataFile, why: str) -> TableUnsupported:
+    return TableUnsupported(
+        f"file {file.file_path} {why}, which this version of Icekeeper cannot read; statistics would be wrong, so none "
+        "were computed"
+    )
+
+
+def _bare(file: DataFile) -> DataFile:
+    """Without the metrics of its columns, which are most of an entry."""
+    return replace(
+        file,
+        column_sizes=None,
+        value_counts=None,
+        null_value_counts=None,
+        nan_value_counts=None,
+        lower_bounds=None,
+        upper_bounds=None,
+    )

@@ -1,0 +1,64 @@
+"""The sketches of a plan: its readings as work units through the engine, united with what they continue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.errors import StorageError
+from icekeeper.metadata.theta import ThetaSketch, decode_theta, union
+from icekeeper.operations.context import OperationContext
+from icekeeper.operations.statistics.plan import StatisticsPlan, StoredBlob
+from icekeeper.operations.statistics.task import sketch_rows, sketch_tasks
+
+__all__ = ["Sketches", "computed_sketches"]
+
+_WHAT = "compute_statistics: file groups"
+# Results held at once: of a hundred columns with 32 KB each they are 200 MB.
+_WAVE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Sketches:
+    """By field id, with the type that was hashed; ``rows`` that were read for them."""
+
+    by_column: Mapping[int, tuple[str, ThetaSketch]]
+    rows: int
+
+
+def computed_sketches(
+    context: OperationContext,
+    loaded: LoadedTable,
+    plan: StatisticsPlan,
+    bases: Mapping[StoredBlob, ThetaSketch],
+) -> Sketches:
+    """Run the work unit over all files; a single one that cannot be read makes all of it worthless.
+
+    Raises:
+        StorageError: a file cannot be read, or the engine broke.
+        TableUnsupported: an equality delete cannot be applied by this version.
+    """
+    tasks = sketch_tasks(loaded.metadata, plan.readings, loaded.io_properties)
+    merged: dict[int, ThetaSketch] = {}
+    for reading in plan.readings:
+        for field_id in reading.types:
+            stored = reading.base.get(field_id)
+            merged[field_id] = ThetaSketch() if stored is None else bases[stored]
+    rows = 0
+    context.progress(_WHAT, 0, len(tasks))
+    for start in range(0, len(tasks), _WAVE):
+        wave = tasks[start : start + _WAVE]
+        for result in context.engine.map(sketch_rows, wave, partial(_tell, context, len(tasks), start)):
+            if result.error is not None:
+                raise StorageError(f"no statistics were computed: {result.error}")
+            rows += result.rows
+            for field_id, data in result.sketches.items():
+                merged[field_id] = union((merged[field_id], decode_theta(data, "a result")))
+    types = {field_id: kind for reading in plan.readings for field_id, kind in reading.types.items()}
+    return Sketches({field_id: (types[field_id], sketch) for field_id, sketch in merged.items()}, rows)
+
+
+def _tell(context: OperationContext, total: int, before: int, done: int) -> None:
+    context.progress(_WHAT, before + done, total)

@@ -1,0 +1,63 @@
+"""Blobs of statistics files that exist already, fetched for another file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from icekeeper.errors import MetadataUnreadable, StorageError
+from icekeeper.metadata.puffin import PuffinBlob, decode_footer
+from icekeeper.metadata.statistics import blob_metadata
+from icekeeper.metadata.theta import ThetaSketch, decode_theta
+from icekeeper.operations.statistics.plan import StoredBlob
+from icekeeper.storage import Storage
+
+__all__ = ["StatisticsFileUnusable", "stored_blobs", "stored_sketch"]
+
+
+class StatisticsFileUnusable(MetadataUnreadable):
+    """A statistics file is missing, damaged, or not what the table says: its columns are to be read anew."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"statistics file {path} cannot be used: {why}")
+        self.path = path
+
+
+def stored_blobs(storage: Storage, wanted: Iterable[StoredBlob]) -> dict[StoredBlob, tuple[PuffinBlob, bytes]]:
+    """What a footer says of each blob, and its bytes as they are stored; every file is read once.
+
+    Raises:
+        StatisticsFileUnusable: a file cannot be read, or lacks a blob.
+    """
+    by_path: dict[str, list[StoredBlob]] = {}
+    for stored in wanted:
+        by_path.setdefault(stored.path, []).append(stored)
+    found = {}
+    for path, blobs in by_path.items():
+        try:
+            data = storage.read(path)
+            held = {blob_metadata(blob): blob for blob in decode_footer(data, path)}
+        except StorageError as error:
+            raise StatisticsFileUnusable(path, str(error)) from error
+        for stored in blobs:
+            blob = held.get(stored.blob)
+            if blob is None or blob.offset + blob.length > len(data):
+                raise StatisticsFileUnusable(path, "it does not hold what the table says")
+            found[stored] = blob, data[blob.offset : blob.offset + blob.length]
+    return found
+
+
+def stored_sketch(stored: StoredBlob, blob: PuffinBlob, data: bytes) -> ThetaSketch:
+    """The sketch in a blob, as it was fetched.
+
+    Raises:
+        StatisticsFileUnusable: it is damaged, or compressed in a way that this version does not know.
+    """
+    try:
+        if blob.compression_codec is not None:
+            with pa.CompressedInputStream(pa.BufferReader(data), blob.compression_codec) as stream:
+                data = bytes(stream.read())
+        return decode_theta(data, stored.path)
+    except (MetadataUnreadable, pa.ArrowException, OSError, ValueError) as error:
+        raise StatisticsFileUnusable(stored.path, str(error)) from error

@@ -1,0 +1,91 @@
+"""The work unit of statistics: some files in, one sketch per column out; run here or by Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from icekeeper.errors import MaintenanceError
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.theta import encode_theta
+from icekeeper.operations.compaction.arrow_schema import column_at, column_path, fields_with
+from icekeeper.operations.compaction.reading.inputs import read_task
+from icekeeper.operations.compaction.reading.read import Tally, read_rows
+from icekeeper.operations.compaction.task import ReadTask
+from icekeeper.operations.statistics.column_sketch import ColumnSketch
+from icekeeper.operations.statistics.plan import Reading, RowFile
+from icekeeper.storage import Storage
+
+__all__ = ["SketchResult", "SketchTask", "sketch_rows", "sketch_tasks"]
+
+# Bytes of files that are worth a worker.
+_TASK_BYTES = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SketchTask:
+    """Sketch columns of the live rows of some files; ``types`` by field id."""
+
+    reading: int
+    rows: ReadTask
+    types: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SketchResult:
+    """Compact theta sketches by field id, or an error."""
+
+    reading: int
+    sketches: Mapping[int, bytes]
+    rows: int
+    error: str | None = None
+
+
+def sketch_tasks(
+    metadata: TableMetadata, readings: Sequence[Reading], io_properties: Mapping[str, str]
+) -> list[SketchTask]:
+    """The work units of a plan.
+
+    Raises:
+        TableUnsupported: an equality delete cannot be applied by this version.
+    """
+    tasks = []
+    for number, reading in enumerate(readings):
+        schema = {"type": "struct", "fields": fields_with(metadata.current_schema["fields"], reading.types)}
+        for files in _portions(reading.files):
+            tasks.append(SketchTask(number, read_task(metadata, files, schema, io_properties), dict(reading.types)))
+    return tasks
+
+
+def _portions(files: Sequence[RowFile]) -> Iterator[list[RowFile]]:
+    """Files of one partition side by side, as they share their deletes."""
+    portion: list[RowFile] = []
+    held = 0
+    for file in sorted(files, key=lambda f: (f.spec_id, repr(f.file.partition))):
+        if portion and held + file.file.file_size_in_bytes > _TASK_BYTES:
+            yield portion
+            portion, held = [], 0
+        portion.append(file)
+        held += file.file.file_size_in_bytes
+    if portion:
+        yield portion
+
+
+def sketch_rows(task: SketchTask) -> SketchResult:
+    """Read, apply deletes, sketch.  Never raises for what concerns only these files."""
+    schema: dict[str, Any] = json.loads(task.rows.schema_json)
+    paths = {field_id: column_path(schema["fields"], field_id) or () for field_id in task.types}
+    sketches = {field_id: ColumnSketch(kind) for field_id, kind in task.types.items()}
+    tally = Tally()
+    try:
+        for batch in read_rows(task.rows, schema, Storage(task.rows.io_properties), tally):
+            for field_id, sketch in sketches.items():
+                sketch.add(column_at(batch, paths[field_id]))
+    except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
+        return SketchResult(task.reading, {}, tally.live, f"{type(error).__name__}: {error}")
+    done = {field_id: encode_theta(sketch.sketch()) for field_id, sketch in sketches.items()}
+    return SketchResult(task.reading, done, tally.live)

@@ -1,0 +1,44 @@
+"""A table, and what is remembered about it, for what is asked of a table outside of a pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.clock import Clock
+from icekeeper.model import TableName
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.store import StateStore
+from icekeeper.state.table_memory import TableMemory
+
+__all__ = ["TableHandle", "identity_of"]
+
+
+def identity_of(catalog: Catalog, loaded: LoadedTable) -> TableIdentity:
+    """Which table this is, for good (DESIGN 1)."""
+    return TableIdentity(catalog.name, catalog.warehouse, loaded.name, loaded.metadata.uuid or "")
+
+
+@dataclass(frozen=True, slots=True)
+class TableHandle:
+    """The seams around one table, by its name."""
+
+    catalog: Catalog
+    table: TableName
+    state: StateStore
+    clock: Clock
+    sleep: Callable[[float], None] = time.sleep
+
+    def load(self) -> LoadedTable:
+        """The newest state of the table.
+
+        Raises:
+            PolicyError: there is no such table.
+            StorageError: it cannot be loaded.
+        """
+        return self.catalog.load(self.table)
+
+    def memory(self, loaded: LoadedTable) -> TableMemory:
+        return TableMemory(self.state, identity_of(self.catalog, loaded), self.clock)

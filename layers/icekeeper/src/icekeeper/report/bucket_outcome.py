@@ -1,0 +1,90 @@
+"""What a pass over the orphans of a whole bucket did: per table, outside of all tables, and of foreign tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from icekeeper.report.outcome import ListingWriter, OperationOutcome, PassStatus, overall_status
+
+__all__ = ["BucketOutcome", "ForeignTable", "Outside"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What lies under no table's location: reported, never deleted."""
+
+    files: int = 0
+    size: int = 0
+    first: tuple[str, ...] = ()
+    """Some of the paths."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignTable:
+    """A table that the catalog does not know, by one of its metadata files."""
+
+    uuid: str | None
+    location: str
+    metadata_file: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketOutcome:
+    """How one pass over a bucket ended; tables by their names."""
+
+    catalog: str
+    bucket: str
+    run_id: str
+    dry_run: bool
+    tables: Mapping[str, OperationOutcome]
+    outside: Outside
+    foreign: tuple[ForeignTable, ...]
+
+    @property
+    def status(self) -> PassStatus:
+        """As that of a pass over one table, its operations being the tables here."""
+        return overall_status(self.tables.values())
+
+    @property
+    def metrics(self) -> dict[str, int | float]:
+        """Those of all tables added up, and what lies outside."""
+        total: Counter[str] = Counter()
+        for outcome in self.tables.values():
+            total.update({key: int(value) for key, value in outcome.metrics.items()})
+        total["remove_orphans.files_outside"] = self.outside.files
+        total["remove_orphans.bytes_outside"] = self.outside.size
+        return dict(total)
+
+    def to_json(self, listing: ListingWriter) -> dict[str, Any]:
+        """The document of ``orphans --json``; ``listing`` stores path lists too long for it."""
+        return {
+            "catalog": self.catalog,
+            "bucket": self.bucket,
+            "run_id": self.run_id,
+            "dry_run": self.dry_run,
+            "status": self.status.value,
+            "tables": [self._table(name, outcome, listing) for name, outcome in self.tables.items()],
+            "outside": {
+                "files": self.outside.files,
+                "bytes": self.outside.size,
+                "first": list(self.outside.first),
+            },
+            "foreign": [
+                {"uuid": found.uuid, "location": found.location, "metadata_file": found.metadata_file}
+                for found in self.foreign
+            ],
+            "metrics": self.metrics,
+        }
+
+    def _table(self, name: str, outcome: OperationOutcome, listing: ListingWriter) -> dict[str, Any]:
+        document = outcome.to_json(f"{self.run_id}-{name}", listing)
+        return {
+            "table": name,
+            **{key: document[key] for key in ("status", "reason", "summary")},
+            "orphans_removed": len(outcome.files_deleted),
+            "bytes": outcome.metrics.get("remove_orphans.orphan_bytes", 0),
+            "files": document["files"],
+        }

@@ -1,0 +1,20 @@
+"""Which table something is remembered about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from icekeeper.model import TableName
+
+__all__ = ["TableIdentity"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableIdentity:
+    """Which table, for good: a table dropped and created again under its name has another UUID."""
+
+    catalog: str
+    warehouse: str
+    table: TableName
+    uuid: str
+    """Empty for the v1 tables whose writer gave none."""

@@ -1,0 +1,266 @@
+"""``icekeeper orphans``: one listing of a warehouse against the references of all its tables."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+
+from icekeeper.operations.orphans.delete import delete_orphans
+from support.command import Answer, Command, local_path, one_sentence
+from support.local import grow_old
+from support.tables import new_document
+
+GRACE = ("--set", "orphan_older_than_hours=72")
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(tmp_path, monkeypatch, capsys)
+
+
+def plant(where: Table | Path, relative: str, data: bytes = b"x", days_old: float = 10) -> str:
+    """Below a table's location or a folder; the path."""
+    folder = where if isinstance(where, Path) else local_path(where.location())
+    path = folder / relative
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    grow_old([path], days_old)
+    return path.as_uri()
+
+
+def age(command: Command) -> None:
+    grow_old(path for path in command.warehouse.rglob("*") if path.is_file())
+
+
+def sweep(command: Command, *more: str) -> Answer:
+    return command("orphans", "--bucket", command.warehouse.as_uri(), *GRACE, "--json", *more)
+
+
+def of_table(answer: Answer, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(table for table in answer.json["tables"] if table["table"] == name)
+    return found
+
+
+def journal(command: Command) -> list[tuple[str, str]]:
+    with closing(sqlite3.connect(command.state)) as connection:
+        return list(connection.execute("SELECT table_name, summary FROM passes ORDER BY 1"))
+
+
+def test_each_table_loses_its_orphans_and_nothing_else(command: Command) -> None:
+    a, b = command.table("ns.a", appends=2), command.table("ns.b", appends=1)
+    age(command)
+    orphans = {plant(a, "data/o1.parquet"), plant(b, "data/o2.parquet"), plant(b, "metadata/o3.avro")}
+    plant(a, "data/young.parquet", days_old=1)
+    outside = plant(command.warehouse, "ns/notes.txt", b"12345")
+    before = command.contents()
+
+    dry = sweep(command, "--dry-run")
+    assert command.contents() == before
+    planned = [path for table in dry.json["tables"] for path in table["files"]["planned"]]
+    assert set(planned) == orphans
+    assert (dry.json["dry_run"], dry.json["status"], dry.code) == (True, "succeeded", 0)
+
+    answer = sweep(command)
+    assert answer.code == 0
+    assert before.keys() - command.contents().keys() == {str(local_path(path)) for path in orphans}
+    assert of_table(answer, "ns.a")["orphans_removed"] == 1
+    assert of_table(answer, "ns.b")["bytes"] == 2
+    assert of_table(answer, "ns.b")["files"]["deleted"] == sorted(p for p in orphans if "/b/" in p)
+    assert answer.json["outside"] == {"files": 1, "bytes": 5, "first": [outside]}
+    assert answer.json["foreign"] == []
+    assert answer.json["metrics"]["remove_orphans.orphans_removed"] == 3
+    assert journal(command) == [
+        ("ns.a", "remove_orphans: removed 1 orphan file(s)"),
+        ("ns.b", "remove_orphans: removed 2 orphan file(s)"),
+    ]
+    assert sweep(command).json["metrics"]["remove_orphans.orphans_removed"] == 0
+    assert len(journal(command)) == 2
+
+
+def test_each_table_keeps_its_own_policy(command: Command) -> None:
+    tables = {
+        "ns.off": {"icekeeper.maintenance_enabled": "false"},
+        "ns.unswept": {"icekeeper.orphan_sweep_enabled": "false"},
+        "ns.forever": {"gc.enabled": "false"},
+        "ns.wrong": {"icekeeper.orphan_older_than_hours": "soon"},
+        "ns.plain": {},
+    }
+    planted = {}
+    for name, properties in tables.items():
+        planted[name] = plant(command.table(name, appends=1, properties=properties), "data/o.parquet")
+    answer = sweep(command)
+    statuses = {table["table"]: table["status"] for table in answer.json["tables"]}
+    assert statuses == {
+        "ns.off": "skipped",
+        "ns.unswept": "skipped",
+        "ns.forever": "skipped",
+        "ns.wrong": "failed",
+        "ns.plain": "succeeded",
+    }
+    assert {name for name, path in planted.items() if not local_path(path).exists()} == {"ns.plain"}
+    assert (answer.code, answer.json["status"]) == (1, "partial")
+
+
+def test_a_table_whose_references_cannot_be_read_is_refused_and_others_go_on(command: Command) -> None:
+    torn, sound = command.table("ns.torn", appends=2), command.table("ns.sound", appends=1)
+    planted = [plant(torn, "data/o.parquet"), plant(sound, "data/o.parquet")]
+    manifest = torn.current_snapshot().manifests(torn.io)[0].manifest_path  # type: ignore[union-attr]
+    local_path(manifest).unlink()
+    answer = sweep(command)
+    assert of_table(answer, "ns.torn")["status"] == "refused"
+    assert manifest in of_table(answer, "ns.torn")["reason"]
+    assert of_table(answer, "ns.sound")["orphans_removed"] == 1
+    assert [local_path(path).exists() for path in planted] == [True, False]
+    assert manifest in one_sentence(answer.err.splitlines()[-1] + "\n")
+    assert answer.code == 1
+
+
+def test_a_table_around_one_that_cannot_be_read_is_refused_too(command: Command) -> None:
+    outer = command.table("ns.outer", appends=1)
+    command.catalog.create_table("ns.inner", outer.schema(), location=f"{outer.location()}/inner")
+    inner = command.catalog.load_table("ns.inner")
+    inner.append(outer.scan().to_arrow())
+    planted = [plant(outer, "data/o.parquet"), plant(inner, "data/o.parquet")]
+    local_path(inner.refresh().current_snapshot().manifest_list).unlink()  # type: ignore[union-attr]
+    answer = sweep(command)
+    assert {table["status"] for table in answer.json["tables"]} == {"refused"}
+    assert all(local_path(path).exists() for path in planted)
+
+
+def test_nested_tables_each_lose_their_own(command: Command) -> None:
+    outer = command.table("ns.outer", appends=1)
+    inner = command.catalog.create_table("ns.inner", outer.schema(), location=f"{outer.location()}/inner")
+    inner.append(outer.scan().to_arrow())
+    age(command)
+    before = command.contents().keys()
+    ours, theirs = plant(outer, "data/o.parquet"), plant(inner, "data/o.parquet")
+    answer = sweep(command)
+    assert of_table(answer, "ns.outer")["files"]["deleted"] == [ours]
+    assert of_table(answer, "ns.inner")["files"]["deleted"] == [theirs]
+    assert command.contents().keys() == before
+
+
+def test_two_tables_in_one_location_are_both_refused(command: Command) -> None:
+    one = command.table("ns.one", appends=1)
+    two = command.catalog.create_table("ns.two", one.schema(), location=one.location())
+    orphan = plant(one, "data/o.parquet")
+    answer = sweep(command)
+    assert {table["status"] for table in answer.json["tables"]} == {"refused"}
+    assert str(two.metadata.table_uuid) in of_table(answer, "ns.one")["reason"]
+    assert local_path(orphan).exists()
+
+
+def test_a_table_registered_twice_is_swept_once(command: Command) -> None:
+    table = command.table("ns.a", appends=1)
+    command.register(table.metadata_location, "ns.again")
+    orphan = plant(table, "data/o.parquet")
+    answer = sweep(command)
+    assert of_table(answer, "ns.a")["files"]["deleted"] == [orphan]
+    assert of_table(answer, "ns.again")["reason"] == "ns.again is a second entry of ns.a"
+
+
+def test_files_that_another_table_references_stay(command: Command) -> None:
+    """Imported ones: nothing but the other table's manifests tells of them."""
+    a, b = command.table("ns.a", appends=1), command.table("ns.b", appends=1)
+    source = next(iter(a.scan().plan_files())).file.file_path
+    shared = plant(a, "data/imported.parquet", local_path(source).read_bytes())
+    b.add_files([shared])
+    orphan = plant(a, "data/o.parquet")
+    age(command)
+    answer = sweep(command)
+    assert of_table(answer, "ns.a")["files"]["deleted"] == [orphan]
+    assert local_path(shared).exists()
+
+
+def test_a_lost_table_could_be_anywhere(command: Command) -> None:
+    table, lost = command.table("ns.a", appends=1), command.table("ns.lost", appends=1)
+    orphan = plant(table, "data/o.parquet")
+    local_path(lost.metadata_location).unlink()
+    answer = sweep(command)
+    assert {table["table"]: table["status"] for table in answer.json["tables"]} == {
+        "ns.a": "refused",
+        "ns.lost": "refused",
+    }
+    assert local_path(orphan).exists()
+
+
+def test_foreign_tables_are_reported_and_never_touched(command: Command) -> None:
+    """One beside our tables, one under a table's location: that table is refused."""
+    a, b = command.table("ns.a", appends=1), command.table("ns.b", appends=1)
+    beside = new_document(f"{command.warehouse.as_uri()}/elsewhere", 2)
+    inside = new_document(f"{a.location()}/x", 2, **{"table-uuid": "3f3f0000-0000-0000-0000-0000000000aa"})
+    kept = [
+        plant(command.warehouse, "elsewhere/metadata/v1.metadata.json", json.dumps(beside).encode()),
+        plant(command.warehouse, "elsewhere/data/f.parquet"),
+        plant(a, "x/metadata/v1.metadata.json", json.dumps(inside).encode()),
+        plant(a, "data/o.parquet"),
+    ]
+    gone = plant(b, "data/o.parquet")
+    answer = sweep(command)
+    assert {(f["uuid"], f["location"]) for f in answer.json["foreign"]} == {
+        (beside["table-uuid"], beside["location"]),
+        (inside["table-uuid"], inside["location"]),
+    }
+    assert of_table(answer, "ns.a")["status"] == "refused"
+    assert all(local_path(path).exists() for path in kept)
+    assert not local_path(gone).exists()
+
+
+def test_a_folder_of_the_warehouse_limits_the_sweep(command: Command) -> None:
+    a = command.table("ns.a", appends=1)
+    command.catalog.create_namespace("other")
+    b = command.table("other.b", appends=1)
+    planted = [plant(a, "data/o.parquet"), plant(b, "data/o.parquet")]
+    answer = command("orphans", "--bucket", f"{command.warehouse}/other", *GRACE, "--json")
+    assert of_table(answer, "ns.a")["status"] == "skipped"
+    assert [local_path(path).exists() for path in planted] == [True, False]
+
+
+def test_people_read_a_line_per_table(command: Command) -> None:
+    plant(command.table("ns.a", appends=1), "data/o.parquet")
+    plant(command.warehouse, "ns/notes.txt")
+    answer = command("orphans", "--bucket", str(command.warehouse), *GRACE)
+    assert answer.code == 0
+    assert answer.out.splitlines()[1].split() == ["ns.a", "succeeded", "removed", "1", "orphan", "file(s)"]
+    assert "outside all tables: 1 file(s), 1 bytes, left alone" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--bucket", "/nowhere"), "catalog C has no table whose location is below /nowhere"),
+        (("--bucket", "no-such-bucket"), "catalog C has no table whose location is below s3://no-such-bucket"),
+        (("--bucket", "/", "--set", "orphan_older_than_hours=1"), "--unsafe allows it"),
+        (("--bucket", "/", "--set", "orphan_older=1"), "unknown policy key 'orphan_older'"),
+    ],
+)
+def test_wrong_calls_change_nothing(command: Command, arguments: tuple[str, ...], sentence: str) -> None:
+    plant(command.table("ns.a", appends=1), "data/o.parquet")
+    before = command.contents()
+    answer = command("orphans", *arguments)
+    assert answer.code == 2
+    assert sentence in one_sentence(answer.err)
+    assert command.contents() == before
+
+
+def test_a_commit_between_listing_and_deletion_protects(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Just before a table's batch its pointer is read again."""
+    table = command.table("ns.a", appends=1)
+    source = next(iter(table.scan().plan_files())).file.file_path
+    adopted = plant(table, "data/adopted.parquet", local_path(source).read_bytes())
+
+    def adopt_first(*args: Any) -> Any:
+        table.add_files([adopted])
+        return delete_orphans(*args)
+
+    monkeypatch.setattr("icekeeper.operations.orphans.clear.delete_orphans", adopt_first)
+    answer = sweep(command)
+    assert of_table(answer, "ns.a")["files"]["planned"] == [adopted]
+    assert of_table(answer, "ns.a")["files"]["deleted"] == []
+    assert local_path(adopted).exists()

@@ -1,0 +1,178 @@
+"""The guard before every deletion: another look before each batch and each new attempt, in parallel, and patient."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.catalogs.catalog import Catalog
+from icekeeper.clock import system_clock
+from icekeeper.engines.local import LocalEngine
+from icekeeper.errors import MetadataUnreadable, OperationRefused
+from icekeeper.metadata.reachability import References, reachable_files
+from icekeeper.operations import deletion
+from icekeeper.operations.context import OperationContext
+from icekeeper.operations.deletion import DeletedFiles, delete_unreferenced
+from icekeeper.operations.table_handle import identity_of
+from icekeeper.policy import resolve
+from icekeeper.state.table_memory import TableMemory
+from icekeeper.storage import DeleteReport, Storage
+from icekeeper.storage_paths import normalise
+from support.local import NAME, LocalTable, ScriptedCatalog
+
+Delete = Callable[[Storage, Iterable[str]], DeleteReport]
+
+
+@pytest.fixture
+def table(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalTable:
+    """Two appends; two files make a batch."""
+    monkeypatch.setattr(deletion, "_BATCH", 2)
+    made = LocalTable(local_catalog, tmp_path)
+    made.fill(2)
+    return made
+
+
+def planted(table: LocalTable, count: int) -> list[str]:
+    return [table.plant(f"data/{number:03d}.parquet") for number in range(count)]
+
+
+def deleted(table: LocalTable, paths: list[str], catalog: Catalog | None = None) -> DeletedFiles:
+    known = table.loaded
+    references = References()
+    reachable_files(table.reader, known.metadata_location, references)
+    context = OperationContext(
+        catalog=catalog or table.catalog,
+        table=NAME,
+        resolved=resolve([]),
+        state=table.state,
+        clock=system_clock,
+        run_id="run-1",
+        engine=LocalEngine(1),
+        sleep=table.waits.append,
+    )
+    context.memory = TableMemory(table.state, identity_of(context.catalog, known), system_clock)
+    return delete_unreferenced(context, known, paths, "files", references)
+
+
+def deleting_by(monkeypatch: pytest.MonkeyPatch, delete: Delete) -> list[list[str]]:
+    """Replaces the store's deletion; what it was asked for, call by call."""
+    calls: list[list[str]] = []
+
+    def called(self: Storage, paths: Iterable[str]) -> DeleteReport:
+        calls.append(list(paths))
+        return delete(self, calls[-1])
+
+    monkeypatch.setattr(Storage, "delete", called)
+    return calls
+
+
+def test_every_batch_is_preceded_by_another_look(table: LocalTable) -> None:
+    paths = planted(table, 5)
+    catalog = ScriptedCatalog(table.catalog)
+    result = deleted(table, paths, catalog)
+    assert (sorted(result.deleted), result.failed, result.spared) == (paths, {}, [])
+    assert catalog.loads == 3
+    assert not [path for path in paths if Path(path).exists()]
+
+
+def test_what_is_adopted_before_its_batch_stays(table: LocalTable) -> None:
+    source = Path(normalise(table.data_files()[0].file_path))
+    paths = planted(table, 4)
+    Path(paths[3]).write_bytes(source.read_bytes())
+    catalog = ScriptedCatalog(table.catalog, before_load={2: lambda: table.table.add_files([Path(paths[3]).as_uri()])})
+    result = deleted(table, paths, catalog)
+    assert sorted(result.deleted) == paths[:3]
+    assert result.spared == paths[3:]
+    assert table.verify().ok
+
+
+def test_batches_are_deleted_side_by_side(table: LocalTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = threading.Barrier(3, timeout=20)
+    original = Storage.delete
+
+    def delete(self: Storage, paths: Iterable[str]) -> DeleteReport:
+        together.wait()
+        return original(self, paths)
+
+    deleting_by(monkeypatch, delete)
+    paths = planted(table, 6)
+    assert sorted(deleted(table, paths).deleted) == paths
+
+
+def test_what_passes_is_tried_again_and_what_is_refused_is_not(
+    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = planted(table, 4)
+    original, attempts = Storage.delete, dict.fromkeys(paths, 0)
+
+    def delete(self: Storage, asked: Iterable[str]) -> DeleteReport:
+        failed = {}
+        for path in asked:
+            attempts[path] += 1
+            if path == paths[0]:
+                failed[path] = "was refused"
+            elif path == paths[1] and attempts[path] < 3:
+                failed[path] = "is busy"
+        gone = original(self, [path for path in asked if path not in failed]).deleted
+        return DeleteReport(gone, failed, frozenset(failed) - {paths[0]})
+
+    deleting_by(monkeypatch, delete)
+    result = deleted(table, paths)
+    assert result.failed == {paths[0]: "was refused"}
+    assert sorted(result.deleted) == paths[1:]
+    assert list(attempts.values()) == [1, 3, 1, 1]
+    assert [0.4 <= table.waits[0] <= 0.8, 0.8 <= table.waits[1] <= 1.6] == [True, True]
+    assert len(table.waits) == 2
+
+
+def test_a_new_attempt_is_preceded_by_another_look(table: LocalTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While we waited, a writer came to need the file."""
+    source = Path(normalise(table.data_files()[0].file_path))
+    path = planted(table, 1)[0]
+    Path(path).write_bytes(source.read_bytes())
+    busy = [DeleteReport((), {path: "is busy"}, frozenset([path]))]
+    original = Storage.delete
+    deleting_by(monkeypatch, lambda self, asked: busy.pop() if busy else original(self, asked))
+    catalog = ScriptedCatalog(table.catalog, before_load={2: lambda: table.table.add_files([Path(path).as_uri()])})
+    assert deleted(table, [path], catalog).spared == [path]
+    assert table.verify().ok
+
+
+def test_a_store_that_is_down_is_not_asked_a_million_times(table: LocalTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = planted(table, 200)
+
+    def down(self: Storage, asked: Iterable[str]) -> DeleteReport:
+        return DeleteReport((), dict.fromkeys(asked, "nothing answers"), frozenset(asked))
+
+    calls = deleting_by(monkeypatch, down)
+    result = deleted(table, paths)
+    assert result.failed == dict.fromkeys(paths, "nothing answers")
+    assert len(calls) <= 4 * 2 * 8
+    assert all(Path(path).exists() for path in paths)
+
+
+def test_a_table_that_forbids_deletions_meanwhile_keeps_the_rest(table: LocalTable) -> None:
+    def forbid() -> None:
+        table.table.transaction().set_properties({"gc.enabled": "false"}).commit_transaction()
+
+    paths = planted(table, 6)
+    with pytest.raises(OperationRefused, match=r"gc\.enabled is false"):
+        deleted(table, paths, ScriptedCatalog(table.catalog, before_load={3: forbid}))
+    assert [Path(path).exists() for path in paths] == [False] * 4 + [True] * 2
+
+
+def test_new_references_that_cannot_be_read_keep_the_rest(table: LocalTable) -> None:
+    def append_torn() -> None:
+        table.append(99)
+        newest = table.metadata.current_snapshot
+        assert newest is not None
+        Path(normalise(newest.manifest_list or "")).unlink()
+
+    paths = planted(table, 4)
+    with pytest.raises(MetadataUnreadable):
+        deleted(table, paths, ScriptedCatalog(table.catalog, before_load={2: append_torn}))
+    assert [Path(path).exists() for path in paths] == [False, False, True, True]

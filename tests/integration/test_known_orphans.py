@@ -1,0 +1,109 @@
+"""Where objects can be neither listed nor deleted, people are told what is known: from history and from failed jobs."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
+
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.engines.local import LocalEngine
+from icekeeper.metadata.reachability import reachable_files
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import TableName
+from icekeeper.operations.table_handle import identity_of
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.runtime import Runtime
+from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.state.staging import LoadState, StagedLoad
+from icekeeper.storage import Storage
+from support.moto_server import MotoServer
+
+NAME = TableName(("ns",), "t")
+
+
+@pytest.fixture
+def runtime(moto_server: MotoServer, tmp_path: Path) -> Runtime:
+    """Three appends in a table bucket as AWS has them: by PyIceberg, then handed to S3 Tables."""
+    s3tables = moto_server.client("s3tables")
+    arn = s3tables.create_table_bucket(name=f"lake-{uuid.uuid4()}")["arn"]
+    s3tables.create_namespace(tableBucketARN=arn, namespace=["ns"])
+    address = {"tableBucketARN": arn, "namespace": "ns", "name": "t"}
+    s3tables.create_table(**address, format="ICEBERG")
+    pointer = s3tables.get_table_metadata_location(**address)
+    blind = {"py-io-impl": "support.blind_io.BlindFileIO", **moto_server.s3_properties}
+    writer = load_catalog("writer", type="sql", uri=f"sqlite:///{tmp_path}/writer.db", **blind)
+    writer.create_namespace("ns")
+    rows = pa.table({"id": pa.array(range(5), pa.int64())})
+    table: Table = writer.create_table("ns.t", rows.schema, location=pointer["warehouseLocation"])
+    for _ in range(3):
+        table.append(rows)
+    s3tables.update_table_metadata_location(
+        **address, versionToken=pointer["versionToken"], metadataLocation=table.metadata_location
+    )
+    properties = {
+        "type": "s3tables",
+        "warehouse": arn,
+        "s3tables.endpoint": moto_server.endpoint,
+        **moto_server.s3_properties,
+    }
+    return Runtime(open_catalog("aws", properties), SqliteStateStore(tmp_path / "state.db"), environment={})
+
+
+def run(runtime: Runtime, operation: str, **settings: str) -> OperationOutcome:
+    (outcome,) = runtime.maintain(NAME, {"operations": operation, **settings}, LocalEngine(1)).operations
+    return outcome
+
+
+def reachable(runtime: Runtime) -> set[str]:
+    loaded = runtime.catalog.load(NAME)
+    reader = TableReader(loaded.metadata, Storage(loaded.io_properties).read)
+    return reachable_files(reader, loaded.metadata_location)
+
+
+def test_what_expiry_left_to_the_bucket_is_known_from_the_history(runtime: Runtime) -> None:
+    before = reachable(runtime)
+    assert run(runtime, "remove_orphans").files_planned == ()
+    run(runtime, "compact", min_input_files="2")
+    run(runtime, "expire_snapshots", snapshot_retention_hours="0", max_snapshots_to_keep="1")
+    outcome = run(runtime, "remove_orphans")
+    assert (outcome.status, outcome.files_deleted) == (Status.SKIPPED, ())
+    assert outcome.reason == "objects cannot be listed in this storage; it removes unreferenced files itself"
+    gone = before - reachable(runtime)
+    # Three appends: a data file, a manifest and a manifest list each.
+    assert len(gone) == 9
+    assert set(outcome.files_planned) == gone
+    assert outcome.metrics == {"remove_orphans.orphans_known": 9}
+
+
+def test_files_of_failed_loads_are_known_from_their_record(runtime: Runtime) -> None:
+    """Not what was never written, nor what a load that may yet be adopted has staged."""
+    loaded = runtime.catalog.load(NAME)
+    storage, location = Storage(loaded.io_properties), loaded.metadata.location
+    failed, pending = f"{location}/data/failed.parquet", f"{location}/data/pending.parquet"
+    live = next(path for path in reachable(runtime) if path.endswith(".parquet"))
+    for path in (failed, pending):
+        storage.write(path, b"x")
+    identity = identity_of(runtime.catalog, loaded)
+    for name, state, files in (
+        ("a", LoadState.FAILED, [failed, f"{location}/data/never-written.parquet", live]),
+        ("b", LoadState.PENDING, [pending]),
+    ):
+        runtime.state.staging.stage(StagedLoad(identity=identity, name=name, state=state, changed_ms=1), files)
+    assert run(runtime, "remove_orphans").files_planned == (failed,)
+
+
+def test_history_that_the_bucket_removed_is_left_out(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(runtime, "compact", min_input_files="2")
+    run(runtime, "expire_snapshots", snapshot_retention_hours="0", max_snapshots_to_keep="1")
+    everything = run(runtime, "remove_orphans").files_planned
+    lists = [path for path in everything if "/snap-" in path]
+    status = Storage.status
+    monkeypatch.setattr(Storage, "status", lambda self, path: None if path in lists else status(self, path))
+    assert run(runtime, "remove_orphans").files_planned == tuple(p for p in everything if p not in lists)
+    assert Operation.REMOVE_ORPHANS is run(runtime, "remove_orphans").operation

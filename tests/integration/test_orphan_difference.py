@@ -1,0 +1,140 @@
+"""The difference by an engine's workers is that of one process, on both engines; failures keep their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import SparkSession
+
+from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.spark import SparkEngine
+from icekeeper.errors import MetadataUnreadable, StorageError
+from icekeeper.metadata.reachability import References
+from icekeeper.operations.context import Engine
+from icekeeper.operations.orphans import difference, remove_orphans
+from icekeeper.operations.orphans.difference import live_files, sift_by_engine
+from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
+from icekeeper.operations.orphans.sift import Sifted, sift
+from icekeeper.operations.orphans.sources import SourcePart
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import Status
+from icekeeper.storage import Storage
+from icekeeper.storage_listing import ListedObject
+from icekeeper.storage_paths import normalise
+from support.local import LocalTable, ScriptedCatalog, grow_old
+
+HOME, LIMIT_MS = "s3://b/t", 1000
+NAMES = st.sampled_from(["a", "a b", "a%20b", "%41", "A", "b/c", "b//c", "x.metadata.json", "y.metadata.json"])
+LISTED = st.builds(
+    ListedObject, NAMES.map(lambda name: f"{HOME}/{name}"), st.just(1), st.one_of(st.none(), st.integers(900, 1100))
+)
+REFERENCES = st.builds(str.__add__, st.sampled_from(["s3://b/t/", "s3a://b/t/", "s3://other/t/", "hdfs://h/t/"]), NAMES)
+
+
+@dataclass(frozen=True)
+class Given:
+    """A source of files at hand."""
+
+    listed: Sequence[ListedObject]
+    is_current: bool = True
+
+    def objects(self) -> Iterator[ListedObject]:
+        return iter(self.listed)
+
+    def parts(self) -> Sequence[SourcePart]:
+        return [partial(tuple, self.listed[number::3]) for number in range(3)]
+
+
+def by_engine(engine: Engine, listed: Sequence[ListedObject], references: Sequence[str]) -> Sifted:
+    return sift_by_engine(engine, Storage({}), Given(listed), HOME, references, {}, References(), LIMIT_MS)
+
+
+def in_order(sifted: Sifted) -> tuple[object, ...]:
+    unreferenced = sorted(sifted.unreferenced, key=lambda found: (found.path, found.modified_ms or 0))
+    return sifted.listed, sifted.too_young, unreferenced, sorted(sifted.metadata_files), sorted(sifted.twins)
+
+
+@given(st.lists(LISTED, max_size=30), st.lists(REFERENCES, max_size=10))
+@settings(max_examples=40)
+def test_workers_come_to_the_same(listed: list[ListedObject], references: list[str]) -> None:
+    here = sift(listed, ReferencedPaths(HOME, references), LIMIT_MS)
+    assert in_order(by_engine(LocalEngine(1), listed, references)) == in_order(here)
+
+
+@pytest.fixture
+def table(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalTable:
+    """Four appends, old; every difference goes through the engine, in several parts and tasks."""
+    made = LocalTable(local_catalog, tmp_path)
+    made.fill(4)
+    grow_old(Path(path) for path in made.files())
+    monkeypatch.setattr(remove_orphans, "DISTRIBUTED_ABOVE", 0)
+    monkeypatch.setattr(difference, "_REFERENCES_PER_PART", 3)
+    monkeypatch.setattr(difference, "_MANIFESTS_PER_TASK", 2)
+    monkeypatch.setattr(difference, "_ITEM_PATHS", 2)
+    return made
+
+
+def orphans_by(engine: Engine, table: LocalTable) -> None:
+    before = table.files()
+    planted = {table.plant(f"data/part={number}/orphan.parquet") for number in range(5)}
+    table.plant("data/young.parquet", days_old=0)
+    outcome = table.run(Operation.REMOVE_ORPHANS, engine=engine, orphan_older_than_hours="72")
+    assert set(map(normalise, outcome.files_deleted)) == planted
+    assert outcome.metrics["remove_orphans.files_listed"] == len(before) + 6
+    assert before < table.files()
+
+
+def test_local_workers_find_the_orphans(table: LocalTable) -> None:
+    orphans_by(LocalEngine(2), table)
+
+
+def test_spark_finds_the_orphans(table: LocalTable, spark_session: SparkSession) -> None:
+    orphans_by(SparkEngine(spark_session.sparkContext), table)
+
+
+def test_what_is_committed_meanwhile_is_asked_for_afterwards(table: LocalTable) -> None:
+    source = Path(normalise(table.data_files()[0].file_path))
+    adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
+    catalog = ScriptedCatalog(table.catalog, before_load={4: lambda: table.table.add_files([adopted.as_uri()])})
+    outcome = table.run(Operation.REMOVE_ORPHANS, catalog=catalog, orphan_older_than_hours="72")
+    assert outcome.files_planned == ()
+    assert adopted.exists()
+
+
+def test_a_manifest_that_a_worker_cannot_read_is_a_refusal(table: LocalTable) -> None:
+    oldest = next(iter(table.metadata.snapshots.values()))
+    manifest = Path(normalise(table.reader.manifests(oldest)[0].manifest_path))
+    manifest.unlink()
+    orphan = table.plant("data/orphan.parquet")
+    outcome = table.run(Operation.REMOVE_ORPHANS, orphan_older_than_hours="72")
+    assert outcome.status is Status.REFUSED
+    assert str(manifest) in (outcome.reason or "")
+    assert orphan in table.files()
+
+
+def fail() -> Iterable[ListedObject]:
+    raise StorageError("the folder cannot be listed")
+
+
+class Torn(Given):
+    def parts(self) -> Sequence[SourcePart]:
+        return [*super().parts(), fail]
+
+
+def test_a_listing_that_fails_in_a_worker_fails() -> None:
+    with pytest.raises(StorageError, match="cannot be listed") as caught:
+        sift_by_engine(LocalEngine(1), Storage({}), Torn([]), HOME, [], {}, References(), LIMIT_MS)
+    assert not isinstance(caught.value, MetadataUnreadable)
+
+
+def test_the_number_of_references_is_known_from_the_manifest_lists(table: LocalTable) -> None:
+    reader = table.reader
+    manifests = References().listed(reader, reader.metadata.snapshots.values())
+    assert live_files(manifests.values()) == len(table.data_files())

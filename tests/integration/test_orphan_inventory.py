@@ -1,0 +1,256 @@
+"""Orphans from a list instead of a listing: S3 Inventory in its three formats, CSV by hand, plain text."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_plus
+
+import pyarrow as pa
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.errors import PolicyError
+from icekeeper.operations.orphans.inventory import InventoryFiles
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.storage import Storage
+from icekeeper.storage_listing import ListedObject
+from icekeeper.storage_paths import normalise
+from support.local import LocalTable, grow_old
+from support.moto_server import MotoServer
+
+OLD = datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)
+OLD_MS = int(OLD.timestamp() * 1000)
+LOCATION = "s3://lake/ns/t"
+# Bucket, key, version, latest, delete marker, size, modified: as a report has them.
+ROWS: list[tuple[str, str, str, bool, bool, int | None, datetime]] = [
+    ("lake", "ns/t/data/a b+c%41.parquet", "v1", True, False, 7, OLD),
+    ("lake", "ns/t/data/old version.parquet", "v0", False, False, 7, OLD),
+    ("lake", "ns/t/data/deleted.parquet", "v2", True, True, None, OLD),
+    ("lake", "ns/t2/data/other.parquet", "v1", True, False, 7, OLD),
+]
+FOUND = [ListedObject(f"{LOCATION}/data/a b+c%41.parquet", 7, OLD_MS)]
+
+
+def arrow() -> pa.Table:
+    names = ["bucket", "key", "version_id", "is_latest", "is_delete_marker", "size", "last_modified_date"]
+    columns = [list(column) for column in zip(*ROWS, strict=True)]
+    columns[-1] = [pa.scalar(moment, pa.timestamp("ms", "UTC")).as_py() for moment in columns[-1]]
+    return pa.table(dict(zip(names, columns, strict=True)))
+
+
+def csv_lines(*, header: bool) -> bytes:
+    """Keys URL-encoded, as reports have them in CSV."""
+    lines = [
+        f'"{bucket}","{quote_plus(key, safe="/")}","{version}","{str(latest).lower()}","{str(gone).lower()}",'
+        f'"{"" if size is None else size}","{modified:%Y-%m-%dT%H:%M:%S}.000Z"'
+        for bucket, key, version, latest, gone, size, modified in ROWS
+    ]
+    first = ["Bucket, Key, VersionId, IsLatest, IsDeleteMarker, Size, LastModifiedDate"] if header else []
+    return "\n".join([*first, *lines]).encode()
+
+
+SCHEMA = "Bucket, Key, VersionId, IsLatest, IsDeleteMarker, Size, LastModifiedDate"
+
+
+def report(folder: Path, kind: str) -> str:
+    """An inventory report brought to this machine: manifest and data as in the bucket."""
+    data, there = folder / "config" / "data", folder / "config" / "2024-01-03T00-00Z"
+    data.mkdir(parents=True)
+    there.mkdir()
+    if kind == "CSV":
+        name = "part.csv.gz"
+        (data / name).write_bytes(gzip.compress(csv_lines(header=False)))
+    elif kind == "Parquet":
+        name = "part.parquet"
+        pq.write_table(arrow(), data / name)
+    else:
+        name = "part.orc"
+        orc.write_table(arrow(), data / name)
+    schema = SCHEMA if kind == "CSV" else "message s3.inventory { required binary bucket (UTF8); }"
+    manifest = {
+        "sourceBucket": "lake",
+        "destinationBucket": "arn:aws:s3:::inventories",
+        "version": "2016-11-30",
+        "fileFormat": kind,
+        "fileSchema": schema,
+        "files": [{"key": f"lake/config/data/{name}", "size": 1, "MD5checksum": "x"}],
+    }
+    (there / "manifest.json").write_text(json.dumps(manifest))
+    return str(there / "manifest.json")
+
+
+def read(address: str | Path, location: str = LOCATION) -> list[ListedObject]:
+    return list(InventoryFiles(Storage({}), str(address), location).objects())
+
+
+@pytest.mark.parametrize("kind", ["CSV", "Parquet", "ORC"])
+def test_a_report_is_read_by_its_manifest(kind: str, tmp_path: Path) -> None:
+    """Old versions, delete markers and other tables' files are passed over."""
+    assert read(report(tmp_path, kind)) == FOUND
+
+
+@pytest.mark.parametrize("kind", ["Parquet", "ORC"])
+def test_a_data_file_says_its_columns_itself(kind: str, tmp_path: Path) -> None:
+    report(tmp_path, kind)
+    assert read(next((tmp_path / "config" / "data").iterdir())) == FOUND
+
+
+@pytest.mark.parametrize("name", ["list.csv", "list.csv.gz"])
+def test_csv_by_hand_names_its_columns(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    data = csv_lines(header=True)
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    assert read(path) == FOUND
+    path = tmp_path / "paths.csv"
+    path.write_text(f"path,size,last_modified\n{LOCATION}/data/a%20b,3,{OLD.isoformat()}\n{LOCATION}/data/c,4,\n")
+    assert read(path) == [
+        ListedObject(f"{LOCATION}/data/a%20b", 3, OLD_MS),
+        ListedObject(f"{LOCATION}/data/c", 4, None),
+    ]
+
+
+def test_paths_are_spelled_like_the_location(tmp_path: Path) -> None:
+    location = LOCATION.replace("s3://", "s3a://")
+    assert [found.path for found in read(report(tmp_path, "CSV"), location)] == [f"{location}/data/a b+c%41.parquet"]
+
+
+def test_a_text_file_has_no_ages(tmp_path: Path) -> None:
+    path = tmp_path / "files.txt"
+    path.write_text(f"{LOCATION}/data/a b\n\ns3://lake/elsewhere\n{LOCATION}/data/ü\r\n")
+    assert read(path) == [ListedObject(f"{LOCATION}/data/{name}", 0, None) for name in ("a b", "ü")]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("a.csv", b"lake,ns/t/data/f,3\n", "has no column key"),
+        ("a.csv", b"key,size\nns/t/data/f,3\n", "has no column bucket"),
+        ("a.csv", b"path,size\ns3://lake/ns/t/f,many\n", "ValueError"),
+        ("a.csv", b"path,last_modified\ns3://lake/ns/t/f,yesterday\n", "ValueError"),
+        ("a.csv.gz", gzip.compress(b"path\n" + b"x" * 1000)[:-30], "EOFError"),
+        ("a.parquet", b"no parquet", "ArrowInvalid"),
+        ("a.txt", b"\xff\xfe", "UnicodeDecodeError"),
+        ("manifest.json", b"{}", "no manifest"),
+        ("manifest.json", b"[", "no manifest"),
+    ],
+)
+def test_what_is_no_inventory_is_said_in_one_sentence(name: str, data: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(PolicyError, match=words) as refusal:
+        read(tmp_path / name)
+    assert "orphan_inventory" in str(refusal.value)
+
+
+# -- a table swept by a list
+
+
+@pytest.fixture
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
+    """Two appends, every file ten days old."""
+    made = LocalTable(local_catalog, tmp_path)
+    made.fill(2)
+    grow_old(Path(path) for path in made.files())
+    return made
+
+
+def sweep(table: LocalTable, inventory: Path, **more: Any) -> OperationOutcome:
+    settings = {"orphan_older_than_hours": "72", "orphan_inventory": str(inventory), **more}
+    return table.run(Operation.REMOVE_ORPHANS, **settings)
+
+
+def write_list(folder: Path, paths: Sequence[str], moment: datetime = OLD) -> Path:
+    path = folder / "list.csv"
+    path.write_text("path,size,last_modified\n" + "".join(f"file://{p},1,{moment.isoformat()}\n" for p in paths))
+    return path
+
+
+def test_the_list_says_what_is_looked_at(table: LocalTable, tmp_path: Path) -> None:
+    named, unnamed = table.plant("data/named.parquet"), table.plant("data/unnamed.parquet")
+    inventory = write_list(tmp_path, [*table.files() - {unnamed}, "/elsewhere/f"])
+    dry = sweep(table, inventory, dry_run=True)
+    outcome = sweep(table, inventory)
+    assert [*map(normalise, outcome.files_deleted)] == [*map(normalise, dry.files_planned)] == [named]
+    assert outcome.metrics["remove_orphans.files_listed"] == len(table.files())
+    assert unnamed in table.files()
+
+
+def test_a_file_created_again_since_the_list_stays(table: LocalTable, tmp_path: Path) -> None:
+    """The list remembers one of that name that was old; one that is gone is nobody's orphan."""
+    again, gone = table.plant("data/again.parquet"), table.plant("data/gone.parquet")
+    inventory = write_list(tmp_path, [*table.files()])
+    table.plant("data/again.parquet", days_old=0)
+    Path(gone).unlink()
+    outcome = sweep(table, inventory)
+    assert outcome.files_planned == ()
+    assert again in table.files()
+
+
+def test_a_file_created_again_just_before_its_batch_stays(
+    table: LocalTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again, orphan = table.plant("data/again.parquet"), table.plant("data/orphan.parquet")
+    inventory = write_list(tmp_path, [*table.files()])
+    status: Callable[..., Any] = Storage.status
+    asked: list[str] = []
+
+    def created_meanwhile(self: Storage, path: str) -> Any:
+        found = status(self, path)
+        asked.append(path)
+        if asked.count(path) == 1 and "again" in path:
+            grow_old([Path(again)], 0)
+        return found
+
+    monkeypatch.setattr(Storage, "status", created_meanwhile)
+    outcome = sweep(table, inventory)
+    assert {*map(normalise, outcome.files_planned)} == {again, orphan}
+    assert {*map(normalise, outcome.files_deleted)} == {orphan}
+    assert again in table.files()
+
+
+def test_text_makes_everything_young(table: LocalTable, tmp_path: Path) -> None:
+    table.plant("data/orphan.parquet")
+    path = tmp_path / "files.txt"
+    path.write_text("\n".join(f"file://{p}" for p in table.files()))
+    outcome = sweep(table, path)
+    assert (outcome.files_planned, outcome.metrics["remove_orphans.files_too_young"]) == ((), 1)
+
+
+def test_a_list_of_another_place_is_refused(table: LocalTable, tmp_path: Path) -> None:
+    outcome = sweep(table, write_list(tmp_path, ["/elsewhere/f"]))
+    assert outcome.status is Status.REFUSED
+    assert "names no file under" in (outcome.reason or "")
+
+
+def test_a_broken_list_deletes_nothing(table: LocalTable, tmp_path: Path) -> None:
+    orphan = table.plant("data/orphan.parquet")
+    inventory = write_list(tmp_path, [*table.files()])
+    inventory.write_text(inventory.read_text() + "file:///x,many,\n")
+    assert sweep(table, inventory).status is Status.FAILED
+    assert sweep(table, tmp_path / "missing.csv").status is Status.FAILED
+    assert orphan in table.files()
+
+
+def test_a_report_in_a_bucket_names_its_files_there(moto_server: MotoServer) -> None:
+    s3, name = moto_server.client("s3"), f"inventories-{uuid.uuid4()}"
+    s3.create_bucket(Bucket=name)
+    manifest = {
+        "sourceBucket": "lake",
+        "destinationBucket": f"arn:aws:s3:::{name}",
+        "fileFormat": "CSV",
+        "fileSchema": SCHEMA,
+        "files": [{"key": "lake/config/data/part.csv.gz"}],
+    }
+    s3.put_object(Bucket=name, Key="lake/config/data/part.csv.gz", Body=gzip.compress(csv_lines(header=False)))
+    s3.put_object(Bucket=name, Key="lake/config/now/manifest.json", Body=json.dumps(manifest).encode())
+    source = InventoryFiles(Storage(moto_server.s3_properties), f"s3://{name}/lake/config/now/manifest.json", LOCATION)
+    assert list(source.objects()) == FOUND
+    assert [found for part in source.parts() for found in part()] == FOUND

@@ -1,0 +1,338 @@
+"""Pins as people use them: what is pinned neither expires nor loses its metadata file, and other engines see tags."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.clock import HOUR_MS, iso_utc, system_clock
+from icekeeper.errors import CommitStateUnknown, OperationRefused
+from icekeeper.model import TableName
+from icekeeper.operations.pins import add_pin, list_pins, remove_pin
+from icekeeper.operations.table_handle import TableHandle, identity_of
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import Status
+from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.state.store import Pin, PinKind
+from icekeeper.storage_paths import normalise
+from support.command import EVERYTHING_IS_OLD, Command, one_sentence
+from support.local import NAME, LocalTable, ScriptedCatalog
+from support.readers import canonical, duckdb_rows, pyiceberg_rows
+
+PASS = ("maintain", "ns.t", "--engine", "local", *EVERYTHING_IS_OLD)
+EXPIRE = (*PASS, "--operations", "expire_snapshots,remove_orphans", "--json")
+
+
+def snapshots(command: Command) -> list[int]:
+    return [snapshot.snapshot_id for snapshot in command.catalog.load_table("ns.t").metadata.snapshots]
+
+
+def refs(command: Command) -> dict[str, Any]:
+    return {name: ref for name, ref in command.catalog.load_table("ns.t").metadata.refs.items() if name != "main"}
+
+
+def test_a_pinned_snapshot_outlives_an_expiry_and_is_still_read(command: Command) -> None:
+    """The horizon: the pinned snapshot and everything above it; what is below goes."""
+    command.table(appends=6)
+    ids = snapshots(command)
+    pinned_rows = canonical(pyiceberg_rows(command.pointers()[0][1], ids[2]))
+    added = command("pin", "add", "ns.t", "--snapshot", str(ids[2]), "--ttl", "6h", "--name", "reader", "--json")
+    assert added.code == 0
+    location = added.json["pin"]["metadata_location"]
+
+    answer = command(*EXPIRE)
+
+    assert answer.json["operations"][0]["summary"].startswith("expired 2 snapshot(s)")
+    assert snapshots(command) == ids[2:]
+    assert canonical(duckdb_rows(location, ids[2])) == pinned_rows
+    assert command("pin", "remove", "ns.t", "--name", "reader").code == 0
+    assert command(*EXPIRE).json["operations"][0]["summary"].startswith("expired 3 snapshot(s)")
+
+
+def test_the_documents_of_pins(command: Command) -> None:
+    command.table(appends=2)
+    head = snapshots(command)[-1]
+    before_ms = system_clock()
+    added = command("pin", "add", "ns.t", "--snapshot", "current", "--ttl", "90s", "--name", "N", "--json")
+    pin = added.json["pin"]
+    assert added.code == 0
+    assert added.json == {
+        "table": "ns.t",
+        "pin": {
+            "name": "N",
+            "snapshot_id": head,
+            "metadata_location": command.pointers()[0][1],
+            "expires_ms": pin["expires_ms"],
+            "expires": iso_utc(pin["expires_ms"]),
+            "kind": "reader",
+            "tag": None,
+        },
+    }
+    assert 90_000 <= pin["expires_ms"] - before_ms <= 90_000 + system_clock() - before_ms
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", pin["expires"])
+    assert command("pin", "list", "ns.t", "--json").json == {"table": "ns.t", "pins": [pin]}
+    text = command("pin", "list", "ns.t")
+    assert text.out.split() == ["N", "reader", "snapshot", str(head), "until", pin["expires"]]
+    removed = command("pin", "remove", "ns.t", "--name", "N", "--json")
+    assert (removed.code, removed.json) == (0, {"table": "ns.t", "removed": "N"})
+    assert command("pin", "list", "ns.t", "--json").json == {"table": "ns.t", "pins": []}
+
+
+def test_a_pin_without_a_name_gets_one_and_the_same_name_prolongs(command: Command) -> None:
+    command.table(appends=2)
+    add = ("pin", "add", "ns.t", "--snapshot", "current", "--json")
+    first = command(*add, "--ttl", "1h").json["pin"]
+    assert re.fullmatch(r"pin-[0-9a-f]{8}", first["name"])
+    longer = command(*add, "--ttl", "6h", "--name", first["name"]).json["pin"]
+    assert longer["expires_ms"] >= first["expires_ms"] + 5 * HOUR_MS
+    shorter = command(*add, "--ttl", "1m", "--name", first["name"]).json["pin"]
+    assert shorter == longer
+    assert command("pin", "list", "ns.t", "--json").json["pins"] == [longer]
+
+
+def test_a_prolonged_pin_keeps_the_metadata_file_that_its_reader_has(command: Command) -> None:
+    table = command.table(appends=2)
+    head = str(snapshots(command)[-1])
+    add = ("pin", "add", "ns.t", "--snapshot", head, "--name", "N", "--json")
+    first = command(*add, "--ttl", "1h").json["pin"]
+    table.append(table.scan().to_arrow())
+    assert command(*add, "--ttl", "2h").json["pin"]["metadata_location"] == first["metadata_location"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--snapshot", "current", "--ttl", "6"), "--ttl takes a time like 90s, 30m, 6h or 7d, at most 366d, not '6'"),
+        (("--snapshot", "current", "--ttl", "0h"), "--ttl takes a time like"),
+        (("--snapshot", "current", "--ttl", "-1h"), "--ttl takes a time like"),
+        (("--snapshot", "current", "--ttl", "367d"), "--ttl takes a time like"),
+        (("--snapshot", "current", "--ttl", "1.5h"), "--ttl takes a time like"),
+        (("--snapshot", "7", "--ttl", "6h"), "ns.t has no snapshot 7"),
+        (("--snapshot", "latest", "--ttl", "6h"), "--snapshot takes a snapshot id or 'current', not 'latest'"),
+        (("--snapshot", "current", "--ttl", "6h", "--name", "a:b"), "pin name 'a:b' must be 1 to 128 letters"),
+        (("--snapshot", "current", "--ttl", "6h", "--name", ""), "pin name '' must be 1 to 128 letters"),
+    ],
+)
+def test_wrong_pins_are_one_sentence_and_change_nothing(
+    command: Command, arguments: tuple[str, ...], sentence: str
+) -> None:
+    command.table(appends=2)
+    answer = command("pin", "add", "ns.t", *arguments, "--json")
+    assert answer.code == 2
+    assert answer.json["error"]["type"] == "PolicyError"
+    assert answer.json["error"]["message"].startswith(sentence)
+    assert one_sentence(answer.err).startswith(sentence)
+    assert command("pin", "list", "ns.t", "--json").json["pins"] == []
+
+
+def test_a_name_that_holds_another_snapshot_is_not_moved(command: Command) -> None:
+    command.table(appends=2)
+    ids = snapshots(command)
+    add = ("pin", "add", "ns.t", "--ttl", "6h", "--name", "N")
+    assert command(*add, "--snapshot", str(ids[0])).code == 0
+    answer = command(*add, "--snapshot", str(ids[1]))
+    assert answer.code == 2
+    assert one_sentence(answer.err).startswith(f"pin 'N' holds snapshot {ids[0]}, not {ids[1]};")
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("remove", "--name", "N"), ("add", "--snapshot", "1", "--ttl", "1h")])
+def test_unknown_tables_and_pins_are_bad_usage(command: Command, arguments: tuple[str, ...]) -> None:
+    answer = command("pin", arguments[0], "ns.absent", *arguments[1:])
+    assert (answer.code, one_sentence(answer.err)) == (2, "there is no table ns.absent in catalog C")
+
+
+def test_a_pin_that_is_not_there_cannot_be_removed(command: Command) -> None:
+    command.table(appends=2)
+    command("pin", "add", "ns.t", "--snapshot", "current", "--ttl", "1h", "--name", "other")
+    answer = command("pin", "remove", "ns.t", "--name", "N")
+    assert (answer.code, one_sentence(answer.err)) == (2, "there is no pin 'N' on ns.t; pins are: other")
+
+
+def test_a_table_without_snapshots_has_none_to_pin(command: Command) -> None:
+    command.table(appends=0)
+    answer = command("pin", "add", "ns.t", "--snapshot", "current", "--ttl", "1h")
+    assert (answer.code, one_sentence(answer.err)) == (2, "ns.t has no current snapshot to pin")
+
+
+# -- tags
+
+
+def test_a_tag_keeps_the_snapshot_for_engines_that_do_not_know_pins(command: Command) -> None:
+    """Its age counts from the snapshot, so it runs out with the pin; removing the pin removes it."""
+    command.table(appends=3)
+    first = command.catalog.load_table("ns.t").metadata.snapshots[0]
+    added = command(
+        *("pin", "add", "ns.t", "--snapshot", str(first.snapshot_id), "--ttl", "6h", "--name", "N", "--tag", "--json")
+    )
+    pin = added.json["pin"]
+    assert pin["tag"] == "N"
+    tag = refs(command)["N"]
+    assert (tag.snapshot_ref_type.value, tag.snapshot_id) == ("tag", first.snapshot_id)
+    assert tag.max_ref_age_ms == pin["expires_ms"] - first.timestamp_ms
+    longer = command(
+        *("pin", "add", "ns.t", "--snapshot", str(first.snapshot_id), "--ttl", "9h", "--name", "N", "--json")
+    ).json["pin"]
+    assert longer["tag"] == "N"
+    assert refs(command)["N"].max_ref_age_ms == longer["expires_ms"] - first.timestamp_ms
+    assert command("pin", "remove", "ns.t", "--name", "N").code == 0
+    assert refs(command) == {}
+
+
+def test_a_tag_that_somebody_moved_is_left_to_him(command: Command) -> None:
+    table = command.table(appends=3)
+    ids = snapshots(command)
+    command("pin", "add", "ns.t", "--snapshot", str(ids[0]), "--ttl", "6h", "--name", "N", "--tag")
+    table.refresh()
+    table.manage_snapshots().remove_tag("N").commit()
+    table.manage_snapshots().create_tag(ids[1], "N").commit()
+    assert command("pin", "remove", "ns.t", "--name", "N").code == 0
+    assert refs(command)["N"].snapshot_id == ids[1]
+
+
+@pytest.mark.parametrize(
+    ("properties", "name", "sentence"),
+    [
+        ({"format-version": "1"}, "N", "tables of format version 1 cannot have tags; pin without --tag"),
+        ({}, "main", "the table has a branch 'main' already; choose another name for the pin"),
+        ({}, "kept", "the table has a tag 'kept' already; choose another name for the pin"),
+    ],
+)
+def test_tags_that_cannot_be_are_refused_and_nothing_is_pinned(
+    command: Command, properties: dict[str, str], name: str, sentence: str
+) -> None:
+    table = command.table(appends=2, properties=properties)
+    if name == "kept":
+        table.manage_snapshots().create_tag(snapshots(command)[0], "kept").commit()
+    before = command.contents()
+    answer = command("pin", "add", "ns.t", "--snapshot", "current", "--ttl", "6h", "--name", name, "--tag")
+    assert (answer.code, one_sentence(answer.err)) == (2, sentence)
+    assert command.contents() == before
+    assert command("pin", "list", "ns.t", "--json").json["pins"] == []
+
+
+# -- pins while others are at work
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[LocalTable]:
+    folder = tmp_path / "warehouse"
+    folder.mkdir()
+    catalog = SqlCatalog("local", uri=f"sqlite:///{tmp_path / 'catalog.db'}", warehouse=folder.as_uri())
+    made = LocalTable(catalog, tmp_path)
+    made.fill(4)
+    yield made
+    catalog.close()
+
+
+def handle_of(table: LocalTable, **more: Any) -> TableHandle:
+    given = {"catalog": table.catalog, "state": table.state, "clock": system_clock, **more}
+    return TableHandle(table=NAME, sleep=table.waits.append, **given)
+
+
+def test_a_snapshot_that_expires_while_it_is_pinned_is_not_pinned(table: LocalTable) -> None:
+    """The expiry read the pins before this one was there, and committed before anybody looked again."""
+    first = next(iter(table.metadata.snapshots))
+    location = table.loaded.metadata_location
+    catalog = ScriptedCatalog(table.catalog, before_load={2: lambda: table.run(Operation.EXPIRE_SNAPSHOTS)})
+    with mock.patch.object(SqliteStateStore, "pins", return_value=()), pytest.raises(OperationRefused) as caught:
+        add_pin(handle_of(table, catalog=catalog), snapshot=str(first), ttl_ms=HOUR_MS)
+    assert str(caught.value) == f"snapshot {first} expired while it was being pinned; pin a newer one"
+    assert list_pins(handle_of(table)) == ()
+    assert location != table.loaded.metadata_location
+
+
+def test_an_expiry_that_read_the_pins_too_early_deletes_nothing_that_is_pinned(table: LocalTable) -> None:
+    """Pinned between its plan and its commit: the snapshot is gone from the table, but not from its pinned metadata."""
+    first = next(iter(table.metadata.snapshots))
+    rows = canonical(pyiceberg_rows(table.loaded.metadata_location, first))
+    pins: list[Pin] = []
+    catalog = ScriptedCatalog(
+        table.catalog,
+        before_commit={1: lambda: pins.append(add_pin(handle_of(table), snapshot=str(first), ttl_ms=HOUR_MS))},
+    )
+    table.run(Operation.COMPACT)
+    outcome = table.run(Operation.EXPIRE_SNAPSHOTS, catalog=catalog)
+    assert outcome.status is Status.SUCCEEDED
+    assert list(table.metadata.snapshots) == [table.metadata.refs["main"].snapshot_id]
+    assert canonical(duckdb_rows(pins[0].metadata_location, first)) == rows
+    assert table.unreferenced() != set()
+    assert table.run(Operation.REMOVE_ORPHANS, dry_run=True).files_planned == ()
+    table.run(Operation.REMOVE_ORPHANS)
+    assert canonical(duckdb_rows(pins[0].metadata_location, first)) == rows
+    remove_pin(handle_of(table), pins[0].name)
+    table.run(Operation.REMOVE_ORPHANS)
+    assert table.unreferenced() == set()
+
+
+def test_a_pinned_snapshot_that_cannot_be_followed_stops_every_deletion(table: LocalTable) -> None:
+    first = next(iter(table.metadata.snapshots))
+    pin = add_pin(handle_of(table), snapshot=str(first), ttl_ms=HOUR_MS)
+    orphan = table.plant("data/orphan.parquet")
+    with mock.patch.object(SqliteStateStore, "pins", return_value=()):
+        table.run(Operation.EXPIRE_SNAPSHOTS)
+    Path(normalise(pin.metadata_location)).unlink()
+    outcome = table.run(Operation.REMOVE_ORPHANS)
+    assert outcome.status is Status.REFUSED
+    assert outcome.reason is not None
+    assert outcome.reason.startswith(f"what pin '{pin.name}' holds cannot be told, so nothing was deleted: ")
+    assert orphan in table.files()
+
+
+@pytest.mark.parametrize("kind", [PinKind.READER, PinKind.JOB])
+def test_delete_after_commit_spares_pinned_metadata(tmp_path: Path, kind: PinKind) -> None:
+    """The pointer catalogs delete what falls off the metadata log, as Iceberg-Java does, but not what is pinned."""
+    folder = tmp_path / "warehouse"
+    folder.mkdir()
+    catalog = SqlCatalog("local", uri=f"sqlite:///{tmp_path / 'catalog.db'}", warehouse=folder.as_uri())
+    properties = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
+    table = LocalTable(catalog, tmp_path, properties=properties)
+    table.append(1)
+    loaded = table.loaded
+    location = loaded.metadata_location
+    assert loaded.metadata.current_snapshot is not None
+    table.state.add_pin(
+        Pin(
+            identity=identity_of(table.catalog, loaded),
+            name="p",
+            snapshot_id=loaded.metadata.current_snapshot.snapshot_id,
+            metadata_location=location,
+            expires_ms=2**62,
+            kind=kind,
+        )
+    )
+    commits: list[str] = []
+    for days in range(2, 6):
+        table.append(days)
+        table.run(Operation.COMPACT)
+        commits.append(table.loaded.metadata_location)
+    assert Path(normalise(location)).exists()
+    assert [Path(normalise(path)).exists() for path in commits] == [False] * 3 + [True]
+    catalog.close()
+
+
+def test_a_tag_of_unknown_outcome_leaves_the_pin(table: LocalTable) -> None:
+    """Perhaps it landed; then removing the pin removes it, too."""
+
+    def lose_the_answer() -> None:
+        raise CommitStateUnknown("the answer got lost")
+
+    class Silent(ScriptedCatalog):
+        def load(self, table: TableName) -> Any:
+            if self.commits:
+                raise CommitStateUnknown("nobody answers")
+            return super().load(table)
+
+    catalog = Silent(table.catalog, after_commit={1: lose_the_answer})
+    with pytest.raises(CommitStateUnknown):
+        add_pin(handle_of(table, catalog=catalog), snapshot="current", ttl_ms=HOUR_MS, name="N", with_tag=True)
+    assert [pin.tag for pin in list_pins(handle_of(table))] == ["N"]
+    assert "N" in table.metadata.refs
+    remove_pin(handle_of(table), "N")
+    assert "N" not in table.metadata.refs
+    assert list_pins(handle_of(table)) == ()

@@ -1,0 +1,474 @@
+"""While a rewrite runs, others leave alone what it reads and what it writes; when it dies, its record is cleaned."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest import mock
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.clock import HOUR_MS, system_clock
+from icekeeper.engines.local import LocalEngine
+from icekeeper.errors import CommitStateUnknown, StorageError
+from icekeeper.model import TableName
+from icekeeper.operations.table_handle import TableHandle
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
+from icekeeper.runtime import Runtime
+from icekeeper.state.sqlite_staging import SqliteStaging
+from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
+from icekeeper.state.store import Pin, PinKind
+from icekeeper.storage_paths import normalise
+from support.deletes import commit_deletes, create_by_region, position_delete
+from support.local import EAGER, NAME, LocalTable, ScriptedCatalog
+from support.sabotage import sabotaged_table
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+LEASE_MS = 2 * HOUR_MS
+LATER_MS = LEASE_MS + 24 * HOUR_MS
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Interrupting(LocalEngine):
+    """Runs in this process; ``before`` and ``after`` are called around the work of the first map."""
+
+    def __init__(self, before: Callable[[], object] = lambda: None, after: Callable[[], object] = lambda: None) -> None:
+        super().__init__(1)
+        self._before, self._after = before, after
+
+    def map(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
+    ) -> list[Result]:
+        self._before()
+        results = super().map(function, tasks, on_done)
+        self._after()
+        return results
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[LocalTable]:
+    folder = tmp_path / "warehouse"
+    folder.mkdir()
+    catalog = SqlCatalog("local", uri=f"sqlite:///{tmp_path / 'catalog.db'}", warehouse=folder.as_uri())
+    made = LocalTable(catalog, tmp_path)
+    made.fill(4)
+    yield made
+    catalog.close()
+
+
+def pins(table: LocalTable) -> tuple[Pin, ...]:
+    return tuple(handle_of(table).memory(table.loaded).pins())
+
+
+def loads(table: LocalTable) -> tuple[StagedLoad, ...]:
+    return handle_of(table).memory(table.loaded).staged_loads()
+
+
+def handle_of(table: LocalTable) -> TableHandle:
+    return TableHandle(table.catalog, NAME, table.state, system_clock)
+
+
+def later(table: LocalTable, operations: str = "rewrite_position_deletes", *, by_ms: int = LATER_MS) -> PassOutcome:
+    """A pass with a grace period of a day, so much later."""
+    runtime = Runtime(table.catalog, table.state, environment={}, clock=lambda: system_clock() + by_ms)
+    settings = {**EAGER, "orphan_older_than_hours": "24", "operations": operations}
+    return runtime.maintain(NAME, settings, LocalEngine(1))
+
+
+def deleted(outcome: PassOutcome) -> list[str]:
+    assert outcome.staged is not None
+    return [normalise(path) for path in outcome.staged.files_deleted]
+
+
+def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table: LocalTable) -> None:
+    seen: list[tuple[tuple[Pin, ...], tuple[StagedLoad, ...], tuple[str, ...]]] = []
+    planned = table.loaded
+    assert planned.metadata.current_snapshot is not None
+
+    def look() -> None:
+        seen.append((pins(table), loads(table), handle_of(table).memory(planned).staged_paths()))
+
+    before_ms = system_clock()
+    outcome = table.run(Operation.COMPACT, engine=Interrupting(look))
+    (((pin,), (load,), paths),) = seen
+    assert (pin.name, pin.kind) == ("run-1:compact", PinKind.JOB)
+    assert (pin.snapshot_id, pin.metadata_location) == (
+        planned.metadata.current_snapshot.snapshot_id,
+        planned.metadata_location,
+    )
+    assert LEASE_MS <= pin.expires_ms - before_ms <= LEASE_MS + system_clock() - before_ms
+    assert (load.name, load.origin, load.state) == ("run-1:compact", LoadOrigin.JOB, LoadState.PENDING)
+    assert [file.file_path for file in table.data_files()] == list(paths)
+    assert outcome.status is Status.SUCCEEDED
+    assert (pins(table), loads(table)) == ((), ())
+
+
+def test_an_expiry_of_another_pass_takes_nothing_that_a_rewrite_reads(table: LocalTable) -> None:
+    """The others overwrite the table and expire, while the rewrite is about to read."""
+    ids = table.ids()
+    read = {normalise(file.file_path) for file in table.data_files()}
+    others: list[OperationOutcome] = []
+
+    def meanwhile() -> None:
+        table.table.overwrite(table.table.scan().to_arrow())
+        others.append(table.run(Operation.EXPIRE_SNAPSHOTS, run_id="other"))
+        assert read <= table.files()
+
+    table.run(Operation.COMPACT, engine=Interrupting(meanwhile))
+    assert others[0].metrics["expire_snapshots.snapshots_expired"] == 3
+    assert table.ids() == ids
+    # Nothing holds them any more.
+    assert table.run(Operation.EXPIRE_SNAPSHOTS).status is Status.SUCCEEDED
+    assert read.isdisjoint(table.files())
+    assert table.verify().ok
+
+
+def test_an_orphan_removal_of_another_pass_leaves_alone_what_a_rewrite_wrote(table: LocalTable) -> None:
+    ids = table.ids()
+    others: list[OperationOutcome] = []
+    engine = Interrupting(after=lambda: others.append(table.run(Operation.REMOVE_ORPHANS, run_id="other")))
+    outcome = table.run(Operation.COMPACT, engine=engine)
+    assert outcome.status is Status.SUCCEEDED
+    assert others[0].metrics["remove_orphans.files_protected"] == 1
+    assert others[0].files_deleted == ()
+    assert table.readers_agree() == ids
+
+
+@pytest.mark.parametrize("strategy", ["binpack", "sort"])
+def test_what_a_killed_rewrite_left_is_cleaned_from_its_record(table: LocalTable, strategy: str) -> None:
+    """Killed when every file is written: protected as long as the lease, then cleaned after the grace period."""
+    ids = table.ids()
+    settings = {"strategy": strategy, "sort_order": "id", "run_id": "dead"}
+    with pytest.raises(Killed):
+        table.run(Operation.COMPACT, engine=Interrupting(after=_kill), **settings)
+    left = table.unreferenced()
+    assert len(left) == 1
+    assert table.run(Operation.REMOVE_ORPHANS).files_deleted == ()
+    # Metadata of another table's is what a listing would refuse on; the record needs none.
+    assert later(table, by_ms=LATER_MS - HOUR_MS).staged is None
+    outcome = later(table)
+    assert set(deleted(outcome)) == left
+    assert loads(table) == ()
+    assert table.unreferenced() == set()
+    assert table.readers_agree() == ids
+
+
+def _kill() -> None:
+    raise Killed
+
+
+def test_a_rewrite_killed_after_its_commit_loses_nothing(table: LocalTable) -> None:
+    """Its record still says pending, and names files that are the table by now."""
+    ids = table.ids()
+    with pytest.raises(Killed):
+        table.run(Operation.COMPACT, catalog=ScriptedCatalog(table.catalog, after_commit={1: _kill}))
+    assert [load.state for load in loads(table)] == [LoadState.PENDING]
+    outcome = later(table, "compact")
+    assert deleted(outcome) == []
+    assert outcome.metrics["staged.files_referenced"] == 1
+    assert loads(table) == ()
+    assert table.readers_agree() == ids
+    assert table.verify().ok
+
+
+def test_a_process_that_is_killed_leaves_a_record_that_is_cleaned(table: LocalTable, tmp_path: Path) -> None:
+    """Killed for good, in the middle of its work: nothing of it runs any more."""
+    script = textwrap.dedent(
+        """
+        import os, signal, sys
+        from pathlib import Path
+        from icekeeper.catalogs.load import open_catalog
+        from icekeeper.engines.local import LocalEngine
+        from icekeeper.model import TableName
+        from icekeeper.runtime import Runtime
+        from icekeeper.state.sqlite import SqliteStateStore
+
+        class Dying(LocalEngine):
+            def map(self, function, tasks, on_done):
+                super().map(function, tasks, on_done)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        folder = Path(sys.argv[1])
+        properties = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": sys.argv[2]}
+        runtime = Runtime(open_catalog("local", properties), SqliteStateStore(folder / "state.db"), environment={})
+        runtime.maintain(TableName(("ns",), "t"), {"min_input_files": "2", "operations": "compact"}, Dying(1))
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path), table.catalog.warehouse], capture_output=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    left = table.unreferenced()
+    assert len(left) == 1
+    assert [(pin.kind, pin.name.endswith(":compact")) for pin in pins(table)] == [(PinKind.JOB, True)]
+    assert set(deleted(later(table))) == left
+    assert (loads(table), table.unreferenced()) == ((), set())
+
+
+def test_lanes_of_an_exchange_are_recorded_before_they_write(
+    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group too large for one worker is written by many; when the engine dies, what they wrote is in the record."""
+    monkeypatch.setattr("icekeeper.operations.compaction.dispatch.fits_one_worker", lambda task: False)
+
+    class Dying(LocalEngine):
+        def exchange(self, *args: Any) -> Any:
+            super().exchange(*args)
+            raise Killed
+
+    with pytest.raises(Killed):
+        table.run(Operation.COMPACT, engine=Dying(1), strategy="sort", sort_order="id")
+    left = table.unreferenced()
+    assert len(left) == 1
+    assert left < set(map(normalise, handle_of(table).memory(table.loaded).staged_paths()))
+    assert set(deleted(later(table))) == left
+    assert table.unreferenced() == set()
+
+
+@pytest.mark.parametrize("operation", [Operation.REWRITE_MANIFESTS, Operation.COMPUTE_STATISTICS])
+def test_what_other_rewrites_left_is_cleaned_from_their_records(table: LocalTable, operation: Operation) -> None:
+    """Of manifests those that were rewritten; what is written for one attempt to commit is left to the orphan pass."""
+    ids = table.ids()
+    with pytest.raises(Killed):
+        table.run(operation, catalog=ScriptedCatalog(table.catalog, before_commit={1: _kill}))
+    (load,) = loads(table)
+    assert load.name == f"run-1:{operation.value}"
+    recorded = set(map(normalise, handle_of(table).memory(table.loaded).staged_paths()))
+    left = table.unreferenced() & recorded
+    assert left
+    assert set(deleted(later(table))) == left
+    table.run(Operation.REMOVE_ORPHANS)
+    assert table.unreferenced() == set()
+    assert table.run(operation).status is Status.SUCCEEDED
+    assert (pins(table), loads(table), table.readers_agree()) == ((), (), ids)
+
+
+def test_position_delete_outputs_are_recorded(table: LocalTable, tmp_path: Path) -> None:
+    with sabotaged_table(tmp_path / "other") as made:
+        create_by_region(made, 2)
+        (task, *_) = made.table().scan().plan_files()
+        path = task.file.file_path
+        region = "us" if "region=us" in path else "eu"
+        for position in range(3):
+            commit_deletes(made, [position_delete(path, position, region)])
+        seen: list[tuple[str, ...]] = []
+
+        def look() -> None:
+            loaded = made.load()
+            handle = TableHandle(made.catalog, NAME, made.runtime.state, system_clock)
+            seen.append(handle.memory(loaded).staged_paths())
+
+        made.engine.during = look
+        outcome = made.maintain(operations="rewrite_position_deletes").operations[0]
+        assert outcome.status is Status.SUCCEEDED
+        assert len(seen) == 1
+        (recorded,) = seen[0]
+        assert normalise(recorded) in made.reachable()
+
+
+def test_a_failed_commit_leaves_a_record_only_of_what_it_could_not_remove(
+    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overtake() -> None:
+        table.table.overwrite(table.table.scan().to_arrow())
+
+    outcome = table.run(Operation.COMPACT, engine=Interrupting(after=overtake))
+    assert outcome.status is Status.FAILED
+    assert (loads(table), pins(table), table.unreferenced()) == ((), (), set())
+    table.append(5)
+    monkeypatch.setattr("icekeeper.storage.unlink", lambda path: "busy")
+    table.run(Operation.COMPACT, engine=Interrupting(after=overtake))
+    left = table.unreferenced()
+    assert len(left) == 1
+    assert [load.state for load in loads(table)] == [LoadState.FAILED]
+    monkeypatch.undo()
+    assert set(deleted(later(table))) == left
+
+
+def test_a_group_that_failed_leaves_a_record(table: LocalTable) -> None:
+    """What it wrote may be kept for inspection; the record takes it away after the grace period."""
+    Path(normalise(table.data_files()[0].file_path)).write_bytes(b"damaged")
+    outcome = table.run(Operation.COMPACT, orphan_older_than_hours="24")
+    assert outcome.status is Status.FAILED
+    assert [load.state for load in loads(table)] == [LoadState.FAILED]
+    assert pins(table) == ()
+    assert deleted(later(table)) == []
+    assert loads(table) == ()
+
+
+def test_an_unknown_outcome_keeps_files_and_record(table: LocalTable) -> None:
+    """The commit may yet land: the files are neither removed nor taken for those of a failed job, until the lease."""
+    catalog = _Lost(table.catalog)
+    ids = table.ids()
+    outcome = table.run(Operation.COMPACT, catalog=catalog)
+    assert outcome.status is Status.FAILED
+    assert outcome.reason is not None
+    assert outcome.reason.startswith("CommitStateUnknown: ")
+    (load,) = loads(table)
+    assert load.state is LoadState.PENDING
+    left = table.unreferenced()
+    assert len(left) == 4  # the output, two manifests, a manifest list
+    sweep = table.run(Operation.REMOVE_ORPHANS)
+    written = {normalise(path) for path in handle_of(table).memory(table.loaded).staged_paths()}
+    assert written <= left - set(map(normalise, sweep.files_deleted))
+    assert set(deleted(later(table))) == written
+    assert table.readers_agree() == ids
+
+
+def test_an_unknown_outcome_after_commits_that_landed_keeps_the_record(table: LocalTable) -> None:
+    """The operation goes on to report what landed, but the record must not say that the rest failed."""
+    table.append(50, part="q")
+    table.append(51, part="q")
+    table.table.update_spec().add_identity("part").commit()
+    table.fill(2, part="r", start=6)
+    outcome = table.run(Operation.COMPACT, catalog=_Lost(table.catalog, after=1), partial_progress="1")
+    assert outcome.status is Status.FAILED
+    assert len(outcome.snapshot_ids) == 1
+    assert [load.state for load in loads(table)] == [LoadState.PENDING]
+    assert table.verify().ok
+    later(table)
+    assert (loads(table), table.verify().ok) == ((), True)
+
+
+class _Lost(ScriptedCatalog):
+    """Every commit but the first ``after`` ones gets lost on the way, and nobody can say so."""
+
+    def __init__(self, inner: Any, *, after: int = 0) -> None:
+        super().__init__(inner)
+        self._after = after
+
+    def commit(self, base: Any, requirements: Any, updates: Any) -> Any:
+        if self.commits < self._after:
+            return super().commit(base, requirements, updates)
+        self.commits += 1
+        raise CommitStateUnknown("no answer")
+
+    def load(self, table: TableName) -> Any:
+        if self.commits > self._after:
+            raise StorageError("no answer")
+        return super().load(table)
+
+
+def test_state_that_cannot_be_written_fails_the_operation_before_any_work(
+    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise StorageError("the disk is full")
+
+    before = table.files()
+    monkeypatch.setattr(SqliteStaging, "stage", fails)
+    outcome = table.run(Operation.COMPACT, engine=Interrupting(before=lambda: pytest.fail("work was begun")))
+    assert (outcome.status, outcome.reason) == (Status.FAILED, "StorageError: the disk is full")
+    assert table.files() == before
+    monkeypatch.undo()
+    monkeypatch.setattr(type(table.state), "add_pin", fails)
+    outcome = table.run(Operation.COMPACT, engine=Interrupting(before=lambda: pytest.fail("work was begun")))
+    assert (outcome.status, outcome.reason) == (Status.FAILED, "StorageError: the disk is full")
+    assert table.files() == before
+
+
+def test_a_record_that_cannot_be_settled_does_not_undo_a_success(
+    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(SqliteStaging, "forget", fails)
+    monkeypatch.setattr(type(table.state), "remove_pin", fails)
+    assert table.run(Operation.COMPACT).status is Status.SUCCEEDED
+    monkeypatch.undo()
+    assert deleted(later(table)) == []
+    assert (loads(table), table.verify().ok) == ((), True)
+
+
+def test_a_dry_run_records_nothing(table: LocalTable) -> None:
+    with mock.patch.object(SqliteStaging, "stage") as stage, mock.patch.object(type(table.state), "add_pin") as pin:
+        table.maintain(dry_run=True)
+    assert (stage.mock_calls, pin.mock_calls) == ([], [])
+
+
+def test_a_pass_expires_what_its_own_rewrite_had_pinned(table: LocalTable) -> None:
+    """The pin goes with the operation, so that the same pass frees what compaction replaced."""
+    outcome = table.maintain("compact,expire_snapshots")
+    assert outcome.metrics["expire_snapshots.snapshots_expired"] == 4
+    assert len(table.data_files()) == len([path for path in table.files() if path.endswith(".parquet")]) == 1
+
+
+# -- leases
+
+
+def runtime_at(table: LocalTable, clock: Callable[[], int]) -> Runtime:
+    return Runtime(table.catalog, table.state, environment={}, clock=clock)
+
+
+def test_progress_prolongs_pin_and_record(table: LocalTable) -> None:
+    """Each step takes an hour; three of them are longer than the lease was."""
+    now = [system_clock()]
+    table.append(50, part="q")
+    table.append(51, part="q")
+    table.append(60, part="r")
+    table.append(61, part="r")
+    seen: list[tuple[int, int]] = []
+
+    class Slow(LocalEngine):
+        def map(self, function: Any, tasks: Any, on_done: Any) -> Any:
+            results = [function(task) for task in tasks]
+            for done in range(1, 5):
+                now[0] += HOUR_MS
+                on_done(done)
+                (pin,), (load,) = table.state.pins(_identity(table), now_ms=now[0]), loads(table)
+                assert load.expires_ms is not None
+                seen.append((pin.expires_ms - now[0], load.expires_ms - now[0]))
+            return results
+
+    outcome = runtime_at(table, lambda: now[0]).maintain(NAME, {**EAGER, "operations": "compact"}, Slow(1), unsafe=True)
+    assert outcome.status.value == "succeeded"
+    assert seen == [(LEASE_MS, LEASE_MS)] * 4
+    assert loads(table) == ()
+
+
+def _identity(table: LocalTable) -> Any:
+    return handle_of(table).memory(table.loaded).identity
+
+
+def test_a_job_that_slept_while_its_files_were_cleaned_does_not_commit_them(table: LocalTable) -> None:
+    """Stopped for days, taken for dead, cleaned up after, woken up: it must plan again."""
+    now = [system_clock()]
+    ids = table.ids()
+
+    def sleep_for_days() -> None:
+        now[0] += LATER_MS
+        assert len(deleted(later(table))) == 1
+
+    runtime = runtime_at(table, lambda: now[0])
+    engine = Interrupting(after=sleep_for_days)
+    outcome = runtime.maintain(NAME, {**EAGER, "operations": "compact"}, engine, unsafe=True)
+    assert outcome.operations[0].status is Status.FAILED
+    assert (outcome.operations[0].reason or "").startswith("PlanStale: job ")
+    assert table.readers_agree() == ids
+    assert table.verify().ok
+
+
+def test_a_job_that_overslept_its_lease_but_was_not_cleaned_commits(table: LocalTable) -> None:
+    now = [system_clock()]
+
+    def sleep_a_little() -> None:
+        now[0] += LEASE_MS + 1
+
+    runtime = runtime_at(table, lambda: now[0])
+    engine = Interrupting(after=sleep_a_little)
+    outcome = runtime.maintain(NAME, {**EAGER, "operations": "compact"}, engine, unsafe=True)
+    assert outcome.operations[0].status is Status.SUCCEEDED
+    assert (loads(table), table.verify().ok) == ((), True)
