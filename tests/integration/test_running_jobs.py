@@ -420,17 +420,14 @@ def test_a_job_that_slept_until_its_files_were_cleaned_cannot_go_on(table: Local
     first, second = str(table.folder / "data/first.parquet"), str(table.folder / "data/second.parquet")
     now_ms = [system_clock()]
     memory = TableMemory(table.state, identity_of(table.catalog, table.loaded), lambda: now_ms[0])
-    with (
-        pytest.raises(PlanStale, match="stood still"),
-        running_job(memory, "slow:compact", table.loaded, 1, lease_ms=LEASE_MS) as job,
-    ):
+    with running_job(memory, "slow:compact", table.loaded, 1, lease_ms=LEASE_MS) as job:
         job.will_write([first])
-        Path(table.plant("data/first.parquet"))
+        table.plant("data/first.parquet")
         now_ms[0] += LATER_MS
         assert deleted(later(table)) == [first]
         job.keep_alive()
-        job.will_write([second])
-        job.renew()
+        with pytest.raises(PlanStale, match="stood still"):
+            job.will_write([second])
 
 
 def test_progress_prolongs_pin_and_record(table: LocalTable) -> None:

@@ -21,6 +21,7 @@ class Act(enum.Enum):
     UPSERT = "upsert"
     DELETE_POSITIONS = "delete positions"
     DROP_FILE = "drop a file"
+    ADD_AGAIN = "add a file again"
     STAGE = "stage"
     PUBLISH = "publish"
     BRANCH = "branch"
@@ -34,10 +35,12 @@ class Act(enum.Enum):
     REPARTITION = "repartition"
     UPGRADE = "upgrade"
     PIN = "pin"
+    STAGE_LOAD = "stage a load"
     STRAY = "leave a stray file"
     COMPACT = "compact"
     REWRITE_MANIFESTS = "rewrite manifests"
     REWRITE_DELETES = "rewrite deletes"
+    COMPUTE_STATISTICS = "compute statistics"
     EXPIRE = "expire"
     SWEEP = "sweep"
     CRASH = "crash"
@@ -66,6 +69,7 @@ class Cleaning:
     expire_limit: int | None
     retain_max: int | None
     crash_at: int | None
+    cleans_metadata: bool
 
     @property
     def settings(self) -> dict[str, str]:
@@ -74,7 +78,8 @@ class Cleaning:
             "snapshot_expire_limit": self.expire_limit,
             "snapshot_retain_max": self.retain_max,
         }
-        return {key: str(value) for key, value in chosen.items() if value is not None}
+        settings = {key: str(value) for key, value in chosen.items() if value is not None}
+        return {**settings, "clean_expired_metadata": str(self.cleans_metadata).lower()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,7 @@ def _history(seed: int) -> CleanupHistory:
             expire_limit=chance.choice((None, None, None, 1, 3)),
             retain_max=chance.choice((None, None, keep, keep + 1)),
             crash_at=chance.randint(1, 40) if chance.random() < 0.4 else None,
+            cleans_metadata=chance.random() < 0.3,
         ),
     )
 

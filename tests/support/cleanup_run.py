@@ -18,6 +18,8 @@ from pyspark.errors.exceptions.captured import CapturedException
 from icekeeper.errors import StorageError
 from icekeeper.metadata.document import MAIN
 from icekeeper.model import FileContent
+from icekeeper.operations.staging.loads import stage_load
+from icekeeper.operations.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.identity import TableIdentity
@@ -65,7 +67,10 @@ class CleanupRun:
         self.pinned: set[int] = set()
         self.aging: set[str] = set()
         """Refs that are too old a millisecond after their snapshot."""
+        self.staged: set[str] = set()
+        """Files that a load still waits for."""
         self._held: dict[int, list[str]] = {}
+        self._made: dict[str, Any] = {}
         self._version = history.format_version
         self._names = 0
         if history.is_partitioned:
@@ -115,7 +120,7 @@ class CleanupRun:
     def left_over(self) -> set[str]:
         """What lies there and nothing needs; metadata files that some catalog may know (DESIGN 6.4) apart."""
         oldest_ms = min(snapshot.timestampMillis() for snapshot in self.java.table.snapshots())
-        found = self.on_disk - self.reachable
+        found = self.on_disk - self.reachable - self.staged
         return {p for p in found if not (p.endswith(_METADATA) and Path(p).stat().st_mtime * 1000 >= oldest_ms)}
 
     # -- cleaning
@@ -191,6 +196,13 @@ class CleanupRun:
         if (found := self._live_file(chance)) is not None:
             self.java.replace([found[0]])
 
+    def _add_again(self, chance: random.Random) -> None:
+        """A live file once more, in a manifest of its own: readers then read its rows twice.  Where there are vectors
+        Java reads nothing any more, because they are older than the file."""
+        found = self._live_file(chance)
+        if found is not None and found[0] in self._made and not self.table.live_deletes():
+            self.java.table.newFastAppend().appendFile(self._made[found[0]]).commit()
+
     def _branch(self, chance: random.Random) -> None:
         name = self._name("b")
         manage = self.java.table.manageSnapshots().createBranch(name, self._some_snapshot(chance))
@@ -265,6 +277,13 @@ class CleanupRun:
         self.table.runtime.state.add_pin(pin)
         self.pinned.add(snapshot_id)
 
+    def _stage_load(self, chance: random.Random) -> None:
+        """A file of a load that may yet be adopted."""
+        path = str(self._file(chance).location())
+        handle = TableHandle(self.table.catalog, NAME, self.table.runtime.state, self.table.runtime.clock)
+        stage_load(handle, self._name("load"), [path], [])
+        self.staged.add(normalise(path))
+
     def _stray(self, chance: random.Random) -> None:
         """What a writer that died leaves behind: data, a manifest, a metadata file that was never swapped in."""
         self._file(chance)
@@ -283,11 +302,26 @@ class CleanupRun:
     def _rewrite_deletes(self, chance: random.Random) -> None:
         self._ours(Operation.REWRITE_POSITION_DELETES)
 
+    def _compute_statistics(self, chance: random.Random) -> None:
+        self._ours(Operation.COMPUTE_STATISTICS)
+
     def _expire(self, chance: random.Random) -> None:
         settings = {"max_snapshots_to_keep": str(chance.randint(1, 4))}
         if chance.random() < 0.5:
             settings["snapshot_expire_limit"] = "1"
+        if chance.random() < 0.3:
+            settings["clean_expired_metadata"] = "true"
+        if chance.random() < 0.3:
+            self._expire_named(chance)
         self.expire(**settings)
+
+    def _expire_named(self, chance: random.Random) -> None:
+        """By id, out of the middle of a history; what is protected is refused before anything runs."""
+        pinned = [s.timestamp_ms for i, s in self.table.reader().metadata.snapshots.items() if i in self.pinned]
+        named = self._some_snapshot(chance)
+        moment = self.table.reader().metadata.snapshots[named].timestamp_ms
+        if named not in self.refs.values() and all(moment < pin for pin in pinned):
+            self.expire(snapshot_expire_ids=str(named))
 
     def _sweep(self, chance: random.Random) -> None:
         self.sweep()
@@ -304,7 +338,9 @@ class CleanupRun:
         if self.java.spec["fields"]:
             rows = [{**row, "2": rows[0]["2"]} for row in rows]
         partition = self.java.partitions(self._spec_id, rows)[0]
-        return self.java.data_file(rows, self._spec_id, partition, "parquet")
+        made = self.java.data_file(rows, self._spec_id, partition, "parquet")
+        self._made[str(made.location())] = made
+        return made
 
     def _row(self, chance: random.Random) -> dict[str, Any]:
         return {"1": chance.randrange(20), "2": chance.choice("abc")}
@@ -343,6 +379,7 @@ class CleanupRun:
         Act.UPSERT: _upsert,
         Act.DELETE_POSITIONS: _delete_positions,
         Act.DROP_FILE: _drop_file,
+        Act.ADD_AGAIN: _add_again,
         Act.STAGE: _stage,
         Act.PUBLISH: _publish,
         Act.BRANCH: _branch,
@@ -356,10 +393,12 @@ class CleanupRun:
         Act.REPARTITION: _repartition,
         Act.UPGRADE: _upgrade,
         Act.PIN: _pin,
+        Act.STAGE_LOAD: _stage_load,
         Act.STRAY: _stray,
         Act.COMPACT: _compact,
         Act.REWRITE_MANIFESTS: _rewrite_manifests,
         Act.REWRITE_DELETES: _rewrite_deletes,
+        Act.COMPUTE_STATISTICS: _compute_statistics,
         Act.EXPIRE: _expire,
         Act.SWEEP: _sweep,
         Act.CRASH: _crash,
