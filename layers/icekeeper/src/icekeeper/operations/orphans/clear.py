@@ -82,6 +82,7 @@ def clear_orphans(
         neighbours = neighbours_of(table, others())
         shared = SharedReferences(context, neighbours.sharing, home)
         sifted = without_referenced(sifted, shared)
+        foreign = [found for found in foreign if found.path not in shared]
         protected = (*protected, *held_by_others(context, neighbours.sharing))
         left_alone = PathSet((*neighbours.left_alone, *protected))
         folders = [folder for folder in folders if not left_alone.may_contain(folder)]
