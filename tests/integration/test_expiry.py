@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import StringType
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.errors import PolicyError, StorageError
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
+from icekeeper.model import EntryStatus, ManifestContent
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.storage import Storage
 from icekeeper.storage_paths import normalise
 from support.passes import TableUnderMaintenance, outcome_of
 from support.readers import canonical, duckdb_rows
 from support.sabotage import SabotagedTable, sabotaged_table
+from support.v3 import live as live_entries
 
 ROWS = pa.table({"id": [1, 2, 3]})
 EXPIRE = {"operations": "expire_snapshots"}
@@ -201,3 +210,152 @@ def test_inline_manifests_of_v1_are_followed(tmp_path: Path) -> None:
     assert outcome.metrics["expire_snapshots.snapshots_expired"] == 2
     assert table.live_files() == live
     assert all(Path(normalise(file)).exists() for file in live)
+
+
+def test_bytes_reclaimable_are_those_on_disk_and_no_object_is_asked_for(table: SabotagedTable) -> None:
+    """Merged files, manifests, manifest lists: what a dry run tells is what a run frees."""
+    _with_statistics(table)
+    table.maintain(operations="compact")
+    asked: list[str] = []
+    original = Storage.size
+
+    def size(self: Storage, path: str) -> int | None:
+        asked.append(path)
+        return original(self, path)
+
+    with mock.patch.object(Storage, "size", size):
+        preview = outcome_of(table.preview(**EXPIRE), Operation.EXPIRE_SNAPSHOTS)
+        on_disk = sum(Path(normalise(path)).stat().st_size for path in preview.files_planned)
+        outcome = expired(table)
+    assert asked == []
+    assert preview.metrics["expire_snapshots.bytes_reclaimable"] == on_disk
+    assert outcome.metrics["expire_snapshots.bytes_reclaimable"] == on_disk
+    assert outcome.files_planned == preview.files_planned
+    assert set(outcome.files_deleted) == set(preview.files_planned)
+
+
+def test_named_snapshots_go_and_the_retention_has_no_say(table: SabotagedTable) -> None:
+    ids = [s.snapshot_id for s in table.table().snapshots()]
+    outcome = expired(table, snapshot_expire_ids=f"{ids[3]},{ids[1]}", snapshot_retention_hours="168")
+    assert outcome.summary == "expired 2 snapshot(s), deleted 2 unreferenced file(s)"
+    assert set(table.load().metadata.snapshots) == set(ids) - {ids[1], ids[3]}
+    table.assert_sound()
+    before = table.load().metadata_location
+    for named, what in ((ids[1], "no snapshot of this table"), (ids[5], "the head of branch 'main'")):
+        with pytest.raises(PolicyError, match=what):
+            table.maintain(operations="compact,expire_snapshots", snapshot_expire_ids=str(named))
+    assert table.load().metadata_location == before, "nothing ran"
+
+
+def test_a_named_snapshot_that_somebody_else_expired_meanwhile_is_fine(table: SabotagedTable) -> None:
+    ids = [s.snapshot_id for s in table.table().snapshots()]
+
+    def theirs() -> None:
+        table.catalog.before_commit = lambda: None
+        table.catalog.inner.commit(table.load(), [], [{"action": "remove-snapshots", "snapshot-ids": [ids[0]]}])
+
+    table.catalog.before_commit = theirs
+    outcome = expired(table, snapshot_expire_ids=f"{ids[0]},{ids[1]}")
+    assert outcome.summary == "expired 1 snapshot(s), deleted 1 unreferenced file(s)"
+    assert set(table.load().metadata.snapshots) == set(ids[2:])
+
+
+def _evolved(table: SabotagedTable) -> None:
+    with table.table().update_schema() as update:
+        update.add_column("note", StringType())
+    with table.table().update_spec() as spec:
+        spec.add_field("id", IdentityTransform(), "part")
+    table.table().overwrite(pa.table({"id": [1, 2, 3], "note": ["a", "b", "c"]}))
+
+
+def test_unused_specs_and_schemas_go_on_request(table: SabotagedTable) -> None:
+    _evolved(table)
+    before = table.rows()
+    metadata = table.load().metadata
+    assert (set(metadata.schemas), set(metadata.specs)) == ({0, 1}, {0, 1})
+    preview = outcome_of(table.preview(**EXPIRE, clean_expired_metadata="true"), Operation.EXPIRE_SNAPSHOTS)
+    assert preview.summary.endswith("; would remove 1 partition spec(s) and 1 schema(s) that nothing uses")
+    outcome = expired(table, clean_expired_metadata="true")
+    assert outcome.summary.endswith("; removed 1 partition spec(s) and 1 schema(s) that nothing uses")
+    assert outcome.metrics["expire_snapshots.specs_removed"] == 1
+    assert outcome.metrics["expire_snapshots.schemas_removed"] == 1
+    metadata = table.load().metadata
+    assert (set(metadata.schemas), set(metadata.specs)) == ({1}, {1})
+    assert canonical(duckdb_rows(table.load().metadata_location)) == table.rows() == before
+    table.assert_sound()
+
+
+def test_without_being_asked_they_stay(table: SabotagedTable) -> None:
+    _evolved(table)
+    expired(table)
+    metadata = table.load().metadata
+    assert (set(metadata.schemas), set(metadata.specs)) == ({0, 1}, {0, 1})
+
+
+def test_a_catalog_that_does_not_take_them_out_still_expires(table: SabotagedTable) -> None:
+    _evolved(table)
+
+    def old_fashioned(base: LoadedTable, requirements: Sequence[Any], updates: Sequence[Any]) -> LoadedTable:
+        if any(update["action"] == "remove-schemas" for update in updates):
+            raise StorageError("catalog answered HTTP 400 about ns.t: unknown update action: remove-schemas")
+        return table.catalog.inner.commit(base, requirements, updates)
+
+    table.catalog.commit_instead = old_fashioned
+    outcome = expired(table, clean_expired_metadata="true")
+    assert outcome.status is Status.SUCCEEDED
+    assert outcome.summary.endswith("; the catalog refused to remove unused partition specs and schemas")
+    assert outcome.metrics["expire_snapshots.schemas_removed"] == 0
+    assert len(table.load().metadata.snapshots) == 1
+    assert lost(table) == []
+    table.assert_sound()
+
+
+@pytest.mark.parametrize("respell", [lambda p: p.replace("file:///", "file:/"), lambda p: p.replace("file://", "")])
+def test_a_manifest_that_spells_paths_otherwise_keeps_its_files(
+    table: SabotagedTable, respell: Callable[[str], str]
+) -> None:
+    """Engines that share a table mix spellings: the file is one all the same."""
+    before, live = table.rows(), [entry.file.file_path for _, entry in live_entries(table)]
+    respelled(table, {path: respell(path) for path in live})
+    outcome = expired(table)
+    assert outcome.status is Status.SUCCEEDED
+    assert not [path for path in outcome.files_deleted if path.endswith(".parquet")]
+    assert len([path for path in table.files() if path.endswith(".parquet")]) == 6
+    assert table.rows() == before
+
+
+def respelled(table: SabotagedTable, paths: Mapping[str, str]) -> None:
+    """Another engine rewrites the manifests of the head into one that spells paths its own way."""
+    loaded = table.load()
+    head = loaded.metadata.current_snapshot
+    assert head is not None
+    entries = [
+        replace(e, status=EntryStatus.EXISTING, file=replace(e.file, file_path=paths[e.file.file_path]))
+        for _, e in live_entries(table)
+    ]
+    folder = loaded.metadata.metadata_directory
+    number = loaded.metadata.last_sequence_number + 1
+    written = encode_manifest(
+        loaded.metadata,
+        spec_id=0,
+        content=ManifestContent.DATA,
+        entries=entries,
+        path=f"{folder}/theirs.avro",
+        snapshot_id=7,
+        sequence_number=number,
+    )
+    listed = encode_manifest_list(
+        2, [written.manifest], snapshot_id=7, parent_snapshot_id=head.snapshot_id, sequence_number=number
+    )
+    storage = Storage(loaded.io_properties)
+    storage.write(f"{folder}/theirs.avro", written.data)
+    storage.write(f"{folder}/snap-theirs.avro", listed)
+    raw = {
+        **head.raw,
+        "snapshot-id": 7,
+        "parent-snapshot-id": head.snapshot_id,
+        "sequence-number": number,
+        "manifest-list": f"{folder}/snap-theirs.avro",
+    }
+    ref = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 7}
+    table.catalog.inner.commit(loaded, [], [{"action": "add-snapshot", "snapshot": raw}, ref])

@@ -6,13 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.clock import HOUR_MS
+from icekeeper.errors import OperationRefused, PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import Nothing
-from icekeeper.operations.expiry.retention import ExpiryPlan, plan_expiry
+from icekeeper.operations.expiry.retention import (
+    MAX_REF_AGE,
+    ExpiryPlan,
+    check_retention,
+    plan_expiry,
+    refuse_protected,
+)
 from icekeeper.policy import Policy
 from support.plans import policy
 from support.tables import new_document, snapshot
@@ -220,3 +228,90 @@ def test_snapshots_of_no_ref_are_kept_while_young() -> None:
 
 def test_a_table_without_snapshots_has_none_to_expire() -> None:
     assert plan_expiry(history([]), policy(), now_ms=NOW_MS) == Nothing("no snapshots to expire")
+
+
+def test_refs_without_an_age_of_their_own_follow_the_table() -> None:
+    """``history.expire.max-ref-age-ms``; main never ages, and a ref's own setting wins."""
+    refs = {
+        "main": {"type": "branch", "snapshot-id": 3},
+        "own": {"type": "tag", "snapshot-id": 1, "max-ref-age-ms": 1000 * HOUR_MS},
+        "old": {"type": "branch", "snapshot-id": 1},
+        "young": {"type": "tag", "snapshot-id": 2},
+    }
+
+    def dropped(age_ms: int | None) -> tuple[str, ...]:
+        metadata = history([900, 800, 700], refs=refs)
+        document = {**metadata.document, "properties": {} if age_ms is None else {MAX_REF_AGE: str(age_ms)}}
+        planned = plan_expiry(TableMetadata(document), policy(max_snapshots_to_keep=1), now_ms=NOW_MS)
+        return () if isinstance(planned, Nothing) else planned.refs
+
+    assert dropped(None) == ()
+    assert dropped(2**63 - 1) == ()
+    assert dropped(800 * HOUR_MS) == ("old",), "as old as that is young"
+    assert dropped(800 * HOUR_MS - 1) == ("old", "young")
+
+
+@pytest.mark.parametrize("value", ["0", "-5", "a week"])
+def test_a_malformed_age_of_refs_is_bad_usage(value: str) -> None:
+    metadata = TableMetadata({**history([1]).document, "properties": {MAX_REF_AGE: value}})
+    with pytest.raises(PolicyError, match=MAX_REF_AGE):
+        check_retention(metadata, policy())
+
+
+NAMED_REFS = {
+    "main": {"type": "branch", "snapshot-id": 5, "max-ref-age-ms": 1},
+    "old": {"type": "tag", "snapshot-id": 2, "max-ref-age-ms": 1},
+}
+
+
+def test_named_snapshots_expire_whatever_their_age_and_nothing_else_does() -> None:
+    metadata = history([900, 800, 700, 2, 1], refs=NAMED_REFS)
+    for ids, expected in (((4, 1), (1, 4)), ((3,), (3,))):
+        settings = policy(snapshot_expire_ids=",".join(map(str, ids)))
+        check_retention(metadata, settings)
+        assert plan_expiry(metadata, settings, now_ms=NOW_MS) == ExpiryPlan(expected, ())
+    # On a newer head that lost one of them to somebody else:
+    assert plan_expiry(metadata, policy(snapshot_expire_ids="77,3"), now_ms=NOW_MS) == ExpiryPlan((3,), ())
+
+
+@pytest.mark.parametrize(("ids", "what"), [("77", "no snapshot of this table"), ("2", "tag 'old'"), ("5", "'main'")])
+def test_named_snapshots_that_cannot_expire_are_bad_usage(ids: str, what: str) -> None:
+    metadata, settings = history([900, 800, 700, 2, 1], refs=NAMED_REFS), policy(snapshot_expire_ids=f"3,{ids}")
+    with pytest.raises(PolicyError, match=what):
+        check_retention(metadata, settings)
+    assert plan_expiry(metadata, settings, now_ms=NOW_MS) == ExpiryPlan((3,), ())
+
+
+def test_named_snapshots_that_are_pinned_are_refused() -> None:
+    """A pin is a horizon: also what is newer than the pinned snapshot stays."""
+    metadata = history([900, 800, 700, 2, 1])
+    for ids in ("3", "4"):
+        settings = policy(snapshot_expire_ids=ids)
+        with pytest.raises(OperationRefused, match=f"snapshot {ids} of snapshot_expire_ids is pinned"):
+            refuse_protected(metadata, settings, [3])
+        assert plan_expiry(metadata, settings, now_ms=NOW_MS, pinned=[3]) == Nothing("no snapshots to expire")
+    refuse_protected(metadata, policy(snapshot_expire_ids="2,99"), [3])
+
+
+def test_a_named_snapshot_that_became_a_head_meanwhile_is_refused() -> None:
+    metadata = history([900, 800, 700, 2, 1], refs=NAMED_REFS)
+    with pytest.raises(OperationRefused, match="has become the head of tag 'old'"):
+        refuse_protected(metadata, policy(snapshot_expire_ids="2"), [])
+
+
+@given(cases(), st.sets(st.integers(1, 15), max_size=4))
+def test_no_name_overrules_heads_and_pins(case: Case, ids: set[int]) -> None:
+    planned = expire(case, snapshot_expire_ids=tuple(ids))
+    heads = {ref.snapshot_id for ref in case.metadata.refs.values()}
+    if ids:
+        assert set(planned.snapshot_ids) <= ids - heads - set(case.pinned)
+        assert planned.refs == ()
+
+
+def test_a_table_last_written_in_the_future_expires_nothing_early() -> None:
+    """The clock of this machine lags behind the writers'."""
+    metadata = history([14 * DAY_H, 10 * DAY_H, -DAY_H])
+    for lag in (0, 3 * DAY_H, 9 * DAY_H, 30 * DAY_H):
+        planned = plan_expiry(metadata, policy(max_snapshots_to_keep=1), now_ms=NOW_MS - lag * HOUR_MS)
+        ids = () if isinstance(planned, Nothing) else planned.snapshot_ids
+        assert ids == {0: (1, 2), 3 * DAY_H: (1,), 9 * DAY_H: (), 30 * DAY_H: ()}[lag]

@@ -128,6 +128,10 @@ class SabotagedTable:
     def maintain(self, **overrides: str) -> PassOutcome:
         return self.runtime.maintain(NAME, {**THOROUGH, **overrides}, self.engine, unsafe=True)
 
+    def preview(self, **overrides: str) -> PassOutcome:
+        """A dry run."""
+        return self.runtime.maintain(NAME, {**THOROUGH, **overrides}, self.engine, dry_run=True, unsafe=True)
+
     def load(self) -> LoadedTable:
         return self.catalog.inner.load(NAME)
 

@@ -119,3 +119,26 @@ def test_a_bound_that_could_not_bind_is_refused() -> None:
 )
 def test_gc_enabled_deletes_nothing_when_in_doubt(properties: dict[str, str], expected: bool) -> None:
     assert gc_enabled(SimpleNamespace(properties=properties)) is expected
+
+
+def test_named_snapshots_do_not_get_below_a_bounded_retention() -> None:
+    """They expire whatever the retention says, which a deployment that bounds it did not mean."""
+    assert resolved(snapshot_expire_ids="7, 5,7").policy.snapshot_expire_ids == (7, 5)
+    assert resolved(snapshot_expire_ids="none").policy.snapshot_expire_ids == ()
+    other = {"ICEKEEPER_BOUND_ORPHAN_OLDER_THAN_HOURS": "90"}
+    assert resolved({}, other, snapshot_expire_ids="7").policy.snapshot_expire_ids == (7,)
+    for bound in ("ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS", "ICEKEEPER_BOUND_MAX_SNAPSHOTS_TO_KEEP"):
+        assert refusal({}, {bound: "9"}, snapshot_expire_ids="7") == (
+            f"policy key snapshot_expire_ids (from --set) cannot be used: it would go below bound {bound}"
+        )
+
+
+def test_named_snapshots_are_whole_numbers_and_no_more_than_may_expire() -> None:
+    assert refusal(snapshot_expire_ids="7,x") == (
+        "policy key snapshot_expire_ids cannot be '7,x' (from --set): 'x' is no snapshot id; write a comma-separated "
+        "list of whole numbers"
+    )
+    assert refusal(snapshot_expire_ids="7,8", snapshot_expire_limit="1") == (
+        "snapshot_expire_limit 1 (from --set) contradicts snapshot_expire_ids 7,8 (from --set): more snapshots are "
+        "named than may expire"
+    )

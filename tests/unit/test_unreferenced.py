@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.operations.expiry import unreferenced
+from icekeeper.operations.expiry.candidates import Candidates
 from icekeeper.operations.expiry.unreferenced import Unreferenced, still_unreferenced, unreferenced_files
 from support.listed_manifests import FILE_BYTES, LOCATION, ListedManifests, path_of
 
@@ -279,3 +281,33 @@ def test_what_goes_is_exactly_what_no_kept_snapshot_holds(
     lists = {f"metadata/snap-{number}.avro" for number in expired}
     assert freed(table, *expired) == (held(expired) - held(staying)) | lists
     assert set(table.reads.values()) <= {1}
+
+
+def test_a_candidate_costs_little_more_than_its_path() -> None:
+    """A million of them fit beside everything else: no second copy of a path, no object per file."""
+    count = 20_000
+    paths = [f"file:///warehouse/ns/t/data/part-{number:08d}-{'x' * 60}.parquet" for number in range(count)]
+    candidates = Candidates(["file:///warehouse/ns/t"])
+    tracemalloc.start()
+    try:
+        for path in paths:
+            candidates.add(path, 10, holds_rows=True)
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (candidates.files_left, candidates.size) == (count, 10 * count)
+    assert used / count < 200
+    for path in paths:
+        candidates.spare(path.replace("file:///", "file:/"))
+    assert (candidates.files_left, candidates.size, candidates.paths()) == (0, 0, ())
+
+
+def test_candidates_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icekeeper.operations.expiry.candidates.hash", lambda text: 7, raising=False)
+    candidates = Candidates([LOCATION])
+    for name in ("a", "b", "c", "b", "d"):
+        candidates.add(path_of(name), 10)
+    candidates.spare(path_of("b"))
+    candidates.spare(path_of("e"))
+    assert candidates.paths() == tuple(map(path_of, "acd"))
+    assert candidates.size == 30

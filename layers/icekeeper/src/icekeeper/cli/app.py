@@ -39,6 +39,7 @@ from icekeeper.cli.console import (
 )
 from icekeeper.cli.orphans import orphans
 from icekeeper.cli.pin import pin_app
+from icekeeper.cli.plan import plan
 from icekeeper.cli.stage import stage_app
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.report.outcome import PassStatus
@@ -61,6 +62,7 @@ policy_app = typer.Typer(no_args_is_help=True, help="The settings that hold for 
 app.add_typer(policy_app, name="policy")
 app.add_typer(pin_app, name="pin")
 app.add_typer(stage_app, name="stage")
+app.command()(plan)
 app.command()(orphans)
 
 

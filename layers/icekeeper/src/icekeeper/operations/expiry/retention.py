@@ -16,7 +16,7 @@ from icekeeper.metadata.document import MAIN, Ref, Snapshot, TableMetadata
 from icekeeper.model import Nothing
 from icekeeper.policy import Policy
 
-__all__ = ["NOTHING_TO_EXPIRE", "ExpiryPlan", "check_retention", "plan_expiry", "refuse_protected"]
+__all__ = ["MAX_REF_AGE", "NOTHING_TO_EXPIRE", "ExpiryPlan", "check_retention", "plan_expiry", "refuse_protected"]
 
 NOTHING_TO_EXPIRE = "no snapshots to expire"
 # Iceberg's table property, by default as long as a long can say: refs without a setting of their own never age.
