@@ -80,6 +80,15 @@ def test_only_expired_snapshots_prove_anything_about_a_pair() -> None:
     assert freed(table, 1) == {"data/2", "metadata/old.avro", "metadata/snap-1.avro"}
 
 
+def test_a_dropped_manifest_without_live_entries_proves_nothing_about_others() -> None:
+    table = ListedManifests()
+    kept = table.manifest("kept", ["data/1"])
+    table.snapshot(1, kept, table.manifest("history", dead=["data/0"]))
+    table.snapshot(2, table.manifest("gone", ["data/1", "data/2"]))
+    table.snapshot(3, kept)
+    assert {"data/1", "data/2"} & freed(table, 1, 2) == {"data/2"}
+
+
 def test_too_many_pairs_to_remember_open_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unreferenced, "_MOST_PAIRS", 0)
     table = ListedManifests()

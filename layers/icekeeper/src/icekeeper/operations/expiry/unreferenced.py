@@ -16,6 +16,9 @@ Manifests never change and are shared from snapshot to snapshot, so most of them
    When a delete manifest is dropped from a table that may hold vectors, every kept delete manifest is opened.
 5. When no data or delete file is left among the candidates, the rest is not opened.
 
+The third rule trusts the specification.  A table that lists a file twice, and of which somebody then drops one of the
+two entries alone, would lose the file; ``verify`` names such tables (``duplicate_file``).
+
 Every manifest list of the table is read once, and whatever cannot be read that these rules need stops the expiry.
 Sources: DESIGN 6.4; specification, "Snapshots", "Deletion Vectors"; compare Iceberg-Java's ReachableFileCleanup.
 """
