@@ -171,6 +171,18 @@ def test_rows_are_read_with_deletes_applied(table: SabotagedTable) -> None:
     assert ndv(table) == {2: 1}, "the key column is read although no statistics are asked of it"
 
 
+def test_an_append_that_deletes_is_found_out(table: SabotagedTable) -> None:
+    """Its summary says append, its manifests do not."""
+    computed(table)
+    commit_deletes(table, [equality_delete(103, "us")])
+    path = local_path(table.load().metadata_location)
+    document = json.loads(path.read_text())
+    document["snapshots"][-1]["summary"]["operation"] = "append"
+    path.write_text(json.dumps(document))
+    assert rows_read(computed(table)) == (Status.SUCCEEDED, 39, 4)
+    assert ndv(table) == true_ndv(table) == {1: 39, 2: 2}
+
+
 def test_deletion_vectors_are_applied(table: SabotagedTable) -> None:
     upgrade(table)
     first = data_files(table)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icekeeper.model import TableName
 from icekeeper.operations.orphans import plan
 from icekeeper.operations.table_handle import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.staging import LoadState, StagedLoad
+from icekeeper.state.store import Pin
 from icekeeper.storage_paths import normalise
 from support.local import DAY_S, LocalTable, grow_old
 
@@ -187,11 +190,11 @@ def test_folders_that_became_empty_go_with_their_files(table: LocalTable) -> Non
 
 def test_empty_folders_go_when_nobody_touched_them_for_the_grace_period(table: LocalTable) -> None:
     old, young = folder_of(table, "data/day=1"), folder_of(table, "data/day=2", days_old=1)
-    kept = folder_of(table, "keep")
+    kept, hidden = folder_of(table, "keep"), folder_of(table, "_delta_log")
     roots = [folder_of(table, name) for name in ("data", "metadata")]
     outcome = sweep(table, orphan_protected_prefixes=kept.as_uri())
     assert (outcome.metrics["remove_orphans.folders_removed"], old.exists()) == (1, False)
-    assert all(folder.exists() for folder in (young, kept, *roots))
+    assert all(folder.exists() for folder in (young, kept, hidden, *roots))
 
 
 def test_a_folder_that_a_writer_has_just_used_stays(table: LocalTable) -> None:
@@ -235,3 +238,38 @@ def test_a_clock_that_runs_backwards_makes_everything_young(table: LocalTable) -
     assert outcome.metrics["remove_orphans.files_too_young"] > 0
     assert orphan in table.files()
     assert folder.exists()
+
+
+# -- what is remembered of a second entry
+
+
+def test_pins_and_staged_loads_of_a_second_entry_hold_too(table: LocalTable) -> None:
+    """They are remembered under the other name of the same table."""
+    table.pyiceberg.register_table("ns.again", table.loaded.metadata_location)
+    again = table.catalog.load(TableName(("ns",), "again"))
+    identity = identity_of(table.catalog, again)
+    staged, orphan = table.plant("data/staged.parquet"), table.plant("data/orphan.parquet")
+    pinned = table.plant(
+        "metadata/00000-pinned.metadata.json", json.dumps(again.metadata.document).encode(), days_old=20
+    )
+    table.state.staging.stage(StagedLoad(identity=identity, name="load", changed_ms=1), [staged])
+    head = again.metadata.current_snapshot
+    assert head is not None
+    table.state.add_pin(
+        Pin(
+            identity=identity,
+            name="reader",
+            snapshot_id=head.snapshot_id,
+            metadata_location=f"file://{pinned}",
+            expires_ms=2**62,
+        )
+    )
+    assert deleted(sweep(table)) == {orphan}
+    assert {staged, pinned} <= table.files()
+
+
+def test_a_pass_with_orphans_in_quarantine_is_not_idle(table: LocalTable) -> None:
+    """Another pass finds more to do: detection must not take the table for one that waits for news."""
+    table.plant("data/orphan.parquet")
+    assert not table.maintain("remove_orphans", orphan_min_sightings="2").is_idle
+    assert table.maintain("remove_orphans", orphan_older_than_hours="999").is_idle

@@ -327,15 +327,36 @@ def test_an_unknown_outcome_keeps_files_and_record(table: LocalTable) -> None:
     assert table.readers_agree() == ids
 
 
+def test_an_unknown_outcome_after_commits_that_landed_keeps_the_record(table: LocalTable) -> None:
+    """The operation goes on to report what landed, but the record must not say that the rest failed."""
+    table.append(50, part="q")
+    table.append(51, part="q")
+    table.table.update_spec().add_identity("part").commit()
+    table.fill(2, part="r", start=6)
+    outcome = table.run(Operation.COMPACT, catalog=_Lost(table.catalog, after=1), partial_progress="1")
+    assert outcome.status is Status.FAILED
+    assert len(outcome.snapshot_ids) == 1
+    assert [load.state for load in loads(table)] == [LoadState.PENDING]
+    assert table.verify().ok
+    later(table)
+    assert (loads(table), table.verify().ok) == ((), True)
+
+
 class _Lost(ScriptedCatalog):
-    """Its commit gets lost on the way, and nobody can say so."""
+    """Every commit but the first ``after`` ones gets lost on the way, and nobody can say so."""
+
+    def __init__(self, inner: Any, *, after: int = 0) -> None:
+        super().__init__(inner)
+        self._after = after
 
     def commit(self, base: Any, requirements: Any, updates: Any) -> Any:
+        if self.commits < self._after:
+            return super().commit(base, requirements, updates)
         self.commits += 1
         raise CommitStateUnknown("no answer")
 
     def load(self, table: TableName) -> Any:
-        if self.commits:
+        if self.commits > self._after:
             raise StorageError("no answer")
         return super().load(table)
 

@@ -14,12 +14,14 @@ from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
+from icekeeper.operations.held_files import HeldFiles
 from icekeeper.operations.staging.loads import declare_load, list_loads, stage_load
 from icekeeper.operations.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, StagedOutcome, Status
 from icekeeper.runtime import Runtime
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
+from icekeeper.state.store import Pin
 from icekeeper.storage import Storage
 from icekeeper.storage_capabilities import Capabilities
 from icekeeper.storage_paths import normalise
@@ -133,6 +135,29 @@ def test_expiry_spares_what_a_load_stages(table: StagedTable) -> None:
     assert data in table.files()
 
 
+def test_every_look_sees_what_was_staged_and_pinned_since(table: StagedTable) -> None:
+    """The guard before each batch of deletions, also after the first."""
+    memory, metadata = table.handle.memory(table.loaded), table.metadata
+    held = HeldFiles(memory, table.storage.read)
+    paths = [table.plant(f"data/{number}.parquet") for number in range(3)]
+    for number, path in enumerate(paths):
+        held.look(metadata)
+        assert [held.hold(one) for one in paths] == [one in paths[:number] for one in paths]
+        table.stage(f"L{number}", path)
+    declare_load(table.handle, "L0", LoadState.FAILED)
+    held.look(metadata)
+    assert [held.hold(one) for one in paths] == [False, True, True]
+    assert metadata.current_snapshot is not None
+    location = f"{metadata.location}/metadata/old.metadata.json"
+    assert not held.hold(location)
+    snapshot_id = metadata.current_snapshot.snapshot_id
+    table.state.add_pin(
+        Pin(identity=memory.identity, name="p", snapshot_id=snapshot_id, metadata_location=location, expires_ms=2**62)
+    )
+    held.look(metadata)
+    assert held.hold(normalise(location))
+
+
 # -- failed loads are cleaned from the record
 
 
@@ -217,11 +242,31 @@ def test_a_file_that_is_referenced_at_the_last_moment_is_spared(table: StagedTab
     assert table.verify().ok
 
 
+@pytest.mark.parametrize("load", [4, 5])
+def test_a_table_created_in_the_place_of_ours_is_not_cleaned_by_our_record(table: StagedTable, load: int) -> None:
+    """The record is of another UUID, whatever lies at the path by now."""
+    path = table.plant("data/load.parquet")
+    table.stage("L", path, state=LoadState.FAILED)
+    table.clock.now_ms += GRACE_MS
+    location, inner = table.metadata.location, table.catalog
+
+    def replace() -> None:
+        table.pyiceberg.drop_table("ns.t")
+        table.pyiceberg.create_table("ns.t", schema=LocalTable.SCHEMA, location=location)
+
+    table.catalog = ScriptedCatalog(inner, before_load={load: replace})
+    problem = table.cleaned(operations="rewrite_position_deletes").problem
+    table.catalog = inner
+    assert "was replaced by another one" in (problem or "")
+    assert Path(path).exists()
+
+
 def test_a_file_that_another_load_stages_stays(table: StagedTable) -> None:
     path = table.plant("data/retried.parquet")
     table.stage("first", path, state=LoadState.FAILED)
     table.stage("second", path)
     table.clock.now_ms += GRACE_MS
+    assert table.cleaned(dry_run=True).files_planned == ()
     assert table.cleaned().files_deleted == ()
     assert table.states() == {"second": LoadState.PENDING}
     assert path in table.files()
@@ -248,6 +293,7 @@ def test_what_another_entry_of_the_same_table_references_stays(table: StagedTabl
     twin.add_files([f"file://{adopted}"])
     table.stage("L", adopted, gone, state=LoadState.FAILED)
     table.clock.now_ms += GRACE_MS
+    assert [normalise(path) for path in table.cleaned(dry_run=True).files_planned] == [gone]
     assert [normalise(path) for path in table.cleaned().files_deleted] == [gone]
     assert adopted in table.files()
 

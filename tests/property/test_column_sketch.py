@@ -16,6 +16,9 @@ from icekeeper.operations.statistics.column_sketch import ColumnSketch, can_sket
 from icekeeper.operations.statistics.murmur import hash_bytes
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
+# Every length in bytes, and both sides of where one ends.
+EDGES = [sign * (2 ** (8 * size - 1) + step) for size in range(1, 16) for sign in (1, -1) for step in (-1, 0, 1)]
+UNSCALED = st.sampled_from(EDGES) | st.integers(-(10**38) + 1, 10**38 - 1) | LONGS
 COLUMNS: dict[str, tuple[st.SearchStrategy[Any], pa.DataType]] = {
     "boolean": (st.booleans(), pa.bool_()),
     "int": (st.integers(-(2**31), 2**31 - 1), pa.int32()),
@@ -30,7 +33,7 @@ COLUMNS: dict[str, tuple[st.SearchStrategy[Any], pa.DataType]] = {
     "binary": (st.binary(max_size=60), pa.binary()),
     "fixed[5]": (st.binary(min_size=5, max_size=5), pa.binary(5)),
     "uuid": (st.binary(min_size=16, max_size=16), pa.binary(16)),
-    "decimal(38, 4)": (st.integers(-(10**38) + 1, 10**38 - 1) | st.integers(-300, 300), pa.decimal128(38, 4)),
+    "decimal(38, 4)": (UNSCALED, pa.decimal128(38, 4)),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,8 +24,10 @@ from icekeeper.model import (
     ManifestEntry,
     ManifestFile,
     Nothing,
+    PartitionFieldSummary,
     PartitionValue,
 )
+from icekeeper.operations.manifests.cuts import even_cuts, lane_bounds
 from icekeeper.operations.manifests.plan import ManifestPlan, plan_manifests
 from icekeeper.policy import Policy
 from support.manifests import entries_of, rewritten
@@ -124,12 +127,12 @@ HERE = LocalEngine(1)
 @settings(max_examples=40)  # real encoding takes its time
 @given(stored_manifests(), st.integers(2, 8), targets)
 def test_a_plan_applied_leaves_nothing_to_plan(stored: list[EncodedManifest], least: int, target: int) -> None:
-    chosen = policy(min_manifests_to_rewrite=least)
-    planned = plan(stored, chosen, target)
+    wanted = policy(min_manifests_to_rewrite=least)
+    planned = plan(stored, wanted, target)
     if isinstance(planned, ManifestPlan):
         after, _ = rewritten(TABLE, stored, planned, target, HERE)
         assert len(after) <= len(stored)
-        assert isinstance(plan(after, chosen, target), Nothing)
+        assert isinstance(plan(after, wanted, target), Nothing)
 
 
 @settings(max_examples=40)
@@ -227,3 +230,80 @@ def test_manifests_without_counts_are_taken_for_live() -> None:
     planned = plan_listed([manifest(f"m{i}", live=None, dead=None) for i in range(6)], policy(), 8 * 1024 * 1024)
     assert isinstance(planned, ManifestPlan)
     assert len(planned.manifests) == 6
+
+
+LARGE = 8 * 1024 * 1024
+ONE = struct.pack("<d", 1.0)
+
+
+def spanning(path: str, low: str, high: str, *, length: int = LARGE) -> ManifestFile:
+    """A manifest of the regions from ``low`` to ``high``."""
+    regions_of = PartitionFieldSummary(False, False, low.encode(), high.encode())
+    return replace(
+        manifest(path, length=length), partitions=(regions_of, PartitionFieldSummary(False, False, ONE, ONE))
+    )
+
+
+def chosen(manifests: Sequence[ManifestFile], **settings: object) -> set[str]:
+    """Paths of what is rewritten."""
+    planned = plan_listed(manifests, policy(**settings), LARGE)
+    return set() if isinstance(planned, Nothing) else {m.manifest_path for m in planned.manifests}
+
+
+def test_days_that_are_over_are_left_alone() -> None:
+    """Large manifests whose partitions all come before those of every later one; a small one ends the row."""
+    days = [spanning("1", "a", "a"), spanning("2", "b", "c"), spanning("3", "d", "d")]
+    new = [spanning(f"n{i}", "e", "e", length=5000) for i in range(6)]
+    paths = {m.manifest_path for m in new}
+    assert chosen([*new, *days]) == paths
+    assert chosen([*new[:4], *days]) == set()
+    assert chosen([*new, *days[:1], spanning("2", "b", "e"), *days[2:]]) == paths | {"2", "3"}
+    assert chosen([*new, *days[:1], spanning("2", "b", "c", length=5000), *days[2:]]) == paths | {"2", "3"}
+    unpartitioned = [replace(manifest(f"u{i}", spec_id=1, length=LARGE), min_sequence_number=i) for i in range(4)]
+    small = [replace(manifest(f"s{i}", spec_id=1, length=5000), min_sequence_number=9 + i) for i in range(6)]
+    assert chosen([*small, *unpartitioned]) == {m.manifest_path for m in small}
+
+
+def test_manifests_that_all_span_the_table_are_clustered() -> None:
+    """Whatever their number; those that hold one partition each are not, nor a few wide ones among many."""
+    wide = [spanning(f"w{i}", "a", "z") for i in range(10)]
+    assert chosen(wide) == {m.manifest_path for m in wide}
+    assert chosen([spanning(f"p{i}", "a", "a") for i in range(10)]) == set()
+    narrow = [spanning(f"n{i}", f"a{i:02}", f"b{i:02}") for i in range(10)]
+    assert chosen(narrow) == {m.manifest_path for m in narrow}
+    apart = [spanning(f"n{i}", f"{i:02}a", f"{i:02}b") for i in range(40)]
+    assert chosen(apart) == set()
+    assert chosen([*apart, *(spanning(f"w{i}", "00a", "40b") for i in range(3))]) == set()
+    assert len(chosen([*apart, *(spanning(f"w{i}", "00a", "40b") for i in range(12))])) == 52
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.booleans()), min_size=1, max_size=60),
+    st.integers(1, 400),
+    st.integers(1, 60),
+)
+def test_cuts_are_even_and_prefer_the_ends_of_partitions(blocks: list[tuple[int, bool]], room: int, most: int) -> None:
+    """As few as fit; none more than an eighth of a manifest, or one block, away from where it would be even."""
+    sizes, ends = [size for size, _ in blocks], [end for _, end in blocks]
+    cuts = even_cuts(sizes, ends, room, most)
+    assert cuts == sorted(set(cuts))
+    assert cuts[-1] == len(sizes)
+    assert len(cuts) == min(len(sizes), most, max(1, math.ceil(sum(sizes) / room)))
+    even = sum(sizes) / len(cuts)
+    totals = [sum(sizes[:cut]) for cut in cuts]
+    if max(sizes) <= even / 8:
+        for number, total in enumerate(totals, start=1):
+            assert abs(total - number * even) <= even / 8 + 1e-6
+        for number, cut in enumerate(cuts[:-1], start=1):
+            near = [i for i in range(1, len(sizes)) if ends[i - 1] and abs(sum(sizes[:i]) - number * even) <= even / 8]
+            assert ends[cut - 1] or not near
+
+
+def test_lanes_begin_where_partitions_do_unless_one_fills_several() -> None:
+    def key(partition: int, number: int) -> tuple[tuple[tuple[int, int], ...], int, str]:
+        return ((1, partition),), number, f"{partition}-{number}"
+
+    assert lane_bounds([key(p, n) for p in range(8) for n in range(5)], 4) == [(((1, p),),) for p in (2, 4, 6)]
+    assert lane_bounds([key(0, n) for n in range(8)], 4) == [key(0, n) for n in (2, 4, 6)]
+    assert lane_bounds([key(0, 0)], 4) == [key(0, 0)]

@@ -152,6 +152,22 @@ def test_files_below_another_tables_folder_are_its_business() -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "stays"),
+    [
+        ("_delta_log/00000000000000000000.json", True),
+        (".hoodie/hoodie.properties", True),
+        ("_SUCCESS", True),
+        ("data/_temporary/0/f.parquet", False),
+        ("data/.f.parquet.crc", False),
+        ("a_b/f.parquet", False),
+    ],
+)
+def test_what_is_hidden_beside_data_and_metadata_may_be_another_formats(key: str, stays: bool) -> None:
+    planned = plan([found(f"{LOCATION}/{key}")])
+    assert (planned.protected, len(planned.orphans)) == ((1, 0) if stays else (0, 1))
+
+
+@pytest.mark.parametrize(
     ("orphans", "listed", "limit", "source", "refused"),
     [
         (1000, 1000, Fraction(1, 2), "default", False),  # so few may be a failed job's beside a small table

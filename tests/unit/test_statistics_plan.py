@@ -185,6 +185,13 @@ def test_ours_holds_where_it_is_registered_when_its_snapshot_has_expired() -> No
     assert carried(plan(foreign)) == []
 
 
+def test_what_others_registered_for_the_head_stays_there() -> None:
+    """They know why, although rows changed since it was computed; but a column that is asked for is counted."""
+    mixed = file(2, blob(1, 1, None), blob(9, 1, None))
+    answer = plan(table("append", "overwrite", statistics=[mixed]))
+    assert (read(answer), carried(answer)) == ({(1,): ["everything"]}, [("2.stats", 9, 1)])
+
+
 def test_statistics_of_another_branch_do_not_count() -> None:
     metadata = table("append", statistics=[file(99, blob(1, 99))])
     assert read(plan(metadata)) == {(1,): ["everything"]}
@@ -210,6 +217,7 @@ def test_a_partitioned_table_wants_its_partitions_counted_once() -> None:
     counted = [{"snapshot-id": 1, "statistics-path": "p.parquet", "file-size-in-bytes": 1}]
     metadata = TableMetadata({**metadata.document, "partition-statistics": counted})
     assert plan(metadata) == Nothing(UP_TO_DATE)
+    assert not made(plan(metadata, TYPES)).partitions
 
 
 SCHEMA = {

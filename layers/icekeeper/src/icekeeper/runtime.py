@@ -21,8 +21,10 @@ from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError
 from icekeeper.maintenance import run_pass
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
 from icekeeper.operations.context import Engine, OperationContext, Progress, silent
+from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.operations.table_handle import TableHandle
 from icekeeper.policy import ResolvedPolicy, layers_for, resolve
@@ -195,6 +197,17 @@ class Runtime:
             unsafe=unsafe,
         )
         return scan(self.catalog, assess_table, settings)
+
+    def costs(self, table: TableName) -> TableCosts:
+        """What each branch, tag and snapshot of a table holds alone; reads every manifest once.
+
+        Raises:
+            PolicyError: unknown table.
+            MetadataUnreadable: a manifest list or manifest cannot be read.
+            StorageError: the catalog does not answer.
+        """
+        loaded = self.catalog.load(table)
+        return cost_of_refs(TableReader(loaded.metadata, Storage(loaded.io_properties).read))
 
     def verify(self, table: TableName) -> Verification:
         """Check that every file the table refers to is there and that its metadata is consistent.

@@ -25,19 +25,28 @@ from icekeeper.cli.arguments import (
     overrides,
     table_name,
 )
-from icekeeper.cli.console import people, print_error, print_json, print_usage_error, progress_bar
+from icekeeper.cli.console import (
+    EXIT_FAILED,
+    EXIT_OK,
+    EXIT_USAGE,
+    listings,
+    people,
+    print_error,
+    print_failed,
+    print_json,
+    print_usage_error,
+    progress_bar,
+)
 from icekeeper.cli.orphans import orphans
 from icekeeper.cli.pin import pin_app
+from icekeeper.cli.plan import plan
 from icekeeper.cli.stage import stage_app
 from icekeeper.errors import MaintenanceError, PolicyError
-from icekeeper.report.outcome import PassStatus, listing_in
+from icekeeper.report.outcome import PassStatus
 from icekeeper.report.terminal import print_detection, print_outcome, print_policy, print_problems, trouble
 from icekeeper.runtime import Runtime, default_engine, open_engine
-from icekeeper.state.sqlite import state_path
 
 __all__ = ["app", "main"]
-
-EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +62,7 @@ policy_app = typer.Typer(no_args_is_help=True, help="The settings that hold for 
 app.add_typer(policy_app, name="policy")
 app.add_typer(pin_app, name="pin")
 app.add_typer(stage_app, name="stage")
+app.command()(plan)
 app.command()(orphans)
 
 
@@ -76,9 +86,9 @@ def maintain(
     with progress_bar() as progress, open_engine(engine or default_engine()) as started:
         outcome = runtime.maintain(name, chosen, started, dry_run=dry_run, unsafe=unsafe, progress=progress)
     if as_json:
-        print_json(outcome.to_json(listing_in(_listing_folder())))
+        print_json(outcome.to_json(listings()))
     print_outcome(people(as_json=as_json), outcome)
-    return EXIT_OK if outcome.status is PassStatus.SUCCEEDED else _failed(trouble(outcome))
+    return EXIT_OK if outcome.status is PassStatus.SUCCEEDED else print_failed(trouble(outcome))
 
 
 @app.command()
@@ -90,7 +100,7 @@ def detect(catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = Fal
         print_json(document)
     print_detection(people(as_json=as_json), document)
     unread = [skip.table for skip in report.skipped if skip.is_error]
-    return _failed(f"{len(unread)} table(s) could not be assessed: {', '.join(unread)}") if unread else EXIT_OK
+    return print_failed(f"{len(unread)} table(s) could not be assessed: {', '.join(unread)}") if unread else EXIT_OK
 
 
 @app.command()
@@ -102,7 +112,7 @@ def verify(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
     if as_json:
         print_json(document)
     print_problems(people(as_json=as_json), document)
-    return EXIT_OK if found.ok else _failed(f"{found.table} is damaged: {len(found.problems)} problem(s) found")
+    return EXIT_OK if found.ok else print_failed(f"{found.table} is damaged: {len(found.problems)} problem(s) found")
 
 
 @policy_app.command("show")
@@ -139,17 +149,7 @@ def demo(
     healthy = run.run_demo(keep, engine or default_engine(), people(as_json=as_json))
     if as_json:
         print_json(healthy.to_json())
-    return EXIT_OK if healthy.ok else _failed("the demonstration did not leave every table healthy")
-
-
-def _listing_folder() -> Path:
-    return state_path(os.environ).parent / "listings"
-
-
-def _failed(sentence: str) -> int:
-    """Say on standard error what the document or table on standard output says in full."""
-    print_error("", sentence, as_json=False)
-    return EXIT_FAILED
+    return EXIT_OK if healthy.ok else print_failed("the demonstration did not leave every table healthy")
 
 
 def _start_logging() -> None:
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(type(error).__name__, str(error), as_json=as_json)
         return EXIT_FAILED
     except (KeyboardInterrupt, typer.Abort):
-        print_error("Interrupted", "interrupted; files written so far are left to the orphan pass", as_json=as_json)
+        print_error("Interrupted", "interrupted; files written so far are cleaned up by later passes", as_json=as_json)
         return EXIT_FAILED
     except BrokenPipeError:  # whoever read our output has seen enough; Python must not try to flush the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

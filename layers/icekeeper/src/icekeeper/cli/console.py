@@ -7,6 +7,7 @@ standard error.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,8 +18,25 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from icekeeper.operations.context import Progress as ProgressCallback
 from icekeeper.operations.context import silent
+from icekeeper.report.outcome import ListingWriter, listing_in
+from icekeeper.state.sqlite import state_path
 
-__all__ = ["people", "print_error", "print_json", "print_usage_error", "progress_bar"]
+__all__ = [
+    "EXIT_FAILED",
+    "EXIT_OK",
+    "EXIT_USAGE",
+    "listings",
+    "people",
+    "print_error",
+    "print_failed",
+    "print_json",
+    "print_usage_error",
+    "progress_bar",
+]
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
 
 # A log or a pipe has no width of its own; columns should stay whole there.
 _WIDTH_WITHOUT_TERMINAL = 1_000
@@ -45,6 +63,17 @@ def print_error(kind: str, message: str, *, as_json: bool) -> None:
     # Never wrapped or coloured: paths and keys must stay whole.  Some messages of others have several lines.
     sentence = " ".join(message.split())
     Console(stderr=True, highlight=False).print(f"error: {sentence}", soft_wrap=True, markup=False)
+
+
+def print_failed(sentence: str) -> int:
+    """Say on standard error what the document or table on standard output says in full; the exit code for it."""
+    print_error("", sentence, as_json=False)
+    return EXIT_FAILED
+
+
+def listings() -> ListingWriter:
+    """Where lists of files go that are too long for a document: beside the state."""
+    return listing_in(state_path(os.environ).parent / "listings")
 
 
 def print_usage_error(error: Exception, *, as_json: bool) -> None:

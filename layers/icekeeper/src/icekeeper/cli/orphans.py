@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Engine, Settings, Unsafe, overrides
-from icekeeper.cli.console import people, print_error, print_json, progress_bar
-from icekeeper.report.outcome import PassStatus, Status, listing_in
+from icekeeper.cli.console import EXIT_OK, listings, people, print_failed, print_json, progress_bar
+from icekeeper.report.outcome import PassStatus, Status
 from icekeeper.report.terminal import print_bucket
 from icekeeper.runtime import Runtime, default_engine, open_engine
-from icekeeper.state.sqlite import state_path
 
 __all__ = ["orphans"]
-
-_OK, _FAILED = 0, 1
 
 
 def orphans(
@@ -41,13 +37,12 @@ def orphans(
             _address(bucket), chosen, started, dry_run=dry_run, unsafe=unsafe, progress=progress
         )
     if as_json:
-        print_json(outcome.to_json(listing_in(state_path(os.environ).parent / "listings")))
+        print_json(outcome.to_json(listings()))
     print_bucket(people(as_json=as_json), outcome)
     if outcome.status is PassStatus.SUCCEEDED:
-        return _OK
+        return EXIT_OK
     bad = [f"{name}: {o.reason}" for name, o in outcome.tables.items() if o.status in (Status.FAILED, Status.REFUSED)]
-    print_error("", "; ".join(bad), as_json=False)
-    return _FAILED
+    return print_failed("; ".join(bad))
 
 
 def _address(bucket: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name, ttl_ms
-from icekeeper.cli.console import people, print_json
+from icekeeper.cli.console import EXIT_OK, people, print_json
 from icekeeper.clock import iso_utc
 from icekeeper.operations.pins import add_pin, list_pins, remove_pin
 from icekeeper.report.terminal import print_pins
@@ -38,7 +38,7 @@ def pin_add(
     if as_json:
         print_json({"table": table, "pin": pin})
     print_pins(people(as_json=as_json), [pin])
-    return 0
+    return EXIT_OK
 
 
 @pin_app.command("list")
@@ -48,7 +48,7 @@ def pin_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int
     if as_json:
         print_json({"table": table, "pins": pins})
     print_pins(people(as_json=as_json), pins)
-    return 0
+    return EXIT_OK
 
 
 @pin_app.command("remove")
@@ -63,7 +63,7 @@ def pin_remove(
     if as_json:
         print_json({"table": table, "removed": removed.name})
     people(as_json=as_json).print(f"{table}: pin {removed.name} removed", soft_wrap=True, markup=False)
-    return 0
+    return EXIT_OK
 
 
 def pin_json(pin: Pin) -> dict[str, Any]:

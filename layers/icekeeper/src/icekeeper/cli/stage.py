@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name
-from icekeeper.cli.console import people, print_json
+from icekeeper.cli.console import EXIT_OK, people, print_json
 from icekeeper.clock import iso_utc
 from icekeeper.errors import PolicyError
 from icekeeper.operations.staging.loads import declare_load, list_loads, stage_load
@@ -43,7 +43,7 @@ def stage_add(
     paths = [*(files or ()), *([] if file_list is None else _lines(file_list))]
     handle = Runtime.open(catalog).table(table_name(table))
     _tell(table, stage_load(handle, name, paths, prefixes or ()), as_json=as_json)
-    return 0
+    return EXIT_OK
 
 
 @stage_app.command("adopted")
@@ -51,7 +51,7 @@ def stage_adopted(table: Table, catalog: CatalogName, name: LoadName, as_json: A
     """Say that a commit names the files of a load."""
     handle = Runtime.open(catalog).table(table_name(table))
     _tell(table, declare_load(handle, name, LoadState.ADOPTED), as_json=as_json)
-    return 0
+    return EXIT_OK
 
 
 @stage_app.command("failed")
@@ -59,7 +59,7 @@ def stage_failed(table: Table, catalog: CatalogName, name: LoadName, as_json: As
     """Say that a load failed: its files are deleted after the grace period, unless something references them."""
     handle = Runtime.open(catalog).table(table_name(table))
     _tell(table, declare_load(handle, name, LoadState.FAILED), as_json=as_json)
-    return 0
+    return EXIT_OK
 
 
 @stage_app.command("list")
@@ -69,7 +69,7 @@ def stage_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> i
     if as_json:
         print_json({"table": table, "loads": loads})
     print_loads(people(as_json=as_json), loads)
-    return 0
+    return EXIT_OK
 
 
 def _tell(table: str, load: StagedLoad, *, as_json: bool) -> None:

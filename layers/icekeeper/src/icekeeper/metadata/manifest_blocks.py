@@ -50,12 +50,12 @@ def entry_blocks(entries: Iterable[StoredEntry], block_bytes: int = BLOCK_BYTES)
     runs = (list(run) for _, run in itertools.groupby(entries, key=lambda entry: repr(entry.partition)))
     for run in runs:
         for entry in run:
-            if size >= block_bytes:
+            if waiting and size >= block_bytes:
                 yield _block(waiting, ends_partition=entry is run[0])
                 waiting, size = [], 0
             waiting.append(entry)
             size += len(entry.data)
-        if size >= block_bytes // 4:
+        if waiting and size >= block_bytes // 4:
             yield _block(waiting, ends_partition=True)
             waiting, size = [], 0
     if waiting:

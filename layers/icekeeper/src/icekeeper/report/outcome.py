@@ -237,7 +237,9 @@ def _did_nothing(outcome: OperationOutcome) -> bool:
         return True
     # Only an orphan sweep succeeds without work: "removed 0 orphan file(s)".
     is_sweep = outcome.operation is Operation.REMOVE_ORPHANS and outcome.status is Status.SUCCEEDED
-    return is_sweep and not (outcome.files_planned or outcome.files_deleted)
+    # What waits in quarantine is gone after another pass.
+    waiting = outcome.metrics.get("remove_orphans.files_quarantined", 0)
+    return is_sweep and not (outcome.files_planned or outcome.files_deleted or waiting)
 
 
 def listing_in(directory: Path) -> ListingWriter:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +19,7 @@ from icekeeper.report.outcome import PassOutcome, Status
 
 __all__ = [
     "print_bucket",
+    "print_costs",
     "print_detection",
     "print_loads",
     "print_outcome",
@@ -114,6 +116,25 @@ def print_problems(console: Console, report: Mapping[str, Any]) -> None:
         # Never wrapped: a path must stay one word that can be copied.
         line = Text.assemble("  ", (problem["kind"], "red"), f"{path}: {problem['detail']}")
         console.print(line, soft_wrap=True)
+
+
+def print_costs(console: Console, costs: Mapping[str, Any], reclaimable: int | float) -> None:
+    """The costs of ``plan --json``: what every branch and tag holds alone, the dearest first."""
+    console.print(
+        Text(f"reclaimable: {decimal(int(reclaimable))} of the {decimal(costs['bytes'])} that its snapshots hold"),
+        soft_wrap=True,
+    )
+    rows = [
+        (
+            Text(ref["name"], style="bold"),
+            Text(ref["type"]),
+            Text(f"{ref['snapshots']} snapshot(s), {decimal(ref['bytes_only_here'])} held by nothing else"),
+        )
+        for ref in costs["refs"]
+    ]
+    if costs["bytes_without_ref"]:
+        rows.append((Text("none", style="dim"), Text("ref"), Text(f"{decimal(costs['bytes_without_ref'])} held")))
+    _print_rows(console, rows)
 
 
 def print_pins(console: Console, pins: Sequence[Mapping[str, Any]]) -> None:

@@ -44,7 +44,9 @@ class ManifestGroup:
     kind: ManifestKind
     manifests: tuple[ManifestFile, ...]
     outputs: int
-    """An estimate: merged entries often compress into fewer."""
+    """An estimate: merged entries often compress into fewer.  Never more than there were."""
+    live_bytes: int
+    """Of its entries, without headers."""
     room: int
     """Bytes of entries that one manifest of the target size holds."""
 
@@ -121,11 +123,11 @@ def _worthwhile(
         unsettled_in_all += len(unsettled)
         outputs = _wanted(unsettled, room, header)
         saves = outputs * _LEAST_SAVING < len(unsettled)
-        crossed = outputs <= len(unsettled) and _is_badly_clustered(
-            [ranges[m.manifest_path] for m in unsettled], len(fields)
-        )
-        if saves or crossed:
-            chosen.append(ManifestGroup(kind, tuple(unsettled), outputs, room))
+        if saves or _is_badly_clustered([ranges[m.manifest_path] for m in unsettled], len(fields)):
+            live_bytes = sum(_live_bytes(m, header) for m in unsettled)
+            chosen.append(
+                ManifestGroup(kind, tuple(unsettled), min(outputs, len(unsettled)), math.ceil(live_bytes), room)
+            )
     # What new commits add to a large table waits until there is enough of it.
     return chosen if unsettled_in_all >= least else []
 

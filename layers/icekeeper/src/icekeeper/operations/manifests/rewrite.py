@@ -126,8 +126,7 @@ def _here(work: _Work) -> list[LaneResult]:
 
 
 def _lane_count(group: ManifestGroup) -> int:
-    size = sum(m.manifest_length for m in group.manifests)
-    return max(1, size // max(_LANE_BYTES, _TARGETS_PER_LANE * group.room))
+    return max(1, group.live_bytes // max(_LANE_BYTES, _TARGETS_PER_LANE * group.room))
 
 
 def _portions(manifests: Sequence[ManifestFile]) -> Iterator[tuple[ManifestFile, ...]]:

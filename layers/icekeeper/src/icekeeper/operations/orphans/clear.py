@@ -15,7 +15,7 @@ from icekeeper.operations.held_files import HeldFiles, held_by_others
 from icekeeper.operations.orphans.delete import delete_orphans, still_old
 from icekeeper.operations.orphans.empty_folders import any_empty, removable_folders, remove_empty
 from icekeeper.operations.orphans.foreign import ForeignMetadata, foreign_metadata, refuse_foreign
-from icekeeper.operations.orphans.neighbours import Neighbours, has_its_own_bucket, neighbours_of
+from icekeeper.operations.orphans.neighbours import Claims, Neighbours, has_its_own_bucket, neighbours_of
 from icekeeper.operations.orphans.plan import OrphanPlan, plan_orphans, refuse_mass_deletion
 from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
 from icekeeper.operations.orphans.shared_references import SharedReferences
@@ -52,9 +52,9 @@ def pinned_metadata(context: OperationContext) -> Iterable[str]:
 
 
 def clear_orphans(
-    context: OperationContext, listed: Listed, others: Callable[[], Iterable[LoadedTable]]
+    context: OperationContext, listed: Listed, others: Callable[[], Iterable[Claims]]
 ) -> OperationOutcome:
-    """Delete what nothing speaks for; ``others`` loads the other tables of the catalog, when they matter.
+    """Delete what nothing speaks for; ``others`` tells of the other tables of the catalog, when they matter.
 
     Raises:
         OperationRefused: a guard saw danger; nothing was deleted, or nothing more.
@@ -80,10 +80,10 @@ def clear_orphans(
     neighbours, shared = Neighbours(), None
     if (plan.orphans or foreign or any_empty(folders)) and not has_its_own_bucket(home):
         neighbours = neighbours_of(table, others())
-        shared = SharedReferences(context.catalog, neighbours.sharing, context.reader, home)
-        sifted = without_referenced(sifted, shared.paths)
+        shared = SharedReferences(context, neighbours.sharing, home)
+        sifted = without_referenced(sifted, shared)
         protected = (*protected, *held_by_others(context, neighbours.sharing))
-        left_alone = PathSet(neighbours.left_alone)
+        left_alone = PathSet((*neighbours.left_alone, *protected))
         folders = [folder for folder in folders if not left_alone.may_contain(folder)]
         plan = plan_orphans(
             table.metadata,

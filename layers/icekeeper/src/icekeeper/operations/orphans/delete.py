@@ -46,7 +46,7 @@ def delete_orphans(
         batch: Sequence[str] = paths[start : start + _BATCH]
         if shared:
             shared.refresh()
-            batch = [path for path in batch if path not in shared.paths]
+            batch = [path for path in batch if path not in shared]
         if confirm is not None:
             batch = confirm(batch)
         part = delete_unreferenced(context, known, batch, what, references)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.operations.orphans.plan import is_hidden_beside
 from icekeeper.storage_local import is_empty, old_folders, remove_if_empty
 from icekeeper.storage_paths import PathSet, is_local, normalise, split_path
 
@@ -29,7 +30,9 @@ def removable_folders(metadata: TableMetadata, older_than_ms: int, protected: Pa
     return [
         folder
         for folder in old_folders(split_path(metadata.location).key, older_than_ms)
-        if normalise(folder) not in roots and not protected.may_contain(folder)
+        if normalise(folder) not in roots
+        and not protected.may_contain(folder)
+        and not is_hidden_beside(folder, metadata.location)
     ]
 
 

@@ -6,7 +6,7 @@ manifests name elsewhere (imported ones) cannot be seen without reading all of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -15,7 +15,7 @@ from icekeeper.metadata.reachability import metadata_files, statistics_files
 from icekeeper.operations.orphans.foreign import ForeignMetadata
 from icekeeper.storage_paths import authority, may_be_under, normalise
 
-__all__ = ["Neighbours", "has_its_own_bucket", "neighbours_of", "overlap"]
+__all__ = ["Claims", "Neighbours", "claims_of", "has_its_own_bucket", "neighbours_of"]
 
 # Amazon S3 user guide, "General purpose bucket naming rules": reserved for the bucket of one table in a table bucket.
 _TABLE_BUCKET_SUFFIX = "--table-s3"
@@ -40,56 +40,76 @@ def has_its_own_bucket(location: str) -> bool:
     return authority(location).endswith(_TABLE_BUCKET_SUFFIX)
 
 
-def neighbours_of(table: LoadedTable, others: Iterable[LoadedTable]) -> Neighbours:
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Where a table may have files, as far as its document tells; normalised, made once for many questions."""
+
+    table: LoadedTable
+    folders: Mapping[str, str]
+    """Its own, as spelled."""
+    files_in: frozenset[str]
+    """Folders of the files that the document names."""
+
+    def overlap(self, location: str) -> bool:
+        """Whether the table could have files under a location: its folders lie around or below, or named files do."""
+        place = normalise(location)
+        if any(_is_in(place, folder) for folder in self.folders):
+            return True
+        return any(_is_in(folder, place) for folder in (*self.folders, *self.files_in))
+
+    def is_table_of(self, other: LoadedTable) -> bool:
+        """Whether it is that table, registered twice; perhaps one of the entries has moved on since."""
+        table = self.table
+        if normalise(table.metadata_location) == normalise(other.metadata_location):
+            return True
+        same_place = normalise(table.metadata.location) == normalise(other.metadata.location)
+        return same_place and table.metadata.uuid is not None and table.metadata.uuid == other.metadata.uuid
+
+
+def claims_of(table: LoadedTable) -> Claims:
+    """What a table claims by its document."""
+    metadata = table.metadata
+    own = (metadata.location, metadata.data_location, metadata.metadata_directory)
+    return Claims(
+        table,
+        {normalise(folder): folder for folder in own},
+        frozenset(normalise(path).rpartition("/")[0] for path in _named_files(table)),
+    )
+
+
+def neighbours_of(table: LoadedTable, others: Iterable[Claims]) -> Neighbours:
     """Sort the tables of a catalog, ``table`` among them or not, by how they lie to its location.
 
     Raises:
         OperationRefused: another table has the same location.
     """
-    home = table.metadata.location
+    location = table.metadata.location
+    home = normalise(location)
     sharing: list[LoadedTable] = []
     left_alone: list[str] = []
-    for other in others:
+    for claims in others:
+        other = claims.table
         if other.name == table.name:
             continue
-        folders = set(_folders(other))
-        if _is_same_table(table, other):
-            folders -= {folder for folder in folders if normalise(folder) == normalise(home)}
+        if claims.is_table_of(table):
             sharing.append(other)
-        for folder in folders:
-            if normalise(folder) == normalise(home):
-                raise OperationRefused(
-                    f"{other.name} (UUID {other.metadata.uuid}) keeps files at {folder}, the location of {table.name} "
-                    f"(UUID {table.metadata.uuid}): whose a file there is cannot be told; nothing was deleted; give "
-                    "each table a location of its own, or drop the entry that is not needed"
-                )
-        if _is_same_table(table, other):
             continue
-        below = [folder for folder in folders if may_be_under(folder, home)]
+        if home in claims.folders:
+            raise OperationRefused(
+                f"{other.name} (UUID {other.metadata.uuid}) keeps files at {claims.folders[home]}, the location of "
+                f"{table.name} (UUID {table.metadata.uuid}): whose a file there is cannot be told; nothing was "
+                "deleted; give each table a location of its own, or drop the entry that is not needed"
+            )
+        below = [folder for normal, folder in claims.folders.items() if _is_in(normal, home)]
         left_alone += below
-        if below or overlap(other, home):
+        if claims.overlap(location):
             sharing.append(other)
     return Neighbours(tuple(sharing), tuple(sorted(left_alone)))
 
 
-def overlap(table: LoadedTable, location: str) -> bool:
-    """Whether a table could have files under a location, as far as its document tells."""
-    return any(may_be_under(location, folder) or may_be_under(folder, location) for folder in _folders(table)) or any(
-        may_be_under(path, location) for path in _named_files(table)
-    )
-
-
-def _is_same_table(table: LoadedTable, other: LoadedTable) -> bool:
-    """Registered twice; perhaps one of the entries has moved on since."""
-    if normalise(table.metadata_location) == normalise(other.metadata_location):
-        return True
-    same_place = normalise(table.metadata.location) == normalise(other.metadata.location)
-    return same_place and table.metadata.uuid is not None and table.metadata.uuid == other.metadata.uuid
-
-
-def _folders(table: LoadedTable) -> Iterator[str]:
-    metadata = table.metadata
-    yield from (metadata.location, metadata.data_location, metadata.metadata_directory)
+def _is_in(inner: str, outer: str) -> bool:
+    """Of normalised paths: the same, or below."""
+    return inner == outer or inner.startswith(outer if outer.endswith("/") else f"{outer}/")
 
 
 def _named_files(table: LoadedTable) -> Iterator[str]:

@@ -14,9 +14,9 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.operations.orphans.sift import is_metadata_file
 from icekeeper.policy import DEFAULT_SOURCE
 from icekeeper.storage_listing import ListedObject
-from icekeeper.storage_paths import PathSet, is_under
+from icekeeper.storage_paths import PathSet, is_under, normalise
 
-__all__ = ["FEW_ORPHANS", "OrphanPlan", "plan_orphans", "refuse_mass_deletion"]
+__all__ = ["FEW_ORPHANS", "OrphanPlan", "is_hidden_beside", "plan_orphans", "refuse_mass_deletion"]
 
 # Of a small table a failed job may well leave more than it ever committed: a share says little there.
 FEW_ORPHANS = 1_000
@@ -56,6 +56,7 @@ def plan_orphans(
             found.modified_ms is None
             or not is_under(found.path, owned)
             or prefixes.may_contain(found.path)
+            or is_hidden_beside(found.path, owned)
             # Some catalogs keep an incomplete metadata log (DESIGN 6.4).
             or (is_metadata_file(found.path) and found.modified_ms >= oldest_snapshot_ms)
         ):
@@ -64,6 +65,16 @@ def plan_orphans(
             orphans.append(found)
     orphans.sort(key=lambda found: found.path)
     return OrphanPlan(tuple(orphans), protected, of_other_tables)
+
+
+def is_hidden_beside(path: str, location: str) -> bool:
+    """Whether the path lies in a hidden folder, or is a hidden file, directly below a table's location.
+
+    There other formats keep their state (``_delta_log`` of a Delta table with Iceberg metadata, ``.hoodie``).  Source:
+    Iceberg-Java's ``DeleteOrphanFilesSparkAction``, which lists nothing hidden; further down only garbage is hidden.
+    """
+    below = normalise(path)[len(normalise(location)) :].lstrip("/")
+    return below.startswith(("_", "."))
 
 
 def refuse_mass_deletion(orphans: int, listed: int, limit: Fraction, source: str) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError
 from icekeeper.metadata.reachability import References, reachable_paths
-from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
+from icekeeper.operations.context import OperationContext
+from icekeeper.operations.held_files import HeldFiles
+from icekeeper.operations.orphans.neighbours import Claims, claims_of
 from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
+from icekeeper.operations.table_handle import identity_of
+from icekeeper.state.table_memory import TableMemory
 
 __all__ = ["CatalogTables", "SharedReferences", "load_all", "other_tables"]
 
@@ -22,10 +26,14 @@ _PARALLEL_LOADS = 8
 class CatalogTables:
     """What a catalog holds: tables as loaded, and those that could not be, with the reason."""
 
-    loaded: tuple[LoadedTable, ...]
+    claims: tuple[Claims, ...]
     unreadable: tuple[tuple[TableName, str], ...]
 
-    def others_of(self, own: TableName) -> tuple[LoadedTable, ...]:
+    @property
+    def loaded(self) -> Sequence[LoadedTable]:
+        return [claims.table for claims in self.claims]
+
+    def others_of(self, own: TableName) -> tuple[Claims, ...]:
         """Every other table: any of them could have files under our location.
 
         Raises:
@@ -37,7 +45,7 @@ class CatalogTables:
                     f"whether {name} shares the location of {own} is not known, because it cannot be loaded: {reason}; "
                     f"nothing was deleted; repair {name} or drop it from the catalog"
                 )
-        return tuple(table for table in self.loaded if table.name != own)
+        return tuple(claims for claims in self.claims if claims.table.name != own)
 
 
 def load_all(catalog: Catalog, names: Iterable[TableName]) -> CatalogTables:
@@ -47,9 +55,9 @@ def load_all(catalog: Catalog, names: Iterable[TableName]) -> CatalogTables:
         StorageError: the names cannot be listed.
     """
 
-    def load(name: TableName) -> LoadedTable | tuple[TableName, str] | None:
+    def load(name: TableName) -> Claims | tuple[TableName, str] | None:
         try:
-            return catalog.load(name)
+            return claims_of(catalog.load(name))
         except PolicyError:
             return None
         except MaintenanceError as error:
@@ -60,12 +68,12 @@ def load_all(catalog: Catalog, names: Iterable[TableName]) -> CatalogTables:
     with ThreadPoolExecutor(_PARALLEL_LOADS, thread_name_prefix="table-load") as pool:
         found = list(pool.map(load, names))
     return CatalogTables(
-        tuple(table for table in found if isinstance(table, LoadedTable)),
-        tuple(table for table in found if isinstance(table, tuple)),
+        tuple(claims for claims in found if isinstance(claims, Claims)),
+        tuple(lost for lost in found if isinstance(lost, tuple)),
     )
 
 
-def other_tables(catalog: Catalog, own: TableName) -> tuple[LoadedTable, ...]:
+def other_tables(catalog: Catalog, own: TableName) -> tuple[Claims, ...]:
     """Every other table of the catalog, loaded now.
 
     Raises:
@@ -82,19 +90,26 @@ def other_tables(catalog: Catalog, own: TableName) -> tuple[LoadedTable, ...]:
 
 
 class SharedReferences:
-    """What tables that share a location need, read anew whenever one of them has moved."""
+    """What tables that share a location need, and what is pinned or staged of them; read anew as they move on."""
 
-    def __init__(
-        self, catalog: Catalog, tables: Sequence[LoadedTable], reader: Callable[[LoadedTable], TableReader], home: str
-    ) -> None:
-        self.paths = ReferencedPaths(home)
-        self._catalog, self._reader = catalog, reader
-        self._followed = {table.name: (table, References()) for table in tables}
-        for table, references in self._followed.values():
+    def __init__(self, context: OperationContext, tables: Sequence[LoadedTable], home: str) -> None:
+        """Raises MetadataUnreadable when something that one of them needs cannot be read."""
+        self._context = context
+        self._paths = ReferencedPaths(home)
+        self._followed = {table.name: (table, References(), _held(context, table)) for table in tables}
+        for table, references, held in self._followed.values():
             self._follow(table, references)
+            held.look(table.metadata)
 
     def __bool__(self) -> bool:
         return bool(self._followed)
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._paths or any(held.hold(path) for _, _, held in self._followed.values())
+
+    def has_twin_elsewhere(self, path: str) -> bool:
+        """As :meth:`ReferencedPaths.has_twin_elsewhere`."""
+        return self._paths.has_twin_elsewhere(path)
 
     def refresh(self) -> None:
         """Look at every table's pointer, and add what came to be referenced since.
@@ -103,9 +118,9 @@ class SharedReferences:
             OperationRefused: a table cannot be loaded any more.
             MetadataUnreadable: new references cannot be read.
         """
-        for name, (known, references) in tuple(self._followed.items()):
+        for name, (known, references, held) in tuple(self._followed.items()):
             try:
-                now = self._catalog.load(name)
+                now = self._context.catalog.load(name)
             except PolicyError:
                 continue  # dropped meanwhile; its files stay protected in this pass
             except MaintenanceError as error:
@@ -114,10 +129,16 @@ class SharedReferences:
                     "deleted"
                 ) from error
             if now.metadata.uuid != known.metadata.uuid:
-                references = References()
+                references, held = References(), _held(self._context, now)
             if now.metadata_location != known.metadata_location:
                 self._follow(now, references)
-            self._followed[name] = now, references
+            held.look(now.metadata)
+            self._followed[name] = now, references, held
 
     def _follow(self, table: LoadedTable, references: References) -> None:
-        self.paths.update(reachable_paths(self._reader(table), table.metadata_location, references))
+        self._paths.update(reachable_paths(self._context.reader(table), table.metadata_location, references))
+
+
+def _held(context: OperationContext, table: LoadedTable) -> HeldFiles:
+    memory = TableMemory(context.state, identity_of(context.catalog, table), context.clock)
+    return HeldFiles(memory, context.storage(table).read)

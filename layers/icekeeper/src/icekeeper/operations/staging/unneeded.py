@@ -10,7 +10,7 @@ from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.operations.context import OperationContext
 from icekeeper.operations.deletion import owned_locations
 from icekeeper.operations.held_files import HeldFiles, held_by_others
-from icekeeper.operations.orphans.neighbours import has_its_own_bucket, neighbours_of, overlap
+from icekeeper.operations.orphans.neighbours import has_its_own_bucket, neighbours_of
 from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
 from icekeeper.operations.orphans.shared_references import SharedReferences, other_tables
 from icekeeper.storage_paths import PathSet
@@ -47,9 +47,9 @@ def unneeded_files(context: OperationContext, table: LoadedTable, paths: Sequenc
         others = other_tables(context.catalog, table.name)
         neighbours = neighbours_of(table, others)
         owned = owned_locations(metadata)
-        near = [one for one in others if any(overlap(one, location) for location in owned)]
+        near = [claims.table for claims in others if any(claims.overlap(location) for location in owned)]
         near += [one for one in neighbours.sharing if one not in near]
-        result.shared = SharedReferences(context.catalog, near, context.reader, home)
+        result.shared = SharedReferences(context, near, home)
         elsewhere = PathSet((*neighbours.left_alone, *held_by_others(context, near)))
     result.paths = [
         path
@@ -58,6 +58,6 @@ def unneeded_files(context: OperationContext, table: LoadedTable, paths: Sequenc
         and not needed.has_twin_elsewhere(path)
         and not held.hold(path)
         and not elsewhere.may_contain(path)
-        and (result.shared is None or path not in result.shared.paths)
+        and (result.shared is None or path not in result.shared)
     ]
     return result

@@ -13,7 +13,7 @@ import struct
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icekeeper.metadata.single_value import decimal_unscaled, encode
+from icekeeper.metadata.single_value import encode
 from icekeeper.metadata.theta import ALL_HASHES, NOMINAL, ThetaSketch, sketch_of
 from icekeeper.operations.statistics.murmur import hash_bytes, hash_words
 
@@ -91,21 +91,26 @@ def _decimal_hashes(values: pa.Array, iceberg_type: str) -> pa.Array:
     pairs = pa.FixedSizeListArray.from_arrays(words, 2)
     low, high = pc.list_element(pairs, 0), pc.list_element(pairs, 1)
     number = low.view(pa.int64())
-    fits = pc.equal(high.view(pa.int64()), pc.shift_right(number, 63))
+    sign = _sign(number)
+    fits = pc.equal(high.view(pa.int64()), sign)
     parts = [
         hash_words(_big_endian(low.filter(chosen), length), length)
-        for length, chosen in _by_length(number, fits)
+        for length, chosen in _by_length(pc.bit_wise_xor(number, sign), fits)
         if pc.any(chosen).as_py()
     ]
     long = [low_word | high_word << 64 for low_word, high_word in _pairs(low, high, pc.invert(fits))]
     signed = [value - (value >> 127 << 128) for value in long]
-    parts.append(hash_bytes(pa.array([encode(iceberg_type, decimal_unscaled(v)) for v in signed], pa.binary())))
+    parts.append(hash_bytes(pa.array([encode(iceberg_type, value) for value in signed], pa.binary())))
     return pa.concat_arrays(parts)
 
 
-def _by_length(number: pa.Array, fits: pa.Array) -> list[tuple[int, pa.Array]]:
-    """For every length in bytes, which numbers need just that."""
-    magnitude = pc.bit_wise_xor(number, pc.shift_right(number, 63))  # -1 - n for what is below 0
+def _sign(number: pa.Array) -> pa.Array:
+    """0 or -1; in two steps, as Arrow leaves signed numbers alone when it shall shift them by 63."""
+    return pc.shift_right(pc.shift_right(number, 62), 1)
+
+
+def _by_length(magnitude: pa.Array, fits: pa.Array) -> list[tuple[int, pa.Array]]:
+    """For every length in bytes, which numbers need just that; ``magnitude`` is -1 - n for an n below 0."""
     chosen = []
     for length in range(1, 9):
         least = 0 if length == 1 else 2 ** (8 * (length - 1) - 1)

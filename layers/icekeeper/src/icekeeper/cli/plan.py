@@ -1,0 +1,43 @@
+"""``icekeeper plan``: what a pass would do to a table, why, and what its snapshots cost."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from icekeeper.cli.arguments import AsJson, CatalogName, Engine, Settings, Table, Unsafe, overrides, table_name
+from icekeeper.cli.console import EXIT_OK, listings, people, print_failed, print_json, progress_bar
+from icekeeper.report.outcome import PassStatus
+from icekeeper.report.terminal import print_costs, print_outcome, trouble
+from icekeeper.runtime import Runtime, default_engine, open_engine
+
+__all__ = ["plan"]
+
+_RECLAIMABLE = ("expire_snapshots.bytes_reclaimable", "remove_orphans.orphan_bytes")
+
+
+def plan(
+    table: Table,
+    catalog: CatalogName,
+    operations: Annotated[
+        str | None, typer.Option("--operations", metavar="LIST|all", help="comma-separated; all that a pass would run")
+    ] = None,
+    settings: Settings = None,
+    engine: Engine = None,
+    unsafe: Unsafe = False,
+    as_json: AsJson = False,
+) -> int:
+    """Say what a pass would do and free, and what each branch, tag and snapshot costs; changes nothing."""
+    chosen, name = overrides(settings, operations), table_name(table)
+    runtime = Runtime.open(catalog)
+    with progress_bar() as progress, open_engine(engine or default_engine()) as started:
+        outcome = runtime.maintain(name, chosen, started, dry_run=True, unsafe=unsafe, progress=progress)
+    costs = runtime.costs(name).to_json()
+    reclaimable = sum(outcome.metrics.get(key, 0) for key in _RECLAIMABLE)
+    if as_json:
+        print_json({**outcome.to_json(listings()), "reclaimable_bytes": reclaimable, "costs": costs})
+    console = people(as_json=as_json)
+    print_outcome(console, outcome)
+    print_costs(console, costs, reclaimable)
+    return EXIT_OK if outcome.status is PassStatus.SUCCEEDED else print_failed(trouble(outcome))

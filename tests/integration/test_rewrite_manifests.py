@@ -1,0 +1,264 @@
+"""Manifests are rewritten once, by whoever works, whatever others commit meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import StaticTable
+from pyspark.sql import SparkSession
+
+from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.spark import SparkEngine
+from icekeeper.errors import CommitConflict
+from icekeeper.model import ManifestContent, ManifestFile
+from icekeeper.operations.context import Engine
+from icekeeper.operations.manifests import rewrite, rewrite_manifests
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status
+from support.deletes import commit_deletes, create_by_region, equality_delete, region_rows, rows_of
+from support.local import LocalTable, ScriptedCatalog
+from support.passes import outcome_of
+from support.sabotage import SabotagedTable, sabotaged_table
+from support.v3 import append, lineage, upgrade
+
+REWRITE = Operation.REWRITE_MANIFESTS
+ALL_LANES = {"_LANE_BYTES": 1, "_TARGETS_PER_LANE": 1, "_SPLIT_BYTES": 1}
+
+
+@pytest.fixture
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
+    """Twelve commits over three partitions in turn."""
+    table = LocalTable(local_catalog, tmp_path)
+    with table.table.update_spec() as update:
+        update.add_identity("part")
+    for number in range(12):
+        table.append(number, part="abc"[number % 3])
+    return table
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What each writing of manifests was about to write."""
+    calls: list[list[str]] = []
+    original = rewrite.write_manifests
+
+    def watched(*arguments: Any, **more: Any) -> None:
+        original(*arguments, **more)
+        calls.append(list(more["into"].staged))
+
+    monkeypatch.setattr(rewrite_manifests, "write_manifests", watched)
+    return calls
+
+
+def manifests(
+    table: LocalTable | SabotagedTable, content: ManifestContent = ManifestContent.DATA
+) -> list[ManifestFile]:
+    reader = table.reader if isinstance(table, LocalTable) else table.reader()
+    head = reader.metadata.current_snapshot
+    assert head is not None
+    return [m for m in reader.manifests(head) if m.content is content]
+
+
+def test_the_dry_run_lists_what_the_real_run_takes(table: LocalTable) -> None:
+    files = table.files()
+    planned = table.run(REWRITE, dry_run=True)
+    assert table.files() == files
+    assert planned.summary == "would rewrite 12 manifests into 1"
+    outcome = table.run(REWRITE)
+    assert outcome.files_planned == planned.files_planned
+    assert outcome.summary == "rewrote 12 manifests into 1 (12 entries)"
+    metrics = {key.partition(".")[2]: value for key, value in outcome.metrics.items()}
+    assert metrics.pop("duration_ms") >= 0
+    assert metrics == {
+        "manifests_rewritten": 12,
+        "manifests_written": 1,
+        "entries_total": 12,
+        "delete_manifests_rewritten": 0,
+        "delete_manifests_written": 0,
+        "delete_entries_total": 0,
+        "manifests_opened_before": 4.0,
+        "manifests_opened_after": 1.0,
+    }
+    assert table.readers_agree() == list(range(12))
+    assert table.verify().ok
+    assert table.run(REWRITE).reason == "only 1 data manifests, below threshold of 2"
+
+
+@pytest.mark.parametrize("target", ["5000", "8388608"])
+def test_badly_clustered_manifests_are_rewritten_once(table: LocalTable, target: str) -> None:
+    """Every commit touches every partition, and every manifest is as large as it may be: still they are clustered."""
+    with table.table.transaction() as change:
+        change.set_properties({"commit.manifest.target-size-bytes": target})
+    table.run(REWRITE)
+    for _ in range(6):
+        rows = [{"id": 100 + n, "part": f"{n:03}"} for n in range(40)]
+        table.table.append(pa.Table.from_pylist(rows, schema=LocalTable.SCHEMA))
+    outcome = table.run(REWRITE)
+    assert outcome.status is Status.SUCCEEDED
+    before, after = (outcome.metrics[f"rewrite_manifests.manifests_opened_{when}"] for when in ("before", "after"))
+    assert before > 5
+    assert after < 2.5
+    assert (
+        outcome.metrics["rewrite_manifests.manifests_written"]
+        <= outcome.metrics["rewrite_manifests.manifests_rewritten"]
+    )
+    assert table.run(REWRITE).status is Status.SKIPPED
+    assert table.verify().ok
+    # A planner that is not ours opens no more.
+    scan = StaticTable.from_metadata(table.loaded.metadata_location).scan(row_filter="part == '020'")
+    assert len(list(scan.plan_files())) == 6
+
+
+def test_what_was_written_survives_a_lost_swap(table: LocalTable, written: list[list[str]]) -> None:
+    """The manifests that it replaces are still there: nothing is read or written again but the manifest list."""
+    catalog = ScriptedCatalog(table.catalog, before_commit={1: lambda: table.append(99, part="z")})
+    outcome = table.run(REWRITE, catalog=catalog)
+    assert outcome.summary == "rewrote 12 manifests into 1 (12 entries)"
+    assert (catalog.commits, len(written)) == (2, 1)
+    assert sum(m.manifest_path in written[0] for m in manifests(table)) == 1
+    assert table.readers_agree() == [*range(12), 99]
+    assert table.verify().ok
+    assert not [path for path in table.unreferenced() if "/data/" not in path]
+
+
+def test_what_was_written_goes_where_others_replaced_a_manifest(table: LocalTable, written: list[list[str]]) -> None:
+    catalog = ScriptedCatalog(table.catalog, before_commit={1: lambda: table.table.delete("part == 'a'")})
+    outcome = table.run(REWRITE, catalog=catalog)
+    assert outcome.status is Status.SUCCEEDED
+    assert (catalog.commits, len(written)) == (2, 2)
+    assert not set(written[0]) & set(written[1])
+    assert table.readers_agree() == [n for n in range(12) if n % 3]
+    assert table.verify().ok
+    assert not [path for path in table.unreferenced() if "/data/" not in path]
+
+
+def test_what_was_written_goes_when_every_swap_is_lost(table: LocalTable) -> None:
+    def lose() -> None:
+        raise CommitConflict("somebody was faster")
+
+    files = table.files()
+    catalog = ScriptedCatalog(table.catalog, before_commit={1: lose, 2: lose})
+    outcome = table.run(REWRITE, catalog=catalog, max_commit_retries="1")
+    assert outcome.status is Status.FAILED
+    assert table.files() == files
+
+
+def test_what_was_written_goes_when_a_manifest_cannot_be_read(
+    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, and by workers that had already begun to write."""
+    damaged = Path(manifests(table)[5].manifest_path.removeprefix("file://"))
+    damaged.write_bytes(damaged.read_bytes()[:-40])
+    files = table.files()
+    assert damaged.name in table.run(REWRITE).summary
+    monkeypatch.setattr(rewrite, "_SAMPLED_MANIFESTS", 2)  # which does not see it
+    for name, value in ALL_LANES.items():
+        monkeypatch.setattr(rewrite, name, value)
+    outcome = table.run(REWRITE, engine=LocalEngine(1))
+    assert outcome.status is Status.FAILED
+    assert damaged.name in outcome.summary
+    assert table.files() == files
+
+
+# -- by all workers
+
+
+@pytest.fixture(params=["local", "spark"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    if request.param == "spark":
+        session: SparkSession = request.getfixturevalue("spark_session")
+        return SparkEngine(session.sparkContext)
+    return LocalEngine(2)
+
+
+def live(table: LocalTable) -> Counter[str]:
+    """Everything but the status."""
+    return Counter(repr((e.snapshot_id, e.sequence_number, e.file_sequence_number, e.file)) for e in table.entries())
+
+
+def test_all_workers_write_what_one_would(table: LocalTable, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same live entries, each partition in one manifest."""
+    with table.table.transaction() as change:
+        change.set_properties({"commit.manifest.target-size-bytes": "6500"})
+    before = live(table)
+    for name, value in ALL_LANES.items():
+        monkeypatch.setattr(rewrite, name, value)
+    outcome = table.run(REWRITE, engine=engine)
+    assert outcome.status is Status.SUCCEEDED
+    assert outcome.metrics["rewrite_manifests.manifests_written"] > 1
+    assert outcome.metrics["rewrite_manifests.manifests_opened_after"] == 1.0
+    assert outcome.metrics["rewrite_manifests.entries_total"] == 12
+    assert live(table) == before
+    assert table.readers_agree() == list(range(12))
+    assert table.verify().ok
+    assert not [path for path in table.unreferenced() if "/data/" not in path]
+
+
+# -- delete manifests, row ids
+
+
+@pytest.fixture
+def regions(tmp_path: Path) -> Iterator[SabotagedTable]:
+    with sabotaged_table(tmp_path) as table:
+        create_by_region(table, 3)
+        yield table
+
+
+def rewritten(table: SabotagedTable, **settings: str) -> OperationOutcome:
+    return outcome_of(table.maintain(operations="rewrite_manifests", **settings), REWRITE)
+
+
+def test_delete_manifests_are_merged_likewise(regions: SabotagedTable) -> None:
+    for number in range(6):
+        commit_deletes(regions, [equality_delete(100 * (number // 2) + number, "us" if number % 2 else "eu")])
+    before = region_rows(regions)
+    outcome = rewritten(regions)
+    assert outcome.summary == "rewrote 6 manifests into 1 (6 entries); merged 6 delete manifests into 1"
+    assert outcome.metrics["rewrite_manifests.delete_manifests_rewritten"] == 6
+    assert outcome.metrics["rewrite_manifests.delete_manifests_written"] == 1
+    assert outcome.metrics["rewrite_manifests.delete_entries_total"] == 6
+    (merged,) = manifests(regions, ManifestContent.DELETES)
+    assert merged.min_sequence_number == 7
+    assert region_rows(regions) == before
+    regions.assert_sound()
+    commit_deletes(regions, [equality_delete(0, "us")])
+    assert rewritten(regions, min_manifests_to_rewrite="3").reason == "only 1 data manifests, below threshold of 3"
+    assert rewritten(regions).summary == "merged 2 delete manifests into 1"
+    regions.assert_sound()
+
+
+def test_rows_that_another_commit_numbered_meanwhile_keep_these_numbers(regions: SabotagedTable) -> None:
+    """The first commit after an upgrade to v3 gives ids to the rows of manifests that stay the same files."""
+    upgrade(regions)
+    seen: list[Counter[Any]] = []
+
+    def number_rows() -> None:
+        regions.catalog.before_commit = lambda: None
+        append(regions, 500, 5, "us")
+        seen.append(lineage(regions))
+
+    regions.catalog.before_commit = number_rows
+    assert rewritten(regions).status is Status.SUCCEEDED
+    assert len(seen[0]) == 65
+    assert lineage(regions) == seen[0]
+    regions.assert_sound()
+
+
+def test_unpartitioned_entries_lie_by_age(tmp_path: Path) -> None:
+    with sabotaged_table(tmp_path) as table:
+        table.create(rows_of(0, 1, "us").schema, **{"format-version": "2"})
+        for number in range(8):
+            table.table().append(rows_of(number, 1, "us"))
+        table.table().delete("id = 3")
+        outcome = rewritten(table)
+        assert outcome.metrics["rewrite_manifests.manifests_opened_after"] == 1.0
+        reader = table.reader()
+        entries = [e.sequence_number for _, found in reader.entries(manifests(table)) for e in found]
+        assert entries == sorted(entries, key=lambda number: number or 0)
+        table.assert_sound()
