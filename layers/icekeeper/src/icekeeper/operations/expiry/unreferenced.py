@@ -7,17 +7,13 @@ Manifests never change and are shared from snapshot to snapshot, so most of them
    So when every dropped manifest is without live entries, no manifest is opened.
 2. Of the dropped manifests only live entries name candidates.  DELETED entries are history: whether the file is still
    needed is a question to those that hold it.
-3. A candidate stays when a kept manifest has a live entry for it.  A snapshot holds a path at most once (ICEBERG-RULES
-   15; specification, "Snapshots": the files of a snapshot are the union of its manifests' live files).  So when a kept
-   manifest K and a dropped manifest D are listed by one expired snapshot, no file is live in both.  A K that has
-   been listed beside *every* dropped manifest with live entries cannot hold a candidate, and is not opened.  It need
-   not be one snapshot for all of them: the statement is about each pair, and manifests do not change.
-4. Deletion vectors are outside this proof: a path may be live in both K and D, at other offsets of one Puffin file.
-   When a delete manifest is dropped from a table that may hold vectors, every kept delete manifest is opened.
-5. When no data or delete file is left among the candidates, the rest is not opened.
-
-The third rule trusts the specification.  A table that lists a file twice, and of which somebody then drops one of the
-two entries alone, would lose the file; ``verify`` names such tables (``duplicate_file``).
+3. A candidate stays when a kept manifest has a live entry for it.  That a kept manifest was once listed *beside* a
+   dropped one proves nothing: a path should be live once per snapshot, but Java publishes files again whose snapshot
+   has expired, and ``add_files`` can be told not to look.  Then a tag holds one of the two manifests, and the other
+   one expires.  Beside a dropped one a candidate is only unlikely, so these manifests are opened last.
+4. When no data or delete file is left among the candidates, the rest is not opened.
+5. No readable past is given up for a present that cannot be read: the manifests that every retained snapshot of the
+   current line lists, and no expired one, are opened although they decide nothing.  Mostly there is one.
 
 Every manifest list of the table is read once, and whatever cannot be read that these rules need stops the expiry.
 Sources: DESIGN 6.4; specification, "Snapshots", "Deletion Vectors"; compare Iceberg-Java's ReachableFileCleanup.
@@ -25,7 +21,7 @@ Sources: DESIGN 6.4; specification, "Snapshots", "Deletion Vectors"; compare Ice
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -39,10 +35,6 @@ from icekeeper.operations.expiry.listings import INLINE_SPEC, listed_manifests
 from icekeeper.storage_paths import normalise
 
 __all__ = ["Unreferenced", "still_unreferenced", "unreferenced_files"]
-
-# Up to so many bits (256 MB) are spent on which kept manifest was listed beside which dropped one.
-_MOST_PAIRS = 2**31
-FIRST_VERSION_WITH_VECTORS = 3
 
 
 @dataclass(slots=True)
@@ -73,27 +65,29 @@ def unreferenced_files(
     gone = [s for i, s in metadata.snapshots.items() if i in expired]
     staying = [s for i, s in metadata.snapshots.items() if i not in expired]
     candidates = Candidates(owned, is_held)
-    kept = _kept(reader, staying)
+    kept = _kept(reader, staying, _current_line(metadata, expired))
     dropped = _dropped(reader, gone, kept, candidates)
-    has_vectors = metadata.format_version >= FIRST_VERSION_WITH_VECTORS and dropped.held_deletes
     for _, files in reader.live_files(dropped.live):
         for file in files:
             candidates.add(file.path, file.size, holds_rows=True)
-            has_vectors |= file.content_offset is not None
     for statistics in (*metadata.statistics, *metadata.partition_statistics):
         if int(statistics["snapshot-id"]) in expired:
             candidates.add(str(statistics["statistics-path"]), int(statistics.get("file-size-in-bytes") or 0))
     lists = (s.manifest_list for s in staying if s.manifest_list is not None)
     for path in chain(lists, kept.is_deletes, statistics_files(_without(metadata, expired))):
         candidates.spare(path)
+    new = kept.all_list - dropped.shared
+    for _, files in reader.live_files(sorted(new)):
+        for file in files:
+            candidates.spare(file.path)
     if candidates.files_left:
-        opened = reader.live_files(_suspects(kept, dropped, has_vectors))
-        for _, files in opened:
+        rest = [path for path in kept.is_deletes if path not in new]
+        for _, files in reader.live_files(sorted(rest, key=dropped.beside.__contains__)):
             for file in files:
                 candidates.spare(file.path)
             if not candidates.files_left:
                 break
-    # Whatever was not opened has been proven to hold no candidate: the guard need not ask it again.
+    # What was not opened holds no candidate, since none is left that it could hold: the guard need not ask it again.
     references = References({s.snapshot_id for s in staying}, set(kept.is_deletes))
     return Unreferenced(
         candidates,
@@ -127,6 +121,8 @@ class _Kept:
     specs: set[int] = field(default_factory=set)
     keys: set[str] = field(default_factory=set)
     """Normalised paths: whatever may be one of these is not dropped."""
+    all_list: set[str] = field(default_factory=set)
+    """Those that every retained snapshot of the current line lists."""
 
 
 @dataclass(slots=True)
@@ -134,61 +130,60 @@ class _Dropped:
     """Manifests that only expired snapshots list."""
 
     live: list[str] = field(default_factory=list)
-    """Paths of those that may have live entries; their places are the bits of the masks."""
-    held_deletes: bool = False
-    beside: dict[str, int] | None = field(default_factory=dict)
-    """Kept manifest → mask of the dropped ones that an expired snapshot lists beside it; ``None``: too many to tell."""
+    """Paths of those that may have live entries."""
+    beside: set[str] = field(default_factory=set)
+    """Kept manifests that an expired snapshot lists beside one of these."""
+    shared: set[str] = field(default_factory=set)
+    """Kept manifests that an expired snapshot lists."""
 
 
-def _kept(reader: TableReader, staying: Sequence[Snapshot]) -> _Kept:
+def _current_line(metadata: TableMetadata, expired: Collection[int]) -> frozenset[int]:
+    head = metadata.current_snapshot
+    line = () if head is None else metadata.ancestors(head.snapshot_id)
+    return frozenset(s.snapshot_id for s in line if s.snapshot_id not in expired)
+
+
+def _kept(reader: TableReader, staying: Sequence[Snapshot], line: Collection[int]) -> _Kept:
     kept = _Kept()
-    for _, _, manifests in listed_manifests(reader, staying):
+    is_first = True
+    for snapshot, _, manifests in listed_manifests(reader, staying):
+        listed = set[str]()
         for manifest in manifests:
+            listed.add(manifest.manifest_path)
             path = manifest.manifest_path
             if path not in kept.is_deletes:
                 kept.keys.add(_key(path))
                 kept.specs.add(manifest.partition_spec_id)
             kept.is_deletes[path] = manifest.content is ManifestContent.DELETES
+        if snapshot.snapshot_id in line:
+            kept.all_list = listed if is_first else kept.all_list & listed
+            is_first = False
     return kept
 
 
 def _dropped(reader: TableReader, gone: Sequence[Snapshot], kept: _Kept, candidates: Candidates) -> _Dropped:
     """Manifest lists and dropped manifests become candidates on the way."""
     dropped = _Dropped()
-    bits: dict[str, int | None] = {}
+    may_be_live: dict[str, bool] = {}
     for snapshot, size, manifests in listed_manifests(reader, gone):
         if snapshot.manifest_list is not None:
             candidates.add(snapshot.manifest_list, size)
-        staying, mask = [], 0
+        staying, has_live = [], False
         for manifest in manifests:
             path = manifest.manifest_path
             if path in kept.is_deletes:
                 staying.append(path)
                 continue
-            if path not in bits and _key(path) not in kept.keys:
+            if path not in may_be_live and _key(path) not in kept.keys:
                 candidates.add(path, manifest.manifest_length)
-                bits[path] = len(dropped.live) if manifest.may_have_live_files else None
+                may_be_live[path] = manifest.may_have_live_files
                 if manifest.may_have_live_files:
                     dropped.live.append(path)
-                    dropped.held_deletes |= manifest.content is ManifestContent.DELETES
-            bit = bits.get(path)
-            if bit is not None:
-                mask |= 1 << bit
-        if mask and dropped.beside is not None:
-            for path in staying:
-                dropped.beside[path] = dropped.beside.get(path, 0) | mask
-            if len(dropped.beside) * len(dropped.live) > _MOST_PAIRS:
-                dropped.beside = None
+            has_live |= may_be_live.get(path, False)
+        dropped.shared.update(staying)
+        if has_live:
+            dropped.beside.update(staying)
     return dropped
-
-
-def _suspects(kept: _Kept, dropped: _Dropped, has_vectors: bool) -> Iterator[str]:
-    """Kept manifests that may hold a candidate."""
-    beside = dropped.beside or {}
-    every = (1 << len(dropped.live)) - 1
-    for path, is_deletes in kept.is_deletes.items():
-        if beside.get(path, 0) != every or (has_vectors and is_deletes):
-            yield path
 
 
 def _key(path: str) -> str:
