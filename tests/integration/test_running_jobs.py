@@ -16,15 +16,17 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.engines.local import LocalEngine
-from icekeeper.errors import CommitStateUnknown, StorageError
+from icekeeper.errors import CommitStateUnknown, PlanStale, StorageError
 from icekeeper.model import TableName
-from icekeeper.operations.table_handle import TableHandle
+from icekeeper.operations.jobs import running_job
+from icekeeper.operations.table_handle import TableHandle, identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite_staging import SqliteStaging
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.state.store import Pin, PinKind
+from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage_paths import normalise
 from support.deletes import commit_deletes, create_by_region, position_delete
 from support.local import EAGER, NAME, LocalTable, ScriptedCatalog
@@ -411,6 +413,24 @@ def test_a_pass_expires_what_its_own_rewrite_had_pinned(table: LocalTable) -> No
 
 def runtime_at(table: LocalTable, clock: Callable[[], int]) -> Runtime:
     return Runtime(table.catalog, table.state, environment={}, clock=clock)
+
+
+def test_a_job_that_slept_until_its_files_were_cleaned_cannot_go_on(table: LocalTable) -> None:
+    """Whatever it says next would be recorded anew, and its commit would name files that are gone."""
+    first, second = str(table.folder / "data/first.parquet"), str(table.folder / "data/second.parquet")
+    now_ms = [system_clock()]
+    memory = TableMemory(table.state, identity_of(table.catalog, table.loaded), lambda: now_ms[0])
+    with (
+        pytest.raises(PlanStale, match="stood still"),
+        running_job(memory, "slow:compact", table.loaded, 1, lease_ms=LEASE_MS) as job,
+    ):
+        job.will_write([first])
+        Path(table.plant("data/first.parquet"))
+        now_ms[0] += LATER_MS
+        assert deleted(later(table)) == [first]
+        job.keep_alive()
+        job.will_write([second])
+        job.renew()
 
 
 def test_progress_prolongs_pin_and_record(table: LocalTable) -> None:

@@ -60,6 +60,7 @@ UNKNOWN_TO: dict[str, tuple[str, ...]] = {
 }
 # Plans and rules: no input, no output, no clock, no chance.
 PURE = (
+    "icekeeper.commit.history",
     "icekeeper.commit.row_ids",
     "icekeeper.operations.expiry.candidates",
     "icekeeper.operations.expiry.retention",

@@ -12,8 +12,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from icekeeper.commit.history import shows_every_commit_since, shows_snapshot
 from icekeeper.commit.manifest_size import bytes_per_entry, manifest_target_bytes
 from icekeeper.commit.row_ids import assign_row_ids
 from icekeeper.commit.summary import counted_totals, snapshot_summary
@@ -226,13 +228,13 @@ class SnapshotWriter:
         ]
         if self.metadata.uuid is not None:
             requirements.insert(0, {"type": "assert-table-uuid", "uuid": self.metadata.uuid})
-        wanted = self.snapshot_id
         return PreparedCommit(
             requirements=requirements,
             updates=[{"action": "add-snapshot", "snapshot": snapshot}, set_ref],
-            landed=lambda metadata: wanted in metadata.snapshots,
+            landed=partial(shows_snapshot, self.snapshot_id),
             staged=tuple(self.staged),
-            snapshot_id=wanted,
+            snapshot_id=self.snapshot_id,
+            cannot_have_landed=partial(shows_every_commit_since, frozenset(self.metadata.snapshots)),
         )
 
     def _counted(self, manifests: Sequence[ManifestFile]) -> list[ManifestFile]:

@@ -45,6 +45,8 @@ class PreparedCommit:
     staged: Sequence[str] = ()
     """Files written for this attempt only; removed when the attempt certainly did not land."""
     snapshot_id: int | None = None
+    cannot_have_landed: Callable[[TableMetadata], bool] = lambda metadata: True
+    """Asked of a document that does not show the attempt: could it have landed, been built upon and expired?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,8 @@ def commit_with_retries(
             seen = _after_conflict(catalog, head, conflict)
             if prepared.landed(seen.metadata):
                 return Committed(seen, prepared, attempt + 1)
+            if not prepared.cannot_have_landed(seen.metadata):
+                raise CommitStateUnknown(_maybe_expired(head)) from conflict
             discard(prepared.staged)
             if attempt >= max_retries:
                 raise
@@ -113,6 +117,13 @@ def commit_with_retries(
             discard(prepared.staged)  # by its contract the swap was not sent
             raise
         attempt += 1
+
+
+def _maybe_expired(base: LoadedTable) -> str:
+    return (
+        f"{base.name}: whether the commit landed cannot be told, because snapshots that came after its base have "
+        "expired already; its files were kept"
+    )
 
 
 def _after_conflict(catalog: Catalog, base: LoadedTable, conflict: CommitConflict) -> LoadedTable:
@@ -146,5 +157,7 @@ def _resolve(
         try:
             check_requirements(now.metadata, prepared.requirements)
         except CommitConflict:
+            if not prepared.cannot_have_landed(now.metadata):
+                raise CommitStateUnknown(_maybe_expired(base)) from unknown
             return now
     raise unknown if isinstance(unknown, CommitStateUnknown) else CommitStateUnknown(str(unknown)) from unknown

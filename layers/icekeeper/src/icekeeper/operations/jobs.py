@@ -41,8 +41,10 @@ class Job:
         """Record files before they are written.
 
         Raises:
+            PlanStale: as :meth:`renew`; a new record would hide that files of this job were deleted.
             StorageError: the record cannot be written; nothing must be written without it.
         """
+        self.renew()
         now_ms = self._memory.clock()
         load = StagedLoad(
             identity=self._memory.identity,

@@ -57,6 +57,7 @@ def plan_orphans(
             or not is_under(found.path, owned)
             or prefixes.may_contain(found.path)
             or is_hidden_beside(found.path, owned)
+            or not _is_text(found.path)
             # Some catalogs keep an incomplete metadata log (DESIGN 6.4).
             or (is_metadata_file(found.path) and found.modified_ms >= oldest_snapshot_ms)
         ):
@@ -65,6 +66,11 @@ def plan_orphans(
             orphans.append(found)
     orphans.sort(key=lambda found: found.path)
     return OrphanPlan(tuple(orphans), protected, of_other_tables)
+
+
+def _is_text(path: str) -> bool:
+    """A local name may be any bytes; one that is no UTF-8 can be neither recorded nor told."""
+    return path.isascii() or not any("\ud800" <= character <= "\udfff" for character in path)
 
 
 def is_hidden_beside(path: str, location: str) -> bool:

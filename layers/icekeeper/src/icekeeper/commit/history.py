@@ -1,0 +1,26 @@
+"""What a table's snapshots still tell of commits whose answer was lost (pure).
+
+A snapshot may land, be built upon and expire before anybody looks: its manifests live on in its children.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from icekeeper.metadata.document import TableMetadata
+
+__all__ = ["shows_every_commit_since", "shows_snapshot"]
+
+
+def shows_snapshot(snapshot_id: int, metadata: TableMetadata) -> bool:
+    """Whether the snapshot has certainly landed: it is there, or a child of it is."""
+    return any(snapshot_id in (i, snapshot.parent_id) for i, snapshot in metadata.snapshots.items())
+
+
+def shows_every_commit_since(base: Collection[int], metadata: TableMetadata) -> bool:
+    """Whether no parent of what is there can have expired that came after ``base``, the ids of an earlier state.
+
+    Some writers take the parent's id away when the parent expires, so that a newer snapshot without one proves nothing.
+    """
+    known = {*base, *metadata.snapshots}
+    return all(s.parent_id in known for i, s in metadata.snapshots.items() if i not in base)
