@@ -2,53 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 
-from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.quarantine import QuarantineLedger, Sighting
-from icekeeper.state.sqlite import SqliteStateStore
-
-IDENTITY = TableIdentity("C", "s3://bucket/", TableName(("ns", "sub"), "t"), "uuid-1")
-OTHERS = (
-    replace(IDENTITY, catalog="D"),
-    replace(IDENTITY, warehouse="s3://other/"),
-    replace(IDENTITY, table=TableName(("ns",), "t")),
-    replace(IDENTITY, uuid="uuid-2"),
-)
-
-Opener = Callable[[], QuarantineLedger]
+from icekeeper.state.quarantine import Sighting
+from support.state_stores import IDENTITY, OTHERS, OpenStore
 
 
-@pytest.fixture(params=["sqlite"])
-def open_ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
-    stores: dict[str, Opener] = {"sqlite": lambda: SqliteStateStore(tmp_path / "state.db").quarantine}
-    return stores[request.param]
-
-
-def test_an_empty_ledger_knows_nothing(open_ledger: Opener) -> None:
-    ledger = open_ledger()
+def test_an_empty_ledger_knows_nothing(open_store: OpenStore) -> None:
+    ledger = open_store().quarantine
     assert ledger.counts(IDENTITY, "run-1", ["a"]) == {}
     assert list(ledger.sightings(IDENTITY)) == []
     ledger.forget(IDENTITY, ["a"])
     ledger.forget_unseen(IDENTITY, "run-1")
 
 
-def test_each_run_counts_once(open_ledger: Opener) -> None:
-    ledger = open_ledger()
+def test_each_run_counts_once(open_store: OpenStore) -> None:
+    ledger = open_store().quarantine
     ledger.see(IDENTITY, "run-1", ["a", "b"], now_ms=10)
     ledger.see(IDENTITY, "run-1", ["a"], now_ms=11)
     ledger.see(IDENTITY, "run-2", ["a"], now_ms=20)
-    assert list(open_ledger().sightings(IDENTITY)) == [Sighting("a", 2, 10, "run-2"), Sighting("b", 1, 10, "run-1")]
+    assert list(open_store().quarantine.sightings(IDENTITY)) == [
+        Sighting("a", 2, 10, "run-2"),
+        Sighting("b", 1, 10, "run-1"),
+    ]
 
 
-def test_a_run_asks_for_the_sightings_of_others(open_ledger: Opener) -> None:
+def test_a_run_asks_for_the_sightings_of_others(open_store: OpenStore) -> None:
     """So that a run which is repeated after a crash gets the same answer."""
-    ledger = open_ledger()
+    ledger = open_store().quarantine
     ledger.see(IDENTITY, "run-1", ["a", "b"], now_ms=10)
     before = ledger.counts(IDENTITY, "run-2", ["a", "b", "c"])
     ledger.see(IDENTITY, "run-2", ["a", "b", "c"], now_ms=20)
@@ -57,25 +39,25 @@ def test_a_run_asks_for_the_sightings_of_others(open_ledger: Opener) -> None:
     assert ledger.counts(IDENTITY, "run-3", ["a", "c"]) == {"a": 2, "c": 1}
 
 
-def test_what_a_run_did_not_see_is_forgotten(open_ledger: Opener) -> None:
-    ledger = open_ledger()
+def test_what_a_run_did_not_see_is_forgotten(open_store: OpenStore) -> None:
+    ledger = open_store().quarantine
     ledger.see(IDENTITY, "run-1", ["a", "b"], now_ms=10)
     ledger.see(IDENTITY, "run-2", ["b"], now_ms=20)
     ledger.forget_unseen(IDENTITY, "run-2")
     assert [entry.path for entry in ledger.sightings(IDENTITY)] == ["b"]
 
 
-def test_what_was_deleted_is_forgotten(open_ledger: Opener) -> None:
-    ledger = open_ledger()
+def test_what_was_deleted_is_forgotten(open_store: OpenStore) -> None:
+    ledger = open_store().quarantine
     ledger.see(IDENTITY, "run-1", ["a", "b", "ü"], now_ms=10)
     ledger.forget(IDENTITY, ["b", "ü", "never seen"])
     assert [entry.path for entry in ledger.sightings(IDENTITY)] == ["a"]
 
 
-def test_many_paths_are_taken_in_batches(open_ledger: Opener) -> None:
+def test_many_paths_are_taken_in_batches(open_store: OpenStore) -> None:
     count = 25_000
     paths = [f"s3://bucket/t/data/{number:06d}" for number in range(count)]
-    ledger = open_ledger()
+    ledger = open_store().quarantine
     ledger.see(IDENTITY, "run-1", iter(paths), now_ms=10)
     assert len(ledger.counts(IDENTITY, "run-2", iter(paths))) == count
     ledger.forget(IDENTITY, iter(paths[1:]))
@@ -83,8 +65,8 @@ def test_many_paths_are_taken_in_batches(open_ledger: Opener) -> None:
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=["catalog", "warehouse", "name", "uuid"])
-def test_tables_share_nothing(open_ledger: Opener, other: TableIdentity) -> None:
-    ledger = open_ledger()
+def test_tables_share_nothing(open_store: OpenStore, other: TableIdentity) -> None:
+    ledger = open_store().quarantine
     ledger.see(IDENTITY, "run-1", ["a"], now_ms=10)
     assert ledger.counts(other, "run-2", ["a"]) == {}
     ledger.forget(other, ["a"])

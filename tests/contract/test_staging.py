@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 
 import pytest
 
-from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.sqlite import SqliteStateStore
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad, StagingStore
 from icekeeper.state.table_memory import TableMemory
-
-IDENTITY = TableIdentity("C", "s3://bucket/", TableName(("ns", "sub"), "t"), "uuid-1")
-OTHERS = (
-    replace(IDENTITY, catalog="D"),
-    replace(IDENTITY, warehouse="s3://other/"),
-    replace(IDENTITY, table=TableName(("ns",), "t")),
-    replace(IDENTITY, uuid="uuid-2"),
-)
-
-Opener = Callable[[], SqliteStateStore]
-"""Opens the same store anew, as another process would."""
-
-
-@pytest.fixture(params=["sqlite"])
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
-    stores: dict[str, Opener] = {"sqlite": lambda: SqliteStateStore(tmp_path / "state" / "state.db")}
-    return stores[request.param]
+from support.state_stores import IDENTITY, OTHERS, OpenStore
 
 
 def a_load(name: str = "L", identity: TableIdentity = IDENTITY) -> StagedLoad:
@@ -42,7 +22,7 @@ def paths(store: StagingStore, name: str = "L", identity: TableIdentity = IDENTI
     return list(chain.from_iterable(store.files(identity, name)))
 
 
-def test_an_empty_store_knows_no_loads(open_store: Opener) -> None:
+def test_an_empty_store_knows_no_loads(open_store: OpenStore) -> None:
     store = open_store().staging
     assert store.loads(IDENTITY) == ()
     assert paths(store) == []
@@ -50,7 +30,7 @@ def test_an_empty_store_knows_no_loads(open_store: Opener) -> None:
     assert store.forget(a_load()) is False
 
 
-def test_a_load_is_recorded_with_its_files_in_order(open_store: Opener) -> None:
+def test_a_load_is_recorded_with_its_files_in_order(open_store: OpenStore) -> None:
     files = ["s3://bucket/t/b", "s3://bucket/t/ä b%20?#", "s3://bucket/t/a"]
     recorded = open_store().staging.stage(a_load(), iter(files))
     assert recorded == replace(a_load(), file_count=3)
@@ -58,7 +38,7 @@ def test_a_load_is_recorded_with_its_files_in_order(open_store: Opener) -> None:
     assert paths(open_store().staging) == files
 
 
-def test_staging_again_adds_files_and_replaces_the_rest(open_store: Opener) -> None:
+def test_staging_again_adds_files_and_replaces_the_rest(open_store: OpenStore) -> None:
     store = open_store().staging
     store.stage(a_load(), ["s3://bucket/t/a"])
     later = replace(a_load(), prefixes=(), changed_ms=2**41, origin=LoadOrigin.JOB, expires_ms=2**42)
@@ -67,7 +47,7 @@ def test_staging_again_adds_files_and_replaces_the_rest(open_store: Opener) -> N
     assert paths(store) == ["s3://bucket/t/a", "s3://bucket/t/b"]
 
 
-def test_loads_come_by_name(open_store: Opener) -> None:
+def test_loads_come_by_name(open_store: OpenStore) -> None:
     store = open_store().staging
     for name in ("b", "c", "a"):
         store.stage(a_load(name), [f"s3://bucket/t/{name}"])
@@ -81,7 +61,7 @@ def test_loads_come_by_name(open_store: Opener) -> None:
     ids=["state", "time", "lease", "files"],
 )
 def test_a_record_that_changed_meanwhile_is_neither_changed_nor_forgotten(
-    open_store: Opener, elsewhere: dict[str, object]
+    open_store: OpenStore, elsewhere: dict[str, object]
 ) -> None:
     """Whoever decided on what a record said must not act when it says something else by now."""
     store = open_store().staging
@@ -93,7 +73,7 @@ def test_a_record_that_changed_meanwhile_is_neither_changed_nor_forgotten(
     assert paths(store) == ["s3://bucket/t/a"]
 
 
-def test_a_record_can_be_changed_and_forgotten_as_it_was_read(open_store: Opener) -> None:
+def test_a_record_can_be_changed_and_forgotten_as_it_was_read(open_store: OpenStore) -> None:
     store = open_store().staging
     before = store.stage(a_load(), ["s3://bucket/t/a"])
     after = replace(before, state=LoadState.FAILED, changed_ms=7, expires_ms=9)
@@ -105,7 +85,7 @@ def test_a_record_can_be_changed_and_forgotten_as_it_was_read(open_store: Opener
     assert paths(store) == []
 
 
-def test_a_hundred_thousand_files_come_some_at_a_time(open_store: Opener) -> None:
+def test_a_hundred_thousand_files_come_some_at_a_time(open_store: OpenStore) -> None:
     store = open_store().staging
     files = [f"s3://bucket/warehouse/ns/t/data/part={n % 100}/0000{n}-of-load.parquet" for n in range(100_000)]
     store.stage(a_load("other"), files[:10])
@@ -120,7 +100,7 @@ def test_a_hundred_thousand_files_come_some_at_a_time(open_store: Opener) -> Non
 
 @pytest.mark.parametrize("other", OTHERS, ids=["catalog", "warehouse", "name", "uuid"])
 def test_tables_that_differ_in_any_part_of_their_identity_share_no_loads(
-    open_store: Opener, other: TableIdentity
+    open_store: OpenStore, other: TableIdentity
 ) -> None:
     store = open_store().staging
     recorded = store.stage(a_load(), ["s3://bucket/t/a"])
@@ -130,7 +110,7 @@ def test_tables_that_differ_in_any_part_of_their_identity_share_no_loads(
     assert store.loads(IDENTITY) == (recorded,)
 
 
-def test_many_writers_at_once_lose_no_files(open_store: Opener) -> None:
+def test_many_writers_at_once_lose_no_files(open_store: OpenStore) -> None:
     def write(number: int) -> None:
         open_store().staging.stage(a_load(), [f"s3://bucket/t/{number}-{i}" for i in range(5)])
 
@@ -141,7 +121,7 @@ def test_many_writers_at_once_lose_no_files(open_store: Opener) -> None:
     assert store.loads(IDENTITY)[0].file_count == 200
 
 
-def test_what_is_pending_or_adopted_is_protected_and_a_dead_job_is_not(open_store: Opener) -> None:
+def test_what_is_pending_or_adopted_is_protected_and_a_dead_job_is_not(open_store: OpenStore) -> None:
     store, now_ms = open_store(), 1_000
     memory = TableMemory(store, IDENTITY, lambda: now_ms)
     for name, state, expires_ms in (

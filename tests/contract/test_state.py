@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.sqlite import SqliteStateStore
-from icekeeper.state.store import LastSeen, PassRecord, Pin, PinKind, StateStore
+from icekeeper.state.store import LastSeen, PassRecord, Pin, PinKind
+from support.state_stores import IDENTITY, OTHERS, OpenStore
 
-IDENTITY = TableIdentity("C", "s3://bucket/", TableName(("ns", "sub"), "t"), "uuid-1")
-OTHERS = (
-    replace(IDENTITY, catalog="D"),
-    replace(IDENTITY, warehouse="s3://other/"),
-    replace(IDENTITY, table=TableName(("ns",), "t")),
-    replace(IDENTITY, uuid="uuid-2"),
-)
 BIG_SNAPSHOT_ID = 2**63 - 1
-
-Opener = Callable[[], StateStore]
-"""Opens the same store anew, as another process would."""
-
-
-@pytest.fixture(params=["sqlite"])
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
-    stores: dict[str, Opener] = {"sqlite": lambda: SqliteStateStore(tmp_path / "state" / "state.db")}
-    return stores[request.param]
 
 
 def a_pass(run_id: str, finished_ms: int, identity: TableIdentity = IDENTITY) -> PassRecord:
@@ -61,7 +42,7 @@ def seen(finished_ms: int, *, idle: bool = True) -> LastSeen:
     return LastSeen(snapshot_id=BIG_SNAPSHOT_ID, fingerprint="f", finished_ms=finished_ms, idle=idle)
 
 
-def test_an_empty_store_knows_nothing(open_store: Opener) -> None:
+def test_an_empty_store_knows_nothing(open_store: OpenStore) -> None:
     store = open_store()
     assert store.history(IDENTITY) == ()
     assert store.pins(IDENTITY, now_ms=0) == ()
@@ -69,14 +50,14 @@ def test_an_empty_store_knows_nothing(open_store: Opener) -> None:
     assert store.remove_pin(IDENTITY, "p") is False
 
 
-def test_the_journal_returns_passes_newest_first(open_store: Opener) -> None:
+def test_the_journal_returns_passes_newest_first(open_store: OpenStore) -> None:
     for record in (a_pass("b", 20), a_pass("c", 30), a_pass("a", 10)):
         open_store().record_pass(record)
     assert open_store().history(IDENTITY) == (a_pass("c", 30), a_pass("b", 20), a_pass("a", 10))
     assert open_store().history(IDENTITY, limit=1) == (a_pass("c", 30),)
 
 
-def test_recording_a_run_again_replaces_its_record(open_store: Opener) -> None:
+def test_recording_a_run_again_replaces_its_record(open_store: OpenStore) -> None:
     """A retried report must not show one pass twice."""
     store = open_store()
     store.record_pass(a_pass("a", 10))
@@ -84,7 +65,7 @@ def test_recording_a_run_again_replaces_its_record(open_store: Opener) -> None:
     assert store.history(IDENTITY) == (replace(a_pass("a", 10), status="partial"),)
 
 
-def test_pins_hold_until_they_expire(open_store: Opener) -> None:
+def test_pins_hold_until_they_expire(open_store: OpenStore) -> None:
     """``expires_ms`` is the first millisecond at which a pin no longer holds."""
     store = open_store()
     store.add_pin(a_pin("late", 200))
@@ -94,14 +75,14 @@ def test_pins_hold_until_they_expire(open_store: Opener) -> None:
     assert store.pins(IDENTITY, now_ms=200) == ()
 
 
-def test_adding_a_pin_again_prolongs_it(open_store: Opener) -> None:
+def test_adding_a_pin_again_prolongs_it(open_store: OpenStore) -> None:
     store = open_store()
     store.add_pin(a_pin("p", 100))
     store.add_pin(replace(a_pin("p", 300), tag="p"))
     assert store.pins(IDENTITY, now_ms=0) == (replace(a_pin("p", 300), tag="p"),)
 
 
-def test_a_removed_pin_is_gone(open_store: Opener) -> None:
+def test_a_removed_pin_is_gone(open_store: OpenStore) -> None:
     store = open_store()
     store.add_pin(a_pin("p", 100))
     assert store.remove_pin(IDENTITY, "p") is True
@@ -109,7 +90,7 @@ def test_a_removed_pin_is_gone(open_store: Opener) -> None:
     assert store.remove_pin(IDENTITY, "p") is False
 
 
-def test_the_last_pass_is_remembered_whatever_order_reports_arrive_in(open_store: Opener) -> None:
+def test_the_last_pass_is_remembered_whatever_order_reports_arrive_in(open_store: OpenStore) -> None:
     store = open_store()
     store.remember(IDENTITY, seen(20))
     store.remember(IDENTITY, seen(10, idle=False))
@@ -118,7 +99,7 @@ def test_the_last_pass_is_remembered_whatever_order_reports_arrive_in(open_store
     assert open_store().last_seen(IDENTITY) == seen(30, idle=False)
 
 
-def test_clusterings_are_remembered_by_recipe_for_good(open_store: Opener) -> None:
+def test_clusterings_are_remembered_by_recipe_for_good(open_store: OpenStore) -> None:
     """A snapshot may be recorded twice, and under several recipes (its files are then known under each)."""
     store = open_store()
     assert store.clustered_snapshots(IDENTITY, "sort(1)") == frozenset()
@@ -128,7 +109,7 @@ def test_clusterings_are_remembered_by_recipe_for_good(open_store: Opener) -> No
     assert open_store().clustered_snapshots(IDENTITY, "zorder(1, 2)") == {4}
 
 
-def test_a_table_without_snapshots_can_be_remembered(open_store: Opener) -> None:
+def test_a_table_without_snapshots_can_be_remembered(open_store: OpenStore) -> None:
     store = open_store()
     store.remember(IDENTITY, replace(seen(1), snapshot_id=None))
     assert store.last_seen(IDENTITY) == replace(seen(1), snapshot_id=None)
@@ -136,7 +117,7 @@ def test_a_table_without_snapshots_can_be_remembered(open_store: Opener) -> None
 
 @pytest.mark.parametrize("other", OTHERS, ids=["catalog", "warehouse", "name", "uuid"])
 def test_tables_that_differ_in_any_part_of_their_identity_share_nothing(
-    open_store: Opener, other: TableIdentity
+    open_store: OpenStore, other: TableIdentity
 ) -> None:
     store = open_store()
     store.record_pass(a_pass("a", 10))
@@ -151,7 +132,7 @@ def test_tables_that_differ_in_any_part_of_their_identity_share_nothing(
     assert store.pins(IDENTITY, now_ms=0) == (a_pin("p", 100),)
 
 
-def test_many_writers_at_once_lose_nothing(open_store: Opener) -> None:
+def test_many_writers_at_once_lose_nothing(open_store: OpenStore) -> None:
     def write(number: int) -> None:
         open_store().record_pass(a_pass(f"run-{number}", number))
 

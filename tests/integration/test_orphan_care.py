@@ -85,9 +85,11 @@ def test_a_file_that_is_no_orphan_in_between_starts_anew(table: LocalTable) -> N
 
 
 def test_a_pass_without_quarantine_ends_what_was_counted(table: LocalTable) -> None:
-    table.plant("data/orphan.parquet")
+    orphan = table.plant("data/orphan.parquet")
     sweep(table, orphan_min_sightings="3", run_id="run-1")
     sweep(table, orphan_older_than_hours="999999", run_id="run-2")
+    assert sightings(table) == []
+    assert deleted(sweep(table, run_id="run-3")) == {orphan}
     assert sightings(table) == []
 
 

@@ -131,6 +131,20 @@ def test_a_table_around_another_protects_its_files_in_it(table: LocalTable) -> N
     assert adopted in table.files()
 
 
+def test_a_table_that_moved_away_protects_what_it_left_here(table: LocalTable) -> None:
+    """Its folders are elsewhere by now; only the files that its document names tell of us."""
+    moved = table.create_beside("ns.moved", f"{table.metadata.location}/sub")
+    moved.append(table.rows(1))
+    newest = Path(normalise(moved.metadata_location))
+    document = json.loads(newest.read_text())
+    newest.write_text(json.dumps({**document, "location": f"{table.metadata.location}-elsewhere"}))
+    orphan = table.plant("sub/data/orphan.parquet")
+    grow_old(Path(path) for path in table.files())
+    before = table.files()
+    assert set(map(normalise, sweep(table).files_deleted)) == {orphan}
+    assert table.files() == before - {orphan}
+
+
 def test_two_tables_in_one_location_are_refused(table: LocalTable) -> None:
     """With old files of theirs, and their metadata elsewhere: only the catalog knows."""
     aside = {"write.metadata.path": (table.folder.parent / "aside").as_uri()}

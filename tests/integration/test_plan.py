@@ -7,6 +7,7 @@ from pathlib import Path
 from support.command import EVERYTHING_IS_OLD, Command, local_path, one_sentence
 
 LOCAL = ("--engine", "local")
+BOTH = (*EVERYTHING_IS_OLD, "--operations", "expire_snapshots,remove_orphans")
 
 
 def test_it_says_what_a_pass_then_does(command: Command) -> None:
@@ -15,17 +16,13 @@ def test_it_says_what_a_pass_then_does(command: Command) -> None:
     orphan = local_path(table.location()) / "data" / "orphan.parquet"
     orphan.write_bytes(b"12345")
     before = command.contents()
-    planned = command(
-        "plan", "ns.t", *LOCAL, *EVERYTHING_IS_OLD, "--operations", "expire_snapshots,remove_orphans", "--json"
-    )
+    planned = command("plan", "ns.t", *LOCAL, *BOTH, "--json")
     assert (planned.code, command.contents()) == (0, before)
     expiry, sweep = planned.json["operations"]
     assert sweep["files"]["planned"] == [orphan.as_uri()]
     sizes = [Path(local_path(path)).stat().st_size for path in expiry["files"]["planned"]]
     assert planned.json["reclaimable_bytes"] == sum(sizes) + 5
-    done = command(
-        "maintain", "ns.t", *LOCAL, *EVERYTHING_IS_OLD, "--operations", "expire_snapshots,remove_orphans", "--json"
-    )
+    done = command("maintain", "ns.t", *LOCAL, *BOTH, "--json")
     for would, did in zip(planned.json["operations"], done.json["operations"], strict=True):
         assert did["files"]["deleted"] == would["files"]["planned"]
 

@@ -36,7 +36,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_commands_of_the_readme_work_in_their_order(environment: dict[str, str]) -> None:
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 7
     shown = ""
     for block in BLOCKS:
         done = subprocess.run(
@@ -46,5 +46,5 @@ def test_the_commands_of_the_readme_work_in_their_order(environment: dict[str, s
         shown += done.stdout
     told = README.read_text().partition("## Commands")[2].partition("| exit code")[0]
     excerpts = [line.strip() for line in told.splitlines() if line.startswith("    ")]
-    assert len(excerpts) == 9
+    assert len(excerpts) == 11
     assert [line for line in excerpts if line not in shown.splitlines()] == [], shown

@@ -478,6 +478,21 @@ def test_a_job_that_slept_while_its_files_were_cleaned_does_not_commit_them(tabl
     assert table.verify().ok
 
 
+def test_a_dead_job_is_declared_failed_before_its_files_go(table: LocalTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should it wake up just then, it must find out before it commits."""
+    with pytest.raises(Killed):
+        table.run(Operation.COMPACT, engine=Interrupting(after=_kill))
+    seen: list[LoadState] = []
+
+    def unlink(path: str) -> str:
+        seen.extend(load.state for load in loads(table))
+        return "busy"
+
+    monkeypatch.setattr("icekeeper.storage.unlink", unlink)
+    later(table)
+    assert set(seen) == {LoadState.FAILED}
+
+
 def test_a_job_that_overslept_its_lease_but_was_not_cleaned_commits(table: LocalTable) -> None:
     now = [system_clock()]
 

@@ -15,6 +15,7 @@ from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
 from icekeeper.operations.pins import add_pin, list_pins
 from icekeeper.operations.staging.loads import declare_load, list_loads, stage_load
+from icekeeper.operations.table_handle import identity_of
 from icekeeper.report.outcome import Status
 from icekeeper.runtime import EngineName, Runtime, open_engine
 from icekeeper.state.sqlite import SqliteStateStore
@@ -94,6 +95,10 @@ def test_what_the_bucket_does_not_allow_is_left_to_it(runtime: Runtime, moto_ser
     expiry = by_name["expire_snapshots"]
     assert expiry.summary == "expired 6 snapshot(s), deleted 0 unreferenced file(s)"
     assert expiry.files_deleted == ()
+    assert expiry.metrics["expire_snapshots.files_left_to_bucket"] == len(expiry.files_planned) > 0
+    assert expiry.metrics["expire_snapshots.bytes_reclaimable"] > 0
+    # Nobody will ever finish what cannot be deleted here: nothing waits for it.
+    assert runtime.state.pending_deletions.lists(identity_of(runtime.catalog, before)) == ()
     assert by_name["remove_orphans"].status is Status.SKIPPED
     assert by_name["remove_orphans"].reason == (
         "objects cannot be listed in this storage; it removes unreferenced files itself"

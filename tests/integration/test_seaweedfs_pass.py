@@ -181,3 +181,19 @@ def test_statistics_in_a_bucket_that_guards_its_metadata(runtime: Runtime, table
     assert {blob["fields"][0]: blob["properties"]["ndv"] for blob in entry["blob-metadata"]} == {1: "15", 2: "2"}
     assert counted["statistics-path"].endswith(".avro")
     assert runtime.verify(name).ok
+
+
+def test_unused_schemas_go_on_request(runtime: Runtime, table_bucket: dict[str, str]) -> None:
+    """The server takes what the REST specification calls remove-schemas."""
+    writer = load_catalog("lake", **table_bucket)
+    _append(writer.load_table("ns.t"), 0)
+    with writer.load_table("ns.t").update_schema() as update:
+        update.add_column("note", StringType())
+    _append(writer.load_table("ns.t"), 1)
+    assert len(runtime.catalog.load(NAME).metadata.schemas) == 2
+    settings = {**SETTINGS, "operations": "expire_snapshots", "clean_expired_metadata": "true"}
+    with open_engine(EngineName.LOCAL) as engine:
+        outcome = runtime.maintain(NAME, settings, engine)
+    assert outcome.operations[0].metrics["expire_snapshots.schemas_removed"] == 1, outcome.summary
+    assert len(runtime.catalog.load(NAME).metadata.schemas) == 1
+    assert runtime.verify(NAME).ok

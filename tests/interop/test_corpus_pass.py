@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.demo.duckdb_reader import read_checksum
+from icekeeper.metadata.reachability import reachable_files
 from icekeeper.operations.compaction.arrow_schema import leaf_columns
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, PassStatus, Status
@@ -24,7 +25,7 @@ from support.corpus import (
     table_digest,
 )
 from support.iceberg_java import IcebergJava
-from support.passes import KEEPING_SNAPSHOTS, TableUnderMaintenance, outcome_of
+from support.passes import KEEPING_SNAPSHOTS, TableUnderMaintenance, local_path, outcome_of
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
 
 Digest = tuple[int, str] | None
@@ -350,6 +351,29 @@ def test_expiry_deletes_the_files_that_java_deletes(name: str, tmp_path: Path) -
     outcome = table.maintain(operations="expire_snapshots")
     no_crash(outcome)
     assert before - files_in(found) == set(expected(name)["java_maintenance"]["expire_all_but_current"]["deleted"])
+
+
+@pytest.mark.parametrize("name", corpus_where(lambda name: checks(name)["expire"] == "java_refuses"))
+def test_expiry_frees_legal_tables_on_which_java_fails(name: str, tmp_path: Path) -> None:
+    """Nothing that the head needs goes, and nothing that only the expired snapshots needed stays."""
+    found = corpus_table(name, tmp_path)
+    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    live, snapshots = table.live_files(), len(table.reader().metadata.snapshots)
+
+    def unreachable() -> set[Path]:
+        needed = {local_path(path) for path in reachable_files(table.reader(), table.metadata_location)}
+        return {path for path in found.folder.rglob("*") if path.is_file()} - needed
+
+    before = unreachable()
+    outcome = outcome_of(table.maintain(operations="expire_snapshots"), Operation.EXPIRE_SNAPSHOTS)
+    if snapshots == 1:
+        assert outcome.reason == "no snapshots to expire"
+    else:
+        assert outcome.metrics["expire_snapshots.snapshots_expired"] == snapshots - 1
+    assert len(table.reader().metadata.snapshots) == 1
+    assert table.live_files() == live
+    assert not {path for path in live if not local_path(path).exists()}
+    assert unreachable() <= before
 
 
 @pytest.mark.parametrize("name", corpus_where(lambda name: java_told(name, "orphans", "orphans")))

@@ -68,6 +68,19 @@ def test_a_snapshot_is_charged_what_no_other_snapshot_reaches(table: ListedManif
     }
 
 
+def test_a_tag_holds_its_snapshot_and_not_what_came_before() -> None:
+    """Dropping the tag on 2 gives back what 2 holds; 1 has a tag of its own."""
+    table = ListedManifests()
+    for number in (1, 2, 3):
+        table.snapshot(number, table.manifest(f"m{number}", [f"data/{number}"]))
+    del table.document["snapshots"][2]["parent-snapshot-id"]
+    for name, number in (("one", 1), ("two", 2)):
+        table.document["refs"][name] = {"type": "tag", "snapshot-id": number}
+    costs = by_ref(cost_of_refs(table.reader))
+    assert costs["one"] == (1, 3, FILE_BYTES + sizes(table, "m1", "snap-1"))
+    assert costs["two"] == (1, 3, FILE_BYTES + sizes(table, "m2", "snap-2"))
+
+
 def test_each_manifest_is_read_once_for_all_that_list_it() -> None:
     table = ListedManifests()
     manifests = [table.manifest(f"m{number}", [f"data/{number}"]) for number in range(5)]

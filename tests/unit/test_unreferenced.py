@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.errors import MetadataUnreadable, OperationRefused
+from icekeeper.operations.expiry.candidates import Candidates
 from icekeeper.operations.expiry.unreferenced import Unreferenced, still_unreferenced, unreferenced_files
 from support.listed_manifests import FILE_BYTES, LOCATION, ListedManifests, path_of
 
@@ -26,14 +28,27 @@ def names(freed_now: Unreferenced) -> set[str]:
     return {path.removeprefix(f"{LOCATION}/") for path in freed_now.candidates}
 
 
-def test_appends_need_no_manifest() -> None:
+def test_appends_need_no_manifest_but_that_of_the_first_one_that_stays() -> None:
+    """Rules 1 and 5."""
     table = ListedManifests()
     a, b = table.manifest("a", ["data/1"]), table.manifest("b", ["data/2"])
     table.snapshot(1, a)
     table.snapshot(2, a, b)
+    table.snapshot(3, a, b, table.manifest("c", ["data/3"]))
     assert freed(table, 1) == {"metadata/snap-1.avro"}
-    assert table.read_manifests() == {}
-    assert table.reads == {path_of("metadata/snap-1.avro"): 1, path_of("metadata/snap-2.avro"): 1}
+    assert table.read_manifests() == {"b": 1}
+    assert {table.reads[path_of(f"metadata/snap-{number}.avro")] for number in (1, 2, 3)} == {1}
+
+
+def test_a_past_is_not_given_up_for_a_present_that_cannot_be_read() -> None:
+    """Rule 5: the manifest decides nothing, but every snapshot that would stay needs it."""
+    table = ListedManifests()
+    a, b = table.manifest("a", ["data/1"]), table.manifest("b", ["data/2"])
+    table.snapshot(1, a)
+    table.snapshot(2, a, b)
+    del table.objects[path_of("metadata/b.avro")]
+    with pytest.raises(MetadataUnreadable, match=r"metadata/b\.avro"):
+        freed(table, 1)
 
 
 def test_only_live_entries_of_dropped_manifests_are_candidates() -> None:
@@ -87,6 +102,15 @@ def test_only_expired_snapshots_prove_anything_about_a_pair() -> None:
     assert freed(table, 1) == {"data/2", "metadata/old.avro", "metadata/snap-1.avro"}
 
 
+def test_a_dropped_manifest_without_live_entries_proves_nothing_about_others() -> None:
+    table = ListedManifests()
+    kept = table.manifest("kept", ["data/1"])
+    table.snapshot(1, kept, table.manifest("history", dead=["data/0"]))
+    table.snapshot(2, table.manifest("gone", ["data/1", "data/2"]))
+    table.snapshot(3, kept)
+    assert {"data/1", "data/2"} & freed(table, 1, 2) == {"data/2"}
+
+
 def test_a_puffin_file_lives_as_long_as_one_of_its_vectors() -> None:
     """Both manifests are listed by one snapshot, with vectors at other offsets of one file."""
     table = ListedManifests(3)
@@ -105,6 +129,7 @@ def test_nothing_more_is_opened_once_nothing_is_left(monkeypatch: pytest.MonkeyP
     table.snapshot(1, table.manifest("old", ["data/1"]))
     later = [table.manifest(f"n{number}", ["data/1"] if number == 0 else [f"data/n{number}"]) for number in range(9)]
     table.snapshot(2, *later)
+    table.snapshot(3, later[0])
     assert freed(table, 1) == {"metadata/old.avro", "metadata/snap-1.avro"}
     assert table.read_manifests().keys() == {"old", "n0"}
 
@@ -275,3 +300,33 @@ def test_what_goes_is_exactly_what_no_kept_snapshot_holds(
     lists = {f"metadata/snap-{number}.avro" for number in expired}
     assert freed(table, *expired) == (held(expired) - held(staying)) | lists
     assert set(table.reads.values()) <= {1}
+
+
+def test_a_candidate_costs_little_more_than_its_path() -> None:
+    """A million of them fit beside everything else: no second copy of a path, no object per file."""
+    count = 20_000
+    paths = [f"file:///warehouse/ns/t/data/part-{number:08d}-{'x' * 60}.parquet" for number in range(count)]
+    candidates = Candidates(["file:///warehouse/ns/t"])
+    tracemalloc.start()
+    try:
+        for path in paths:
+            candidates.add(path, 10, holds_rows=True)
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (candidates.files_left, candidates.size) == (count, 10 * count)
+    assert used / count < 200
+    for path in paths:
+        candidates.spare(path.replace("file:///", "file:/"))
+    assert (candidates.files_left, candidates.size, candidates.paths()) == (0, 0, ())
+
+
+def test_candidates_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icekeeper.operations.expiry.candidates.hash", lambda text: 7, raising=False)
+    candidates = Candidates([LOCATION])
+    for name in ("a", "b", "c", "b", "d"):
+        candidates.add(path_of(name), 10)
+    candidates.spare(path_of("b"))
+    candidates.spare(path_of("e"))
+    assert candidates.paths() == tuple(map(path_of, "acd"))
+    assert candidates.size == 30

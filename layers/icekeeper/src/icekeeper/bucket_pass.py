@@ -16,7 +16,7 @@ from icekeeper.maintenance import attempt
 from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.model import TableName
 from icekeeper.operations.context import OperationContext
-from icekeeper.operations.orphans.clear import Listed, clear_orphans, pinned_metadata
+from icekeeper.operations.orphans.clear import Listed, clear_orphans
 from icekeeper.operations.orphans.foreign import ForeignMetadata, foreign_metadata, metadata_owner
 from icekeeper.operations.orphans.inventory import InventoryFiles
 from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
@@ -153,7 +153,7 @@ def _prepare(
 
     def follow(context: OperationContext) -> OperationOutcome:
         referenced.update(reachable_paths(context.reader(table), table.metadata_location, references))
-        referenced.update(pinned_metadata(context))
+        referenced.update(context.memory.pinned_metadata())
         reason = context.resolved.why_disabled() or context.resolved.why_switched_off(_OPERATION)
         if reason is None and not may_be_under(table.metadata.location, bucket):
             reason = f"its location {table.metadata.location} is not below {bucket}"

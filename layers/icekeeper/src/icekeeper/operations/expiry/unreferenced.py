@@ -12,6 +12,8 @@ Manifests never change and are shared from snapshot to snapshot, so most of them
    has expired, and ``add_files`` can be told not to look.  Then a tag holds one of the two manifests, and the other
    one expires.  Beside a dropped one a candidate is only unlikely, so these manifests are opened last.
 4. When no data or delete file is left among the candidates, the rest is not opened.
+5. No readable past is given up for a present that cannot be read: the manifests that every retained snapshot of the
+   current line lists, and no expired one, are opened although they decide nothing.  Mostly there is one.
 
 Every manifest list of the table is read once, and whatever cannot be read that these rules need stops the expiry.
 Sources: DESIGN 6.4; specification, "Snapshots", "Deletion Vectors"; compare Iceberg-Java's ReachableFileCleanup.
@@ -63,7 +65,7 @@ def unreferenced_files(
     gone = [s for i, s in metadata.snapshots.items() if i in expired]
     staying = [s for i, s in metadata.snapshots.items() if i not in expired]
     candidates = Candidates(owned, is_held)
-    kept = _kept(reader, staying)
+    kept = _kept(reader, staying, _current_line(metadata, expired))
     dropped = _dropped(reader, gone, kept, candidates)
     for _, files in reader.live_files(dropped.live):
         for file in files:
@@ -74,8 +76,13 @@ def unreferenced_files(
     lists = (s.manifest_list for s in staying if s.manifest_list is not None)
     for path in chain(lists, kept.is_deletes, statistics_files(_without(metadata, expired))):
         candidates.spare(path)
+    new = kept.all_list - dropped.shared
+    for _, files in reader.live_files(sorted(new)):
+        for file in files:
+            candidates.spare(file.path)
     if candidates.files_left:
-        for _, files in reader.live_files(sorted(kept.is_deletes, key=dropped.beside.__contains__)):
+        rest = [path for path in kept.is_deletes if path not in new]
+        for _, files in reader.live_files(sorted(rest, key=dropped.beside.__contains__)):
             for file in files:
                 candidates.spare(file.path)
             if not candidates.files_left:
@@ -114,6 +121,8 @@ class _Kept:
     specs: set[int] = field(default_factory=set)
     keys: set[str] = field(default_factory=set)
     """Normalised paths: whatever may be one of these is not dropped."""
+    all_list: set[str] = field(default_factory=set)
+    """Those that every retained snapshot of the current line lists."""
 
 
 @dataclass(slots=True)
@@ -124,17 +133,31 @@ class _Dropped:
     """Paths of those that may have live entries."""
     beside: set[str] = field(default_factory=set)
     """Kept manifests that an expired snapshot lists beside one of these."""
+    shared: set[str] = field(default_factory=set)
+    """Kept manifests that an expired snapshot lists."""
 
 
-def _kept(reader: TableReader, staying: Sequence[Snapshot]) -> _Kept:
+def _current_line(metadata: TableMetadata, expired: Collection[int]) -> frozenset[int]:
+    head = metadata.current_snapshot
+    line = () if head is None else metadata.ancestors(head.snapshot_id)
+    return frozenset(s.snapshot_id for s in line if s.snapshot_id not in expired)
+
+
+def _kept(reader: TableReader, staying: Sequence[Snapshot], line: Collection[int]) -> _Kept:
     kept = _Kept()
-    for _, _, manifests in listed_manifests(reader, staying):
+    is_first = True
+    for snapshot, _, manifests in listed_manifests(reader, staying):
+        listed = set[str]()
         for manifest in manifests:
+            listed.add(manifest.manifest_path)
             path = manifest.manifest_path
             if path not in kept.is_deletes:
                 kept.keys.add(_key(path))
                 kept.specs.add(manifest.partition_spec_id)
             kept.is_deletes[path] = manifest.content is ManifestContent.DELETES
+        if snapshot.snapshot_id in line:
+            kept.all_list = listed if is_first else kept.all_list & listed
+            is_first = False
     return kept
 
 
@@ -157,6 +180,7 @@ def _dropped(reader: TableReader, gone: Sequence[Snapshot], kept: _Kept, candida
                 if manifest.may_have_live_files:
                     dropped.live.append(path)
             has_live |= may_be_live.get(path, False)
+        dropped.shared.update(staying)
         if has_live:
             dropped.beside.update(staying)
     return dropped

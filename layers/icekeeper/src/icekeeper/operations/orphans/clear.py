@@ -26,7 +26,7 @@ from icekeeper.report.outcome import Metrics, OperationOutcome, succeeded
 from icekeeper.storage_listing import ListedObject
 from icekeeper.storage_paths import PathSet, may_be_under
 
-__all__ = ["Listed", "clear_orphans", "pinned_metadata"]
+__all__ = ["Listed", "clear_orphans"]
 
 _OPERATION = Operation.REMOVE_ORPHANS
 
@@ -44,11 +44,6 @@ class Listed:
     """Whether the files were listed just now; else each is looked at before it goes."""
     foreign: tuple[ForeignMetadata, ...] | None = None
     """Whose the unreferenced metadata files are, where that has been read already."""
-
-
-def pinned_metadata(context: OperationContext) -> Iterable[str]:
-    """Metadata files that readers hold on to."""
-    return (pin.metadata_location for pin in context.memory.pins())
 
 
 def clear_orphans(
@@ -82,6 +77,7 @@ def clear_orphans(
         neighbours = neighbours_of(table, others())
         shared = SharedReferences(context, neighbours.sharing, home)
         sifted = without_referenced(sifted, shared)
+        foreign = [found for found in foreign if found.path not in shared]
         protected = (*protected, *held_by_others(context, neighbours.sharing))
         left_alone = PathSet((*neighbours.left_alone, *protected))
         folders = [folder for folder in folders if not left_alone.may_contain(folder)]
@@ -143,7 +139,7 @@ def _refuse_twins(context: OperationContext, table: LoadedTable, sifted: Sifted,
     needed = chain.from_iterable(
         reachable_paths(context.reader(one), one.metadata_location, References()) for one in tables
     )
-    twin = find_twin(sifted.twins, chain(needed, pinned_metadata(context)))
+    twin = find_twin(sifted.twins, chain(needed, context.memory.pinned_metadata()))
     if twin is not None:
         raise same_path_elsewhere(*twin)
 

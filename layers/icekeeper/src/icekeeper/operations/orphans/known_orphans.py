@@ -18,7 +18,6 @@ from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.operations.context import OperationContext
-from icekeeper.operations.orphans.clear import pinned_metadata
 from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, skipped
@@ -39,7 +38,7 @@ def known_orphans(context: OperationContext, table: LoadedTable, reason: str) ->
     """
     storage, home = context.storage(table), table.metadata.location
     needed = ReferencedPaths(home, reachable_paths(context.reader(table), table.metadata_location, References()))
-    needed.update(pinned_metadata(context))
+    needed.update(context.memory.pinned_metadata())
     known = chain(_of_history(table, storage), _of_failed_loads(context))
     candidates = sorted({path for path in known if path not in needed and is_under(path, home)})
     with ThreadPoolExecutor(_PARALLEL_LOOKS, thread_name_prefix="orphan-look") as pool:

@@ -10,7 +10,7 @@ from icekeeper.errors import OperationRefused
 from icekeeper.metadata.reachability import References, metadata_files, statistics_files
 from icekeeper.operations.context import OperationContext, require_writable, stopwatch
 from icekeeper.operations.deletion import GC_DISABLED
-from icekeeper.operations.orphans.clear import Listed, clear_orphans, pinned_metadata
+from icekeeper.operations.orphans.clear import Listed, clear_orphans
 from icekeeper.operations.orphans.difference import DISTRIBUTED_ABOVE, live_files, sift_by_engine, sift_here
 from icekeeper.operations.orphans.inventory import InventoryFiles
 from icekeeper.operations.orphans.known_orphans import known_orphans
@@ -80,7 +80,7 @@ def _list(context: OperationContext, table: LoadedTable) -> Listed:
     documents = [
         *metadata_files(metadata, table.metadata_location),
         *statistics_files(metadata),
-        *pinned_metadata(context),
+        *context.memory.pinned_metadata(),
         *(path for path in lists if path is not None),
         *manifests,
     ]
