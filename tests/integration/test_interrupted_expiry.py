@@ -76,8 +76,8 @@ def test_what_a_crash_after_the_commit_left_goes_in_the_next_pass(table: LocalTa
 
 
 def test_a_crash_between_two_batches_is_finished_together_with_the_next_expiry(table: LocalTable) -> None:
-    # Loads: policy, pass, operation, refs read back; then one before each batch.
-    catalog = ScriptedCatalog(table.catalog, before_load={6: cut})
+    # Loads: policy, pass, operation, just before the commit, refs read back; then one before each batch.
+    catalog = ScriptedCatalog(table.catalog, before_load={7: cut})
     interrupted(table, catalog)
     assert table.unreferenced() != set()
     table.append(99)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.transaction import Committed, PreparedCommit
@@ -74,7 +74,10 @@ class ExpiryAttempts:
             CommitStateUnknown: that is not known; a later pass finds out by the references.
         """
         try:
-            committed = self._commit(loaded)
+            # Planning may take minutes.  A catalog that compares only what is asserted would not notice a tag that was
+            # made meanwhile, and drop it with its snapshot: so the commit is made of what is there now (DESIGN 6.4).
+            planned = self.prepare(loaded)
+            committed = planned if isinstance(planned, Nothing) else self._commit(self._context.load())
         except CommitStateUnknown:
             raise
         except MaintenanceError:
@@ -138,6 +141,8 @@ class ExpiryAttempts:
         """When the last attempt was at the same snapshots, only what is new on this head is read."""
         expired, reader, before = set(plan.snapshot_ids), self._context.reader(head), self.expiry
         unused = UnusedMetadata()
+        if before is not None and (before.plan, before.base.metadata_location) == (plan, head.metadata_location):
+            return before if self.cleans_metadata else replace(before, unused=unused)
         if before is not None and before.plan.snapshot_ids == plan.snapshot_ids and not self.cleans_metadata:
             unreferenced = before.unreferenced
             still_unreferenced(reader, expired, unreferenced)
