@@ -53,6 +53,8 @@ partitions = st.tuples(
     st.sampled_from([None, -0.0, 0.0, float("nan"), 2.5]),
 )
 longs = st.sampled_from([0, 1, 63, 64, 8191, 8192, 2**31, 2**62])
+# A row id is a first one and the records before it: their sum is a long, too.
+row_counts = st.integers(0, 2**55)
 maps = st.one_of(st.none(), st.dictionaries(st.integers(1, 300), longs, max_size=4))
 bounds = st.one_of(st.none(), st.dictionaries(st.integers(1, 300), st.binary(max_size=70), max_size=4))
 
@@ -66,7 +68,7 @@ def entries(draw: st.DrawFn, version: int) -> ManifestEntry:
     if version >= 3:
         more |= {"content_offset": draw(st.none() | longs), "content_size_in_bytes": draw(st.none() | longs)}
         if status is not EntryStatus.ADDED:
-            more["first_row_id"] = draw(st.none() | longs)
+            more["first_row_id"] = draw(st.none() | row_counts)
     if version >= 2:
         more |= {
             "equality_ids": draw(st.sampled_from([None, (), (1, 2)])),
@@ -76,7 +78,7 @@ def entries(draw: st.DrawFn, version: int) -> ManifestEntry:
         draw(st.text(min_size=1, max_size=90)),
         draw(longs),
         draw(partitions),
-        records=draw(longs),
+        records=draw(row_counts),
         column_sizes=draw(maps),
         value_counts=draw(maps),
         null_value_counts=draw(maps),
@@ -113,7 +115,9 @@ def stored(draw: st.DrawFn) -> tuple[TableMetadata, EncodedManifest]:
         sequence_number=0 if version == 1 else 9,
     )
     reader = table_of(draw(st.integers(version, 3)), **draw(st.sampled_from([{}, {"price": "decimal(20, 2)"}])))
-    first_row_id = draw(st.none() | longs) if reader.format_version >= 3 and content is ManifestContent.DATA else None
+    first_row_id = (
+        draw(st.none() | row_counts) if reader.format_version >= 3 and content is ManifestContent.DATA else None
+    )
     return reader, replace(encoded, manifest=replace(encoded.manifest, first_row_id=first_row_id))
 
 
