@@ -55,7 +55,10 @@ class DuckDB:
         assert process.stdout is not None
         process.stdin.write(json.dumps({"metadata_location": metadata_location, "output": str(self._output)}) + "\n")
         process.stdin.flush()
-        return process.stdout.readline()
+        answer = process.stdout.readline()
+        if not answer:
+            process.wait()
+        return answer
 
     def close(self) -> None:
         if self._process is not None:
