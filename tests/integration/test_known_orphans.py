@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyiceberg.catalog import load_catalog
-from pyiceberg.table import Table
 
-from icekeeper.catalogs.load import open_catalog
 from icekeeper.engines.local import LocalEngine
 from icekeeper.metadata.reachability import reachable_files
 from icekeeper.metadata.table_reader import TableReader
@@ -19,9 +14,9 @@ from icekeeper.operations.table_handle import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.runtime import Runtime
-from icekeeper.state.sqlite import SqliteStateStore
 from icekeeper.state.staging import LoadState, StagedLoad
 from icekeeper.storage import Storage
+from support.aws_table_bucket import runtime_of_table_bucket
 from support.moto_server import MotoServer
 
 NAME = TableName(("ns",), "t")
@@ -29,30 +24,7 @@ NAME = TableName(("ns",), "t")
 
 @pytest.fixture
 def runtime(moto_server: MotoServer, tmp_path: Path) -> Runtime:
-    """Three appends in a table bucket as AWS has them: by PyIceberg, then handed to S3 Tables."""
-    s3tables = moto_server.client("s3tables")
-    arn = s3tables.create_table_bucket(name=f"lake-{uuid.uuid4()}")["arn"]
-    s3tables.create_namespace(tableBucketARN=arn, namespace=["ns"])
-    address = {"tableBucketARN": arn, "namespace": "ns", "name": "t"}
-    s3tables.create_table(**address, format="ICEBERG")
-    pointer = s3tables.get_table_metadata_location(**address)
-    blind = {"py-io-impl": "support.blind_io.BlindFileIO", **moto_server.s3_properties}
-    writer = load_catalog("writer", type="sql", uri=f"sqlite:///{tmp_path}/writer.db", **blind)
-    writer.create_namespace("ns")
-    rows = pa.table({"id": pa.array(range(5), pa.int64())})
-    table: Table = writer.create_table("ns.t", rows.schema, location=pointer["warehouseLocation"])
-    for _ in range(3):
-        table.append(rows)
-    s3tables.update_table_metadata_location(
-        **address, versionToken=pointer["versionToken"], metadataLocation=table.metadata_location
-    )
-    properties = {
-        "type": "s3tables",
-        "warehouse": arn,
-        "s3tables.endpoint": moto_server.endpoint,
-        **moto_server.s3_properties,
-    }
-    return Runtime(open_catalog("aws", properties), SqliteStateStore(tmp_path / "state.db"), environment={})
+    return runtime_of_table_bucket(moto_server, tmp_path, appends=3)
 
 
 def run(runtime: Runtime, operation: str, **settings: str) -> OperationOutcome:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -220,14 +219,10 @@ def test_tags_that_cannot_be_are_refused_and_nothing_is_pinned(
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[LocalTable]:
-    folder = tmp_path / "warehouse"
-    folder.mkdir()
-    catalog = SqlCatalog("local", uri=f"sqlite:///{tmp_path / 'catalog.db'}", warehouse=folder.as_uri())
-    made = LocalTable(catalog, tmp_path)
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
+    made = LocalTable(local_catalog, tmp_path)
     made.fill(4)
-    yield made
-    catalog.close()
+    return made
 
 
 def handle_of(table: LocalTable, **more: Any) -> TableHandle:

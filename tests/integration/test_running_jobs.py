@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
@@ -60,14 +60,10 @@ class Interrupting(LocalEngine):
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[LocalTable]:
-    folder = tmp_path / "warehouse"
-    folder.mkdir()
-    catalog = SqlCatalog("local", uri=f"sqlite:///{tmp_path / 'catalog.db'}", warehouse=folder.as_uri())
-    made = LocalTable(catalog, tmp_path)
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
+    made = LocalTable(local_catalog, tmp_path)
     made.fill(4)
-    yield made
-    catalog.close()
+    return made
 
 
 def pins(table: LocalTable) -> tuple[Pin, ...]:

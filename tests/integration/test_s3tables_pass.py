@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable
 
-from icekeeper.catalogs.load import open_catalog
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
 from icekeeper.operations.pins import add_pin, list_pins
@@ -18,9 +14,9 @@ from icekeeper.operations.staging.loads import declare_load, list_loads, stage_l
 from icekeeper.operations.table_handle import identity_of
 from icekeeper.report.outcome import Status
 from icekeeper.runtime import EngineName, Runtime, open_engine
-from icekeeper.state.sqlite import SqliteStateStore
 from icekeeper.state.staging import LoadState
 from icekeeper.storage import Storage
+from support.aws_table_bucket import runtime_of_table_bucket
 from support.moto_server import MotoServer
 
 SETTINGS = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1", "min_input_files": "2"}
@@ -28,30 +24,7 @@ SETTINGS = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1", "min_
 
 @pytest.fixture
 def runtime(moto_server: MotoServer, tmp_path: Path) -> Runtime:
-    """Six appends by PyIceberg, whose catalog is only a stepping stone: the pointer is then S3 Tables'."""
-    s3tables = moto_server.client("s3tables")
-    arn = s3tables.create_table_bucket(name=f"lake-{uuid.uuid4()}")["arn"]
-    s3tables.create_namespace(tableBucketARN=arn, namespace=["ns"])
-    address = {"tableBucketARN": arn, "namespace": "ns", "name": "t"}
-    s3tables.create_table(**address, format="ICEBERG")
-    pointer = s3tables.get_table_metadata_location(**address)
-    blind = {"py-io-impl": "support.blind_io.BlindFileIO", **moto_server.s3_properties}
-    writer = load_catalog("writer", type="sql", uri=f"sqlite:///{tmp_path}/writer.db", **blind)
-    writer.create_namespace("ns")
-    rows = pa.table({"id": pa.array(range(5), pa.int64())})
-    table = writer.create_table("ns.t", rows.schema, location=pointer["warehouseLocation"])
-    for _ in range(6):
-        table.append(rows)
-    s3tables.update_table_metadata_location(
-        **address, versionToken=pointer["versionToken"], metadataLocation=table.metadata_location
-    )
-    properties = {
-        "type": "s3tables",
-        "warehouse": arn,
-        "s3tables.endpoint": moto_server.endpoint,
-        **moto_server.s3_properties,
-    }
-    return Runtime(open_catalog("aws", properties), SqliteStateStore(tmp_path / "state.db"), environment={})
+    return runtime_of_table_bucket(moto_server, tmp_path, appends=6)
 
 
 def test_a_pin_holds_the_snapshot_but_may_not_be_a_tag(runtime: Runtime) -> None:

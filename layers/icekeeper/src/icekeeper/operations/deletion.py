@@ -8,9 +8,10 @@ what failed for a reason that passes is tried again, after yet another look.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.transaction import backoff_seconds
@@ -23,9 +24,12 @@ from icekeeper.policy import gc_enabled
 from icekeeper.storage import DeleteReport
 from icekeeper.storage_paths import is_under, normalise
 
-__all__ = ["GC_DISABLED", "DeletedFiles", "delete_unreferenced", "owned_locations"]
+__all__ = ["GC_DISABLED", "Confirm", "DeletedFiles", "delete_unreferenced", "owned_locations"]
 
 GC_DISABLED = "gc.enabled is false: this table's files must not be deleted"
+
+Confirm: TypeAlias = Callable[[Sequence[str]], Sequence[str]]
+"""Which of some paths may still go, for all that their own table does not know."""
 
 # S3's limit for one DeleteObjects request; also how much is deleted between two looks at the pointer.
 _BATCH = 1000
@@ -61,19 +65,25 @@ def owned_locations(metadata: TableMetadata) -> tuple[str, ...]:
 
 
 def delete_unreferenced(
-    context: OperationContext, known: LoadedTable, paths: Sequence[str], what: str, references: References
+    context: OperationContext,
+    known: LoadedTable,
+    paths: Sequence[str],
+    what: str,
+    references: References,
+    confirm: Confirm | None = None,
 ) -> DeletedFiles:
     """Delete files that none of ``references`` needs, batch by batch, each after another look.
 
     Whatever else the table references by now, protects its files: also a snapshot that a commit should have removed.
-    Memory grows by a few pointers per path.
+    ``confirm`` is asked before that look, which so stays the last thing before a request.  Memory grows by a few
+    pointers per path.
 
     Raises:
         OperationRefused: the table was replaced meanwhile, or its files must not be deleted any more.
         MetadataUnreadable: new references cannot be read; what was not yet deleted stays.
         StorageError: the catalog does not answer; what was not yet deleted stays.
     """
-    work = _Deletion(context, known, what, len(paths), references)
+    work = _Deletion(context, known, what, len(paths), references, confirm)
     waiting = paths
     for attempt in range(_ATTEMPTS):
         if attempt:
@@ -89,9 +99,16 @@ class _Deletion:
     """One list of files on its way out."""
 
     def __init__(
-        self, context: OperationContext, known: LoadedTable, what: str, total: int, references: References
+        self,
+        context: OperationContext,
+        known: LoadedTable,
+        what: str,
+        total: int,
+        references: References,
+        confirm: Confirm | None,
     ) -> None:
         self.result = DeletedFiles()
+        self._confirm = confirm
         self._context, self._what, self._total = context, what, total
         self._storage = context.storage(known)
         self._guard = _Guard(context, known, references)
@@ -123,6 +140,8 @@ class _Deletion:
         self._tell()
 
     def _unreferenced(self, batch: Sequence[str]) -> Sequence[str]:
+        if self._confirm is not None:
+            batch = self._confirm(batch)
         referenced, held = self._guard.referenced_since(), self._guard.held
         spared = [path for path in batch if normalise(path) in referenced or held.hold(path)]
         self.result.spared += spared

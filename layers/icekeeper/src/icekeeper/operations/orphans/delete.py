@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.metadata.reachability import References
 from icekeeper.operations.context import OperationContext
-from icekeeper.operations.deletion import DeletedFiles, delete_unreferenced
+from icekeeper.operations.deletion import Confirm, DeletedFiles, delete_unreferenced
 from icekeeper.operations.orphans.shared_references import SharedReferences
 from icekeeper.storage import Storage
 from icekeeper.storage_listing import ListedObject
@@ -16,12 +16,7 @@ from icekeeper.storage_listing import ListedObject
 __all__ = ["delete_orphans", "still_old"]
 
 _WHAT = "remove_orphans: files"
-# As many as one request to S3 deletes.
-_BATCH = 1000
 _PARALLEL_LOOKS = 16
-
-Confirm = Callable[[Sequence[str]], Sequence[str]]
-"""Which of some paths are still what the plan took them for."""
 
 
 def delete_orphans(
@@ -39,21 +34,14 @@ def delete_orphans(
         OperationRefused: a table was replaced, or cannot be loaded any more; the rest stays.
         MetadataUnreadable: new references cannot be read; the rest stays.
     """
-    if not shared and confirm is None:
-        return delete_unreferenced(context, known, paths, what, references)
-    result = DeletedFiles()
-    for start in range(0, len(paths), _BATCH):
-        batch: Sequence[str] = paths[start : start + _BATCH]
+
+    def still_wanted(batch: Sequence[str]) -> Sequence[str]:
         if shared:
             shared.refresh()
             batch = [path for path in batch if path not in shared]
-        if confirm is not None:
-            batch = confirm(batch)
-        part = delete_unreferenced(context, known, batch, what, references)
-        result.deleted += part.deleted
-        result.spared += part.spared
-        result.failed.update(part.failed)
-    return result
+        return batch if confirm is None else confirm(batch)
+
+    return delete_unreferenced(context, known, paths, what, references, still_wanted)
 
 
 def still_old(storage: Storage, paths: Iterable[str], older_than_ms: int) -> list[ListedObject]:

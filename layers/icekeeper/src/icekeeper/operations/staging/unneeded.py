@@ -9,7 +9,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.operations.context import OperationContext
 from icekeeper.operations.deletion import owned_locations
-from icekeeper.operations.held_files import HeldFiles, held_by_others
+from icekeeper.operations.held_files import HeldFiles
 from icekeeper.operations.orphans.neighbours import has_its_own_bucket, neighbours_of
 from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
 from icekeeper.operations.orphans.shared_references import SharedReferences, other_tables
@@ -50,7 +50,7 @@ def unneeded_files(context: OperationContext, table: LoadedTable, paths: Sequenc
         near = [claims.table for claims in others if any(claims.overlap(location) for location in owned)]
         near += [one for one in neighbours.sharing if one not in near]
         result.shared = SharedReferences(context, near, home)
-        elsewhere = PathSet((*neighbours.left_alone, *held_by_others(context, near)))
+        elsewhere = PathSet(neighbours.left_alone)
     result.paths = [
         path
         for path in paths
