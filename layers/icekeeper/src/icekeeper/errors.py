@@ -9,6 +9,8 @@
     ├── CommitConflict         another writer won the swap: reload, revalidate, retry
     ├── CommitStateUnknown     the swap was sent, its outcome is not known: resolve by run id
     ├── OperationRefused       a guard saw danger: nothing was deleted
+    │   ├── LeaseHeld          another run maintains the table now: wait, or come back
+    │   └── LeaseLost          this run was too slow and another one took its turn: nothing was committed
     └── StorageError           an object or endpoint could not be read or written
         └── MetadataUnreadable a metadata file, manifest list or manifest is missing or damaged
 
@@ -21,6 +23,8 @@ from __future__ import annotations
 __all__ = [
     "CommitConflict",
     "CommitStateUnknown",
+    "LeaseHeld",
+    "LeaseLost",
     "MaintenanceError",
     "MetadataUnreadable",
     "OperationRefused",
@@ -57,6 +61,14 @@ class CommitStateUnknown(MaintenanceError):
 
 class OperationRefused(MaintenanceError):
     """A safety guard stopped the operation before it deleted anything."""
+
+
+class LeaseHeld(OperationRefused):
+    """Another run holds the lease; nothing was begun."""
+
+
+class LeaseLost(OperationRefused):
+    """The lease ran out and another run took it; nothing more may be committed."""
 
 
 class StorageError(MaintenanceError):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import (
@@ -30,14 +31,28 @@ from icekeeper.operations.staging.clean import clean_staged_files
 from icekeeper.operations.statistics.columns import statistics_columns
 from icekeeper.operations.statistics.compute_statistics import compute_statistics
 from icekeeper.operations.table_handle import identity_of
-from icekeeper.policy import Operation
+from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped
-from icekeeper.state.store import LastSeen, PassRecord
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.store import LastSeen, PassRecord, StateStore
 from icekeeper.state.table_memory import TableMemory
 
-__all__ = ["OPERATIONS", "attempt", "run_pass"]
+__all__ = [
+    "OPERATIONS",
+    "PassStart",
+    "Passing",
+    "attempt",
+    "begin",
+    "conclude",
+    "head_id",
+    "run_operation",
+    "run_pass",
+    "why_not",
+]
 
 log = logging.getLogger(__name__)
+
+Passing: TypeAlias = tuple[type[Exception], ...]
 
 OPERATIONS: Mapping[Operation, Callable[[OperationContext], OperationOutcome]] = {
     Operation.EXPIRE_PARTITIONS: expire_partitions,
@@ -52,8 +67,44 @@ OPERATIONS: Mapping[Operation, Callable[[OperationContext], OperationOutcome]] =
 _DELETING = frozenset({Operation.EXPIRE_PARTITIONS, Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS})
 
 
+@dataclass(frozen=True, slots=True)
+class PassStart:
+    """What a pass found: which table, and its head before the first operation."""
+
+    identity: TableIdentity
+    head_id: int | None
+    started_ms: int
+
+
 def run_pass(context: OperationContext) -> PassOutcome:
     """Run every operation that the policy asks for; the journal gets every pass that did something.
+
+    Raises:
+        PolicyError: there is no such table, or the policy does not fit it.
+        StorageError: the table cannot be loaded at all.
+    """
+    loaded = begin(context)
+    started = PassStart(context.memory.identity, head_id(context, loaded), context.clock())
+    log.info("pass over %s started, run %s", context.table, context.run_id)
+    outcome = PassOutcome(
+        table=str(context.table),
+        catalog=context.catalog.name,
+        run_id=context.run_id,
+        dry_run=context.dry_run,
+        operations=tuple(run_operation(operation, context) for operation in context.policy.operations),
+        # Not an operation that anybody asks for or switches off (seed 002: "separately and always on").
+        staged=clean_staged_files(context),
+    )
+    if outcome.staged is not None and outcome.staged.problem is not None:
+        outcome = replace(outcome, warnings=(outcome.staged.problem,))
+    log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
+    if context.dry_run:
+        return outcome
+    return conclude(context.state, context.resolved, started, outcome, context.engine.name, context.clock())
+
+
+def begin(context: OperationContext) -> LoadedTable:
+    """Load the table, check that the policy fits it, and know what is remembered about it.
 
     Raises:
         PolicyError: there is no such table, or the policy does not fit it.
@@ -63,28 +114,13 @@ def run_pass(context: OperationContext) -> PassOutcome:
     if context.resolved.why_disabled() is None:
         _check_fit(context, loaded)
     context.memory = TableMemory(context.state, identity_of(context.catalog, loaded), context.clock)
-    started_ms = context.clock()
-    log.info("pass over %s started, run %s", context.table, context.run_id)
-    outcome = PassOutcome(
-        table=str(context.table),
-        catalog=context.catalog.name,
-        run_id=context.run_id,
-        dry_run=context.dry_run,
-        operations=tuple(_run(operation, context) for operation in context.policy.operations),
-        # Not an operation that anybody asks for or switches off (seed 002: "separately and always on").
-        staged=clean_staged_files(context),
-    )
-    if outcome.staged is not None and outcome.staged.problem is not None:
-        outcome = replace(outcome, warnings=(outcome.staged.problem,))
-    log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
-    if context.dry_run:
-        return outcome
-    try:
-        _remember(context, loaded, started_ms, outcome)
-    except StorageError as error:  # what was done is done, and must be told
-        log.warning("%s: the pass could not be recorded: %s", context.table, error)
-        outcome = replace(outcome, warnings=(*outcome.warnings, f"the pass could not be recorded: {error}"))
-    return outcome
+    return loaded
+
+
+def head_id(context: OperationContext, loaded: LoadedTable) -> int | None:
+    """The snapshot at the head of the branch that the policy names."""
+    head = loaded.metadata.head(context.policy.branch)
+    return None if head is None else head.snapshot_id
 
 
 def _check_fit(context: OperationContext, loaded: LoadedTable) -> None:
@@ -100,20 +136,32 @@ def _check_fit(context: OperationContext, loaded: LoadedTable) -> None:
             choose_recipe(loaded.metadata, context.policy)
 
 
-def _run(operation: Operation, context: OperationContext) -> OperationOutcome:
-    reason = context.resolved.why_disabled() or context.resolved.why_switched_off(operation)
+def why_not(operation: Operation, context: OperationContext) -> str | None:
+    """The reason an operation is skipped before it looks at anything; ``None`` to go on."""
+    return context.resolved.why_disabled() or context.resolved.why_switched_off(operation)
+
+
+def run_operation(operation: Operation, context: OperationContext, *, passing: Passing = ()) -> OperationOutcome:
+    """Run one operation of a pass that has begun; ``passing`` are errors for the caller, who tries again."""
+    reason = why_not(operation, context)
     if reason is not None:
         return skipped(operation, reason)
-    return attempt(operation, context, OPERATIONS[operation])
+    return attempt(operation, context, OPERATIONS[operation], passing=passing)
 
 
 def attempt(
-    operation: Operation, context: OperationContext, work: Callable[[OperationContext], OperationOutcome]
+    operation: Operation,
+    context: OperationContext,
+    work: Callable[[OperationContext], OperationOutcome],
+    *,
+    passing: Passing = (),
 ) -> OperationOutcome:
-    """Run one operation; whatever it raises becomes its outcome."""
+    """Run one operation; whatever it raises becomes its outcome, but for ``passing`` errors."""
     log.info("%s: %s started", context.table, operation.value)
     try:
         outcome = work(context)
+    except passing:
+        raise
     except (OperationRefused, TableUnsupported) as error:
         outcome = refused(operation, str(error))
     except MetadataUnreadable as error:
@@ -133,30 +181,40 @@ def _only_planned(outcome: OperationOutcome) -> OperationOutcome:
     return replace(outcome, files_deleted=(), snapshot_ids=())
 
 
-def _remember(context: OperationContext, loaded: LoadedTable, started_ms: int, outcome: PassOutcome) -> None:
-    identity, state = context.memory.identity, context.state
-    finished_ms = context.clock()
-    if outcome.staged is not None or any(part.status is not Status.SKIPPED for part in outcome.operations):
-        state.record_pass(
-            PassRecord(
-                identity=identity,
-                run_id=context.run_id,
-                started_ms=started_ms,
-                finished_ms=finished_ms,
-                status=outcome.status.value,
-                summary=outcome.summary,
-                metrics=outcome.metrics,
-                engine=context.engine.name,
+def conclude(
+    state: StateStore,
+    resolved: ResolvedPolicy,
+    started: PassStart,
+    outcome: PassOutcome,
+    engine: str,
+    finished_ms: int,
+) -> PassOutcome:
+    """Write a pass into the journal and remember what it saw; never fails, because what was done must be told."""
+    try:
+        if outcome.staged is not None or any(part.status is not Status.SKIPPED for part in outcome.operations):
+            state.record_pass(
+                PassRecord(
+                    identity=started.identity,
+                    run_id=outcome.run_id,
+                    started_ms=started.started_ms,
+                    finished_ms=finished_ms,
+                    status=outcome.status.value,
+                    summary=outcome.summary,
+                    metrics=outcome.metrics,
+                    engine=engine,
+                )
             )
+        state.remember(
+            started.identity,
+            LastSeen(
+                # From before the pass: a commit that came in between was perhaps not looked at, so it must be news.
+                snapshot_id=started.head_id,
+                fingerprint=resolved.fingerprint(),
+                finished_ms=finished_ms,
+                idle=outcome.is_idle,
+            ),
         )
-    # The head from before the pass: a commit that came in between was perhaps not looked at, so it must be news.
-    head = loaded.metadata.head(context.policy.branch)
-    state.remember(
-        identity,
-        LastSeen(
-            snapshot_id=None if head is None else head.snapshot_id,
-            fingerprint=context.resolved.fingerprint(),
-            finished_ms=finished_ms,
-            idle=outcome.is_idle,
-        ),
-    )
+    except StorageError as error:
+        log.warning("%s: the pass could not be recorded: %s", outcome.table, error)
+        return replace(outcome, warnings=(*outcome.warnings, f"the pass could not be recorded: {error}"))
+    return outcome

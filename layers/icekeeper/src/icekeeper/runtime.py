@@ -119,21 +119,36 @@ class Runtime:
             PolicyError: unknown table, or settings that are wrong.
             StorageError: the table cannot be loaded, or the state cannot be written.
         """
-        loaded = self.catalog.load(table)
         if not dry_run:
             self.state.require_writable()  # before anything is changed, not when it is to be recorded
-        context = OperationContext(
+        loaded = self.catalog.load(table)
+        context = self.context(
+            loaded, self.policy(loaded.metadata, overrides, unsafe=unsafe), engine, dry_run=dry_run, progress=progress
+        )
+        return run_pass(context)
+
+    def context(
+        self,
+        loaded: LoadedTable,
+        resolved: ResolvedPolicy,
+        engine: Engine,
+        *,
+        run_id: str | None = None,
+        dry_run: bool = False,
+        progress: Progress = silent,
+    ) -> OperationContext:
+        """What the operations of one pass over one table are handed; a run id is made up unless given."""
+        return OperationContext(
             catalog=self.catalog,
-            table=table,
-            resolved=self.policy(loaded.metadata, overrides, unsafe=unsafe),
+            table=loaded.name,
+            resolved=resolved,
             state=self.state,
             clock=self.clock,
-            run_id=str(uuid.uuid4()),
+            run_id=run_id or str(uuid.uuid4()),
             engine=engine,
             dry_run=dry_run,
             progress=progress,
         )
-        return run_pass(context)
 
     def table(self, name: TableName) -> TableHandle:
         """One table and what is remembered about it, for what is asked of it outside of a pass."""
@@ -161,17 +176,8 @@ class Runtime:
         run_id = str(uuid.uuid4())
 
         def make_context(table: LoadedTable) -> OperationContext:
-            return OperationContext(
-                catalog=self.catalog,
-                table=table.name,
-                resolved=self.policy(table.metadata, overrides, unsafe=unsafe),
-                state=self.state,
-                clock=self.clock,
-                run_id=run_id,
-                engine=engine,
-                dry_run=dry_run,
-                progress=progress,
-            )
+            resolved = self.policy(table.metadata, overrides, unsafe=unsafe)
+            return self.context(table, resolved, engine, run_id=run_id, dry_run=dry_run, progress=progress)
 
         inventory = settings.orphan_inventory
         return run_bucket_pass(self.catalog, make_context, bucket, inventory=inventory, run_id=run_id, dry_run=dry_run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from icekeeper.model import TableName
@@ -18,3 +19,8 @@ class TableIdentity:
     table: TableName
     uuid: str
     """Empty for the v1 tables whose writer gave none."""
+
+    @property
+    def key(self) -> str:
+        """One text for all of it, different for every two tables."""
+        return json.dumps([self.catalog, self.warehouse, str(self.table), self.uuid], ensure_ascii=False)

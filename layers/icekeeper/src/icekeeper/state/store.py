@@ -11,11 +11,14 @@ from enum import StrEnum
 from typing import Protocol
 
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.lake_stats import LakeStatsStore
+from icekeeper.state.leases import LeaseStore
 from icekeeper.state.pending_deletions import PendingDeletionStore
 from icekeeper.state.quarantine import QuarantineLedger
-from icekeeper.state.staging import StagingStore
+from icekeeper.state.requests import RequestStore
+from icekeeper.state.staging import StagedLoad, StagingStore
 
-__all__ = ["LastSeen", "PassRecord", "Pin", "PinKind", "StateStore"]
+__all__ = ["Glance", "LastSeen", "PassRecord", "Pin", "PinKind", "StateStore"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,15 @@ class LastSeen:
     idle: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What detection asks about one table, answered in one request."""
+
+    pins: tuple[Pin, ...]
+    last_seen: LastSeen | None
+    loads: tuple[StagedLoad, ...]
+
+
 class StateStore(Protocol):
     """Every method may be called from several threads and processes at once; each raises StorageError when the
     store cannot be read or written."""
@@ -78,6 +90,19 @@ class StateStore(Protocol):
 
     @property
     def pending_deletions(self) -> PendingDeletionStore: ...
+
+    @property
+    def leases(self) -> LeaseStore: ...
+
+    @property
+    def requests(self) -> RequestStore: ...
+
+    @property
+    def lake_stats(self) -> LakeStatsStore: ...
+
+    def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
+        """The pins that hold at ``now_ms``, the last pass and the staged loads of a table."""
+        ...
 
     def require_writable(self) -> None:
         """Raise StorageError now rather than after a table was changed; records nothing."""

@@ -1,0 +1,43 @@
+"""Lake stats: how every table looked when last seen, maintained or not (seed 002, "Lake health")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from icekeeper.state.identity import TableIdentity
+
+__all__ = ["LakeStats", "LakeStatsStore"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeStats:
+    """One table's health: counters by metric name (``lake_data_files``, …) and warnings by kind, in words."""
+
+    identity: TableIdentity
+    observed_ms: int
+    snapshot_id: int | None
+    counters: Mapping[str, int | float]
+    warnings: Mapping[str, str] = field(default_factory=dict)
+    """Kind (``delete_debt``, ``manifest_sprawl``, …) → the sentence for people."""
+    policy: Mapping[str, str] = field(default_factory=dict)
+    """The settings in force that are not the defaults: key → ``value (source)``."""
+
+
+class LakeStatsStore(Protocol):
+    """Each method raises StorageError when the store fails."""
+
+    def record(self, stats: LakeStats) -> None:
+        """Replace what is known of the table."""
+        ...
+
+    def of_table(self, identity: TableIdentity) -> LakeStats | None: ...
+
+    def of_catalog(self, catalog: str, warehouse: str) -> Iterator[LakeStats]:
+        """Every table of a catalog that was ever seen, by its name; read in few requests."""
+        ...
+
+    def forget(self, identity: TableIdentity) -> None:
+        """Told when a table is gone."""
+        ...

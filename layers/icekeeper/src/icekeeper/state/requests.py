@@ -1,0 +1,36 @@
+"""Requests for a pass out of schedule: one pending per table, a repeat refreshes it (seed 002, "Forcing a pass")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from icekeeper.state.identity import TableIdentity
+
+__all__ = ["MaintenanceRequest", "RequestStore"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceRequest:
+    """Somebody wants a pass over a table; ``settings`` hold for that pass only (``operations`` among them)."""
+
+    identity: TableIdentity
+    requested_ms: int
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+class RequestStore(Protocol):
+    """Every method is atomic; each raises StorageError when the store fails."""
+
+    def file(self, request: MaintenanceRequest) -> None:
+        """Leave a request, in place of the one that is pending for the table."""
+        ...
+
+    def pending(self, catalog: str, warehouse: str) -> tuple[MaintenanceRequest, ...]:
+        """The requests nobody has claimed, for the tables of one catalog, oldest first."""
+        ...
+
+    def claim(self, request: MaintenanceRequest) -> bool:
+        """Take this very request; false when it was claimed, or refreshed since: then the newer one stays."""
+        ...
