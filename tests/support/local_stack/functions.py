@@ -109,9 +109,7 @@ def invoke(name: str, event: Any, *, timeout_s: float, memory_mb: int) -> tuple[
     return result, error
 
 
-def _call(
-    function: DeployedFunction, event: Any, context: LambdaContext
-) -> tuple[Any, Mapping[str, Any] | None, str]:
+def _call(function: DeployedFunction, event: Any, context: LambdaContext) -> tuple[Any, Mapping[str, Any] | None, str]:
     printed = io.StringIO()
     try:
         if function.stand_in is not None:

@@ -11,15 +11,15 @@ __all__ = ["PACE", "Pace"]
 class Pace:
     """Waits and retry intervals, shortened, and remembered as the definition asked for them."""
 
-    def __init__(self, seconds_per_second: float = 0.001) -> None:
-        self._factor = seconds_per_second
+    def __init__(self, longest_s: float = 0.02) -> None:
+        self._longest_s = longest_s
         self._lock = threading.Lock()
         self._waits: list[float] = []
 
     def sleep(self, seconds: float) -> None:
         with self._lock:
             self._waits.append(seconds)
-        time.sleep(seconds * self._factor)
+        time.sleep(min(seconds, self._longest_s))
 
     @property
     def waits(self) -> tuple[float, ...]:

@@ -11,14 +11,12 @@ import importlib
 import json
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import boto3
 from botocore.config import Config
-from moto.awslambda import models as lambda_models
 from moto.core.config import default_user_config
 from moto.core.exceptions import JsonRESTError
 from moto.glue import models as glue_models
@@ -66,9 +64,7 @@ class Patch:
 
 def _invoke_function(self: Any, body: str, request_headers: Any, response_headers: Any) -> bytes:
     event = json.loads(body) if body else {}
-    result, error = functions.invoke(
-        self.function_name, event, timeout_s=self.timeout, memory_mb=int(self.memory_size)
-    )
+    result, error = functions.invoke(self.function_name, event, timeout_s=self.timeout, memory_mb=int(self.memory_size))
     if error is None:
         return json.dumps(result).encode()
     if error["errorType"] == ServiceFault.__name__:
@@ -143,19 +139,6 @@ def _engine_client(region: str, service: str, state_credentials: Any = None) -> 
         return _client(region, service, moto_server_port())
 
 
-@functools.lru_cache(maxsize=64)
-def _parse(definition: str) -> Any:
-    return _parse_once(definition)
-
-
-def _parse_once(definition: str) -> Any:
-    with _clients_lock:
-        return _original_parse(definition)
-
-
-_parser = importlib.import_module(f"{_ENGINE}.parse.asl_parser").AmazonStateLanguageParser
-_original_parse: Callable[[str], Any] = _parser.parse
-
 PATCHES: tuple[Patch, ...] = (
     Patch(
         "moto.awslambda.models:LambdaFunction",
@@ -213,12 +196,6 @@ PATCHES: tuple[Patch, ...] = (
             f"{_ENGINE}.component.state.exec.state_task.lambda_eval_utils",
             f"{_ENGINE}.component.state.exec.state_map.item_reader.eval.resource_eval_s3",
         )
-    ),
-    Patch(
-        f"{_ENGINE}.parse.asl_parser:AmazonStateLanguageParser",
-        "parse",
-        staticmethod(_parse),
-        "the definition is parsed anew for every execution, which takes seconds",
     ),
 )
 
