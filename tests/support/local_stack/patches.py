@@ -139,6 +139,9 @@ def _engine_client(region: str, service: str, state_credentials: Any = None) -> 
         return _client(region, service, moto_server_port())
 
 
+_parser = importlib.import_module(f"{_ENGINE}.parse.asl_parser").AmazonStateLanguageParser
+_parse = functools.lru_cache(maxsize=64)(_parser.parse)
+
 PATCHES: tuple[Patch, ...] = (
     Patch(
         "moto.awslambda.models:LambdaFunction",
@@ -196,6 +199,12 @@ PATCHES: tuple[Patch, ...] = (
             f"{_ENGINE}.component.state.exec.state_task.lambda_eval_utils",
             f"{_ENGINE}.component.state.exec.state_map.item_reader.eval.resource_eval_s3",
         )
+    ),
+    Patch(
+        f"{_ENGINE}.parse.asl_parser:AmazonStateLanguageParser",
+        "parse",
+        staticmethod(_parse),
+        "every execution parses the definition anew, which takes longer than running it; what is parsed has no state",
     ),
 )
 

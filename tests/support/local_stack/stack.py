@@ -90,6 +90,15 @@ class LocalStack:
         assert "FunctionError" not in answer, result
         return result
 
+    def stand_in(self, stand_ins: Mapping[str, StandIn], stand_in_jobs: Mapping[str, StandInJob]) -> None:
+        """Put these in the place of functions and jobs, by role; the others are real (again)."""
+        unknown = {*stand_ins, *stand_in_jobs} - {*self.functions, *self.jobs}
+        assert not unknown, f"the template has no {sorted(unknown)}"
+        for role, function in self.functions.items():
+            function.stand_in = stand_ins.get(role)
+        for role, job in self.jobs.items():
+            job.stand_in = stand_in_jobs.get(role)
+
     def invocations(self, role: str) -> list[Invocation]:
         """Every call of a function so far."""
         return self.functions[role].invocations
@@ -107,15 +116,13 @@ def deployed(
     *,
     path: Path = ROOT / "template.yaml",
     parameters: Mapping[str, str] | None = None,
-    stand_ins: Mapping[str, StandIn] | None = None,
-    stand_in_jobs: Mapping[str, StandInJob] | None = None,
     timeouts: Mapping[str, int] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[LocalStack]:
     """Create what a template describes.
 
-    ``stand_ins`` and ``stand_in_jobs`` take the place of functions and jobs, by role.  ``timeouts`` gives states other
-    TimeoutSeconds: the only change to the definition.  ``environment`` is added to that of every function and job.
+    ``timeouts`` gives states other TimeoutSeconds: the only change to the definition.  ``environment`` is added to that
+    of every function and job.
     """
     apply_patches()
     template = Template(path, f"local-{uuid.uuid4().hex[:12]}", parameters or {})
@@ -131,8 +138,8 @@ def deployed(
             ending.enter_context(functions.loadable(template.folder / "functions"))
         role = moto.client("iam").create_role(RoleName=template.stack, AssumeRolePolicyDocument="{}")["Role"]["Arn"]
         _create_storage(moto, template)
-        of_functions = _create_functions(moto, template, role, {**aws, **more}, stand_ins or {})
-        of_jobs = _create_jobs(moto, template, role, {**aws, "PYTHONPATH": str(_PACKAGE), **more}, stand_in_jobs or {})
+        of_functions = _create_functions(moto, template, role, {**aws, **more})
+        of_jobs = _create_jobs(moto, template, role, {**aws, "PYTHONPATH": str(_PACKAGE), **more})
         for job in of_jobs.values():
             ending.callback(job.stop)
         machine = _create_state_machine(moto, template, role, timeouts or {})
@@ -153,7 +160,7 @@ def _create_storage(moto: MotoServer, template: Template) -> None:
 
 
 def _create_functions(
-    moto: MotoServer, template: Template, role: str, environment: Mapping[str, str], stand_ins: Mapping[str, StandIn]
+    moto: MotoServer, template: Template, role: str, environment: Mapping[str, str]
 ) -> dict[str, DeployedFunction]:
     client, code, deployed_functions = moto.client("lambda"), _empty_zip(), {}
     for logical_id, properties in template.resources("AWS::Serverless::Function"):
@@ -169,17 +176,13 @@ def _create_functions(
             Environment={"Variables": variables},
         )
         kind = str(properties["Handler"]).split(".")[0]
-        function = DeployedFunction(
-            kind, properties["Handler"], {**environment, **variables}, stand_in=stand_ins.get(kind)
-        )
+        function = DeployedFunction(kind, properties["Handler"], {**environment, **variables})
         functions.DEPLOYED[template.name(logical_id)] = deployed_functions[kind] = function
-    unknown = set(stand_ins) - set(deployed_functions)
-    assert not unknown, f"no functions {sorted(unknown)}"
     return deployed_functions
 
 
 def _create_jobs(
-    moto: MotoServer, template: Template, role: str, environment: Mapping[str, str], stand_ins: Mapping[str, StandInJob]
+    moto: MotoServer, template: Template, role: str, environment: Mapping[str, str]
 ) -> dict[str, DeployedJob]:
     client, deployed_jobs = moto.client("glue"), {}
     for logical_id, properties in template.resources("AWS::Glue::Job"):
@@ -193,10 +196,8 @@ def _create_jobs(
             GlueVersion=str(properties["GlueVersion"]),
         )
         script = template.folder / "glue_jobs" / str(properties["Command"]["ScriptLocation"]).rsplit("/", 1)[-1]
-        job = DeployedJob(script.stem, script, environment, stand_in=stand_ins.get(script.stem))
+        job = DeployedJob(script.stem, script, environment)
         jobs.DEPLOYED[template.name(logical_id)] = deployed_jobs[script.stem] = job
-    unknown = set(stand_ins) - set(deployed_jobs)
-    assert not unknown, f"no jobs {sorted(unknown)}"
     return deployed_jobs
 
 
