@@ -122,7 +122,7 @@ def policy_show(
     """Print every setting that holds for a table, with its source."""
     chosen = overrides(settings)
     runtime = Runtime.open(catalog)
-    rows = runtime.policy(runtime.catalog.load(table_name(table)).metadata, chosen, unsafe=unsafe).rows()
+    rows = runtime.policy(runtime.catalog.load(table_name(table)), chosen, unsafe=unsafe).rows()
     if as_json:
         print_json({"table": table, "policy": {key: {"value": v, "source": s} for key, v, s, _ in rows}})
     else:
