@@ -16,17 +16,31 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-__all__ = ["DEPLOYED", "DeployedFunction", "Invocation", "LambdaContext", "StandIn", "invoke", "loadable"]
+__all__ = [
+    "DEPLOYED",
+    "DeployedFunction",
+    "Invocation",
+    "Killed",
+    "LambdaContext",
+    "StandIn",
+    "forget_modules",
+    "invoke",
+    "loadable",
+]
 
 StandIn: TypeAlias = Callable[[Any], Any]
 """What a test puts in place of a function: event in, result out."""
 
 _turn = threading.RLock()
+
+
+class Killed(BaseException):
+    """Raised inside a handler by a test: its process ends here, and nothing that it would still have done is done."""
 
 
 class Handler(Protocol):
@@ -78,8 +92,10 @@ class DeployedFunction:
 
     role: str
     handler: str
-    environment: Mapping[str, str]
+    environment: MutableMapping[str, str]
     stand_in: StandIn | None = None
+    before: Callable[[Any], object] | None = None
+    """What happens in the world just before each call; it is handed the event."""
     invocations: list[Invocation] = field(default_factory=list)
 
     def load(self) -> Handler:
@@ -112,6 +128,8 @@ def invoke(name: str, event: Any, *, timeout_s: float, memory_mb: int) -> tuple[
 def _call(function: DeployedFunction, event: Any, context: LambdaContext) -> tuple[Any, Mapping[str, Any] | None, str]:
     printed = io.StringIO()
     try:
+        if function.before is not None:
+            function.before(event)
         if function.stand_in is not None:
             result = function.stand_in(event)
         else:
@@ -121,6 +139,9 @@ def _call(function: DeployedFunction, event: Any, context: LambdaContext) -> tup
         return json.loads(json.dumps(result)), None, printed.getvalue()
     except Exception as error:
         return None, _document(error), printed.getvalue()
+    except Killed:
+        message = f"RequestId: {context.aws_request_id} Error: Runtime exited with error: signal: killed"
+        return None, {"errorMessage": message, "errorType": "Runtime.ExitError"}, printed.getvalue()
 
 
 def _document(error: Exception) -> Mapping[str, Any]:
@@ -160,7 +181,12 @@ def loadable(folder: Path) -> Iterator[None]:
         yield
     finally:
         sys.path.remove(str(folder))
-        for name, module in list(sys.modules.items()):
-            if Path(getattr(module, "__file__", None) or "/").is_relative_to(folder):
-                del sys.modules[name]
-        importlib.invalidate_caches()
+        forget_modules(folder)
+
+
+def forget_modules(folder: Path) -> None:
+    """Every function below the folder starts cold with its next call."""
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "/").is_relative_to(folder):
+            del sys.modules[name]
+    importlib.invalidate_caches()

@@ -40,7 +40,7 @@ class DeployedJob:
 
     role: str
     script: Path
-    environment: Mapping[str, str]
+    environment: dict[str, str]
     stand_in: StandInJob | None = None
     runs: list[JobRun] = field(default_factory=list)
 

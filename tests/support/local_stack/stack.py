@@ -95,9 +95,25 @@ class LocalStack:
         unknown = {*stand_ins, *stand_in_jobs} - {*self.functions, *self.jobs}
         assert not unknown, f"the template has no {sorted(unknown)}"
         for role, function in self.functions.items():
-            function.stand_in = stand_ins.get(role)
+            function.stand_in, function.before = stand_ins.get(role), None
         for role, job in self.jobs.items():
             job.stand_in = stand_in_jobs.get(role)
+
+    def start_cold(self, environment: Mapping[str, str] | None = None) -> None:
+        """Functions begin anew, as after a deployment; ``environment`` is added to everybody's."""
+        functions.forget_modules(self.template.folder / "functions")
+        for part in (*self.functions.values(), *self.jobs.values()):
+            part.environment.update(environment or {})
+
+    def put_control(self, key: str, text: str) -> None:
+        """Write an object of the control bucket."""
+        bucket = self.template.name("ControlBucket")
+        self.moto.client("s3").put_object(Bucket=bucket, Key=key, Body=text.encode())
+
+    def control(self, key: str) -> Any:
+        """A JSON document of the control bucket."""
+        bucket = self.template.name("ControlBucket")
+        return json.loads(self.moto.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read())
 
     def invocations(self, role: str) -> list[Invocation]:
         """Every call of a function so far."""
@@ -176,7 +192,7 @@ def _create_functions(
             Environment={"Variables": variables},
         )
         kind = str(properties["Handler"]).split(".")[0]
-        function = DeployedFunction(kind, properties["Handler"], {**environment, **variables})
+        function = DeployedFunction(kind, properties["Handler"], {**variables, **environment})
         functions.DEPLOYED[template.name(logical_id)] = deployed_functions[kind] = function
     return deployed_functions
 
@@ -196,7 +212,7 @@ def _create_jobs(
             GlueVersion=str(properties["GlueVersion"]),
         )
         script = template.folder / "glue_jobs" / str(properties["Command"]["ScriptLocation"]).rsplit("/", 1)[-1]
-        job = DeployedJob(script.stem, script, environment)
+        job = DeployedJob(script.stem, script, dict(environment))
         jobs.DEPLOYED[template.name(logical_id)] = deployed_jobs[script.stem] = job
     return deployed_jobs
 
