@@ -34,6 +34,7 @@ lint: $(STAMP) ## check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(SOURCES) tests benchmarks
+	$(BIN)/cfn-lint template.yaml
 	@set -e; for folder in $(SCRIPTS); do \
 	  if ls $$folder/*.py >/dev/null 2>&1; then $(BIN)/mypy $$folder; fi; done
 
