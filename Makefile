@@ -32,6 +32,7 @@ lint: $(STAMP) ## check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(SOURCES) tests benchmarks functions glue_jobs
+	$(BIN)/cfn-lint template.yaml
 
 clean: ## remove .venv and all caches
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

@@ -29,7 +29,7 @@ from icekeeper.operations.table_handle import TableHandle
 from icekeeper.policy import ResolvedPolicy, layers_for, resolve
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome
-from icekeeper.state.sqlite import SqliteStateStore, state_path
+from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.storage import Storage
 from icekeeper.verification.findings import Verification
@@ -92,11 +92,11 @@ class Runtime:
         """Connect to a configured catalog and the state store.
 
         Raises:
-            PolicyError: the catalog is not configured.
+            PolicyError: the catalog is not configured, or ``ICEKEEPER_STATE`` is malformed.
             StorageError: the state store cannot be opened.
         """
         chosen = os.environ if environment is None else environment
-        return cls(open_catalog(catalog), SqliteStateStore(state_path(chosen)), environment=chosen)
+        return cls(open_catalog(catalog), open_state(chosen), environment=chosen)
 
     def policy(self, loaded: LoadedTable, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
         """The policy that holds for one table.
