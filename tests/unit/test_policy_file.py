@@ -69,7 +69,7 @@ def test_later_rules_win_over_earlier_ones_and_the_deployment_and_lose_against_t
     assert resolved.sources["snapshot_retention_hours"] == "bound ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS"
     own = {"history.expire.max-snapshot-age-ms": str(200 * 3_600_000), "icekeeper.min_input_files": "11"}
     resolved = resolve(layers_for(own, environment, {}, rules=rules))
-    assert (resolved.policy.min_input_files, resolved.policy.snapshot_retention_hours) == (11, 200)
+    assert (resolved.policy.min_input_files, resolved.policy.snapshot_retention_ms) == (11, 200 * 3_600_000)
 
 
 def test_every_value_is_text_as_after_set() -> None:
