@@ -8,9 +8,10 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 from moto.glue.exceptions import GlueClientError
 from moto.glue.responses import GlueResponse
@@ -21,7 +22,7 @@ __all__ = ["moto_ignores_versions", "versions_checked"]
 @contextmanager
 def versions_checked() -> Iterator[None]:
     """Compare ``VersionId`` with the table's, and update, as one step."""
-    original: Callable[[GlueResponse], Any] = GlueResponse.update_table
+    original = GlueResponse.update_table
     one_at_a_time = threading.Lock()
 
     @functools.wraps(original)
@@ -35,19 +36,12 @@ def versions_checked() -> Iterator[None]:
                 )
             return original(self)
 
-    GlueResponse.update_table = update_table
-    try:
+    with mock.patch.object(GlueResponse, "update_table", update_table):
         yield
-    finally:
-        GlueResponse.update_table = original
 
 
 @contextmanager
 def moto_ignores_versions() -> Iterator[None]:
     """moto as it is, without what :func:`versions_checked` adds."""
-    patched = GlueResponse.update_table
-    GlueResponse.update_table = inspect.unwrap(patched)
-    try:
+    with mock.patch.object(GlueResponse, "update_table", inspect.unwrap(GlueResponse.update_table)):
         yield
-    finally:
-        GlueResponse.update_table = patched

@@ -60,7 +60,7 @@ UNKNOWN_TO: dict[str, tuple[str, ...]] = {
 }
 # Plans and rules: no input, no output, no clock, no chance.
 PURE = (
-    "icekeeper.catalogs.fleet",
+    "icekeeper.catalogs.addresses",
     "icekeeper.catalogs.kind",
     "icekeeper.catalogs.lent_properties",
     "icekeeper.catalogs.table_bucket_arn",

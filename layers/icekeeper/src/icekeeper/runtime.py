@@ -20,7 +20,6 @@ from icekeeper.engines.deferred import DeferredEngine
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError
 from icekeeper.maintenance import run_pass
-from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
 from icekeeper.operations.context import Engine, OperationContext, Progress, silent
@@ -99,9 +98,13 @@ class Runtime:
         chosen = os.environ if environment is None else environment
         return cls(open_catalog(catalog), SqliteStateStore(state_path(chosen)), environment=chosen)
 
-    def policy(self, metadata: TableMetadata, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
-        """The policy that holds for one table."""
-        return resolve(layers_for(metadata.properties, self._environment, overrides), unsafe=unsafe)
+    def policy(self, loaded: LoadedTable, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
+        """The policy that holds for one table.
+
+        Raises:
+            PolicyError: settings that are wrong.
+        """
+        return resolve(layers_for(loaded.metadata.properties, self._environment, overrides), unsafe=unsafe)
 
     def maintain(
         self,
@@ -123,7 +126,7 @@ class Runtime:
             self.state.require_writable()  # before anything is changed, not when it is to be recorded
         loaded = self.catalog.load(table)
         context = self.context(
-            loaded, self.policy(loaded.metadata, overrides, unsafe=unsafe), engine, dry_run=dry_run, progress=progress
+            loaded, self.policy(loaded, overrides, unsafe=unsafe), engine, dry_run=dry_run, progress=progress
         )
         return run_pass(context)
 
@@ -176,7 +179,7 @@ class Runtime:
         run_id = str(uuid.uuid4())
 
         def make_context(table: LoadedTable) -> OperationContext:
-            resolved = self.policy(table.metadata, overrides, unsafe=unsafe)
+            resolved = self.policy(table, overrides, unsafe=unsafe)
             return self.context(table, resolved, engine, run_id=run_id, dry_run=dry_run, progress=progress)
 
         inventory = settings.orphan_inventory
@@ -195,12 +198,10 @@ class Runtime:
         assess_table = assessor(
             self.catalog.name,
             self.catalog.warehouse,
-            environment=self._environment,
-            overrides=chosen,
+            resolve_policy=lambda loaded: self.policy(loaded, chosen, unsafe=unsafe),
             store=self.state,
             now_ms=self.clock(),
             plan_expiry=plan_expiry,
-            unsafe=unsafe,
         )
         return scan(self.catalog, assess_table, settings)
 

@@ -1,184 +1,86 @@
-"""Which catalogs a deployment serves, told by its settings; nothing is opened here.
-
-``ICEKEEPER_CATALOGS`` is a comma-separated list of names of configured catalogs.  ``ICEKEEPER_TABLE_BUCKETS`` is one of
-ARNs of table buckets, or ``all``; each becomes a catalog that has the bucket's name and its ARN as warehouse.
-
-The name of a catalog is part of the identity of its tables: of their pins, leases and journal.  Two names for the same
-tables would hide what one of them promised from the other, so two names that the settings spell out for one warehouse
-are an error; a bucket that ``all`` merely finds gives way to the catalog that is configured for it.
-"""
+"""The catalogs that a deployment serves: those that its settings name, and the table buckets that are found."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from icekeeper.catalogs.kind import CatalogKind, canonical_name, kind_of
-from icekeeper.catalogs.lent_properties import table_bucket_properties
-from icekeeper.catalogs.table_bucket_arn import TableBucketArn
-from icekeeper.errors import PolicyError
+from icekeeper.catalogs.addresses import (
+    CatalogAddress,
+    Catalogs,
+    add_found,
+    address_from_json,
+    named_addresses,
+    wants_all_buckets,
+)
+from icekeeper.catalogs.catalog import Catalog
+from icekeeper.catalogs.load import connect, known_catalogs
+from icekeeper.catalogs.table_buckets import TableBucket, find_table_buckets
+from icekeeper.errors import PolicyError, StorageError
+from icekeeper.pyiceberg_private.configuration import catalogs_of
 
-__all__ = [
-    "CATALOGS",
-    "TABLE_BUCKETS",
-    "CatalogAddress",
-    "Catalogs",
-    "add_found",
-    "address_from_json",
-    "find_address",
-    "named_catalogs",
-    "wants_all_buckets",
-]
-
-CATALOGS = "ICEKEEPER_CATALOGS"
-TABLE_BUCKETS = "ICEKEEPER_TABLE_BUCKETS"
-ALL = "all"
-
-Catalogs = Mapping[str, Mapping[str, Any]]
-"""Properties by lower-case catalog name, as :func:`icekeeper.catalogs.load.known_catalogs` gives them."""
+__all__ = ["fleet_catalogs", "open_address", "parse_catalog_file", "recorded_address"]
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogAddress:
-    """How to open one catalog; what is written down of it holds no secrets."""
-
-    name: str
-    warehouse: str | None
-    """As configured; ``None`` where the configuration names none."""
-    properties: Mapping[str, Any] = field(repr=False)
-
-    def to_json(self) -> dict[str, str | None]:
-        """Name and warehouse: enough for :func:`address_from_json` where the same catalogs are configured."""
-        return {"catalog": self.name, "warehouse": self.warehouse}
-
-
-def named_catalogs(environment: Mapping[str, str], catalogs: Catalogs) -> Sequence[CatalogAddress]:
-    """The catalogs that the settings name: configured ones, then table buckets, each in the order given.
+def parse_catalog_file(text: str, source: str) -> Catalogs:
+    """Properties by lower-case catalog name, from a file in the format of ``.pyiceberg.yaml``.
 
     Raises:
-        PolicyError: a variable names what is not configured or no table bucket, or two names mean the same tables.
+        PolicyError: it is malformed.
     """
-    found: dict[tuple[Any, ...], CatalogAddress] = {}
-    addresses = [_configured(name, catalogs) for name in _items(environment, CATALOGS)]
-    addresses += [_table_bucket(bucket, catalogs) for bucket in _buckets(environment)]
-    for address in addresses:
-        other = found.setdefault(_tables_of(address), address)
-        if other.name != address.name:
-            raise PolicyError(
-                f"{CATALOGS} and {TABLE_BUCKETS} reach the same tables as catalog '{other.name}' and as catalog"
-                f" '{address.name}', which would hide the pins of one from the other; leave one of them out"
-            )
-    return tuple(found.values())
+    try:
+        return catalogs_of(text)
+    except ValueError as error:
+        raise PolicyError(f"{source} is no catalog file: {error}") from error
 
 
-def wants_all_buckets(environment: Mapping[str, str]) -> bool:
-    """Whether the table buckets are to be found.
+def fleet_catalogs(
+    environment: Mapping[str, str],
+    catalog_file: Catalogs,
+    *,
+    find: Callable[[], Iterable[TableBucket]] = find_table_buckets,
+    unreachable: Callable[[StorageError], None] | None = None,
+) -> Sequence[CatalogAddress]:
+    """Addresses to open one by one with :func:`open_address`, so that one that fails stops no other.
+
+    Args:
+        environment: holds ``ICEKEEPER_CATALOGS`` and ``ICEKEEPER_TABLE_BUCKETS``; with ``all``, S3 Tables is asked.
+        catalog_file: what is configured; PyIceberg's own configuration (``PYICEBERG_CATALOG__…``) wins over it.
+        find: lists the table buckets.
+        unreachable: told when they cannot be listed; the catalogs that are known without are then returned.
 
     Raises:
-        PolicyError: ``all`` stands beside ARNs.
+        PolicyError: the settings are malformed, or give tables two names or two catalogs one.
+        StorageError: the table buckets cannot be listed, and nobody wants to be told.
     """
-    items = _items(environment, TABLE_BUCKETS)
-    if ALL in items and len(items) > 1:
-        raise PolicyError(f"{TABLE_BUCKETS} is '{environment[TABLE_BUCKETS]}'; set it to ARNs or to '{ALL}', not both")
-    return items == [ALL]
+    catalogs = known_catalogs(catalog_file)
+    named = named_addresses(environment, catalogs, unless_named=tuple(catalog_file))
+    if not wants_all_buckets(environment):
+        return named
+    found: list[str] = []
+    try:
+        found.extend(bucket.arn for bucket in find())
+    except StorageError as error:
+        if unreachable is None:
+            raise
+        unreachable(error)
+    return add_found(named, found, catalogs)
 
 
-def add_found(addresses: Sequence[CatalogAddress], arns: Iterable[str], catalogs: Catalogs) -> Sequence[CatalogAddress]:
-    """The addresses, and those of the found table buckets that none of them is about.
-
-    Raises:
-        PolicyError: several configured catalogs are about one of them, and differ.
-    """
-    known = {_tables_of(address): address for address in addresses}
-    for arn in arns:
-        address = _table_bucket(_parsed(arn), catalogs)
-        known.setdefault(_tables_of(address), address)
-    return tuple(known.values())
-
-
-def find_address(addresses: Sequence[CatalogAddress], name: str | None) -> CatalogAddress:
-    """The address that a person means by a name or an ARN, or by none where there is only one.
-
-    Raises:
-        PolicyError: there is no such catalog, or more than one.
-    """
-    wanted = [a for a in addresses if name is None or name in (a.name, a.warehouse) or name.lower() == a.name]
-    if len(wanted) == 1:
-        return wanted[0]
-    served = ", ".join(sorted(a.name for a in addresses)) or "none"
-    if not wanted:
-        raise PolicyError(f"there is no catalog '{name}' here (served: {served})" if name else "no catalog is served")
-    if name is None:
-        raise PolicyError(f"this deployment serves several catalogs; name one of {served}")
-    places = ", ".join(str(a.warehouse) for a in wanted)
-    raise PolicyError(f"several catalogs are called '{name}'; name the warehouse instead: {places}")
-
-
-def address_from_json(document: Mapping[str, Any], catalogs: Catalogs) -> CatalogAddress:
-    """The address that :meth:`CatalogAddress.to_json` wrote, with properties as they are configured now.
+def recorded_address(document: Mapping[str, Any], catalog_file: Catalogs) -> CatalogAddress:
+    """The address that :meth:`CatalogAddress.to_json` wrote, as it is configured now; no table buckets are listed.
 
     Raises:
         PolicyError: that catalog is no longer configured, or is about another warehouse by now.
     """
-    name, warehouse = str(document["catalog"]), document.get("warehouse") or None
-    if name.lower() in catalogs:
-        address = _configured(name, catalogs)
-        if address.warehouse in (None, warehouse):
-            return address
-    try:
-        bucket = TableBucketArn.parse(warehouse or "")
-    except ValueError:
-        bucket = None
-    if bucket is None or bucket.name != name:
-        raise PolicyError(f"catalog '{name}' with warehouse '{warehouse or ''}' is not configured any more")
-    return _table_bucket(bucket, catalogs)
+    return address_from_json(document, known_catalogs(catalog_file))
 
 
-def _items(environment: Mapping[str, str], variable: str) -> list[str]:
-    items = (item.strip() for item in environment.get(variable, "").split(","))
-    return [item for item in items if item]
+def open_address(address: CatalogAddress) -> Catalog:
+    """Connect to one catalog of a fleet; nothing but the address is consulted.
 
-
-def _buckets(environment: Mapping[str, str]) -> list[TableBucketArn]:
-    if wants_all_buckets(environment):
-        return []
-    return [_parsed(item) for item in _items(environment, TABLE_BUCKETS)]
-
-
-def _parsed(arn: str) -> TableBucketArn:
-    try:
-        return TableBucketArn.parse(arn)
-    except ValueError as error:
-        raise PolicyError(f"{TABLE_BUCKETS} has {error}, or '{ALL}' alone") from error
-
-
-def _configured(name: str, catalogs: Catalogs) -> CatalogAddress:
-    if name.startswith("arn:"):
-        raise PolicyError(f"{CATALOGS} has '{name}'; table buckets belong into {TABLE_BUCKETS}")
-    properties = catalogs.get(name.lower())
-    if properties is None:
-        known = ", ".join(sorted(catalogs)) or "none"
-        raise PolicyError(f"{CATALOGS} has '{name}', but there is no such catalog (configured: {known})")
-    warehouse = properties.get("warehouse")
-    return CatalogAddress(canonical_name(name, kind_of(name, properties)), warehouse or None, properties)
-
-
-def _table_bucket(bucket: TableBucketArn, catalogs: Catalogs) -> CatalogAddress:
-    return CatalogAddress(bucket.name, bucket.text, table_bucket_properties(bucket, catalogs))
-
-
-def _tables_of(address: CatalogAddress) -> tuple[Any, ...]:
-    """Equal for addresses behind which the same tables are."""
-    properties = address.properties
-    kind = kind_of(address.name, properties)
-    if kind is CatalogKind.SQL:
-        # One database holds many catalogs, each under its name.
-        return kind, properties.get("uri"), address.name
-    if kind is CatalogKind.GLUE:
-        region = properties.get("glue.region") or properties.get("client.region")
-        return kind, properties.get("glue.id"), region, properties.get("glue.endpoint")
-    try:
-        return CatalogKind.S3_TABLES, TableBucketArn.parse(address.warehouse or "").text
-    except ValueError:
-        return kind, str(properties.get("uri", "")).rstrip("/"), address.warehouse
+    Raises:
+        PolicyError: its type is not supported, or its properties are incomplete.
+        StorageError: it cannot be reached.
+    """
+    return connect(address.name, address.properties)

@@ -6,32 +6,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from icekeeper.catalogs.catalog import Catalog
-from icekeeper.catalogs.fleet import CatalogAddress
 from icekeeper.catalogs.kind import CatalogKind, canonical_name, kind_of
 from icekeeper.catalogs.lent_properties import table_bucket_properties
 from icekeeper.catalogs.table_bucket_arn import TableBucketArn
 from icekeeper.errors import PolicyError
-from icekeeper.pyiceberg_private.configuration import catalogs_of, configured_catalogs, merged
+from icekeeper.pyiceberg_private.configuration import configured_catalogs, merged
 
-__all__ = ["known_catalogs", "open_address", "open_catalog"]
+__all__ = ["connect", "known_catalogs", "open_catalog"]
 
 
-def known_catalogs(catalog_file: str | None = None, *, source: str = "the catalog file") -> dict[str, dict[str, Any]]:
-    """Properties by lower-case catalog name: the file's, over which PyIceberg's own configuration wins.
-
-    Args:
-        catalog_file: text in the format of ``.pyiceberg.yaml``.
-        source: where the text came from, for errors.
+def known_catalogs(catalog_file: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, dict[str, Any]]:
+    """Properties by lower-case catalog name: a catalog file's, over which PyIceberg's own configuration wins.
 
     Raises:
-        PolicyError: one of them is not valid.
+        PolicyError: PyIceberg's configuration is not valid.
     """
     try:
-        filed = catalogs_of(catalog_file) if catalog_file is not None else {}
-    except ValueError as error:
-        raise PolicyError(f"{source} is not PyIceberg's configuration: {error}") from error
-    try:
-        return merged(filed, configured_catalogs())
+        return merged(catalog_file or {}, configured_catalogs())
     except ValueError as error:
         raise PolicyError(f"PyIceberg's configuration cannot be read: {error}") from error
 
@@ -57,7 +48,7 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
             bucket = TableBucketArn.parse(name)
         except ValueError as error:
             raise PolicyError(f"the catalog is {error}") from error
-        return _connect(bucket.name, merged(table_bucket_properties(bucket, catalogs), properties or {}))
+        return connect(bucket.name, merged(table_bucket_properties(bucket, catalogs), properties or {}))
     configured = catalogs.get(name.lower())
     if configured is None and not properties:
         known = ", ".join(sorted(catalogs)) or "none"
@@ -66,20 +57,16 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
             f" PYICEBERG_CATALOG__{name.upper().replace('-', '_')}__URI and __TYPE"
         )
     settings = merged(configured or {}, properties or {})
-    return _connect(name if configured is None else canonical_name(name, kind_of(name, settings)), settings)
+    return connect(name if configured is None else canonical_name(name, kind_of(name, settings)), settings)
 
 
-def open_address(address: CatalogAddress) -> Catalog:
-    """Connect to one catalog of a fleet; nothing but the address is consulted.
+def connect(name: str, settings: Mapping[str, Any]) -> Catalog:
+    """Connect to a catalog by its properties alone.
 
     Raises:
         PolicyError: its type is not supported, or its properties are incomplete.
         StorageError: it cannot be reached.
     """
-    return _connect(address.name, address.properties)
-
-
-def _connect(name: str, settings: Mapping[str, Any]) -> Catalog:
     # Each adapter brings libraries of its own (SQLAlchemy alone takes a quarter second), so only one is imported.
     kind = kind_of(name, settings)
     if kind is CatalogKind.S3_TABLES:

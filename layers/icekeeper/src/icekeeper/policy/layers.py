@@ -18,10 +18,11 @@ from icekeeper.clock import HOUR_MS
 from icekeeper.errors import PolicyError
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, MEGABYTE, POLICY_KEYS
 
-__all__ = ["BOUND_KEYS", "OVERRIDE_SOURCE", "Layer", "gc_enabled", "layers_for"]
+__all__ = ["BOUND_KEYS", "OVERRIDE_SOURCE", "TABLE_PREFIX", "Layer", "gc_enabled", "layers_for"]
 
 OVERRIDE_SOURCE = "--set"
 TABLE_PREFIX = "icekeeper."
+"""Table properties that are settings begin so."""
 ENVIRONMENT_PREFIX = "ICEKEEPER_"
 BOUND_PREFIX = "ICEKEEPER_BOUND_"
 BOUND_KEYS = frozenset(

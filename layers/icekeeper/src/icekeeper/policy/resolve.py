@@ -42,6 +42,8 @@ class ResolvedPolicy:
     sources: Mapping[str, str]
     is_stopped: bool = False
     """The deployment's bounds forbid maintenance: then not even files of failed loads are deleted."""
+    bounds: frozenset[str] = frozenset()
+    """The sources that are bounds."""
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """``(key, value, source, meaning)`` of every key, for people."""
@@ -54,6 +56,10 @@ class ResolvedPolicy:
         """A digest of all values, equal exactly when they are; independent of where they came from."""
         lines = "\n".join(f"{key}={_exact_text(getattr(self.policy, key))}" for key in sorted(POLICY_KEYS))
         return hashlib.sha256(lines.encode()).hexdigest()
+
+    def is_bounded(self, key: str) -> bool:
+        """Whether a bound of the deployment overruled what every layer says about a key."""
+        return self.sources[key] in self.bounds
 
     def why_disabled(self) -> str | None:
         """The reason every operation is skipped, ``None`` when maintenance is enabled."""
@@ -105,7 +111,7 @@ def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
     _check_available(policy, sources)
     # A bound can only be false.
     is_stopped = any(layer.is_bound and "maintenance_enabled" in layer.values for layer in layers)
-    return ResolvedPolicy(policy, sources, is_stopped)
+    return ResolvedPolicy(policy, sources, is_stopped, frozenset(layer.source for layer in layers if layer.is_bound))
 
 
 def _check_keys(layer: Layer) -> None:
