@@ -26,12 +26,13 @@ from icekeeper.operations.context import Engine, OperationContext, Progress, sil
 from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.operations.table_handle import TableHandle
-from icekeeper.policy import ResolvedPolicy, layers_for, resolve
+from icekeeper.policy import ResolvedPolicy
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.storage import Storage
+from icekeeper.table_policy import TablePolicies
 from icekeeper.verification.findings import Verification
 from icekeeper.verification.verify import verify_table
 
@@ -85,7 +86,7 @@ class Runtime:
         self.catalog = catalog
         self.state = state
         self.clock = clock
-        self._environment = os.environ if environment is None else environment
+        self._policies = TablePolicies(os.environ if environment is None else environment)
 
     @classmethod
     def open(cls, catalog: str, environment: Mapping[str, str] | None = None) -> Runtime:
@@ -103,8 +104,9 @@ class Runtime:
 
         Raises:
             PolicyError: settings that are wrong.
+            StorageError: the policy file cannot be read.
         """
-        return resolve(layers_for(loaded.metadata.properties, self._environment, overrides), unsafe=unsafe)
+        return self._policies.of(self.catalog, loaded, overrides, unsafe=unsafe)
 
     def maintain(
         self,
@@ -173,7 +175,7 @@ class Runtime:
             PolicyError: settings that are wrong, or no table there.
             StorageError: the catalog or the bucket cannot be listed, or the state cannot be written.
         """
-        settings = resolve(layers_for({}, self._environment, overrides), unsafe=unsafe).policy
+        settings = self._policies.deployment(overrides, unsafe=unsafe).policy
         if not dry_run:
             self.state.require_writable()
         run_id = str(uuid.uuid4())
@@ -194,7 +196,7 @@ class Runtime:
         """
         chosen = dict(overrides or {})
         self.state.require_writable()
-        settings = resolve(layers_for({}, self._environment, chosen), unsafe=unsafe).policy
+        settings = self._policies.deployment(chosen, unsafe=unsafe).policy
         assess_table = assessor(
             self.catalog.name,
             self.catalog.warehouse,
