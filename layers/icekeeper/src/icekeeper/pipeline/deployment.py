@@ -6,8 +6,9 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from icekeeper.catalogs.addresses import CatalogAddress
 from icekeeper.catalogs.catalog import Catalog
-from icekeeper.catalogs.fleet import CatalogAddress, fleet_catalogs, open_address, parse_catalog_file
+from icekeeper.catalogs.fleet import fleet_catalogs, open_address, parse_catalog_file
 from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.pipeline.control_bucket import ControlBucket
