@@ -33,7 +33,8 @@ MAY: Mapping[str, set[str]] = {
     "expire_partitions": {READ, COMMIT},
     "compact_small": {READ, COMMIT},
     "expire_snapshots": {READ, COMMIT, DELETE},
-    "list_orphans": {READ},
+    # It asks the storage, by deleting what never existed, whether deleting is possible at all.
+    "list_orphans": {READ, DELETE},
     "remove_orphans": {READ, DELETE},
     "rewrite_manifests": {READ, COMMIT},
     "clean_staged": {READ, DELETE},
