@@ -67,9 +67,9 @@ def test_an_unknown_catalog_names_the_known_ones_and_the_way_to_add_one(home: Pa
         open_catalog("lake")
 
 
-@pytest.mark.parametrize("kind", ["hive", "glue", "bigquery", "nonsense"])
+@pytest.mark.parametrize("kind", ["hive", "dynamodb", "bigquery", "nonsense"])
 def test_another_type_names_the_supported_ones(kind: str) -> None:
-    with pytest.raises(PolicyError, match=f"type '{kind}'; supported are rest, sql, s3tables"):
+    with pytest.raises(PolicyError, match=f"type '{kind}'; supported are rest, sql, s3tables, glue"):
         open_catalog("lake", {"type": kind, "uri": "thrift://x"})
 
 

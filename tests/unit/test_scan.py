@@ -21,7 +21,7 @@ from icekeeper.policy import Policy, resolve
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite import SqliteStateStore
 from icekeeper.state.store import LastSeen, Pin
-from support.settings import MB, NOW_MS, policy, small_files, table
+from support.settings import MB, NOW_MS, policy, resolved, small_files, table
 
 
 class FakeCatalog:
@@ -156,7 +156,14 @@ def test_an_assessor_joins_policy_memory_pins_and_the_expiry_plan(tmp_path: Path
     identity = TableIdentity("C", "w", loaded.name, "")
 
     def assessed(table: LoadedTable = loaded) -> Proposal | Skip:
-        judge = assessor("C", "w", environment={}, overrides={}, store=store, now_ms=NOW_MS, plan_expiry=plan_expiry)
+        judge = assessor(
+            "C",
+            "w",
+            resolve_policy=lambda loaded: resolved(loaded.metadata.properties),
+            store=store,
+            now_ms=NOW_MS,
+            plan_expiry=plan_expiry,
+        )
         return judge(table)
 
     snapshots = "60 snapshots exceed max_snapshots_to_keep 5"

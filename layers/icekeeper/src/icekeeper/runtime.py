@@ -20,19 +20,19 @@ from icekeeper.engines.deferred import DeferredEngine
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError
 from icekeeper.maintenance import run_pass
-from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
 from icekeeper.operations.context import Engine, OperationContext, Progress, silent
 from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.operations.table_handle import TableHandle
-from icekeeper.policy import ResolvedPolicy, layers_for, resolve
+from icekeeper.policy import ResolvedPolicy
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.storage import Storage
+from icekeeper.table_policy import TablePolicies
 from icekeeper.verification.findings import Verification
 from icekeeper.verification.verify import verify_table
 
@@ -86,7 +86,7 @@ class Runtime:
         self.catalog = catalog
         self.state = state
         self.clock = clock
-        self._environment = os.environ if environment is None else environment
+        self._policies = TablePolicies(os.environ if environment is None else environment)
 
     @classmethod
     def open(cls, catalog: str, environment: Mapping[str, str] | None = None) -> Runtime:
@@ -99,9 +99,14 @@ class Runtime:
         chosen = os.environ if environment is None else environment
         return cls(open_catalog(catalog), open_state(chosen), environment=chosen)
 
-    def policy(self, metadata: TableMetadata, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
-        """The policy that holds for one table."""
-        return resolve(layers_for(metadata.properties, self._environment, overrides), unsafe=unsafe)
+    def policy(self, loaded: LoadedTable, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
+        """The policy that holds for one table.
+
+        Raises:
+            PolicyError: settings that are wrong.
+            StorageError: the policy file cannot be read.
+        """
+        return self._policies.of(self.catalog, loaded, overrides, unsafe=unsafe)
 
     def maintain(
         self,
@@ -123,7 +128,7 @@ class Runtime:
             self.state.require_writable()  # before anything is changed, not when it is to be recorded
         loaded = self.catalog.load(table)
         context = self.context(
-            loaded, self.policy(loaded.metadata, overrides, unsafe=unsafe), engine, dry_run=dry_run, progress=progress
+            loaded, self.policy(loaded, overrides, unsafe=unsafe), engine, dry_run=dry_run, progress=progress
         )
         return run_pass(context)
 
@@ -170,13 +175,13 @@ class Runtime:
             PolicyError: settings that are wrong, or no table there.
             StorageError: the catalog or the bucket cannot be listed, or the state cannot be written.
         """
-        settings = resolve(layers_for({}, self._environment, overrides), unsafe=unsafe).policy
+        settings = self._policies.deployment(overrides, unsafe=unsafe).policy
         if not dry_run:
             self.state.require_writable()
         run_id = str(uuid.uuid4())
 
         def make_context(table: LoadedTable) -> OperationContext:
-            resolved = self.policy(table.metadata, overrides, unsafe=unsafe)
+            resolved = self.policy(table, overrides, unsafe=unsafe)
             return self.context(table, resolved, engine, run_id=run_id, dry_run=dry_run, progress=progress)
 
         inventory = settings.orphan_inventory
@@ -191,16 +196,14 @@ class Runtime:
         """
         chosen = dict(overrides or {})
         self.state.require_writable()
-        settings = resolve(layers_for({}, self._environment, chosen), unsafe=unsafe).policy
+        settings = self._policies.deployment(chosen, unsafe=unsafe).policy
         assess_table = assessor(
             self.catalog.name,
             self.catalog.warehouse,
-            environment=self._environment,
-            overrides=chosen,
+            resolve_policy=lambda loaded: self.policy(loaded, chosen, unsafe=unsafe),
             store=self.state,
             now_ms=self.clock(),
             plan_expiry=plan_expiry,
-            unsafe=unsafe,
         )
         return scan(self.catalog, assess_table, settings)
 

@@ -39,7 +39,7 @@ def assess(
     """
     cleaning = [] if resolved.is_stopped or not gc_enabled(metadata) else list(load_signals(failed_loads))
     if disabled := resolved.why_disabled():
-        return _proposal(table, cleaning) if cleaning else Skip(table, disabled)
+        return _proposal(table, metadata, cleaning) if cleaning else Skip(table, disabled)
     if metadata.format_version not in MAINTAINED_FORMAT_VERSIONS:
         return Skip(table, f"format version {metadata.format_version} is not maintained by this version")
     branch = resolved.policy.branch
@@ -54,14 +54,14 @@ def assess(
     if head is not None and not known_idle:
         signals.extend(summary_signals(head, resolved, manifest_count))
     if signals:
-        return _proposal(table, signals)
+        return _proposal(table, metadata, signals)
     if head is None:
         return Skip(table, "no current snapshot")
     return Skip(table, "unchanged since the last pass found nothing to do" if known_idle else "no sign of work")
 
 
-def _proposal(table: str, signals: Sequence[Signal]) -> Proposal:
-    return Proposal(table, tuple(signal.reason for signal in signals), _priority(signals))
+def _proposal(table: str, metadata: TableMetadata, signals: Sequence[Signal]) -> Proposal:
+    return Proposal(table, tuple(signal.reason for signal in signals), _priority(signals), metadata.uuid or "")
 
 
 def _was_idle(last_seen: LastSeen | None, snapshot_id: int, resolved: ResolvedPolicy) -> bool:

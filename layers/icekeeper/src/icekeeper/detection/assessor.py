@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -10,7 +10,7 @@ from icekeeper.detection.assess import assess
 from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import Nothing
-from icekeeper.policy import Policy, layers_for, resolve
+from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import StateStore
 
@@ -42,12 +42,10 @@ def assessor(
     catalog: str,
     warehouse: str,
     *,
-    environment: Mapping[str, str],
-    overrides: Mapping[str, str],
+    resolve_policy: Callable[[LoadedTable], ResolvedPolicy],
     store: StateStore,
     now_ms: int,
     plan_expiry: ExpiryPlanner,
-    unsafe: bool = False,
 ) -> Assessor:
     """An assessor for the tables of one catalog, all judged at ``now_ms`` (epoch milliseconds).
 
@@ -58,7 +56,7 @@ def assessor(
 
     def assess_table(loaded: LoadedTable) -> Proposal | Skip:
         metadata = loaded.metadata
-        resolved = resolve(layers_for(metadata.properties, environment, overrides), unsafe=unsafe)
+        resolved = resolve_policy(loaded)
         identity = TableIdentity(catalog, warehouse, loaded.name, metadata.uuid or "")
         pinned = [pin.snapshot_id for pin in store.pins(identity, now_ms=now_ms)]
         grace_ms = resolved.policy.orphan_older_than_ms

@@ -15,6 +15,7 @@ class Proposal:
     table: str
     reasons: tuple[str, ...]
     priority: float
+    uuid: str = ""
 
 
 @dataclass(frozen=True, slots=True)

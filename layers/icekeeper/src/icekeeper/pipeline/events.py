@@ -121,7 +121,12 @@ class OperationEvent(_Event):
     run_id: str
     item: Item
     plan: PlanReference
-    operation: Operation
+    operation: Operation | Literal["clean_staged"]
+
+    @property
+    def step(self) -> str:
+        """The name of its documents."""
+        return str(self.operation.value) if isinstance(self.operation, Operation) else self.operation
 
 
 class Failure(BaseModel):
