@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from botocore.exceptions import ReadTimeoutError
+from botocore.exceptions import ClientError, ReadTimeoutError
 
 from icekeeper.clock import HOUR_MS
 from icekeeper.errors import StorageError
@@ -172,6 +172,21 @@ def test_what_is_written_behind_a_removed_record_protects_no_later_one(table: Dy
     assert list(staging.files(IDENTITY, "L")) == [["s3://b/2"]]
 
 
+def test_files_of_a_record_that_was_replaced_are_not_counted_for_the_new_one(table: DynamoTable) -> None:
+    """Else the new record would claim files that it does not protect."""
+    staging = DynamoStateStore(table).staging
+
+    def files() -> Iterator[str]:
+        yield "s3://b/1"
+        assert staging.forget(LOAD) is True
+        staging.stage(LOAD, ["s3://b/2"])
+
+    with pytest.raises(StorageError, match="stage it again"):
+        staging.stage(LOAD, files())
+    assert staging.loads(IDENTITY) == (replace(LOAD, file_count=1),)
+    assert list(staging.files(IDENTITY, "L")) == [["s3://b/2"]]
+
+
 def test_a_load_whose_files_could_not_all_be_recorded_protects_those_that_were(
     table: DynamoTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +224,48 @@ def test_a_path_that_is_no_text_is_refused(table: DynamoTable) -> None:
     with pytest.raises(StorageError) as caught:
         DynamoStateStore(table).quarantine.see(IDENTITY, "run-1", ["\udcff"], now_ms=1)
     assert str(caught.value) == "'/\\udcff' is no text that DynamoDB can keep"
+
+
+class Crowded:
+    """A client whose transactions are cancelled or found running for a while; one of the latter has landed."""
+
+    def __init__(self, client: Any, codes: list[str]) -> None:
+        self._client = client
+        self._codes = codes
+        self.get_item = client.get_item
+        self.meta = client.meta
+
+    def transact_write_items(self, **request: Any) -> Any:
+        if not self._codes:
+            return self._client.transact_write_items(**request)
+        code = self._codes.pop()
+        if code == "TransactionInProgressException":
+            self._client.transact_write_items(**request)
+            raise ClientError({"Error": {"Code": code, "Message": ""}}, "TransactWriteItems")
+        answer = {"Error": {"Code": "TransactionCanceledException"}, "CancellationReasons": [{"Code": code}]}
+        raise ClientError(answer, "TransactWriteItems")
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [["TransactionConflict"] * 3, ["ThrottlingError"], ["TransactionInProgressException"]],
+    ids=["conflict", "throttled", "running"],
+)
+def test_a_write_that_met_others_is_tried_again(table: DynamoTable, codes: list[str]) -> None:
+    DynamoStateStore(table).requests.file(MaintenanceRequest(identity=IDENTITY, requested_ms=5))
+    pauses: list[float] = []
+    count = len(codes)
+    crowded = DynamoTable(Crowded(table.client, codes), table.name, sleep=pauses.append)
+    assert DynamoStateStore(crowded).requests.claim(MaintenanceRequest(identity=IDENTITY, requested_ms=5)) is True
+    assert len(pauses) == count
+
+
+@pytest.mark.parametrize(("code", "count"), [("TransactionConflict", 1000), ("ValidationError", 1)])
+def test_a_write_that_cannot_succeed_fails(table: DynamoTable, code: str, count: int) -> None:
+    crowded = DynamoTable(Crowded(table.client, [code] * count), table.name, sleep=lambda _: None)
+    with pytest.raises(StorageError, match=f"^the state table {table.name} "):
+        DynamoStateStore(crowded).leases.acquire("fleet", "a", now_ms=0, ttl_ms=1)
+    assert stored(table) == []
 
 
 class HalfDeaf:
