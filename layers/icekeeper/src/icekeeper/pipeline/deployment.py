@@ -42,6 +42,7 @@ class Deployment:
 
         Raises:
             PolicyError: a variable is missing or malformed.
+            StorageError: boto3's own settings cannot be used.
         """
         settings = PipelineSettings.read(environment)
         return cls(
