@@ -13,8 +13,6 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS ?= true
 endif
 SOURCES := layers/icekeeper/src
-# Code beside the package; handlers of several functions share file names, so each folder is checked alone.
-SCRIPTS := $(wildcard functions/* glue_jobs)
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,9 +31,8 @@ nightly: $(STAMP) ## 2,000 random cases of every property, and what takes minute
 lint: $(STAMP) ## check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(SOURCES) tests benchmarks
-	@set -e; for folder in $(SCRIPTS); do \
-	  if ls $$folder/*.py >/dev/null 2>&1; then $(BIN)/mypy $$folder; fi; done
+	$(BIN)/mypy $(SOURCES) tests benchmarks functions glue_jobs
+	$(BIN)/cfn-lint template.yaml
 
 clean: ## remove .venv and all caches
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from aws_lambda_powertools import Logger
+from aws_lambda_powertools.logging.utils import copy_config_to_registered_loggers
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from icekeeper.pipeline.deployment import Deployment
@@ -21,8 +21,6 @@ from icekeeper.report.outcome import Status
 __all__ = ["about", "deployment", "logger", "tell_detection", "tell_table"]
 
 logger = Logger(service="icekeeper")
-# A value of CloudWatch metrics, and thereby a bill, per table and metric.
-_DIMENSIONS = ("catalog", "table")
 # The most that one document of the embedded metric format holds.
 _MAX_METRICS = 100
 _PASSES = {"succeeded": "PassesSucceeded", "partial": "PassesPartial", "failed": "PassesFailed"}
@@ -31,11 +29,8 @@ _PASSES = {"succeeded": "PassesSucceeded", "partial": "PassesPartial", "failed":
 @cache
 def deployment() -> Deployment:
     """This function's deployment, kept while its container is warm."""
-    # The package's own log lines go where Powertools' do, with the same keys.
-    package = logging.getLogger("icekeeper")
-    package.handlers = list(logger.registered_handler and [logger.registered_handler])
-    package.setLevel(logger.log_level)
-    package.propagate = False
+    # The package's own lines go where these go, with the same keys.
+    copy_config_to_registered_loggers(source_logger=logger, include={"icekeeper"}, ignore_log_level=False)
     return Deployment.open(os.environ)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from observability import about, deployment
-
 from icekeeper.engines.local import LocalEngine
 from icekeeper.pipeline.events import OperationEvent, parse_event
 from icekeeper.pipeline.run_step import run_step
+from observability import about, deployment
 
 __all__ = ["carry_out"]
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from observability import about, deployment, logger, tell_detection
-
 from icekeeper.pipeline.detect_tables import detect_tables
 from icekeeper.pipeline.events import DetectEvent, parse_event
+from observability import about, deployment, logger, tell_detection
 
 __all__ = ["handle"]
 

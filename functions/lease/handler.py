@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from observability import about, deployment, logger
-
 from icekeeper.pipeline.events import LeaseEvent, parse_event
 from icekeeper.pipeline.turn import give_back_turn, take_turn
+from observability import about, deployment, logger
 
 __all__ = ["handle"]
 

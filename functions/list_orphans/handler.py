@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from observability import about, deployment, logger
-
 from icekeeper.engines.local import LocalEngine
 from icekeeper.pipeline.events import OperationEvent, parse_event
 from icekeeper.pipeline.run_step import list_orphans
+from observability import about, deployment, logger
 
 __all__ = ["handle"]
 

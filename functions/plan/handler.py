@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from observability import about, deployment, logger
-
 from icekeeper.pipeline.events import PlanEvent, parse_event
 from icekeeper.pipeline.plan_table import plan_table
+from observability import about, deployment, logger
 
 __all__ = ["handle"]
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from observability import about, deployment, logger, tell_table
-
 from icekeeper.pipeline.events import ReportRunEvent, ReportTableEvent, parse_event
 from icekeeper.pipeline.report_run import report_run
 from icekeeper.pipeline.report_table import report_table
+from observability import about, deployment, logger, tell_table
 
 __all__ = ["handle"]
 

@@ -17,7 +17,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"clock", "errors", "model"}),
     frozenset({"metadata", "policy", "pyiceberg_private", "state", "storage"}),
     frozenset({"catalogs", "report"}),
-    frozenset({"commit", "detection"}),
+    frozenset({"commit", "detection", "table_policy"}),
     frozenset({"operations"}),
     frozenset({"engines", "verification"}),
     frozenset({"maintenance"}),

@@ -26,12 +26,13 @@ from icekeeper.operations.context import Engine, OperationContext, Progress, sil
 from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.operations.table_handle import TableHandle
-from icekeeper.policy import ResolvedPolicy, layers_for, resolve
+from icekeeper.policy import ResolvedPolicy
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome
-from icekeeper.state.sqlite import SqliteStateStore, state_path
+from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.storage import Storage
+from icekeeper.table_policy import TablePolicies
 from icekeeper.verification.findings import Verification
 from icekeeper.verification.verify import verify_table
 
@@ -85,26 +86,27 @@ class Runtime:
         self.catalog = catalog
         self.state = state
         self.clock = clock
-        self._environment = os.environ if environment is None else environment
+        self._policies = TablePolicies(os.environ if environment is None else environment)
 
     @classmethod
     def open(cls, catalog: str, environment: Mapping[str, str] | None = None) -> Runtime:
         """Connect to a configured catalog and the state store.
 
         Raises:
-            PolicyError: the catalog is not configured.
+            PolicyError: the catalog is not configured, or ``ICEKEEPER_STATE`` is malformed.
             StorageError: the state store cannot be opened.
         """
         chosen = os.environ if environment is None else environment
-        return cls(open_catalog(catalog), SqliteStateStore(state_path(chosen)), environment=chosen)
+        return cls(open_catalog(catalog), open_state(chosen), environment=chosen)
 
     def policy(self, loaded: LoadedTable, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
         """The policy that holds for one table.
 
         Raises:
             PolicyError: settings that are wrong.
+            StorageError: the policy file cannot be read.
         """
-        return resolve(layers_for(loaded.metadata.properties, self._environment, overrides), unsafe=unsafe)
+        return self._policies.of(self.catalog, loaded, overrides, unsafe=unsafe)
 
     def maintain(
         self,
@@ -173,7 +175,7 @@ class Runtime:
             PolicyError: settings that are wrong, or no table there.
             StorageError: the catalog or the bucket cannot be listed, or the state cannot be written.
         """
-        settings = resolve(layers_for({}, self._environment, overrides), unsafe=unsafe).policy
+        settings = self._policies.deployment(overrides, unsafe=unsafe).policy
         if not dry_run:
             self.state.require_writable()
         run_id = str(uuid.uuid4())
@@ -194,7 +196,7 @@ class Runtime:
         """
         chosen = dict(overrides or {})
         self.state.require_writable()
-        settings = resolve(layers_for({}, self._environment, chosen), unsafe=unsafe).policy
+        settings = self._policies.deployment(chosen, unsafe=unsafe).policy
         assess_table = assessor(
             self.catalog.name,
             self.catalog.warehouse,

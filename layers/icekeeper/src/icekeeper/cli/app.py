@@ -37,6 +37,7 @@ from icekeeper.cli.console import (
     print_usage_error,
     progress_bar,
 )
+from icekeeper.cli.history import history
 from icekeeper.cli.orphans import orphans
 from icekeeper.cli.pin import pin_app
 from icekeeper.cli.plan import plan
@@ -64,6 +65,7 @@ app.add_typer(pin_app, name="pin")
 app.add_typer(stage_app, name="stage")
 app.command()(plan)
 app.command()(orphans)
+app.command()(history)
 
 
 @app.command()

@@ -11,7 +11,7 @@ from icekeeper.cli.arguments import AsJson, CatalogName, Settings, Table, Unsafe
 from icekeeper.cli.console import EXIT_OK, people, print_json
 from icekeeper.errors import PolicyError
 from icekeeper.operations.table_handle import TableHandle
-from icekeeper.operations.table_policy import ResolvePolicy, reset_settings, set_settings, unset_settings
+from icekeeper.operations.table_settings import ResolvePolicy, reset_settings, set_settings, unset_settings
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.report.terminal import print_policy
 from icekeeper.runtime import Runtime

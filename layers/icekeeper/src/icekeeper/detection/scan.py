@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from fnmatch import fnmatchcase
-from urllib.parse import urlsplit
 
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.detection.assessor import Assessor
@@ -14,6 +12,7 @@ from icekeeper.detection.proposal import DetectionReport, Proposal, Skip
 from icekeeper.errors import MaintenanceError
 from icekeeper.model import TableName
 from icekeeper.policy import Policy
+from icekeeper.policy.patterns import bucket_name, matches
 
 __all__ = ["scan", "selects_bucket", "selects_table"]
 
@@ -91,19 +90,9 @@ def _assess_one(catalog: Catalog, assess_table: Assessor, table: TableName) -> P
 
 def selects_bucket(settings: Policy, warehouse: str) -> bool:
     """Whether ``bucket_filter`` lets a warehouse through: a bucket's address or ARN, or a folder, by its name."""
-    parts = urlsplit(warehouse)
-    is_bucket_url = parts.scheme in ("s3", "s3a", "s3n") and parts.netloc
-    name = parts.netloc if is_bucket_url else warehouse.rstrip("/").rsplit("/", 1)[-1]
-    return _matches(name, settings.bucket_filter)
+    return matches(bucket_name(warehouse), settings.bucket_filter)
 
 
 def selects_table(settings: Policy, table: TableName) -> bool:
     """Whether ``namespace_filter`` and ``table_filter`` let a table through."""
-    return _matches(".".join(table.namespace), settings.namespace_filter) and _matches(
-        table.name, settings.table_filter
-    )
-
-
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    # Only * and ? are wildcards; fnmatch alone would also take brackets for one.
-    return not patterns or any(fnmatchcase(name, pattern.replace("[", "[[]")) for pattern in patterns)
+    return matches(".".join(table.namespace), settings.namespace_filter) and matches(table.name, settings.table_filter)

@@ -62,7 +62,7 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
     runtime = deployment.runtime(wanted.catalog or _only_catalog(deployment))
     loaded = runtime.catalog.load(name)
     settings = {**wanted.settings, **({} if wanted.operations is None else {"operations": wanted.operations})}
-    runtime.policy(loaded.metadata, settings)  # a mistake is told now, not by a pass that fails
+    runtime.policy(loaded, settings)  # a mistake is told now, not by a pass that fails
     identity = identity_of(runtime.catalog, loaded)
     item = Item(
         catalog=identity.catalog,

@@ -42,7 +42,7 @@ def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
         return _gone(deployment, event, folder)
     context = runtime.context(
         loaded,
-        runtime.policy(loaded.metadata, event.item.settings),
+        runtime.policy(loaded, event.item.settings),
         LocalEngine(processes=1),
         run_id=event.run_id,
         dry_run=True,

@@ -133,7 +133,7 @@ def open_step(
     loaded = runtime.catalog.load(event.item.name)
     if (loaded.metadata.uuid or "") != event.item.uuid:
         raise PlanStale(f"{event.item.table} was replaced by another table since it was planned")
-    resolved = runtime.policy(loaded.metadata, event.item.settings)
+    resolved = runtime.policy(loaded, event.item.settings)
     if resolved.fingerprint() != plan.fingerprint:
         raise PlanStale(f"the policy of {event.item.table} changed since it was planned")
     ttl_ms = lease_ttl_ms(resolved.policy)

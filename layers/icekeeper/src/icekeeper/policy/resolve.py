@@ -17,7 +17,7 @@ from icekeeper.policy.keys import POLICY_KEYS, Policy
 from icekeeper.policy.layers import Layer
 from icekeeper.policy.values import did_you_mean, text_of
 
-__all__ = ["DEFAULT_SOURCE", "MIN_ORPHAN_GRACE_HOURS", "ResolvedPolicy", "resolve"]
+__all__ = ["DEFAULT_SOURCE", "MIN_ORPHAN_GRACE_HOURS", "ResolvedPolicy", "check_layer", "resolve"]
 
 DEFAULT_SOURCE = "default"
 # Iceberg's own remove_orphan_files refuses less: younger files may belong to a commit that is under way.
@@ -95,10 +95,9 @@ def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
     values: dict[str, object] = {}
     sources = dict.fromkeys(POLICY_KEYS, DEFAULT_SOURCE)
     for layer in layers:
-        _check_keys(layer)
+        # Each layer is checked by itself: a mistake is reported even where a later layer hides it.
+        check_layer(layer)
         if not layer.is_bound:
-            # Each layer is checked by itself: a mistake is reported even where a later layer hides it.
-            _parse(layer.values, dict.fromkeys(layer.values, layer.source))
             values.update(layer.values)
             sources.update(dict.fromkeys(layer.values, layer.source))
     policy = _parse(values, sources)
@@ -114,13 +113,19 @@ def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
     return ResolvedPolicy(policy, sources, is_stopped, frozenset(layer.source for layer in layers if layer.is_bound))
 
 
-def _check_keys(layer: Layer) -> None:
+def check_layer(layer: Layer) -> None:
+    """Check the keys and values of one layer by themselves.
+
+    Raises:
+        PolicyError: an unknown key or a malformed value.
+    """
     for key in layer.values:
         if key not in POLICY_KEYS:
             raise PolicyError(
                 f"unknown policy key '{key}' (from {layer.source}){did_you_mean(key, POLICY_KEYS)}; "
                 f"keys are {', '.join(POLICY_KEYS)}"
             )
+    _parse(layer.values, dict.fromkeys(layer.values, layer.source))
 
 
 def _parse(values: Mapping[str, object], sources: Mapping[str, str]) -> Policy:
