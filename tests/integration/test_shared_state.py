@@ -65,8 +65,8 @@ def take(address: str, holders: tuple[str, ...]) -> dict[str, Lease]:
 @pytest.mark.parametrize("store", ["sqlite", "dynamodb"])
 def test_of_many_processes_one_gets_each_lease(store: str, request: pytest.FixtureRequest) -> None:
     address: str = request.getfixturevalue(f"{store}_address")
-    with ProcessPoolExecutor(3, multiprocessing.get_context("spawn")) as pool:
-        answers = list(pool.map(take, [address] * 3, [(f"{worker}-a", f"{worker}-b") for worker in range(3)]))
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        answers = list(pool.map(take, [address] * 2, [(f"{worker}-a", f"{worker}-b") for worker in range(2)]))
     won = [item for answer in answers for item in answer.items()]
     leases = open_state({"ICEKEEPER_STATE": address}).leases
     assert len(won) == 10
