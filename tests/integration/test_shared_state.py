@@ -12,19 +12,17 @@ from pathlib import Path
 import pytest
 
 from icekeeper.engines.local import LocalEngine
-from icekeeper.errors import LeaseHeld
 from icekeeper.model import TableName
 from icekeeper.operations.table_handle import identity_of
 from icekeeper.report.outcome import PassStatus
 from icekeeper.runtime import Runtime
-from icekeeper.state.leases import Lease
 from icekeeper.state.open import open_state
 from icekeeper.state.staging import LoadState, StagedLoad
 from icekeeper.state.store import PassRecord, Pin, StateStore
 from support.command import CATALOG, Command
+from support.lease_race import KEYS, take_leases
 from support.moto_dynamodb import a_table, state_address
 from support.moto_server import MotoServer
-from support.state_stores import IDENTITY
 
 NAME = TableName(("ns",), "t")
 SETTINGS = {
@@ -49,27 +47,14 @@ def sqlite_address(tmp_path: Path) -> str:
     return str(tmp_path / "shared" / "state.db")
 
 
-def take(address: str, holders: tuple[str, ...]) -> dict[str, Lease]:
-    """Try the lease of many tables; those that were free."""
-    leases, won = open_state({"ICEKEEPER_STATE": address}).leases, {}
-    for number in range(10):
-        key = replace(IDENTITY, uuid=str(number)).key
-        for holder in holders:
-            try:
-                won[key] = leases.acquire(key, holder, now_ms=1_000, ttl_ms=1_000)
-            except LeaseHeld:
-                continue
-    return won
-
-
 @pytest.mark.parametrize("store", ["sqlite", "dynamodb"])
 def test_of_many_processes_one_gets_each_lease(store: str, request: pytest.FixtureRequest) -> None:
     address: str = request.getfixturevalue(f"{store}_address")
-    with ProcessPoolExecutor(3, multiprocessing.get_context("spawn")) as pool:
-        answers = list(pool.map(take, [address] * 3, [(f"{worker}-a", f"{worker}-b") for worker in range(3)]))
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        answers = list(pool.map(take_leases, [address] * 2, [(f"{worker}-a", f"{worker}-b") for worker in range(2)]))
     won = [item for answer in answers for item in answer.items()]
     leases = open_state({"ICEKEEPER_STATE": address}).leases
-    assert len(won) == 10
+    assert sorted(key for key, _ in won) == sorted(KEYS)
     assert all(leases.current(key, now_ms=1_999) == lease for key, lease in won)
 
 
