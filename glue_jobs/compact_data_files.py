@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from icekeeper.pipeline.glue_job import run_job
+from icekeeper.pipeline.glue_job import run_job, start_logging
 from icekeeper.policy import Operation
 
 __all__: list[str] = []
 
 if __name__ == "__main__":
+    start_logging()
     sys.exit(
         run_job(
             sys.argv[1:],

@@ -18,7 +18,7 @@ from icekeeper.pipeline.settings import CONTROL_BUCKET, PipelineSettings
 from icekeeper.policy import Operation
 from icekeeper.runtime import EngineName, open_engine
 
-__all__ = ["run_job"]
+__all__ = ["run_job", "start_logging"]
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +28,6 @@ def run_job(arguments: Sequence[str], operations: frozenset[Operation]) -> int:
 
     Glue adds arguments of its own, which are left alone.
     """
-    logging.basicConfig(level=os.environ.get("ICEKEEPER_LOG", "INFO").upper(), stream=sys.stderr)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for name in ("--plan-key", "--plan-digest", "--operation", "--run-id", "--control-bucket", "--state"):
         parser.add_argument(name, required=True)
@@ -47,6 +45,12 @@ def run_job(arguments: Sequence[str], operations: frozenset[Operation]) -> int:
         return 1
     log.info("%s: %s", answer["status"], answer["summary"])
     return 0
+
+
+def start_logging() -> None:
+    """For a script, whose process is its own: everything goes to the job's error log."""
+    logging.basicConfig(level=os.environ.get("ICEKEEPER_LOG", "INFO").upper(), stream=sys.stderr)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
 def _open(given: argparse.Namespace) -> tuple[OperationEvent, Deployment]:
