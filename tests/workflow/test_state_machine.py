@@ -303,7 +303,7 @@ def test_of_100_tables_never_more_than_four_are_at_work(scripted_stack: LocalSta
     assert execution.status == "SUCCEEDED"
     assert [child.output["table"] for child in execution.children] == list(script.tables)
     assert {child.output["table"] for child in execution.children if child.output["status"] != "succeeded"} == {broken}
-    assert script.most_at_once == 4
+    assert 2 <= script.most_at_once <= 4  # how many meet is up to the machine's load; the limit is not
     assert execution.largest_payload < 64 * 1024
     begun = [call.table for call in script.calls if call.step == "lease"]
     assert set(begun[:4]) == set(script.tables[:4])  # in the order of need
