@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from icekeeper.policy import NOT_YET_AVAILABLE, Policy
+from icekeeper.policy import Policy
 from icekeeper.policy.keys import DEPLOYMENT_KEYS
 from icekeeper.policy.layers import BOUND_KEYS
 from icekeeper.policy.values import text_of
@@ -26,6 +26,7 @@ A later source wins over an earlier one:
 `ICEKEEPER_BOUND_<KEY>` sets a bound that no later source can loosen. Keys that can be bounded: {bounds}.
 `icekeeper policy show NS.TABLE --catalog C` prints every value with its source. An unknown key or a wrong value is an
 error, never ignored. `gc.enabled=false` on a table forbids every operation that deletes files.
+[operations.md](operations.md) has an example of a policy file, and says who maintains what in a table bucket on AWS.
 
 | key | default | meaning | note |
 |---|---|---|---|
@@ -36,12 +37,9 @@ def render() -> str:
     """The whole page."""
     rows = []
     for key, field in Policy.model_fields.items():
-        notes = ["deployment and `--set` only"] if key in DEPLOYMENT_KEYS else []
-        if key in NOT_YET_AVAILABLE:
-            refused = sorted(str(value) for value in NOT_YET_AVAILABLE[key])
-            notes.append(f"not yet: {', '.join(refused)}")
+        note = "deployment and `--set` only" if key in DEPLOYMENT_KEYS else ""
         meaning = (field.description or "").replace("|", "\\|")
-        rows.append(f"| `{key}` | {text_of(field.default)} | {meaning} | {'; '.join(notes)} |\n")
+        rows.append(f"| `{key}` | {text_of(field.default)} | {meaning} | {note} |\n")
     return HEAD.format(bounds=", ".join(f"`{key}`" for key in sorted(BOUND_KEYS))) + "".join(rows)
 
 

@@ -69,6 +69,8 @@ class ScriptedCatalog:
     def warehouse(self) -> str:
         return self._inner.warehouse
 
+    built_in_maintenance = None
+
     def list_tables(self) -> Iterator[TableName]:
         return self._inner.list_tables()
 

@@ -11,6 +11,7 @@ from typing import Any
 import boto3
 from moto.server import ThreadedMotoServer
 
+from support import built_in_maintenance
 from support.moto_glue import versions_checked
 
 REGION = "us-east-1"
@@ -55,6 +56,7 @@ class MotoServer:
 @contextmanager
 def running_moto() -> Iterator[MotoServer]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    built_in_maintenance.install()
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog as PyIcebergCatalog
 from pyiceberg.table import Table
 
-from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.catalog import BuiltInMaintenance, Catalog, LoadedTable
 from icekeeper.catalogs.sql import SqlCatalog
 from icekeeper.clock import system_clock
 from icekeeper.engines.local import LocalEngine
@@ -56,6 +56,10 @@ class WatchedCatalog:
     @property
     def warehouse(self) -> str:
         return self.inner.warehouse
+
+    @property
+    def built_in_maintenance(self) -> BuiltInMaintenance | None:
+        return self.inner.built_in_maintenance
 
     def list_tables(self) -> Iterator[TableName]:
         return self.inner.list_tables()

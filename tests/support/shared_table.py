@@ -31,6 +31,8 @@ class _JavasPointer:
         self._java = java
         self._storage = Storage({})
 
+    built_in_maintenance = None
+
     def list_tables(self) -> Iterator[TableName]:
         yield NAME
 

@@ -36,6 +36,7 @@ AT_HOME: dict[str, frozenset[str]] = {
     "boto3": frozenset({"catalogs", STORAGE, "state", "demo/seaweedfs.py", "pyiceberg_private"}),
     "botocore": frozenset({"catalogs", STORAGE, "state", "demo/seaweedfs.py", "pyiceberg_private"}),
     "sqlalchemy": frozenset({"catalogs", "pyiceberg_private"}),
+    "strictyaml": frozenset({"policy", "pyiceberg_private"}),
     "requests": frozenset({"catalogs", "pyiceberg_private"}),
     "typer": frozenset({"cli"}),
     "rich": frozenset({"cli", "demo", "report/terminal.py"}),

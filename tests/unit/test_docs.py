@@ -19,6 +19,7 @@ from icekeeper.operations.partitions.plan import NOTHING_TO_EXPIRE as NO_PARTITI
 from icekeeper.operations.position_deletes import plan as position_deletes
 from icekeeper.operations.statistics import plan as statistics
 from icekeeper.policy import Operation
+from icekeeper.policy.ownership import OWNED, OWNED_FOR_ALL_TABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -61,5 +62,6 @@ def test_every_reason_of_a_constant_is_on_the_page() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
     reasons = [NOTHING_ELIGIBLE, DELETES_DISABLED, NOTHING_TO_EXPIRE, GC_DISABLED, NO_SNAPSHOT, NO_ENTRIES]
     reasons += [NO_RETENTION, NO_TIME_FIELD, NO_PARTITIONS, position_deletes.NOTHING_ELIGIBLE]
+    reasons += [OWNED, OWNED_FOR_ALL_TABLES]
     reasons += [statistics.NO_COLUMNS, statistics.UP_TO_DATE]
     assert [reason for reason in reasons if reason not in page] == []

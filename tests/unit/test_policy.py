@@ -7,7 +7,6 @@ import pytest
 from icekeeper.errors import PolicyError
 from icekeeper.policy import (
     DEPLOYMENT_KEYS,
-    NOT_YET_AVAILABLE,
     POLICY_KEYS,
     Layer,
     Operation,
@@ -42,9 +41,8 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
     assert policy == Policy()
 
 
-def test_every_key_has_a_meaning_and_every_promise_is_a_key() -> None:
+def test_every_key_has_a_meaning() -> None:
     assert all(field.description for field in Policy.model_fields.values())
-    assert set(NOT_YET_AVAILABLE) <= set(POLICY_KEYS)
     assert {
         "bucket_filter",
         "detection_interval_s",
@@ -156,21 +154,6 @@ def test_an_unknown_key_is_refused_with_the_nearest_and_all_known_ones(
 )
 def test_a_contradiction_names_both_values(overrides: dict[str, str], message: str) -> None:
     assert refusal(**overrides) == message
-
-
-@pytest.mark.parametrize(
-    ("overrides", "key", "value"),
-    [
-        ({"ownership": "icekeeper"}, "ownership", "icekeeper"),
-    ],
-)
-def test_what_this_version_cannot_do_is_refused_not_ignored(overrides: dict[str, str], key: str, value: str) -> None:
-    assert refusal(**overrides) == f"policy key {key} with '{value}' (from --set) is not available in this version"
-
-
-def test_the_default_of_what_is_not_available_may_be_written_out() -> None:
-    written = {"strategy": "binpack", "branch": "main", "proof": "counts", "where": "none", "zorder_columns": ""}
-    assert resolved(**written).policy.strategy == "binpack"
 
 
 def test_a_grace_period_below_a_day_needs_unsafe() -> None:

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from icekeeper.policy import (
+    Layer,
     gc_enabled,
+    layers_for,
     resolve,
 )
 from support.settings import refusal, resolved
@@ -43,6 +45,26 @@ def test_icebergs_own_properties_convert_exactly() -> None:
     assert policy.target_file_size_bytes == 1_572_864
     assert policy.snapshot_retention_ms == 1000
     assert policy.max_snapshots_to_keep == 7
+
+
+def test_rules_and_the_table_buckets_settings_lie_between_deployment_and_table() -> None:
+    environment = {"ICEKEEPER_TARGET_FILE_SIZE_MB": "10", "ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS": "48"}
+    rules = [Layer("rule 1", {"target_file_size_mb": "11"}), Layer("rule 2", {"target_file_size_mb": "12"})]
+    bucket = [Layer("S3 Tables", {"target_file_size_mb": 13, "snapshot_retention_hours": 1})]
+    own = {"write.target-file-size-bytes": "20971520"}
+
+    def source(properties: dict[str, str], rules: list[Layer], bucket: list[Layer]) -> str:
+        return resolve(layers_for(properties, environment, {}, rules=rules, bucket=bucket)).sources[
+            "target_file_size_mb"
+        ]
+
+    assert source({}, rules, []) == "rule 2"
+    assert source({}, rules, bucket) == "S3 Tables"
+    assert source(own, rules, bucket) == "table property write.target-file-size-bytes"
+    # The deployment's bounds hold for what the bucket is set to, too.
+    bounded = resolve(layers_for({}, environment, {}, rules=rules, bucket=bucket))
+    assert bounded.policy.snapshot_retention_hours == 48
+    assert bounded.sources["snapshot_retention_hours"] == "bound ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS"
 
 
 @pytest.mark.parametrize(

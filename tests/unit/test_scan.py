@@ -33,6 +33,8 @@ class FakeCatalog:
     def __init__(self, tables: Mapping[str, TableMetadata | Exception]) -> None:
         self.tables = tables
 
+    built_in_maintenance = None
+
     def list_tables(self) -> Iterator[TableName]:
         return iter([TableName.parse(name) for name in self.tables])
 

@@ -40,6 +40,8 @@ class MemoryCatalog:
     load_errors: list[Exception] = field(default_factory=list)
     commits: int = 0
 
+    built_in_maintenance = None
+
     def list_tables(self) -> Iterator[TableName]:
         yield NAME
 

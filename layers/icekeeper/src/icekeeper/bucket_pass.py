@@ -154,7 +154,7 @@ def _prepare(
     def follow(context: OperationContext) -> OperationOutcome:
         referenced.update(reachable_paths(context.reader(table), table.metadata_location, references))
         referenced.update(context.memory.pinned_metadata())
-        reason = context.resolved.why_disabled() or context.resolved.why_switched_off(_OPERATION)
+        reason = context.resolved.why_not(_OPERATION)
         if reason is None and not may_be_under(table.metadata.location, bucket):
             reason = f"its location {table.metadata.location} is not below {bucket}"
         if reason is not None:

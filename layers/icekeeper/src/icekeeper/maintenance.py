@@ -31,6 +31,7 @@ from icekeeper.operations.staging.clean import clean_staged_files
 from icekeeper.operations.statistics.columns import statistics_columns
 from icekeeper.operations.statistics.compute_statistics import compute_statistics
 from icekeeper.operations.table_handle import identity_of
+from icekeeper.operations.take_over import take_over
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped
 from icekeeper.state.identity import TableIdentity
@@ -140,7 +141,7 @@ def _check_fit(context: OperationContext, loaded: LoadedTable) -> None:
 
 def why_not(operation: Operation, context: OperationContext) -> str | None:
     """The reason an operation is skipped before it looks at anything; ``None`` to go on."""
-    return context.resolved.why_disabled() or context.resolved.why_switched_off(operation)
+    return context.resolved.why_not(operation)
 
 
 def run_operation(operation: Operation, context: OperationContext, *, passing: Passing = ()) -> OperationOutcome:
@@ -148,7 +149,12 @@ def run_operation(operation: Operation, context: OperationContext, *, passing: P
     reason = why_not(operation, context)
     if reason is not None:
         return skipped(operation, reason)
-    return attempt(operation, context, OPERATIONS[operation], passing=passing)
+
+    def work(context: OperationContext) -> OperationOutcome:
+        take_over(operation, context)
+        return OPERATIONS[operation](context)
+
+    return attempt(operation, context, work, passing=passing)
 
 
 def attempt(

@@ -7,7 +7,10 @@ from functools import cached_property
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.errors import PolicyError, StorageError
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import ResolvedPolicy, layers_for, resolve
+from icekeeper.policy.bucket_settings import bucket_layers
+from icekeeper.policy.ownership import decide_owners
 from icekeeper.policy.policy_file import PolicyFile, parse_policy_file
 from icekeeper.storage import Storage
 from icekeeper.storage_paths import S3_SCHEMES, split_path
@@ -37,16 +40,19 @@ class TablePolicies:
     def of(
         self, catalog: Catalog, loaded: LoadedTable, overrides: Mapping[str, str], *, unsafe: bool = False
     ) -> ResolvedPolicy:
-        """The policy of one table.
+        """The policy of one table, with who maintains it.
 
         Raises:
             PolicyError: settings that are wrong.
             StorageError: the policy file cannot be read.
         """
-        name = loaded.name
+        name, built_in = loaded.name, catalog.built_in_maintenance
+        bucket = None if built_in is None else built_in.read(name)
         rules = self._file.layers(catalog.warehouse, ".".join(name.namespace), name.name)
-        layers = layers_for(loaded.metadata.properties, self._environment, overrides, rules=rules)
-        return resolve(layers, unsafe=unsafe)
+        stated = [] if bucket is None else bucket_layers(bucket, _sort_columns(loaded.metadata))
+        layers = layers_for(loaded.metadata.properties, self._environment, overrides, rules=rules, bucket=stated)
+        resolved = resolve(layers, unsafe=unsafe)
+        return resolved.owned_by(decide_owners(bucket, resolved.policy.ownership))
 
     @cached_property
     def _file(self) -> PolicyFile:
@@ -80,3 +86,11 @@ def read_policy_file(address: str, storage: Storage | None = None) -> PolicyFile
         return parse_policy_file(data.decode(), address)
     except UnicodeDecodeError as error:
         raise PolicyError(f"policy file {address} is no UTF-8 text") from error
+
+
+def _sort_columns(metadata: TableMetadata) -> tuple[str, ...]:
+    """The top-level columns of the table's own sort order; none where it has others, too."""
+    names = {field["id"]: field["name"] for field in metadata.current_schema["fields"]}
+    fields = (field for field in metadata.default_sort_order_fields if field["transform"] != "void")
+    columns = [names.get(field.get("source-id")) for field in fields]
+    return tuple(name for name in columns if name) if all(columns) else ()

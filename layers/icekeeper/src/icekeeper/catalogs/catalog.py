@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
+from icekeeper.policy.ownership import BucketMaintenance, BuiltIn
 
-__all__ = ["Catalog", "LoadedTable"]
+__all__ = ["BuiltInMaintenance", "Catalog", "LoadedTable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,22 @@ class LoadedTable:
     """Metadata files that a commit on this base must not delete although the log drops them."""
 
 
+class BuiltInMaintenance(Protocol):
+    """The maintenance that a table bucket does by itself."""
+
+    def read(self, table: TableName) -> BucketMaintenance:
+        """What it does for a table; never raises: what cannot be read is part of the answer."""
+        ...
+
+    def disable(self, table: TableName, built_in: BuiltIn) -> None:
+        """Switch off one of its operations for one table; what it was set to stays stated there.
+
+        Raises:
+            StorageError: it could not be switched off.
+        """
+        ...
+
+
 class Catalog(Protocol):
     """What every adapter does; one contract suite holds over all of them."""
 
@@ -36,6 +53,11 @@ class Catalog(Protocol):
     @property
     def warehouse(self) -> str:
         """The warehouse or table bucket, as configured; part of a table's identity."""
+        ...
+
+    @property
+    def built_in_maintenance(self) -> BuiltInMaintenance | None:
+        """The table bucket's own maintenance; ``None`` where nobody but us maintains tables."""
         ...
 
     def list_tables(self) -> Iterator[TableName]:

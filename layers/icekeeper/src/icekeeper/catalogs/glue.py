@@ -80,6 +80,11 @@ class GlueCatalog:
         """The warehouse as configured, else the catalog id; Glue itself needs neither."""
         return self._properties.get("warehouse") or self._properties.get("glue.id") or ""
 
+    @property
+    def built_in_maintenance(self) -> None:
+        """Nobody but us maintains these tables."""
+        return None
+
     def list_tables(self) -> Iterator[TableName]:
         try:
             for page in self._pages("get_databases"):

@@ -17,6 +17,7 @@ from botocore.exceptions import BotoCoreError
 from pydantic import ValidationError
 from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError
 
+from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance, maintenance_behind
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.io_properties import file_io_properties
 from icekeeper.errors import CommitConflict, CommitStateUnknown, MetadataUnreadable, PolicyError, StorageError
@@ -61,6 +62,7 @@ class RestCatalog:
             raise StorageError(f"what answers at {self._uri} is not an Iceberg REST catalog") from error
         except ValueError as error:
             raise PolicyError(f"catalog {name}: {scrub(str(error), self._properties)}") from error
+        self._maintenance = maintenance_behind(self._properties)
 
     @property
     def name(self) -> str:
@@ -70,6 +72,11 @@ class RestCatalog:
     def warehouse(self) -> str:
         """The warehouse as configured; the address of a server that has only one."""
         return self._properties.get("warehouse") or self._uri
+
+    @property
+    def built_in_maintenance(self) -> TableBucketMaintenance | None:
+        """That of the AWS table bucket which the warehouse names; other servers have none."""
+        return self._maintenance
 
     def list_tables(self) -> Iterator[TableName]:
         pending, seen = self._children(()), set[tuple[str, ...]]()

@@ -11,6 +11,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from icekeeper.catalogs.aws_service import AWS_ERRORS, AwsService, error_code
+from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.io_properties import file_io_properties
 from icekeeper.catalogs.pointer import Swap, commit_document, load_document
@@ -62,6 +63,7 @@ class S3TablesCatalog:
             self._clients = S3_TABLES.connect(self._properties)
         except AWS_ERRORS as error:
             raise self._unusable(error) from error
+        self._maintenance = TableBucketMaintenance(self._arn, lambda: self._clients.repeating, self._properties)
 
     @property
     def name(self) -> str:
@@ -70,6 +72,10 @@ class S3TablesCatalog:
     @property
     def warehouse(self) -> str:
         return self._arn
+
+    @property
+    def built_in_maintenance(self) -> TableBucketMaintenance:
+        return self._maintenance
 
     def list_tables(self) -> Iterator[TableName]:
         try:

@@ -51,6 +51,11 @@ class SqlCatalog:
     def warehouse(self) -> str:
         return self._warehouse
 
+    @property
+    def built_in_maintenance(self) -> None:
+        """Nobody but us maintains these tables."""
+        return None
+
     def list_tables(self) -> Iterator[TableName]:
         try:
             with self._engine.connect() as connection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.catalog import BuiltInMaintenance, Catalog, LoadedTable
 from icekeeper.clock import Clock
 from icekeeper.model import TableName
 from icekeeper.state.leases import Lease, LeaseStore
@@ -30,6 +30,10 @@ class LeasedCatalog:
     @property
     def warehouse(self) -> str:
         return self._catalog.warehouse
+
+    @property
+    def built_in_maintenance(self) -> BuiltInMaintenance | None:
+        return self._catalog.built_in_maintenance
 
     def list_tables(self) -> Iterator[TableName]:
         """See :class:`icekeeper.catalogs.catalog.Catalog`."""

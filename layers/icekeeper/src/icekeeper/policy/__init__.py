@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from icekeeper.policy.availability import NOT_YET_AVAILABLE
 from icekeeper.policy.choices import (
     ALL_OPERATIONS,
     OPT_IN_OPERATIONS,
@@ -21,7 +20,6 @@ __all__ = [
     "DEFAULT_SOURCE",
     "DEPLOYMENT_KEYS",
     "MEGABYTE",
-    "NOT_YET_AVAILABLE",
     "OPT_IN_OPERATIONS",
     "POLICY_KEYS",
     "TABLE_PREFIX",

@@ -130,7 +130,8 @@ class Policy(BaseModel):
     snapshot_expiry_enabled: Switch = _key(True, "expiry of snapshots")
     orphan_sweep_enabled: Switch = _key(True, "removal of orphans")
     ownership: Ownership = _key(
-        Ownership.AUTO, "auto: what the bucket maintains itself is skipped; icekeeper: take over"
+        Ownership.AUTO,
+        "auto: what the table bucket maintains itself is skipped; icekeeper: the bucket's own is switched off first",
     )
 
     # -- detection and scheduling
@@ -139,11 +140,22 @@ class Policy(BaseModel):
     table_filter: TextList = _key((), "wildcard patterns of table names", json_schema_extra=_DEPLOYMENT)
     max_jobs_per_detection: int = _key(100, "most tables one scan proposes", ge=1, json_schema_extra=_DEPLOYMENT)
     detection_timeout_s: int = _key(300, "seconds that one scan may take", ge=1, json_schema_extra=_DEPLOYMENT)
-    detection_interval_s: int = _key(3600, "seconds between scans", ge=1, json_schema_extra=_DEPLOYMENT)
-    max_concurrent_jobs: int = _key(4, "jobs that run at once", ge=1, json_schema_extra=_DEPLOYMENT)
-    max_concurrent_jobs_per_worker: int = _key(2, "jobs one worker runs at once", ge=1, json_schema_extra=_DEPLOYMENT)
-    job_timeout_s: int = _key(3600, "seconds that one job may take", ge=1, json_schema_extra=_DEPLOYMENT)
-    job_retry_limit: int = _key(1, "retries of a failed job", ge=0, json_schema_extra=_DEPLOYMENT)
+    # A deployed stack has parameters of the same meaning, from which it sets these.
+    detection_interval_s: int = _key(
+        3600, "seconds between scans; set by the stack's parameter", ge=1, json_schema_extra=_DEPLOYMENT
+    )
+    max_concurrent_jobs: int = _key(
+        4, "tables maintained at once; set by the stack's parameter", ge=1, json_schema_extra=_DEPLOYMENT
+    )
+    max_concurrent_jobs_per_worker: int = _key(
+        2, "jobs one worker runs at once; set by the stack's parameter", ge=1, json_schema_extra=_DEPLOYMENT
+    )
+    job_timeout_s: int = _key(
+        3600, "seconds that one job may take; set by the stack's parameter", ge=1, json_schema_extra=_DEPLOYMENT
+    )
+    job_retry_limit: int = _key(
+        1, "retries of a failed job; set by the stack's parameter", ge=0, json_schema_extra=_DEPLOYMENT
+    )
 
     @property
     def target_file_size_bytes(self) -> int:

@@ -62,10 +62,12 @@ def layers_for(
     overrides: Mapping[str, str],
     *,
     rules: Sequence[Layer] = (),
+    bucket: Sequence[Layer] = (),
 ) -> list[Layer]:
     """The layers of one table, lowest first, each named so that a person can find it.
 
-    ``overrides`` are this call's ``--set`` values, ``rules`` those of the policy file that fit the table.
+    ``overrides`` are this call's ``--set`` values, ``rules`` those of the policy file that fit the table,
+    ``bucket`` what the table bucket's own maintenance is set to.
 
     Raises:
         PolicyError: a variable or property that looks like a setting has no such key, or one of Iceberg's own
@@ -74,6 +76,7 @@ def layers_for(
     return [
         *_environment_layers(environment),
         *rules,
+        *bucket,
         *_iceberg_layers(table_properties),
         *_table_layers(table_properties),
         *([Layer(OVERRIDE_SOURCE, dict(overrides))] if overrides else []),

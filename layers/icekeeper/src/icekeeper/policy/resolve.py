@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
 from pydantic import ValidationError
 
 from icekeeper.errors import PolicyError
-from icekeeper.policy.availability import unavailable
 from icekeeper.policy.choices import Operation, Strategy
 from icekeeper.policy.keys import POLICY_KEYS, Policy
 from icekeeper.policy.layers import Layer
+from icekeeper.policy.ownership import Owners
 from icekeeper.policy.values import did_you_mean, text_of
 
 __all__ = ["DEFAULT_SOURCE", "MIN_ORPHAN_GRACE_HOURS", "ResolvedPolicy", "check_layer", "resolve"]
@@ -44,6 +44,8 @@ class ResolvedPolicy:
     """The deployment's bounds forbid maintenance: then not even files of failed loads are deleted."""
     bounds: frozenset[str] = frozenset()
     """The sources that are bounds."""
+    owners: Owners = field(default_factory=Owners)
+    """Who does what in a table bucket that maintains its tables itself."""
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """``(key, value, source, meaning)`` of every key, for people."""
@@ -53,9 +55,15 @@ class ResolvedPolicy:
         ]
 
     def fingerprint(self) -> str:
-        """A digest of all values, equal exactly when they are; independent of where they came from."""
-        lines = "\n".join(f"{key}={_exact_text(getattr(self.policy, key))}" for key in sorted(POLICY_KEYS))
-        return hashlib.sha256(lines.encode()).hexdigest()
+        """A digest of all values and owners, equal exactly when they are; independent of where they came from."""
+        lines = [f"{key}={_exact_text(getattr(self.policy, key))}" for key in sorted(POLICY_KEYS)]
+        # What a pass left to the bucket is work again once the bucket no longer does it.
+        lines += [f"{operation.value} is not ours" for operation in Operation if operation in self.owners.owned]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    def owned_by(self, owners: Owners) -> ResolvedPolicy:
+        """The same settings, with who does what."""
+        return replace(self, owners=owners)
 
     def is_bounded(self, key: str) -> bool:
         """Whether a bound of the deployment overruled what every layer says about a key."""
@@ -74,13 +82,13 @@ class ResolvedPolicy:
             return None
         return ", ".join(f"{key} is false ({self.sources[key]})" for key in keys)
 
+    def why_not(self, operation: Operation) -> str | None:
+        """The reason an operation is skipped whatever the table holds: disabled, switched off, or not ours."""
+        return self.why_disabled() or self.why_switched_off(operation) or self.owners.owned.get(operation)
+
     def runs(self, operation: Operation) -> bool:
         """Whether a pass under this policy attempts the operation at all."""
-        return (
-            self.policy.maintenance_enabled
-            and operation in self.policy.operations
-            and self.why_switched_off(operation) is None
-        )
+        return operation in self.policy.operations and self.why_not(operation) is None
 
 
 def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
@@ -89,8 +97,8 @@ def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
     ``unsafe`` allows an orphan grace period below 24 hours.
 
     Raises:
-        PolicyError: an unknown key, a malformed or contradictory value, one that this version cannot honour; the
-            message names key, value, source and what is allowed.
+        PolicyError: an unknown key, a malformed or contradictory value; the message names key, value, source
+            and what is allowed.
     """
     values: dict[str, object] = {}
     sources = dict.fromkeys(POLICY_KEYS, DEFAULT_SOURCE)
@@ -107,7 +115,6 @@ def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
     _check_grace(policy, sources, unsafe=unsafe)
     _check_contradictions(policy, sources)
     _check_bounds_hold(layers, policy, sources)
-    _check_available(policy, sources)
     # A bound can only be false.
     is_stopped = any(layer.is_bound and "maintenance_enabled" in layer.values for layer in layers)
     return ResolvedPolicy(policy, sources, is_stopped, frozenset(layer.source for layer in layers if layer.is_bound))
@@ -197,16 +204,6 @@ def _check_bounds_hold(layers: Sequence[Layer], policy: Policy, sources: Mapping
             f"policy key snapshot_expire_ids (from {sources['snapshot_expire_ids']}) cannot be used: it would go below "
             f"{bounds[0].source}"
         )
-
-
-def _check_available(policy: Policy, sources: Mapping[str, str]) -> None:
-    for key, field in Policy.model_fields.items():
-        value = getattr(policy, key)
-        refused = unavailable(key, value, field.default)
-        if refused is not None:
-            raise PolicyError(
-                f"policy key {key} with '{text_of(refused)}' (from {sources[key]}) is not available in this version"
-            )
 
 
 def _exact_text(value: object) -> str:

@@ -1,0 +1,124 @@
+"""What an AWS table bucket maintains by itself, through the S3 Tables API.
+
+An answer that leaves one of the operations out, or has no word for its status, counts as enabled, which is what AWS
+does unless told otherwise.  Source: Amazon S3 API reference, "GetTableMaintenanceConfiguration",
+"GetTableBucketMaintenanceConfiguration", "PutTableMaintenanceConfiguration".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
+
+from icekeeper.errors import StorageError
+from icekeeper.model import TableName
+from icekeeper.policy.ownership import BucketMaintenance, BuiltIn, BuiltInState
+from icekeeper.storage_s3 import aws_session, client_config, describe_failure, scrub
+
+__all__ = [
+    "S3TABLES_PREFIXES",
+    "TableBucketMaintenance",
+    "maintenance_behind",
+    "region_of_table_bucket",
+    "s3tables_client",
+]
+
+S3TABLES_PREFIXES = ("s3tables", "client", "s3")
+_ARN = re.compile(r"arn:[^:]+:s3tables:(?P<region>[^:]*):[^:]*:bucket/.+")
+_FAILURES = (BotoCoreError, ClientError, ResponseParserError)
+_TABLE_WIDE = (BuiltIn.COMPACTION, BuiltIn.SNAPSHOT_MANAGEMENT)
+_BUCKET_WIDE = (BuiltIn.UNREFERENCED_FILE_REMOVAL,)
+
+
+class TableBucketMaintenance:
+    """The maintenance of one table bucket; safe to share between threads."""
+
+    def __init__(self, arn: str, connect: Callable[[], Any], properties: Mapping[str, str]) -> None:
+        """``connect`` makes the S3 Tables client, when it is first needed; ``properties`` hold its secrets."""
+        self._arn = arn
+        self._connect = connect
+        self._properties = properties
+        self._bucket_wide: BucketMaintenance | None = None
+
+    def read(self, table: TableName) -> BucketMaintenance:
+        """What the bucket does for a table; what it does for all of them is asked once."""
+        own = self._ask(_TABLE_WIDE, lambda client: client.get_table_maintenance_configuration(**self._address(table)))
+        shared = self._bucket_wide or self._ask(
+            _BUCKET_WIDE, lambda client: client.get_table_bucket_maintenance_configuration(tableBucketARN=self._arn)
+        )
+        if not shared.unreadable:
+            self._bucket_wide = shared
+        return BucketMaintenance({**own.states, **shared.states}, {**own.unreadable, **shared.unreadable})
+
+    def disable(self, table: TableName, built_in: BuiltIn) -> None:
+        """Switch off one of a table's own; its settings are sent along as they are, so that they stay stated.
+
+        Raises:
+            StorageError: it could not be switched off, or is an operation of the whole bucket.
+        """
+        if built_in not in _TABLE_WIDE:
+            raise StorageError(f"{built_in.value} is switched off for all tables of a bucket, not for one")
+        state = self.read(table).states.get(built_in)
+        value: dict[str, Any] = {"status": "disabled"}
+        if state is not None and state.settings:
+            value["settings"] = {built_in.value: dict(state.settings)}
+        try:
+            self._client.put_table_maintenance_configuration(**self._address(table), type=built_in.value, value=value)
+        except _FAILURES as error:
+            raise StorageError(self._words(error)) from error
+
+    def _ask(self, asked: tuple[BuiltIn, ...], get: Callable[[Any], Mapping[str, Any]]) -> BucketMaintenance:
+        try:
+            configuration = get(self._client).get("configuration") or {}
+        except _FAILURES as error:
+            return BucketMaintenance(unreadable=dict.fromkeys(asked, self._words(error)))
+        return BucketMaintenance({built_in: _state(configuration.get(built_in.value), built_in) for built_in in asked})
+
+    @cached_property
+    def _client(self) -> Any:
+        return self._connect()
+
+    def _address(self, table: TableName) -> dict[str, str]:
+        return {"tableBucketARN": self._arn, "namespace": ".".join(table.namespace), "name": table.name}
+
+    def _words(self, error: Exception) -> str:
+        reason = describe_failure(error, self._properties.get("s3tables.endpoint"))
+        return scrub(f"S3 Tables {reason}", self._properties)
+
+
+def maintenance_behind(properties: Mapping[str, str]) -> TableBucketMaintenance | None:
+    """That of the table bucket whose ARN is the warehouse of a REST catalog; ``None`` for any other warehouse."""
+    arn = properties.get("warehouse") or ""
+    region = region_of_table_bucket(arn)
+    if region is None:
+        return None
+    reached = {"s3tables.region": region, **properties} if region else properties
+    return TableBucketMaintenance(
+        arn, lambda: s3tables_client(reached, aws_session(reached, S3TABLES_PREFIXES), attempts=3), reached
+    )
+
+
+def region_of_table_bucket(arn: str) -> str | None:
+    """The region in the ARN of a table bucket, which may be empty; ``None`` for anything else."""
+    match = _ARN.fullmatch(arn)
+    return None if match is None else match["region"]
+
+
+def s3tables_client(properties: Mapping[str, str], session: Any, *, attempts: int) -> Any:
+    """A client of the S3 Tables API, at the endpoint that the properties name."""
+    return session.client(
+        "s3tables",
+        endpoint_url=properties.get("s3tables.endpoint"),
+        config=client_config(properties, attempts=attempts),
+    )
+
+
+def _state(value: Mapping[str, Any] | None, built_in: BuiltIn) -> BuiltInState:
+    value = value or {}
+    settings = (value.get("settings") or {}).get(built_in.value) or {}
+    return BuiltInState(is_enabled=value.get("status") != "disabled", settings=settings)

@@ -1,0 +1,101 @@
+"""Who maintains a table: the table bucket's own maintenance, or this (DESIGN 4, last paragraph).
+
+AWS compacts tables, expires snapshots and removes unreferenced files of table buckets by itself unless that is switched
+off.  Two that do the same work would undo and overtake each other, so what the bucket does is left to it; where it is
+not known, too.  Types and their defaults: Amazon S3 API reference, "PutTableMaintenanceConfiguration" and
+"PutTableBucketMaintenanceConfiguration"; Amazon S3 user guide, "Maintenance for tables" and "Maintenance for table
+buckets".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from icekeeper.policy.choices import Operation, Ownership
+
+__all__ = [
+    "OWNED",
+    "OWNED_FOR_ALL_TABLES",
+    "BucketMaintenance",
+    "BuiltIn",
+    "BuiltInState",
+    "Owners",
+    "decide_owners",
+]
+
+OWNED = "owned by the table bucket"
+OWNED_FOR_ALL_TABLES = (
+    f"{OWNED}: unreferenced file removal is one setting for all its tables, which ownership=icekeeper does not change"
+)
+
+
+class BuiltIn(StrEnum):
+    """What a table bucket can do by itself, by the names that the S3 Tables API has for it."""
+
+    COMPACTION = "icebergCompaction"
+    SNAPSHOT_MANAGEMENT = "icebergSnapshotManagement"
+    UNREFERENCED_FILE_REMOVAL = "icebergUnreferencedFileRemoval"
+
+
+_BUILT_IN_OF: Mapping[Operation, BuiltIn] = {
+    Operation.COMPACT: BuiltIn.COMPACTION,
+    Operation.REWRITE_POSITION_DELETES: BuiltIn.COMPACTION,
+    Operation.EXPIRE_SNAPSHOTS: BuiltIn.SNAPSHOT_MANAGEMENT,
+    Operation.REMOVE_ORPHANS: BuiltIn.UNREFERENCED_FILE_REMOVAL,
+}
+_GET_ACTION: Mapping[BuiltIn, str] = {
+    BuiltIn.COMPACTION: "s3tables:GetTableMaintenanceConfiguration",
+    BuiltIn.SNAPSHOT_MANAGEMENT: "s3tables:GetTableMaintenanceConfiguration",
+    BuiltIn.UNREFERENCED_FILE_REMOVAL: "s3tables:GetTableBucketMaintenanceConfiguration",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltInState:
+    """One of a bucket's own operations: whether it is enabled, and its settings as far as somebody stated them."""
+
+    is_enabled: bool
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketMaintenance:
+    """What a table bucket does for one table; each of :class:`BuiltIn` is either known or has a reason why not."""
+
+    states: Mapping[BuiltIn, BuiltInState] = field(default_factory=dict)
+    unreadable: Mapping[BuiltIn, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """Which operations are not ours, with the reason, and which become ours by switching the bucket's own off."""
+
+    owned: Mapping[Operation, str] = field(default_factory=dict)
+    taken_over: Mapping[Operation, BuiltIn] = field(default_factory=dict)
+
+
+def decide_owners(bucket: BucketMaintenance | None, ownership: Ownership) -> Owners:
+    """Who does what; ``None`` where the storage maintains nothing: then everything is ours."""
+    if bucket is None:
+        return Owners()
+    owned: dict[Operation, str] = {}
+    taken_over: dict[Operation, BuiltIn] = {}
+    for operation, built_in in _BUILT_IN_OF.items():
+        state = bucket.states.get(built_in)
+        if state is None:
+            owned[operation] = _unknown(built_in, bucket.unreadable.get(built_in, "nothing was answered"))
+        elif not state.is_enabled:
+            continue
+        elif ownership is not Ownership.ICEKEEPER:
+            owned[operation] = OWNED
+        elif built_in is BuiltIn.UNREFERENCED_FILE_REMOVAL:
+            owned[operation] = OWNED_FOR_ALL_TABLES
+        else:
+            taken_over[operation] = built_in
+    return Owners(owned, taken_over)
+
+
+def _unknown(built_in: BuiltIn, why: str) -> str:
+    return f"whether the table bucket does this itself cannot be read ({why}); allow {_GET_ACTION[built_in]}"
