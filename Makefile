@@ -1,6 +1,6 @@
 # Every target does its own set-up.  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test nightly lint clean
+.PHONY: help setup demo test nightly lint wheel layer clean
 .SUFFIXES:
 
 VENV := .venv
@@ -31,8 +31,14 @@ nightly: $(STAMP) ## 2,000 random cases of every property, and what takes minute
 lint: $(STAMP) ## check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(SOURCES) tests benchmarks functions glue_jobs
+	$(BIN)/mypy $(SOURCES) tests benchmarks functions glue_jobs layers/build_layer.py
 	$(BIN)/cfn-lint template.yaml
+
+wheel: $(STAMP) ## build the wheel for the Glue jobs into dist/
+	$(BIN)/uv build --quiet --wheel --out-dir dist .
+
+layer: $(STAMP) ## build the functions' layer into build/layer (ARCHITECTURE=arm64 STRIP=... for the other processor)
+	$(BIN)/python layers/build_layer.py --architecture $(or $(ARCHITECTURE),x86_64) --strip $(or $(STRIP),strip)
 
 clean: ## remove .venv and all caches
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

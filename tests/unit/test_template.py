@@ -33,7 +33,8 @@ MAY: Mapping[str, set[str]] = {
     "expire_partitions": {READ, COMMIT},
     "compact_small": {READ, COMMIT},
     "expire_snapshots": {READ, COMMIT, DELETE},
-    "list_orphans": {READ},
+    # It asks the storage, by deleting what never existed, whether deleting is possible at all.
+    "list_orphans": {READ, DELETE},
     "remove_orphans": {READ, DELETE},
     "rewrite_manifests": {READ, COMMIT},
     "clean_staged": {READ, DELETE},
@@ -88,6 +89,11 @@ def script(path: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def normal(value: Any) -> Any:
+    """Attributes are told in any order."""
+    return sorted(value, key=json.dumps) if isinstance(value, list) and "AttributeType" in value[0] else value
 
 
 def referred(value: Any) -> set[str]:
@@ -272,8 +278,8 @@ class TestFunctions:
         common = DOCUMENT["Globals"]["Function"]
         layer = RESOURCES["IcekeeperLayer"]["Properties"]
 
-        assert common["Runtime"] == "python3.11"
-        assert layer["CompatibleRuntimes"] == ["python3.11"]
+        assert common["Runtime"] == "python3.12"
+        assert layer["CompatibleRuntimes"] == ["python3.12"]
         assert common["Architectures"] == layer["CompatibleArchitectures"] == [{"Ref": "Architecture"}]
 
 
@@ -359,7 +365,7 @@ class TestWhatIsKept:
         table = RESOURCES["StateTable"]["Properties"]
         keys = ("AttributeDefinitions", "KeySchema", "LocalSecondaryIndexes", "BillingMode")
         try:
-            expected = importlib.import_module("icekeeper.state.dynamodb_table").TABLE_SCHEMA
+            expected = importlib.import_module("icekeeper.state.dynamodb_schema")._SCHEMA
         except ImportError:
             expected = {
                 "AttributeDefinitions": [
@@ -384,7 +390,7 @@ class TestWhatIsKept:
                 "BillingMode": "PAY_PER_REQUEST",
             }
 
-        assert {key: table[key] for key in keys} == {key: expected[key] for key in keys}
+        assert {key: normal(table[key]) for key in keys} == {key: normal(expected[key]) for key in keys}
         assert table["TimeToLiveSpecification"] == {"AttributeName": "expires_s", "Enabled": True}
 
     def test_outlives_the_stack(self) -> None:

@@ -102,8 +102,11 @@ class LocalStack:
     def start_cold(self, environment: Mapping[str, str] | None = None) -> None:
         """Functions begin anew, as after a deployment; ``environment`` is added to everybody's."""
         functions.forget_modules(self.template.folder / "functions")
-        for part in (*self.functions.values(), *self.jobs.values()):
-            part.environment.update(environment or {})
+        for variables in (
+            *(f.environment for f in self.functions.values()),
+            *(j.environment for j in self.jobs.values()),
+        ):
+            variables.update(environment or {})
 
     def put_control(self, key: str, text: str) -> None:
         """Write an object of the control bucket."""

@@ -14,7 +14,7 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.settings import PipelineSettings
 from icekeeper.runtime import Runtime
-from icekeeper.state.sqlite import SqliteStateStore, state_path
+from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.storage import Storage
 
@@ -42,13 +42,14 @@ class Deployment:
 
         Raises:
             PolicyError: a variable is missing or malformed.
+            StorageError: boto3's own settings cannot be used.
         """
         settings = PipelineSettings.read(environment)
         return cls(
             environment=dict(environment),
             settings=settings,
             control=ControlBucket(settings.control_address),
-            state=SqliteStateStore(state_path(environment)),
+            state=open_state(environment),
             clock=clock,
         )
 

@@ -24,10 +24,31 @@ from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import StorageError
 from icekeeper.state.dynamodb_items import Item, decoded, encoded
 
-__all__ = ["JOURNAL_INDEX", "REMOVED", "DynamoTable", "create_table"]
+__all__ = ["JOURNAL_INDEX", "REMOVED", "TABLE_SCHEMA", "DynamoTable", "create_table"]
 
 JOURNAL_INDEX = "newest"
 """Local secondary index: the passes over one table by ``finished_ms``."""
+
+TABLE_SCHEMA: Mapping[str, Any] = {
+    "BillingMode": "PAY_PER_REQUEST",
+    "AttributeDefinitions": [
+        {"AttributeName": "pk", "AttributeType": "S"},
+        {"AttributeName": "sk", "AttributeType": "S"},
+        {"AttributeName": "finished_ms", "AttributeType": "N"},
+    ],
+    "KeySchema": [{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
+    "LocalSecondaryIndexes": [
+        {
+            "IndexName": JOURNAL_INDEX,
+            "KeySchema": [
+                {"AttributeName": "pk", "KeyType": "HASH"},
+                {"AttributeName": "finished_ms", "KeyType": "RANGE"},
+            ],
+            "Projection": {"ProjectionType": "ALL"},
+        }
+    ],
+}
+"""As CreateTable takes it; the stack's template must say the same."""
 
 REMOVED: Item = {}
 """What a decision answers to have the item removed."""
@@ -174,26 +195,7 @@ class DynamoTable:
 
 def create_table(client: Any, name: str) -> None:
     """Create the table as the stack's template does: for tests and a local stack.  In AWS the stack owns it."""
-    client.create_table(
-        TableName=name,
-        BillingMode="PAY_PER_REQUEST",
-        AttributeDefinitions=[
-            {"AttributeName": "pk", "AttributeType": "S"},
-            {"AttributeName": "sk", "AttributeType": "S"},
-            {"AttributeName": "finished_ms", "AttributeType": "N"},
-        ],
-        KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
-        LocalSecondaryIndexes=[
-            {
-                "IndexName": JOURNAL_INDEX,
-                "KeySchema": [
-                    {"AttributeName": "pk", "KeyType": "HASH"},
-                    {"AttributeName": "finished_ms", "KeyType": "RANGE"},
-                ],
-                "Projection": {"ProjectionType": "ALL"},
-            }
-        ],
-    )
+    client.create_table(TableName=name, **TABLE_SCHEMA)
     client.get_waiter("table_exists").wait(TableName=name, WaiterConfig={"Delay": 1})
     client.update_time_to_live(TableName=name, TimeToLiveSpecification={"Enabled": True, "AttributeName": "expires_s"})
 
