@@ -78,6 +78,11 @@ def test_of_several_lenders_the_one_with_the_buckets_name_is_asked_else_they_mus
         (CATALOGS, ARN, f"^ICEKEEPER_CATALOGS has '{ARN}'; table buckets belong into ICEKEEPER_TABLE_BUCKETS$"),
         (TABLE_BUCKETS, "sales", r"^ICEKEEPER_TABLE_BUCKETS has 'sales', but must be the ARN of a table bucket, for"),
         (TABLE_BUCKETS, "arn:aws:s3:::sales", "^ICEKEEPER_TABLE_BUCKETS has 'arn:aws:s3:::sales', but must be"),
+        (
+            TABLE_BUCKETS,
+            "arn:aws:s3tables:eu-west-1:111122223333:bucket/*",
+            "^ICEKEEPER_TABLE_BUCKETS has .*, but must be",
+        ),
         (TABLE_BUCKETS, f"{ARN}/table/t", "^ICEKEEPER_TABLE_BUCKETS has '.*', but must be"),
         (TABLE_BUCKETS, f"all,{ARN}", f"^ICEKEEPER_TABLE_BUCKETS is 'all,{ARN}'; set it to ARNs or to 'all', not both"),
     ],

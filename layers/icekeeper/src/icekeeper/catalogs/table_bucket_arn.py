@@ -8,7 +8,7 @@ from dataclasses import dataclass
 __all__ = ["TableBucketArn"]
 
 # Amazon S3 API reference, "TableBucketARN"; servers that play AWS are freer with accounts and names.
-_ARN = re.compile(r"arn:[a-z0-9-]+:s3tables:(?P<region>[a-z0-9-]*):(?P<account>[^:]*):bucket/(?P<name>[^:/,\s]+)")
+_ARN = re.compile(r"arn:[a-z0-9-]+:s3tables:(?P<region>[a-z0-9-]*):(?P<account>[^:]*):bucket/(?P<name>[^:/,*\s]+)")
 EXAMPLE = "arn:aws:s3tables:us-east-1:111122223333:bucket/NAME"
 
 

@@ -16,7 +16,12 @@ __all__ = ["AsJson", "CatalogName", "Engine", "Settings", "Table", "Unsafe", "ov
 
 Table: TypeAlias = Annotated[str, typer.Argument(metavar="NS.TABLE", help="namespace and table; the last dot divides")]
 CatalogName: TypeAlias = Annotated[
-    str, typer.Option("--catalog", metavar="C", help="a catalog of PyIceberg's configuration (~/.pyiceberg.yaml)")
+    str,
+    typer.Option(
+        "--catalog",
+        metavar="C",
+        help="a catalog of PyIceberg's configuration (~/.pyiceberg.yaml), or a table bucket's ARN",
+    ),
 ]
 Settings: TypeAlias = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="a policy setting for this call; repeatable")
