@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.detection.assess import assess
+from icekeeper.detection.assess import as_requested, assess
+from icekeeper.detection.layout_signals import Clustering
 from icekeeper.detection.proposal import Proposal, Skip
+from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import Nothing
-from icekeeper.policy import Policy, layers_for, resolve
+from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import StateStore
 
-__all__ = ["Assessor", "ExpiryPlanner", "ExpiryWork", "assessor"]
+__all__ = [
+    "Assessor",
+    "ClusteringChoice",
+    "ExpiryPlanner",
+    "ExpiryWork",
+    "Observer",
+    "OwnedOperations",
+    "PolicyResolver",
+    "assessor",
+]
 
-Assessor = Callable[[LoadedTable], Proposal | Skip]
-"""Assesses one loaded table; called from several threads."""
+PolicyResolver = Callable[[LoadedTable], ResolvedPolicy]
+"""The settings that hold for a table; raises PolicyError."""
+OwnedOperations = Callable[[LoadedTable], frozenset[Operation]]
+"""What the table's bucket does itself; asked only of tables that would be proposed, because it costs a request."""
+ClusteringChoice = Callable[[TableMetadata, Policy], Clustering | None]
+"""How the policy wants files clustered; raises PolicyError."""
+Observer = Callable[[LoadedTable, TableIdentity, ResolvedPolicy | PolicyError], None]
+"""Told of every table that was loaded, with its settings or what is wrong with them."""
+
+
+class Assessor(Protocol):
+    """Assesses one loaded table; called from several threads."""
+
+    def __call__(self, loaded: LoadedTable, *, is_requested: bool = False) -> Proposal | Skip: ...
 
 
 class ExpiryWork(Protocol):
@@ -42,36 +65,66 @@ def assessor(
     catalog: str,
     warehouse: str,
     *,
-    environment: Mapping[str, str],
-    overrides: Mapping[str, str],
+    resolve_policy: PolicyResolver,
     store: StateStore,
     now_ms: int,
     plan_expiry: ExpiryPlanner,
-    unsafe: bool = False,
+    choose_clustering: ClusteringChoice | None = None,
+    owned: OwnedOperations | None = None,
+    observe: Observer | None = None,
 ) -> Assessor:
     """An assessor for the tables of one catalog, all judged at ``now_ms`` (epoch milliseconds).
 
+    The state store is asked once per table.
+
     Raises (when called):
         PolicyError: the table's settings are wrong.
-        StorageError: the state cannot be read.
+        StorageError: the state cannot be read, or whose the operations are.
     """
 
-    def assess_table(loaded: LoadedTable) -> Proposal | Skip:
+    def settings_of(loaded: LoadedTable, identity: TableIdentity) -> ResolvedPolicy:
+        try:
+            resolved = resolve_policy(loaded)
+        except PolicyError as error:
+            if observe is not None:
+                observe(loaded, identity, error)
+            raise
+        if observe is not None:
+            observe(loaded, identity, resolved)
+        return resolved
+
+    def assess_table(loaded: LoadedTable, *, is_requested: bool = False) -> Proposal | Skip:
         metadata = loaded.metadata
-        resolved = resolve(layers_for(metadata.properties, environment, overrides), unsafe=unsafe)
         identity = TableIdentity(catalog, warehouse, loaded.name, metadata.uuid or "")
-        pinned = [pin.snapshot_id for pin in store.pins(identity, now_ms=now_ms)]
-        grace_ms = resolved.policy.orphan_older_than_ms
-        plan = plan_expiry(metadata, resolved.policy, now_ms=now_ms, pinned=pinned)
-        return assess(
-            str(loaded.name),
-            metadata,
-            resolved,
-            now_ms=now_ms,
-            expirable=0 if isinstance(plan, Nothing) else len(plan.snapshot_ids),
-            expirable_refs=0 if isinstance(plan, Nothing) else len(plan.refs),
-            last_seen=store.last_seen(identity),
-            failed_loads=sum(load.can_be_cleaned(now_ms, grace_ms) for load in store.staging.loads(identity)),
-        )
+        resolved = settings_of(loaded, identity)
+        policy = resolved.policy
+        memory = store.glance(identity, now_ms=now_ms)
+        pinned = [pin.snapshot_id for pin in memory.pins]
+        plan = plan_expiry(metadata, policy, now_ms=now_ms, pinned=pinned)
+        clustering = None
+        if choose_clustering is not None and resolved.runs(Operation.COMPACT):
+            clustering = choose_clustering(metadata, policy)
+        grace_ms = policy.orphan_older_than_ms
+
+        def assessed(elsewhere: frozenset[Operation]) -> Proposal | Skip:
+            return assess(
+                str(loaded.name),
+                metadata,
+                resolved,
+                now_ms=now_ms,
+                expirable=0 if isinstance(plan, Nothing) else len(plan.snapshot_ids),
+                expirable_refs=0 if isinstance(plan, Nothing) else len(plan.refs),
+                last_seen=memory.last_seen,
+                failed_loads=sum(load.can_be_cleaned(now_ms, grace_ms) for load in memory.loads),
+                clustering=clustering,
+                owned=elsewhere,
+            )
+
+        found = assessed(frozenset())
+        if isinstance(found, Proposal) and owned is not None and (elsewhere := owned(loaded)):
+            found = assessed(elsewhere)
+            if isinstance(found, Skip):
+                found = Skip(found.table, "what it needs is owned by the table bucket")
+        return as_requested(found, resolved, identity.uuid) if is_requested else found
 
     return assess_table
