@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import LastSeen, PassRecord, Pin, PinKind
+from icekeeper.state.staging import LoadState, StagedLoad
+from icekeeper.state.store import Glance, LastSeen, PassRecord, Pin, PinKind
 from support.state_stores import IDENTITY, OTHERS, OpenStore
 
 BIG_SNAPSHOT_ID = 2**63 - 1
@@ -113,6 +114,27 @@ def test_a_table_without_snapshots_can_be_remembered(open_store: OpenStore) -> N
     store = open_store()
     store.remember(IDENTITY, replace(seen(1), snapshot_id=None))
     assert store.last_seen(IDENTITY) == replace(seen(1), snapshot_id=None)
+
+
+def test_a_glance_tells_what_detection_asks(open_store: OpenStore) -> None:
+    store = open_store()
+    assert store.glance(IDENTITY, now_ms=0) == Glance((), None, ())
+    for name, expires_ms in (("z", 300), ("late", 200), ("early", 100)):
+        store.add_pin(a_pin(name, expires_ms))
+    store.remember(IDENTITY, seen(1))
+    loads = tuple(
+        store.staging.stage(
+            StagedLoad(identity=IDENTITY, name=name, state=state, prefixes=("s3://b/in",), changed_ms=5, expires_ms=9),
+            [f"s3://b/{number}" for number in range(count)],
+        )
+        for name, state, count in (("a", LoadState.FAILED, 3), ("b", LoadState.PENDING, 0))
+    )
+    store.record_pass(a_pass("run", 10))
+    store.record_clustering(IDENTITY, 4, "sort(1)")
+    now = Glance((a_pin("late", 200), a_pin("z", 300)), seen(1), loads)
+    assert open_store().glance(IDENTITY, now_ms=100) == now
+    for other in OTHERS:
+        assert open_store().glance(other, now_ms=0) == Glance((), None, ())
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=["catalog", "warehouse", "name", "uuid"])

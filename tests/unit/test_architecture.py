@@ -23,7 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"maintenance"}),
     frozenset({"bucket_pass", "fleet"}),
     frozenset({"runtime"}),
-    frozenset({"demo"}),
+    frozenset({"demo", "pipeline"}),
     frozenset({"cli"}),
 )
 # Several files make up the storage room: storage.py, storage_s3.py, …

@@ -96,7 +96,8 @@ def test_a_file_of_the_first_version_is_brought_up_to_date_and_keeps_what_it_kno
     SqliteStateStore(path).remember(IDENTITY, LastSeen(snapshot_id=5, fingerprint="f", finished_ms=1, idle=True))
     with closing(sqlite3.connect(path)) as connection, connection:
         # what version 1 did not have
-        for name in ("clusterings", "staged_loads", "staged_files", "quarantine", "pending_deletions"):
+        later = ("clusterings", "staged_loads", "staged_files", "quarantine", "pending_deletions")
+        for name in (*later, "leases", "requests", "lake_stats"):
             connection.execute(f"DROP TABLE {name}")
         connection.execute("ALTER TABLE pins DROP COLUMN tag")
         connection.execute("INSERT INTO pins VALUES ('C', 'w', 'ns.t', 'u', 'p', 5, 'm', 10, 'reader')")

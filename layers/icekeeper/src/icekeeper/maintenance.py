@@ -33,7 +33,7 @@ from icekeeper.operations.staging.clean import clean_staged_files
 from icekeeper.operations.statistics.columns import statistics_columns
 from icekeeper.operations.statistics.compute_statistics import compute_statistics
 from icekeeper.operations.table_handle import identity_of
-from icekeeper.policy import Operation, ResolvedPolicy
+from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LastSeen, PassRecord, StateStore
@@ -102,7 +102,9 @@ def run_pass(context: OperationContext) -> PassOutcome:
     log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
     if context.dry_run:
         return outcome
-    return conclude(context.state, context.resolved, started, outcome, context.engine.name, context.clock())
+    return conclude(
+        context.state, context.resolved.fingerprint(), started, outcome, context.engine.name, context.clock()
+    )
 
 
 def begin(context: OperationContext) -> LoadedTable:
@@ -165,12 +167,12 @@ def attempt(
     context.progress = progress_of(*told, report)
     try:
         outcome = work(context)
-    except passing:
-        raise
     except (OperationRefused, TableUnsupported) as error:
         outcome = refused(operation, str(error))
     except MetadataUnreadable as error:
         outcome = (refused if operation in _DELETING else failed)(operation, str(error))
+    except passing:
+        raise
     except PolicyError as error:  # a table dropped meanwhile, a malformed property: what was done is still reported
         outcome = failed(operation, str(error))
     except MaintenanceError as error:
@@ -191,7 +193,7 @@ def _only_planned(outcome: OperationOutcome) -> OperationOutcome:
 
 def conclude(
     state: StateStore,
-    resolved: ResolvedPolicy,
+    fingerprint: str,
     started: PassStart,
     outcome: PassOutcome,
     engine: str,
@@ -217,7 +219,7 @@ def conclude(
             LastSeen(
                 # From before the pass: a commit that came in between was perhaps not looked at, so it must be news.
                 snapshot_id=started.head_id,
-                fingerprint=resolved.fingerprint(),
+                fingerprint=fingerprint,
                 finished_ms=finished_ms,
                 idle=outcome.is_idle,
             ),

@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.sqlite_file import THIS_TABLE, SqliteFile, identity_columns
+from icekeeper.state.sqlite_file import THIS_TABLE, Read, SqliteFile, identity_columns
+from icekeeper.state.sqlite_lake_stats import SqliteLakeStats
+from icekeeper.state.sqlite_leases import SqliteLeases
 from icekeeper.state.sqlite_pending_deletions import SqlitePendingDeletions
 from icekeeper.state.sqlite_quarantine import SqliteQuarantine
-from icekeeper.state.sqlite_staging import SqliteStaging
-from icekeeper.state.store import LastSeen, PassRecord, Pin, PinKind
+from icekeeper.state.sqlite_requests import SqliteRequests
+from icekeeper.state.sqlite_staging import SqliteStaging, read_loads
+from icekeeper.state.store import Glance, LastSeen, PassRecord, Pin, PinKind
 
 __all__ = ["SqliteStateStore", "state_path"]
 
@@ -40,6 +43,13 @@ class SqliteStateStore:
         self.staging = SqliteStaging(self._file)
         self.pending_deletions = SqlitePendingDeletions(self._file)
         self.quarantine = SqliteQuarantine(self._file)
+        self.leases = SqliteLeases(self._file)
+        self.requests = SqliteRequests(self._file)
+        self.lake_stats = SqliteLakeStats(self._file)
+
+    def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
+        with self._file.reading() as read:
+            return Glance(_pins(read, identity, now_ms=now_ms), _last_seen(read, identity), read_loads(read, identity))
 
     def require_writable(self) -> None:
         self._file.require_writable()
@@ -91,24 +101,7 @@ class SqliteStateStore:
         )
 
     def pins(self, identity: TableIdentity, *, now_ms: int) -> tuple[Pin, ...]:
-        rows = self._file.read(
-            "SELECT name, snapshot_id, metadata_location, expires_ms, kind, tag FROM pins "
-            f"WHERE {THIS_TABLE} AND expires_ms > ? ORDER BY name",
-            *identity_columns(identity),
-            now_ms,
-        )
-        return tuple(
-            Pin(
-                identity=identity,
-                name=name,
-                snapshot_id=snapshot_id,
-                metadata_location=metadata_location,
-                expires_ms=expires_ms,
-                kind=PinKind(kind),
-                tag=tag,
-            )
-            for name, snapshot_id, metadata_location, expires_ms, kind, tag in rows
-        )
+        return _pins(self._file.read, identity, now_ms=now_ms)
 
     def remove_pin(self, identity: TableIdentity, name: str) -> bool:
         return (
@@ -145,11 +138,36 @@ class SqliteStateStore:
         return frozenset(snapshot_id for (snapshot_id,) in rows)
 
     def last_seen(self, identity: TableIdentity) -> LastSeen | None:
-        rows = self._file.read(
-            f"SELECT snapshot_id, fingerprint, finished_ms, idle FROM last_seen WHERE {THIS_TABLE}",
-            *identity_columns(identity),
+        return _last_seen(self._file.read, identity)
+
+
+def _pins(read: Read, identity: TableIdentity, *, now_ms: int) -> tuple[Pin, ...]:
+    rows = read(
+        "SELECT name, snapshot_id, metadata_location, expires_ms, kind, tag FROM pins "
+        f"WHERE {THIS_TABLE} AND expires_ms > ? ORDER BY name",
+        *identity_columns(identity),
+        now_ms,
+    )
+    return tuple(
+        Pin(
+            identity=identity,
+            name=name,
+            snapshot_id=snapshot_id,
+            metadata_location=metadata_location,
+            expires_ms=expires_ms,
+            kind=PinKind(kind),
+            tag=tag,
         )
-        if not rows:
-            return None
-        snapshot_id, fingerprint, finished_ms, idle = rows[0]
-        return LastSeen(snapshot_id=snapshot_id, fingerprint=fingerprint, finished_ms=finished_ms, idle=bool(idle))
+        for name, snapshot_id, metadata_location, expires_ms, kind, tag in rows
+    )
+
+
+def _last_seen(read: Read, identity: TableIdentity) -> LastSeen | None:
+    rows = read(
+        f"SELECT snapshot_id, fingerprint, finished_ms, idle FROM last_seen WHERE {THIS_TABLE}",
+        *identity_columns(identity),
+    )
+    if not rows:
+        return None
+    snapshot_id, fingerprint, finished_ms, idle = rows[0]
+    return LastSeen(snapshot_id=snapshot_id, fingerprint=fingerprint, finished_ms=finished_ms, idle=bool(idle))

@@ -11,14 +11,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from icekeeper.errors import StorageError
 from icekeeper.state.identity import TableIdentity
 
-__all__ = ["SCHEMA_VERSION", "THIS_TABLE", "SqliteFile", "identity_columns"]
+__all__ = ["SCHEMA_VERSION", "THIS_TABLE", "Read", "SqliteFile", "identity_columns"]
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 8
 BUSY_TIMEOUT_S = 30.0
 _IDENTITY = "catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL, uuid TEXT NOT NULL"
 _SCHEMA = (
@@ -56,9 +56,28 @@ _UPGRADES: Mapping[int, tuple[str, ...]] = {
         f"""CREATE TABLE pending_deletions ({_IDENTITY}, name TEXT NOT NULL, part INTEGER NOT NULL,
         paths TEXT NOT NULL, PRIMARY KEY (catalog, warehouse, table_name, uuid, name, part))""",
     ),
+    6: (
+        """CREATE TABLE leases (lease_key TEXT NOT NULL PRIMARY KEY, holder TEXT NOT NULL,
+        expires_ms INTEGER NOT NULL)""",
+    ),
+    7: (
+        f"""CREATE TABLE requests ({_IDENTITY}, requested_ms INTEGER NOT NULL, settings TEXT NOT NULL,
+        PRIMARY KEY (catalog, warehouse, table_name, uuid))""",
+    ),
+    8: (
+        f"""CREATE TABLE lake_stats ({_IDENTITY}, observed_ms INTEGER NOT NULL, snapshot_id INTEGER,
+        counters TEXT NOT NULL, warnings TEXT NOT NULL, policy TEXT NOT NULL,
+        PRIMARY KEY (catalog, warehouse, table_name, uuid))""",
+    ),
 }
 THIS_TABLE = "catalog = ? AND warehouse = ? AND table_name = ? AND uuid = ?"
 """The condition that :func:`identity_columns` fills."""
+
+
+class Read(Protocol):
+    """Asks the file one question."""
+
+    def __call__(self, statement: str, *values: Any) -> list[tuple[Any, ...]]: ...
 
 
 class SqliteFile:
@@ -70,6 +89,14 @@ class SqliteFile:
     def read(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         with self.connection() as connection:
             return connection.execute(statement, values).fetchall()
+
+    @contextmanager
+    def reading(self) -> Iterator[Read]:
+        """Several questions about the file as it is at one moment, over one connection."""
+        with self.connection() as connection:
+            connection.execute("BEGIN")
+            yield lambda statement, *values: connection.execute(statement, values).fetchall()
+            connection.execute("COMMIT")
 
     def write(self, statement: str, *values: Any) -> int:
         with self.connection() as connection:

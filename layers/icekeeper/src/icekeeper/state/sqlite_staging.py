@@ -8,10 +8,10 @@ from itertools import islice
 from typing import Any
 
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.sqlite_file import THIS_TABLE, SqliteFile, identity_columns
+from icekeeper.state.sqlite_file import THIS_TABLE, Read, SqliteFile, identity_columns
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 
-__all__ = ["SqliteStaging"]
+__all__ = ["SqliteStaging", "read_loads"]
 
 _PATHS_PER_ROW = 1000
 _COLUMNS = "name, origin, state, prefixes, changed_ms, expires_ms, file_count"
@@ -54,10 +54,7 @@ class SqliteStaging:
             return _load(load.identity, row)
 
     def loads(self, identity: TableIdentity) -> tuple[StagedLoad, ...]:
-        rows = self._file.read(
-            f"SELECT {_COLUMNS} FROM staged_loads WHERE {THIS_TABLE} ORDER BY name", *identity_columns(identity)
-        )
-        return tuple(_load(identity, row) for row in rows)
+        return read_loads(self._file.read, identity)
 
     def files(self, identity: TableIdentity, name: str) -> Iterator[Sequence[str]]:
         part = -1
@@ -82,6 +79,12 @@ class SqliteStaging:
                 key = (*identity_columns(load.identity), load.name)
                 connection.execute(f"DELETE FROM staged_files WHERE {_THIS_LOAD}", key)
             return gone
+
+
+def read_loads(read: Read, identity: TableIdentity) -> tuple[StagedLoad, ...]:
+    """Every load of a table that is not forgotten, by name."""
+    rows = read(f"SELECT {_COLUMNS} FROM staged_loads WHERE {THIS_TABLE} ORDER BY name", *identity_columns(identity))
+    return tuple(_load(identity, row) for row in rows)
 
 
 def _load(identity: TableIdentity, row: Sequence[Any]) -> StagedLoad:

@@ -1,0 +1,81 @@
+"""The control bucket: documents that functions and jobs hand to each other by reference, each with its digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from icekeeper.errors import OperationRefused, StorageError
+from icekeeper.report.outcome import ListingWriter
+from icekeeper.storage import Storage
+
+__all__ = ["ControlBucket", "table_folder"]
+
+
+class ControlBucket:
+    """One bucket, or a local folder in tests; every method raises StorageError when the store fails."""
+
+    def __init__(self, address: str, storage: Storage | None = None) -> None:
+        """``address`` is ``s3://BUCKET`` or a folder."""
+        self.address = address.rstrip("/")
+        self._storage = storage or Storage({})
+
+    @property
+    def name(self) -> str:
+        """The bucket's name, as Step Functions wants it."""
+        return self.address.removeprefix("s3://")
+
+    def write(self, key: str, document: Any) -> str:
+        """Write a JSON document, in place of the one there; returns its SHA-256."""
+        data = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+        self._storage.write(self._path(key), data)
+        return hashlib.sha256(data).hexdigest()
+
+    def read(self, key: str, digest: str) -> Any:
+        """The document that ``digest`` was told of.
+
+        Raises:
+            OperationRefused: it is another one by now.
+        """
+        data = self._storage.read(self._path(key))
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise OperationRefused(f"{self._path(key)} is not the document that this run wrote (its digest differs)")
+        return _parse(data, self._path(key))
+
+    def find(self, key: str) -> Any | None:
+        """A document that may not be there."""
+        path = self._path(key)
+        try:
+            data = self._storage.read(path)
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+        return _parse(data, path)
+
+    def listings(self, folder: str) -> ListingWriter:
+        """A writer of lists of files that are too long for a document."""
+
+        def write(name: str, files: Mapping[str, Sequence[str]]) -> str:
+            key = f"{folder}/{name}.files.json"
+            self.write(key, {kind: list(paths) for kind, paths in files.items()})
+            return self._path(key)
+
+        return write
+
+    def _path(self, key: str) -> str:
+        return f"{self.address}/{key}"
+
+
+def table_folder(run_id: str, identity_key: str) -> str:
+    """Where the documents of one table of a run are; table names may hold what keys should not."""
+    return f"runs/{run_id}/{hashlib.sha256(identity_key.encode()).hexdigest()[:32]}"
+
+
+def _parse(data: bytes, path: str) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise StorageError(f"{path} is no JSON document: {error}") from error

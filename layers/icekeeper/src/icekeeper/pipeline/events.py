@@ -1,0 +1,182 @@
+"""What functions and jobs are sent, checked at the door: every unknown or malformed field is one clear sentence.
+
+The state machine (``functions/maintain_tables.asl.yaml``) builds these; people write :class:`MachineInput` in the
+Step Functions console.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from icekeeper.errors import PolicyError
+from icekeeper.model import TableName
+from icekeeper.policy import Operation
+from icekeeper.state.identity import TableIdentity
+
+__all__ = [
+    "DetectEvent",
+    "Failure",
+    "Item",
+    "LeaseEvent",
+    "MachineInput",
+    "OperationEvent",
+    "PlanEvent",
+    "PlanReference",
+    "ReportRunEvent",
+    "ReportTableEvent",
+    "Route",
+    "TableResult",
+    "parse_event",
+]
+
+Route = Literal["none", "function", "glue"]
+
+
+class _Event(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MachineInput(_Event):
+    """The input of the state machine: ``{}`` scans the fleet, a table forces one pass."""
+
+    table: str | None = None
+    catalog: str | None = None
+    """May be left out where the deployment has one catalog."""
+    operations: str | None = None
+    settings: Mapping[str, str] = Field(default_factory=dict)
+    """As ``--set``, for this pass only."""
+    wait: bool = False
+    """Whether to wait while another run maintains the table, rather than be refused."""
+
+    @field_validator("table")
+    @classmethod
+    def _is_a_table(cls, value: str | None) -> str | None:
+        if value is not None:
+            TableName.parse(value)
+        return value
+
+
+class DetectEvent(_Event):
+    """Find the tables of one run; ``run_id`` is the name of the execution."""
+
+    run_id: str = Field(min_length=1)
+    input: MachineInput
+
+
+class Item(_Event):
+    """One table of a run."""
+
+    catalog: str
+    warehouse: str
+    table: str
+    uuid: str
+    reasons: tuple[str, ...] = ()
+    priority: float = 0.0
+    forced: bool = False
+    settings: Mapping[str, str] = Field(default_factory=dict)
+    wait: bool = False
+
+    @property
+    def name(self) -> TableName:
+        return TableName.parse(self.table)
+
+    @property
+    def identity(self) -> TableIdentity:
+        return TableIdentity(self.catalog, self.warehouse, self.name, self.uuid)
+
+
+class LeaseEvent(_Event):
+    """Take or give back a table's lease."""
+
+    action: Literal["acquire", "release"]
+    run_id: str
+    item: Item
+
+
+class PlanEvent(_Event):
+    """Plan one table; ``attempt`` counts from 1."""
+
+    run_id: str
+    item: Item
+    attempt: int = Field(default=1, ge=1)
+
+
+class PlanReference(_Event):
+    """Where a plan is: never its content, which may be of any size (a Step Functions payload holds 256 KB)."""
+
+    bucket: str
+    key: str
+    digest: str
+    """SHA-256 of the document, in hexadecimal digits."""
+    attempt: int = 1
+    routes: Mapping[str, Route] = Field(default_factory=dict)
+
+
+class OperationEvent(_Event):
+    """Run one operation of a planned pass."""
+
+    run_id: str
+    item: Item
+    plan: PlanReference
+    operation: Operation | Literal["clean_staged"]
+
+    @property
+    def step(self) -> str:
+        """The name of its documents."""
+        return str(self.operation.value) if isinstance(self.operation, Operation) else self.operation
+
+
+class Failure(BaseModel):
+    """What Step Functions says about a task that failed."""
+
+    model_config = ConfigDict(frozen=True)
+
+    Error: str = "Unknown"
+    Cause: str = ""
+
+
+class ReportTableEvent(_Event):
+    """Gather the outcomes of one table's pass."""
+
+    run_id: str
+    item: Item
+    plan: PlanReference | None = None
+    failures: Mapping[str, Failure] = Field(default_factory=dict)
+
+
+class TableResult(BaseModel):
+    """How one table of a run ended."""
+
+    model_config = ConfigDict(frozen=True)
+
+    table: str
+    status: Literal["succeeded", "partial", "failed", "refused", "skipped"]
+    summary: str = ""
+
+
+class ReportRunEvent(_Event):
+    """Gather the tables of a run, and end it."""
+
+    run_id: str
+    tables: tuple[TableResult, ...] = ()
+    failure: Failure | None = None
+
+
+AnyEvent = TypeVar("AnyEvent", bound=BaseModel)
+
+
+def parse_event(model: type[AnyEvent], event: Any) -> AnyEvent:
+    """The event as a checked model.
+
+    Raises:
+        PolicyError: it is malformed; the message names the field.
+    """
+    try:
+        return model.model_validate(event)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the event"
+        raise PolicyError(f"malformed event: {where}: {first['msg'].removeprefix('Value error, ')}") from None
