@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,13 @@ import pytest
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.detection import DetectionReport, Proposal, Skip, assess, assessor, scan
-from icekeeper.detection.assessor import Assessor
-from icekeeper.detection.scan import selects_bucket, selects_table
+from icekeeper.detection.filters import selects_bucket, selects_table
 from icekeeper.errors import MetadataUnreadable, StorageError
+from icekeeper.fleet import choose_clustering, environment_policy
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.operations.expiry.retention import plan_expiry
-from icekeeper.policy import Policy, resolve
+from icekeeper.policy import Operation, Policy, resolve
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite import SqliteStateStore
 from icekeeper.state.store import LastSeen, Pin
@@ -51,7 +51,9 @@ def by_summary(loaded: LoadedTable) -> Proposal | Skip:
 
 
 def run(
-    tables: Mapping[str, TableMetadata | Exception], assessor: Assessor = by_summary, **values: object
+    tables: Mapping[str, TableMetadata | Exception],
+    assessor: Callable[[LoadedTable], Proposal | Skip] = by_summary,
+    **values: object,
 ) -> DetectionReport:
     return scan(FakeCatalog(tables), assessor, policy(**values).policy)
 
@@ -155,8 +157,17 @@ def test_an_assessor_joins_policy_memory_pins_and_the_expiry_plan(tmp_path: Path
     loaded = LoadedTable(TableName(("ns",), "t"), metadata, "m", "m", {})
     identity = TableIdentity("C", "w", loaded.name, "")
 
-    def assessed(table: LoadedTable = loaded) -> Proposal | Skip:
-        judge = assessor("C", "w", environment={}, overrides={}, store=store, now_ms=NOW_MS, plan_expiry=plan_expiry)
+    def assessed(table: LoadedTable = loaded, owned: frozenset[Operation] = frozenset()) -> Proposal | Skip:
+        judge = assessor(
+            "C",
+            "w",
+            resolve_policy=environment_policy({}, {}),
+            store=store,
+            now_ms=NOW_MS,
+            plan_expiry=plan_expiry,
+            choose_clustering=choose_clustering,
+            owned=lambda _: owned,
+        )
         return judge(table)
 
     snapshots = "60 snapshots exceed max_snapshots_to_keep 5"
@@ -165,6 +176,14 @@ def test_an_assessor_joins_policy_memory_pins_and_the_expiry_plan(tmp_path: Path
     first = assessed()
     assert isinstance(first, Proposal)
     assert first.reasons == (snapshots, old, files)
+
+    elsewhere = frozenset({Operation.COMPACT, Operation.REWRITE_POSITION_DELETES})
+    by_us = assessed(owned=elsewhere)
+    assert isinstance(by_us, Proposal)
+    assert by_us.reasons == (snapshots, old)
+    assert assessed(owned=elsewhere | {Operation.EXPIRE_SNAPSHOTS}) == Skip(
+        "ns.t", "what it needs is owned by the table bucket"
+    )
 
     store.add_pin(Pin(identity=identity, name="p", snapshot_id=1, metadata_location="m", expires_ms=NOW_MS + 1))
     pinned = assessed()
