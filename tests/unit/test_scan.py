@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,29 +20,8 @@ from icekeeper.policy import Operation, Policy, resolve
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite import SqliteStateStore
 from icekeeper.state.store import LastSeen, Pin
+from support.prepared_catalog import PreparedCatalog
 from support.settings import MB, NOW_MS, policy, small_files, table
-
-
-class FakeCatalog:
-    """A catalog of prepared answers; an exception in place of metadata is raised by ``load``."""
-
-    name = "C"
-    warehouse = "s3://prod-lake/"
-
-    def __init__(self, tables: Mapping[str, TableMetadata | Exception]) -> None:
-        self.tables = tables
-
-    def list_tables(self) -> Iterator[TableName]:
-        return iter([TableName.parse(name) for name in self.tables])
-
-    def load(self, table: TableName) -> LoadedTable:
-        found = self.tables[str(table)]
-        if isinstance(found, Exception):
-            raise found
-        return LoadedTable(table, found, "m", "m", {})
-
-    def commit(self, base: LoadedTable, requirements: Sequence[Any], updates: Sequence[Any]) -> LoadedTable:
-        raise AssertionError("detection never commits")
 
 
 def by_summary(loaded: LoadedTable) -> Proposal | Skip:
@@ -55,7 +33,7 @@ def run(
     assessor: Callable[[LoadedTable], Proposal | Skip] = by_summary,
     **values: object,
 ) -> DetectionReport:
-    return scan(FakeCatalog(tables), assessor, policy(**values).policy)
+    return scan(PreparedCatalog(tables), assessor, policy(**values).policy)
 
 
 def test_a_scan_ranks_proposals_and_gives_a_reason_for_every_other_table() -> None:
@@ -127,7 +105,7 @@ def test_tables_not_reached_in_time_are_skipped_with_that_reason() -> None:
 
 
 def test_a_catalog_that_cannot_be_listed_fails_the_scan() -> None:
-    class Unreachable(FakeCatalog):
+    class Unreachable(PreparedCatalog):
         def list_tables(self) -> Iterator[TableName]:
             raise StorageError("the catalog does not answer")
 

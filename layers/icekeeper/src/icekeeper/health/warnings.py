@@ -49,8 +49,7 @@ def _delete_debt(counters: Counters, policy: Policy) -> Iterator[str]:
     files, deletes = counters.get("lake_data_files"), counters.get("lake_delete_files", 0)
     records = counters.get("lake_records", 0)
     rows = counters.get("lake_position_deletes", 0) + counters.get("lake_equality_deletes", 0)
-    share = min(1.0, rows / records) if records else 0.0
-    if share >= policy.delete_compaction_min_ratio and rows:
+    if rows and records and rows >= policy.delete_compaction_min_ratio * int(records):
         yield (
             f"{rows} deletes stand against {records} records, which reaches delete_compaction_min_ratio "
             f"{text_of(policy.delete_compaction_min_ratio)}: every reader has to apply them"
