@@ -47,7 +47,7 @@ def make_document(location: str, chance: random.Random) -> dict[str, Any]:
     """A table that somebody appends to every few hours, in one of several conditions."""
     count, files, every_ms = chance.randint(10, 50), 0, chance.randint(1, 12) * HOUR_MS
     average, deletes = chance.choice((1, 40, 300)) * MB, chance.choice((0, 0, 0, 7))
-    snapshots = []
+    snapshots: list[dict[str, Any]] = []
     for number in range(1, count + 1):
         added = chance.randint(1, 20)
         files += added
@@ -102,6 +102,7 @@ def make_document(location: str, chance: random.Random) -> dict[str, Any]:
 
 
 def properties_of(folder: Path, number: int) -> dict[str, str]:
+    """One catalog's, in PyIceberg's words."""
     return {
         "type": "sql",
         "uri": f"sqlite:///{folder / f'catalog-{number}.db'}",
@@ -162,6 +163,7 @@ def scan(folder: Path, catalogs: int, threads: int, latency_s: float) -> dict[st
 
 
 def main() -> None:
+    """Make the fleet, then scan it twice."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--tables", type=int, default=10_000)
     parser.add_argument("--catalogs", type=int, default=4)
