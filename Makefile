@@ -1,6 +1,6 @@
 # Every target does its own set-up.  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test nightly lint clean
+.PHONY: help setup demo test nightly lint wheel layer clean
 .SUFFIXES:
 
 VENV := .venv
@@ -13,8 +13,6 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS ?= true
 endif
 SOURCES := layers/icekeeper/src
-# Code beside the package; handlers of several functions share file names, so each folder is checked alone.
-SCRIPTS := $(wildcard functions/* glue_jobs)
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,9 +31,14 @@ nightly: $(STAMP) ## 2,000 random cases of every property, and what takes minute
 lint: $(STAMP) ## check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(SOURCES) tests benchmarks
-	@set -e; for folder in $(SCRIPTS); do \
-	  if ls $$folder/*.py >/dev/null 2>&1; then $(BIN)/mypy $$folder; fi; done
+	$(BIN)/mypy $(SOURCES) tests benchmarks functions glue_jobs layers/build_layer.py
+	$(BIN)/cfn-lint template.yaml
+
+wheel: $(STAMP) ## build the wheel for the Glue jobs into dist/
+	$(BIN)/uv build --quiet --wheel --out-dir dist .
+
+layer: $(STAMP) ## build the functions' layer into build/layer (ARCHITECTURE=arm64 STRIP=... for the other processor)
+	$(BIN)/python layers/build_layer.py --architecture $(or $(ARCHITECTURE),x86_64) --strip $(or $(STRIP),strip)
 
 clean: ## remove .venv and all caches
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

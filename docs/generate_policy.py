@@ -17,10 +17,11 @@ A later source wins over an earlier one:
 
 1. the built-in default
 2. the deployment: environment variable `ICEKEEPER_<KEY>`
-3. Iceberg's own table properties: `write.target-file-size-bytes`, `history.expire.max-snapshot-age-ms`,
+3. the policy file that `ICEKEEPER_POLICY_FILE` names, its later rules over its earlier ones
+4. Iceberg's own table properties: `write.target-file-size-bytes`, `history.expire.max-snapshot-age-ms`,
    `history.expire.min-snapshots-to-keep`
-4. table property `icekeeper.<key>`
-5. this call: `--set KEY=VALUE`
+5. table property `icekeeper.<key>`, as `icekeeper policy set` writes it
+6. this call: `--set KEY=VALUE`
 
 `ICEKEEPER_BOUND_<KEY>` sets a bound that no later source can loosen. Keys that can be bounded: {bounds}.
 `icekeeper policy show NS.TABLE --catalog C` prints every value with its source. An unknown key or a wrong value is an

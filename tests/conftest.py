@@ -17,6 +17,7 @@ from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
 from support.duckdb_session import DuckDB
 from support.iceberg_java import IcebergJava, start_spark
 from support.java_writer import JavaTables
+from support.moto_dynamodb import dynamodb_that_keeps_its_promises
 from support.moto_server import MotoServer, running_moto
 
 # Spark gives timestamps as local time without a zone: with this they compare with everybody else's.
@@ -111,3 +112,10 @@ def moto_server() -> Iterator[MotoServer]:
     """AWS as moto plays it, one server per worker process."""
     with running_moto() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def moto_dynamodb(moto_server: MotoServer) -> Iterator[MotoServer]:
+    """The same server, whose DynamoDB is safe to share."""
+    with dynamodb_that_keeps_its_promises():
+        yield moto_server

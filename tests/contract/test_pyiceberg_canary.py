@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from icekeeper import pyiceberg_private
+from icekeeper.pyiceberg_private.canary import missing_names
 
 
 def test_pyiceberg_still_has_the_private_names_we_use() -> None:
-    missing = pyiceberg_private.missing_names()
-    assert not missing, f"PyIceberg moved {', '.join(missing)}: adapt icekeeper/pyiceberg_private.py, nothing else"
+    missing = missing_names()
+    assert not missing, f"PyIceberg moved {', '.join(missing)}: adapt icekeeper/pyiceberg_private/, nothing else"

@@ -1,4 +1,4 @@
-"""AWS without AWS: moto's server on loopback, as S3 and S3 Tables."""
+"""AWS without AWS: moto's server on loopback, as S3, S3 Tables and Glue."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 import boto3
 from moto.server import ThreadedMotoServer
+
+from support.moto_glue import versions_checked
 
 REGION = "us-east-1"
 
@@ -36,6 +38,19 @@ class MotoServer:
             "s3.region": REGION,
         }
 
+    @property
+    def glue_properties(self) -> dict[str, str]:
+        """PyIceberg's properties for the Glue Data Catalog of this server."""
+        return {
+            "type": "glue",
+            "glue.endpoint": self.endpoint,
+            "client.region": REGION,
+            "client.access-key-id": "testing",
+            "client.secret-access-key": "testing-secret",
+            "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
+            **self.s3_properties,
+        }
+
 
 @contextmanager
 def running_moto() -> Iterator[MotoServer]:
@@ -44,6 +59,7 @@ def running_moto() -> Iterator[MotoServer]:
     server.start()
     try:
         host, port = server.get_host_and_port()
-        yield MotoServer(f"http://{host}:{port}")
+        with versions_checked():
+            yield MotoServer(f"http://{host}:{port}")
     finally:
         server.stop()

@@ -7,10 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
+import pytest
+
 from icekeeper.model import TableName
+from icekeeper.state.dynamodb import DynamoStateStore
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite import SqliteStateStore
 from icekeeper.state.store import StateStore
+from support.moto_dynamodb import a_table
 
 __all__ = ["IDENTITY", "OTHERS", "STORES", "OpenStore"]
 
@@ -26,6 +30,16 @@ OTHERS = (
 OpenStore: TypeAlias = Callable[[], StateStore]
 """Opens the same store anew, as another process would."""
 
-STORES: Mapping[str, Callable[[Path], StateStore]] = {
-    "sqlite": lambda folder: SqliteStateStore(folder / "state" / "state.db"),
-}
+
+def _sqlite(request: pytest.FixtureRequest) -> OpenStore:
+    folder: Path = request.getfixturevalue("tmp_path")
+    return lambda: SqliteStateStore(folder / "state" / "state.db")
+
+
+def _dynamodb(request: pytest.FixtureRequest) -> OpenStore:
+    table = a_table(request.getfixturevalue("moto_dynamodb"))
+    return lambda: DynamoStateStore(table)
+
+
+STORES: Mapping[str, Callable[[pytest.FixtureRequest], OpenStore]] = {"dynamodb": _dynamodb, "sqlite": _sqlite}
+"""Each makes an empty store; servers are started by fixtures, and only when they are needed."""

@@ -14,7 +14,7 @@ from icekeeper.detection import CatalogSource, FleetProposal, FleetReport, Fleet
 from icekeeper.detection.assessor import Assessor, Observer, assessor
 from icekeeper.detection.turns import Turn, fair_order
 from icekeeper.errors import PolicyError, StorageError
-from icekeeper.fleet import choose_clustering, detect_fleet, environment_policy
+from icekeeper.fleet import choose_clustering, detect_fleet
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.operations.expiry.retention import plan_expiry
@@ -23,7 +23,7 @@ from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite import SqliteStateStore
 from icekeeper.state.store import Glance
 from support.prepared_catalog import PreparedCatalog
-from support.settings import MB, NOW_MS, policy, small_files, table
+from support.settings import MB, NOW_MS, policy, resolved, small_files, table
 
 FILES = "{} data files of 1 MB on average are below 192 MB"
 IDLE = "no sign of work"
@@ -76,7 +76,7 @@ def scanned(
         return assessor(
             catalog.name,
             catalog.warehouse,
-            resolve_policy=environment_policy(environment or {}, {}),
+            resolve_policy=lambda loaded: resolved(loaded.metadata.properties, environment or {}),
             store=state,
             now_ms=NOW_MS,
             plan_expiry=plan_expiry,
@@ -172,7 +172,7 @@ def test_scans_with_a_small_budget_get_through_the_fleet_while_tables_come_and_g
             return assessor(
                 catalog.name,
                 catalog.warehouse,
-                resolve_policy=environment_policy({}, {}),
+                resolve_policy=lambda loaded: resolved(loaded.metadata.properties),
                 store=state,
                 now_ms=NOW_MS,
                 plan_expiry=plan_expiry,

@@ -59,6 +59,53 @@ def test_a_table_bucket_by_type_or_by_class(how: dict[str, str]) -> None:
     catalog.close()
 
 
+def test_a_table_bucket_by_its_address_is_named_as_the_bucket_and_needs_no_configuration() -> None:
+    catalog = open_catalog(ARN)
+    assert isinstance(catalog, S3TablesCatalog)
+    assert (catalog.name, catalog.warehouse) == ("lake", ARN)
+    catalog.close()
+
+
+def test_a_catalog_configured_for_the_bucket_lends_its_properties_but_not_its_name(home: Path) -> None:
+    lent = "s3tables.endpoint: http://127.0.0.1:9, s3.access-key-id: k, s3.secret-access-key: s"
+    properties = "".join(f"    {item}\n" for item in ["type: s3tables", f"warehouse: {ARN}", *lent.split(", ")])
+    configure(home, f"catalog:\n  mine:\n{properties}")
+    catalog = open_catalog(ARN)
+    assert (catalog.name, catalog.warehouse) == ("lake", ARN)
+    with pytest.raises(StorageError, match=r"catalog lake \(arn:.*\) cannot be reached: nothing answers at http://127"):
+        list(catalog.list_tables())
+    assert open_catalog("mine").name == "mine"
+
+
+def test_one_catalog_has_one_name_however_it_is_spelled(home: Path) -> None:
+    """The name is part of the identity of its tables; a SQL catalog's rows carry it as it is spelled."""
+    sql = f"    type: sql\n    uri: sqlite:///{home}/c.db\n"
+    configure(home, f"catalog:\n  lake:\n{sql}  bucket:\n    type: s3tables\n    warehouse: {ARN}\n")
+    assert open_catalog("BUCKET").name == "bucket"
+    catalog = open_catalog("Lake")
+    assert catalog.name == "Lake"
+
+
+def test_an_address_that_is_none_of_a_table_bucket_is_the_callers_mistake() -> None:
+    with pytest.raises(
+        PolicyError, match=r"^the catalog is 'arn:aws:s3:::lake', but must be the ARN of a table bucket"
+    ):
+        open_catalog("arn:aws:s3:::lake")
+
+
+@pytest.mark.parametrize("value", ["maybe", ""])
+def test_a_switch_of_glue_is_true_or_false(value: str) -> None:
+    with pytest.raises(PolicyError, match=f"glue.skip-archive is '{value}'; set it to true or false"):
+        open_catalog("g", {"type": "glue", "glue.region": "eu-west-1", "glue.skip-archive": value})
+
+
+def test_glue_without_a_region_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(StorageError, match=r"catalog g \(Glue Data Catalog\) failed: You must specify a region"):
+        open_catalog("g", {"type": "glue"})
+
+
 def test_an_unknown_catalog_names_the_known_ones_and_the_way_to_add_one(home: Path) -> None:
     with pytest.raises(PolicyError, match=r"no catalog 'lake' \(configured: none\).*PYICEBERG_CATALOG__LAKE__URI"):
         open_catalog("lake")
@@ -67,9 +114,9 @@ def test_an_unknown_catalog_names_the_known_ones_and_the_way_to_add_one(home: Pa
         open_catalog("lake")
 
 
-@pytest.mark.parametrize("kind", ["hive", "glue", "bigquery", "nonsense"])
+@pytest.mark.parametrize("kind", ["hive", "dynamodb", "bigquery", "nonsense"])
 def test_another_type_names_the_supported_ones(kind: str) -> None:
-    with pytest.raises(PolicyError, match=f"type '{kind}'; supported are rest, sql, s3tables"):
+    with pytest.raises(PolicyError, match=f"type '{kind}'; supported are rest, sql, s3tables, glue"):
         open_catalog("lake", {"type": kind, "uri": "thrift://x"})
 
 

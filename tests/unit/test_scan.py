@@ -12,16 +12,16 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.detection import DetectionReport, Proposal, Skip, assess, assessor, scan
 from icekeeper.detection.filters import selects_bucket, selects_table
 from icekeeper.errors import MetadataUnreadable, StorageError
-from icekeeper.fleet import choose_clustering, environment_policy
+from icekeeper.fleet import choose_clustering
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.operations.expiry.retention import plan_expiry
-from icekeeper.policy import Operation, Policy, resolve
+from icekeeper.policy import Policy, resolve
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite import SqliteStateStore
 from icekeeper.state.store import LastSeen, Pin
 from support.prepared_catalog import PreparedCatalog
-from support.settings import MB, NOW_MS, policy, small_files, table
+from support.settings import MB, NOW_MS, policy, resolved, small_files, table
 
 
 def by_summary(loaded: LoadedTable) -> Proposal | Skip:
@@ -135,16 +135,16 @@ def test_an_assessor_joins_policy_memory_pins_and_the_expiry_plan(tmp_path: Path
     loaded = LoadedTable(TableName(("ns",), "t"), metadata, "m", "m", {})
     identity = TableIdentity("C", "w", loaded.name, "")
 
-    def assessed(table: LoadedTable = loaded, owned: frozenset[Operation] = frozenset()) -> Proposal | Skip:
+    def assessed(table: LoadedTable = loaded, operations: str | None = None) -> Proposal | Skip:
         judge = assessor(
             "C",
             "w",
-            resolve_policy=environment_policy({}, {}),
+            resolve_policy=lambda loaded: resolved(loaded.metadata.properties),
             store=store,
             now_ms=NOW_MS,
             plan_expiry=plan_expiry,
             choose_clustering=choose_clustering,
-            owned=lambda _: owned,
+            confirm_policy=None if operations is None else lambda _: policy(operations=operations),
         )
         return judge(table)
 
@@ -155,13 +155,10 @@ def test_an_assessor_joins_policy_memory_pins_and_the_expiry_plan(tmp_path: Path
     assert isinstance(first, Proposal)
     assert first.reasons == (snapshots, old, files)
 
-    elsewhere = frozenset({Operation.COMPACT, Operation.REWRITE_POSITION_DELETES})
-    by_us = assessed(owned=elsewhere)
+    by_us = assessed(operations="expire_snapshots,rewrite_manifests")
     assert isinstance(by_us, Proposal)
     assert by_us.reasons == (snapshots, old)
-    assert assessed(owned=elsewhere | {Operation.EXPIRE_SNAPSHOTS}) == Skip(
-        "ns.t", "what it needs is owned by the table bucket"
-    )
+    assert assessed(operations="rewrite_manifests") == Skip("ns.t", "what it needs is left to the table bucket")
 
     store.add_pin(Pin(identity=identity, name="p", snapshot_id=1, metadata_location="m", expires_ms=NOW_MS + 1))
     pinned = assessed()

@@ -11,7 +11,9 @@ import pytest
 
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
+from icekeeper.state import sqlite_lake_stats
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.sqlite import SqliteStateStore, state_path
 from icekeeper.state.sqlite_file import SCHEMA_VERSION
 from icekeeper.state.store import LastSeen, PassRecord, Pin
@@ -125,3 +127,21 @@ def test_another_applications_database_is_left_alone(tmp_path: Path) -> None:
     assert str(caught.value) == f"the file {path} is a database of another application, not a state file"
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("iceberg_tables",)]
+
+
+def test_orphans_are_written_in_batches(tmp_path: Path) -> None:
+    paths = [f"s3://bucket/t/data/{number:06d}" for number in range(25_000)]
+    ledger = SqliteStateStore(tmp_path / "state.db").quarantine
+    ledger.see(IDENTITY, "run-1", iter(paths), now_ms=10)
+    assert len(ledger.counts(IDENTITY, "run-2", iter(paths))) == len(paths)
+    ledger.forget(IDENTITY, iter(paths[1:]))
+    assert [entry.path for entry in ledger.sightings(IDENTITY)] == paths[:1]
+
+
+def test_a_catalogs_lake_stats_are_read_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_lake_stats, "_TABLES_PER_READ", 2)
+    store = SqliteStateStore(tmp_path / "state.db").lake_stats
+    tables = [TableIdentity("C", "w", TableName(("ns",), name), uuid) for name in "abc" for uuid in ("1", "2")]
+    for identity in reversed(tables[:5]):
+        store.record(LakeStats(identity=identity, observed_ms=1, snapshot_id=None, counters={}))
+    assert [each.identity for each in store.of_catalog("C", "w")] == tables[:5]

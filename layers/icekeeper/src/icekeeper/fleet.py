@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.catalog import Catalog
 from icekeeper.clock import Clock, system_clock
 from icekeeper.commit.snapshot import RECIPE_KEY
-from icekeeper.detection.assessor import Assessor, Observer, OwnedOperations, PolicyResolver, assessor
+from icekeeper.detection.assessor import Assessor, Observer, assessor
 from icekeeper.detection.fleet import FLEET_THREADS, scan_fleet
 from icekeeper.detection.fleet_catalogs import CatalogSource
 from icekeeper.detection.layout_signals import Clustering
@@ -17,10 +17,11 @@ from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.operations.compaction.clustering.recipe import choose_recipe
 from icekeeper.operations.expiry.retention import plan_expiry
-from icekeeper.policy import Policy, ResolvedPolicy, Strategy, layers_for, resolve
+from icekeeper.policy import Policy, Strategy
 from icekeeper.state.store import StateStore
+from icekeeper.table_policy import TablePolicies
 
-__all__ = ["choose_clustering", "detect_fleet", "environment_policy"]
+__all__ = ["choose_clustering", "detect_fleet"]
 
 
 def choose_clustering(metadata: TableMetadata, policy: Policy) -> Clustering | None:
@@ -39,39 +40,28 @@ def choose_clustering(metadata: TableMetadata, policy: Policy) -> Clustering | N
     return None if recipe is None else Clustering(RECIPE_KEY, recipe.text)
 
 
-def environment_policy(
-    environment: Mapping[str, str], overrides: Mapping[str, str], *, unsafe: bool = False
-) -> PolicyResolver:
-    """Settings of the deployment, a table's properties and this call."""
-
-    def resolve_policy(loaded: LoadedTable) -> ResolvedPolicy:
-        return resolve(layers_for(loaded.metadata.properties, environment, overrides), unsafe=unsafe)
-
-    return resolve_policy
-
-
 def detect_fleet(
     sources: Sequence[CatalogSource],
     state: StateStore,
     *,
     environment: Mapping[str, str] | None = None,
-    resolve_policy_of: Callable[[Catalog], PolicyResolver] | None = None,
-    owned_of: Callable[[Catalog], OwnedOperations | None] | None = None,
+    overrides: Mapping[str, str] | None = None,
     clock: Clock = system_clock,
     cursor: tuple[str, str] | None = None,
     threads: int = FLEET_THREADS,
 ) -> FleetReport:
     """Which tables of these catalogs need work, and why; reads one metadata document per table.
 
-    Without ``resolve_policy_of`` settings come from the environment and the tables; ``owned_of`` tells what table
-    buckets do themselves.  ``cursor`` is that of the last report.
+    ``cursor`` is that of the last report.
 
     Raises:
         PolicyError: the deployment's settings are wrong.
-        StorageError: the state cannot be used.
+        StorageError: the state cannot be used, or the policy file not be read.
     """
     chosen = os.environ if environment is None else environment
-    settings = resolve(layers_for({}, chosen, {})).policy
+    given = overrides or {}
+    policies = TablePolicies(chosen)
+    settings = policies.deployment(given).policy
     state.require_writable()
     now_ms = clock()
 
@@ -79,12 +69,11 @@ def detect_fleet(
         return assessor(
             catalog.name,
             catalog.warehouse,
-            resolve_policy=environment_policy(chosen, {}) if resolve_policy_of is None else resolve_policy_of(catalog),
+            resolve_policy=lambda loaded: policies.of(catalog, loaded, given),
             store=state,
             now_ms=now_ms,
             plan_expiry=plan_expiry,
             choose_clustering=choose_clustering,
-            owned=None if owned_of is None else owned_of(catalog),
             observe=observe,
         )
 

@@ -19,23 +19,23 @@ from icekeeper.detection.scan import scan
 from icekeeper.engines.deferred import DeferredEngine
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError
-from icekeeper.fleet import choose_clustering, environment_policy
+from icekeeper.fleet import choose_clustering
 from icekeeper.health.examine import examine, health_head
 from icekeeper.maintenance import run_pass
-from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
 from icekeeper.operations.context import Engine, OperationContext, Progress, silent
 from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.operations.table_handle import TableHandle, identity_of
-from icekeeper.policy import ResolvedPolicy, layers_for, resolve
+from icekeeper.policy import ResolvedPolicy
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.state.lake_stats import LakeStats
-from icekeeper.state.sqlite import SqliteStateStore, state_path
+from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.storage import Storage
+from icekeeper.table_policy import TablePolicies
 from icekeeper.verification.findings import Verification
 from icekeeper.verification.verify import verify_table
 
@@ -89,22 +89,27 @@ class Runtime:
         self.catalog = catalog
         self.state = state
         self.clock = clock
-        self._environment = os.environ if environment is None else environment
+        self._policies = TablePolicies(os.environ if environment is None else environment)
 
     @classmethod
     def open(cls, catalog: str, environment: Mapping[str, str] | None = None) -> Runtime:
         """Connect to a configured catalog and the state store.
 
         Raises:
-            PolicyError: the catalog is not configured.
+            PolicyError: the catalog is not configured, or ``ICEKEEPER_STATE`` is malformed.
             StorageError: the state store cannot be opened.
         """
         chosen = os.environ if environment is None else environment
-        return cls(open_catalog(catalog), SqliteStateStore(state_path(chosen)), environment=chosen)
+        return cls(open_catalog(catalog), open_state(chosen), environment=chosen)
 
-    def policy(self, metadata: TableMetadata, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
-        """The policy that holds for one table."""
-        return resolve(layers_for(metadata.properties, self._environment, overrides), unsafe=unsafe)
+    def policy(self, loaded: LoadedTable, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
+        """The policy that holds for one table.
+
+        Raises:
+            PolicyError: settings that are wrong.
+            StorageError: the policy file cannot be read.
+        """
+        return self._policies.of(self.catalog, loaded, overrides, unsafe=unsafe)
 
     def maintain(
         self,
@@ -126,7 +131,7 @@ class Runtime:
             self.state.require_writable()  # before anything is changed, not when it is to be recorded
         loaded = self.catalog.load(table)
         context = self.context(
-            loaded, self.policy(loaded.metadata, overrides, unsafe=unsafe), engine, dry_run=dry_run, progress=progress
+            loaded, self.policy(loaded, overrides, unsafe=unsafe), engine, dry_run=dry_run, progress=progress
         )
         return run_pass(context)
 
@@ -173,13 +178,13 @@ class Runtime:
             PolicyError: settings that are wrong, or no table there.
             StorageError: the catalog or the bucket cannot be listed, or the state cannot be written.
         """
-        settings = resolve(layers_for({}, self._environment, overrides), unsafe=unsafe).policy
+        settings = self._policies.deployment(overrides, unsafe=unsafe).policy
         if not dry_run:
             self.state.require_writable()
         run_id = str(uuid.uuid4())
 
         def make_context(table: LoadedTable) -> OperationContext:
-            resolved = self.policy(table.metadata, overrides, unsafe=unsafe)
+            resolved = self.policy(table, overrides, unsafe=unsafe)
             return self.context(table, resolved, engine, run_id=run_id, dry_run=dry_run, progress=progress)
 
         inventory = settings.orphan_inventory
@@ -194,11 +199,11 @@ class Runtime:
         """
         chosen = dict(overrides or {})
         self.state.require_writable()
-        settings = resolve(layers_for({}, self._environment, chosen), unsafe=unsafe).policy
+        settings = self._policies.deployment(chosen, unsafe=unsafe).policy
         assess_table = assessor(
             self.catalog.name,
             self.catalog.warehouse,
-            resolve_policy=environment_policy(self._environment, chosen, unsafe=unsafe),
+            resolve_policy=lambda loaded: self.policy(loaded, chosen, unsafe=unsafe),
             store=self.state,
             now_ms=self.clock(),
             plan_expiry=plan_expiry,
@@ -219,7 +224,7 @@ class Runtime:
         loaded = self.catalog.load(table)
         resolved: ResolvedPolicy | PolicyError
         try:
-            resolved = self.policy(loaded.metadata, overrides or {}, unsafe=unsafe)
+            resolved = self.policy(loaded, overrides or {}, unsafe=unsafe)
         except PolicyError as error:
             if overrides:
                 raise

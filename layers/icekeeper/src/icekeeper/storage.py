@@ -34,6 +34,7 @@ from icekeeper.storage_s3 import (
     region_of,
     s3_client,
     scrub,
+    with_endpoint,
 )
 from icekeeper.storage_s3_listing import list_s3, s3_directory, s3_level, s3_status
 
@@ -56,14 +57,16 @@ class DeleteReport:
 
 
 class Storage:
-    """A table's files.  Built from FileIO properties; cheap to pickle: clients are opened on first use.
+    """A table's files.  Built from FileIO properties and, where they name no endpoint, ``AWS_ENDPOINT_URL_S3`` or
+    ``AWS_ENDPOINT_URL``; cheap to pickle: clients are opened on first use.
 
     Paths may be ``s3://``, ``s3a://``, ``s3n://``, local in every spelling, or, for reading and writing only, whatever
     else PyArrow reads.  Safe to share between threads.
     """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        self._properties = dict(properties)
+        # Resolved here, where the environment is the caller's: workers may have another one.
+        self._properties = with_endpoint(properties)
         self._lock = threading.Lock()
         self._capabilities: dict[str, Capabilities] = {}
 

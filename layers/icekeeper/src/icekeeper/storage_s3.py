@@ -38,9 +38,11 @@ __all__ = [
     "region_of",
     "s3_client",
     "scrub",
+    "with_endpoint",
 ]
 
 S3_CONNECT_TIMEOUT = "s3.connect-timeout"
+S3_ENDPOINT = "s3.endpoint"
 S3_REGION = "s3.region"
 
 # The most keys one DeleteObjects request takes (S3 API reference).
@@ -73,6 +75,20 @@ def region_of(properties: Mapping[str, str], prefixes: Sequence[str] = ("s3", "c
     configured = _first(properties, "region", prefixes)
     configured = configured or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     return configured or ("us-east-1" if properties.get(f"{prefixes[0]}.endpoint") else None)
+
+
+def with_endpoint(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties, with S3's endpoint from the environment where they name none.
+
+    boto3 follows ``AWS_ENDPOINT_URL_S3`` and ``AWS_ENDPOINT_URL`` by itself, PyArrow 26 does not; both must reach the
+    same store.  Source: AWS SDKs and tools reference, "Service-specific endpoints".
+    """
+    chosen = dict(properties)
+    ignored = os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true"
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint and not ignored and not chosen.get(S3_ENDPOINT):
+        chosen[S3_ENDPOINT] = endpoint
+    return chosen
 
 
 def aws_session(properties: Mapping[str, str], prefixes: Sequence[str] = ("s3", "client")) -> Any:
@@ -123,7 +139,7 @@ def s3_client(properties: Mapping[str, str]) -> Any:
         more["signature_version"] = UNSIGNED
     if proxy := properties.get("s3.proxy-uri"):
         more["proxies"] = {"http": proxy, "https": proxy}
-    endpoint = properties.get("s3.endpoint")
+    endpoint = properties.get(S3_ENDPOINT)
     virtual = properties.get("s3.force-virtual-addressing", "").lower() == "true"
     # As PyArrow does it: servers behind an endpoint of their own seldom have a host name per bucket.
     style = "virtual" if virtual else "path" if endpoint else "auto"

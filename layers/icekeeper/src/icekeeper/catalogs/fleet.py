@@ -1,104 +1,86 @@
-"""The catalogs of a deployment: configured ones by name, and table buckets by their address or found by listing."""
+"""The catalogs that a deployment serves: those that its settings name, and the table buckets that are found."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-import boto3
-from botocore.exceptions import BotoCoreError, ClientError
-from strictyaml import YAML, MapPattern, Str, YAMLError, load
-
+from icekeeper.catalogs.addresses import (
+    CatalogAddress,
+    Catalogs,
+    add_found,
+    address_from_json,
+    named_addresses,
+    wants_all_buckets,
+)
 from icekeeper.catalogs.catalog import Catalog
-from icekeeper.catalogs.load import open_catalog
+from icekeeper.catalogs.load import connect, known_catalogs
+from icekeeper.catalogs.table_buckets import TableBucket, find_table_buckets
 from icekeeper.errors import PolicyError, StorageError
+from icekeeper.pyiceberg_private.configuration import catalogs_of
 
-__all__ = ["CatalogAddress", "fleet_catalogs", "open_address", "parse_catalog_file"]
-
-CATALOGS = "ICEKEEPER_CATALOGS"
-TABLE_BUCKETS = "ICEKEEPER_TABLE_BUCKETS"
-ALL = "all"
-_CUSTOMER = "customer"
-_SCHEMA = MapPattern(Str(), MapPattern(Str(), MapPattern(Str(), Str())))
+__all__ = ["fleet_catalogs", "open_address", "parse_catalog_file", "recorded_address"]
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogAddress:
-    """How to open one catalog; its properties may hold secrets: never log or store them."""
-
-    name: str
-    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-def parse_catalog_file(text: str, source: str) -> Mapping[str, Mapping[str, str]]:
-    """Properties by catalog name, from a file in the format of ``.pyiceberg.yaml``.
+def parse_catalog_file(text: str, source: str) -> Catalogs:
+    """Properties by lower-case catalog name, from a file in the format of ``.pyiceberg.yaml``.
 
     Raises:
         PolicyError: it is malformed.
     """
     try:
-        parsed: YAML = load(text, _SCHEMA)
-        document = parsed.data
-    except YAMLError as error:
-        raise PolicyError(f"{source} is no catalog file: {' '.join(str(error).split())}") from error
-    if list(document) != ["catalog"]:
-        raise PolicyError(f"{source} is no catalog file: it must have the one key 'catalog', as .pyiceberg.yaml has")
-    return {str(name): dict(properties) for name, properties in document["catalog"].items()}
+        return catalogs_of(text)
+    except ValueError as error:
+        raise PolicyError(f"{source} is no catalog file: {error}") from error
 
 
 def fleet_catalogs(
-    environment: Mapping[str, str], catalog_file: Mapping[str, Mapping[str, str]]
+    environment: Mapping[str, str],
+    catalog_file: Catalogs,
+    *,
+    find: Callable[[], Iterable[TableBucket]] = find_table_buckets,
+    unreachable: Callable[[StorageError], None] | None = None,
 ) -> Sequence[CatalogAddress]:
-    """``ICEKEEPER_CATALOGS`` (names; left out: all of the file) and ``ICEKEEPER_TABLE_BUCKETS`` (ARNs, or ``all``).
+    """Addresses to open one by one with :func:`open_address`, so that one that fails stops no other.
 
-    A table bucket's catalog is named as the bucket.  The name is part of a table's identity, so whoever pins snapshots
-    from elsewhere must call the catalog the same.
+    Args:
+        environment: holds ``ICEKEEPER_CATALOGS`` and ``ICEKEEPER_TABLE_BUCKETS``; with ``all``, S3 Tables is asked.
+        catalog_file: what is configured; PyIceberg's own configuration (``PYICEBERG_CATALOG__…``) wins over it.
+        find: lists the table buckets.
+        unreachable: told when they cannot be listed; the catalogs that are known without are then returned.
 
     Raises:
-        PolicyError: a variable is malformed, or two catalogs would have one name.
-        StorageError: table buckets are to be found, and cannot be listed.
+        PolicyError: the settings are malformed, or give tables two names or two catalogs one.
+        StorageError: the table buckets cannot be listed, and nobody wants to be told.
     """
-    named = _listed(environment, CATALOGS)
-    addresses = [CatalogAddress(name, catalog_file.get(name, {})) for name in named or catalog_file]
-    buckets = _listed(environment, TABLE_BUCKETS)
-    arns = _find_table_buckets() if buckets == [ALL] else buckets
-    for arn in arns:
-        name = arn.rpartition("bucket/")[2]
-        if not arn.startswith("arn:") or ":bucket/" not in arn or not name:
-            raise PolicyError(
-                f"environment variable {TABLE_BUCKETS} names '{arn}'; write the ARNs of table buckets, or {ALL}"
-            )
-        addresses.append(CatalogAddress(name, {"type": "s3tables", "warehouse": arn}))
-    seen: set[str] = set()
-    for address in addresses:
-        if address.name in seen:
-            raise PolicyError(f"two catalogs of this deployment are called '{address.name}'; name one otherwise")
-        seen.add(address.name)
-    return addresses
+    catalogs = known_catalogs(catalog_file)
+    named = named_addresses(environment, catalogs, unless_named=tuple(catalog_file))
+    if not wants_all_buckets(environment):
+        return named
+    found: list[str] = []
+    try:
+        found.extend(bucket.arn for bucket in find())
+    except StorageError as error:
+        if unreachable is None:
+            raise
+        unreachable(error)
+    return add_found(named, found, catalogs)
+
+
+def recorded_address(document: Mapping[str, Any], catalog_file: Catalogs) -> CatalogAddress:
+    """The address that :meth:`CatalogAddress.to_json` wrote, as it is configured now; no table buckets are listed.
+
+    Raises:
+        PolicyError: that catalog is no longer configured, or is about another warehouse by now.
+    """
+    return address_from_json(document, known_catalogs(catalog_file))
 
 
 def open_address(address: CatalogAddress) -> Catalog:
-    """Connect to it.
+    """Connect to one catalog of a fleet; nothing but the address is consulted.
 
     Raises:
-        PolicyError: it is not configured, or incompletely.
+        PolicyError: its type is not supported, or its properties are incomplete.
         StorageError: it cannot be reached.
     """
-    return open_catalog(address.name, address.properties)
-
-
-def _listed(environment: Mapping[str, str], variable: str) -> list[str]:
-    parts = (part.strip() for part in environment.get(variable, "").split(","))
-    return list(dict.fromkeys(part for part in parts if part))
-
-
-def _find_table_buckets() -> Iterator[str]:
-    try:
-        client = boto3.client("s3tables")
-        for page in client.get_paginator("list_table_buckets").paginate():
-            for bucket in page["tableBuckets"]:
-                # AWS keeps buckets of its own (S3 metadata, …), which nobody else may change.
-                if bucket.get("type", _CUSTOMER) == _CUSTOMER:
-                    yield str(bucket["arn"])
-    except (BotoCoreError, ClientError) as error:
-        raise StorageError(f"the table buckets of this account cannot be listed: {error}") from error
+    return connect(address.name, address.properties)

@@ -1,41 +1,54 @@
-"""Open a catalog by the name it has in PyIceberg's configuration."""
+"""Open a catalog by the name it has in PyIceberg's configuration, or a table bucket by its ARN."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from pyiceberg.catalog import CatalogType, infer_catalog_type
-
 from icekeeper.catalogs.catalog import Catalog
-from icekeeper.catalogs.rest import RestCatalog
-from icekeeper.catalogs.s3tables import S3TablesCatalog
-from icekeeper.catalogs.sql import SqlCatalog
+from icekeeper.catalogs.kind import CatalogKind, canonical_name, kind_of
+from icekeeper.catalogs.lent_properties import table_bucket_properties
+from icekeeper.catalogs.table_bucket_arn import TableBucketArn
 from icekeeper.errors import PolicyError
-from icekeeper.pyiceberg_private import configured_catalogs, merged
+from icekeeper.pyiceberg_private.configuration import configured_catalogs, merged
 
-__all__ = ["open_catalog"]
+__all__ = ["connect", "known_catalogs", "open_catalog"]
 
-S3_TABLES = "s3tables"
-# The way PyIceberg users name a catalog class; only ours is taken.
-S3_TABLES_IMPL = "icekeeper.catalogs.s3tables.S3TablesCatalog"
-SUPPORTED = "rest, sql, s3tables"
+
+def known_catalogs(catalog_file: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, dict[str, Any]]:
+    """Properties by lower-case catalog name: a catalog file's, over which PyIceberg's own configuration wins.
+
+    Raises:
+        PolicyError: PyIceberg's configuration is not valid.
+    """
+    try:
+        return merged(catalog_file or {}, configured_catalogs())
+    except ValueError as error:
+        raise PolicyError(f"PyIceberg's configuration cannot be read: {error}") from error
 
 
 def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Catalog:
     """Connect to the catalog that PyIceberg's configuration calls ``name``; given properties win over configured ones.
 
-    ``type: rest`` and ``type: sql`` are PyIceberg's own; ``type: s3tables`` with ``warehouse`` set to the ARN of a
+    ``type: rest``, ``sql`` and ``glue`` are PyIceberg's own; ``type: s3tables`` with ``warehouse`` set to the ARN of a
     table bucket speaks the S3 Tables API (also as ``py-catalog-impl: icekeeper.catalogs.s3tables.S3TablesCatalog``).
+
+    The ARN of a table bucket in place of a name opens that bucket without any configuration; a configured catalog of
+    that warehouse lends its endpoints and credentials.  The catalog's name, which is part of the identity of its
+    tables, is then always the bucket's name: whoever opens the bucket by ARN, on a laptop or in a fleet, shares pins,
+    leases and journal.  Under a configured name that differs from the bucket's, they are others.
 
     Raises:
         PolicyError: there is no such catalog, its type is not supported, or its properties are incomplete.
         StorageError: it cannot be reached.
     """
-    try:
-        catalogs = configured_catalogs()
-    except ValueError as error:
-        raise PolicyError(f"PyIceberg's configuration cannot be read: {error}") from error
+    catalogs = known_catalogs()
+    if name.startswith("arn:"):
+        try:
+            bucket = TableBucketArn.parse(name)
+        except ValueError as error:
+            raise PolicyError(f"the catalog is {error}") from error
+        return connect(bucket.name, merged(table_bucket_properties(bucket, catalogs), properties or {}))
     configured = catalogs.get(name.lower())
     if configured is None and not properties:
         known = ", ".join(sorted(catalogs)) or "none"
@@ -44,24 +57,32 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
             f" PYICEBERG_CATALOG__{name.upper().replace('-', '_')}__URI and __TYPE"
         )
     settings = merged(configured or {}, properties or {})
-    kind = _kind(name, settings)
-    if kind == S3_TABLES:
+    return connect(name if configured is None else canonical_name(name, kind_of(name, settings)), settings)
+
+
+def connect(name: str, settings: Mapping[str, Any]) -> Catalog:
+    """Connect to a catalog by its properties alone.
+
+    Raises:
+        PolicyError: its type is not supported, or its properties are incomplete.
+        StorageError: it cannot be reached.
+    """
+    # Each adapter brings libraries of its own (SQLAlchemy alone takes a quarter second), so only one is imported.
+    kind = kind_of(name, settings)
+    if kind is CatalogKind.S3_TABLES:
+        from icekeeper.catalogs.s3tables import S3TablesCatalog
+
         return S3TablesCatalog(name, settings)
-    if kind not in (CatalogType.REST.value, CatalogType.SQL.value):
-        raise PolicyError(f"catalog {name} has type '{kind}'; supported are {SUPPORTED}")
+    if kind is CatalogKind.GLUE:
+        from icekeeper.catalogs.glue import GlueCatalog
+
+        return GlueCatalog(name, settings)
     if not settings.get("uri"):
         raise PolicyError(f"catalog {name} has no uri")
-    return RestCatalog(name, settings) if kind == CatalogType.REST.value else SqlCatalog(name, settings)
+    if kind is CatalogKind.SQL:
+        from icekeeper.catalogs.sql import SqlCatalog
 
+        return SqlCatalog(name, settings)
+    from icekeeper.catalogs.rest import RestCatalog
 
-def _kind(name: str, settings: Mapping[str, Any]) -> str:
-    implementation = settings.get("py-catalog-impl")
-    if implementation:
-        return S3_TABLES if implementation == S3_TABLES_IMPL else str(implementation)
-    if settings.get("type"):
-        return str(settings["type"]).lower()
-    try:
-        inferred = infer_catalog_type(name, dict(settings))
-    except ValueError as error:
-        raise PolicyError(f"catalog {name} has no type and none can be inferred; set type to {SUPPORTED}") from error
-    return inferred.value if inferred else ""
+    return RestCatalog(name, settings)

@@ -22,7 +22,7 @@ from icekeeper.catalogs.io_properties import file_io_properties
 from icekeeper.errors import CommitConflict, CommitStateUnknown, MetadataUnreadable, PolicyError, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
-from icekeeper.pyiceberg_private import BoundedRestCatalog, rest_credentials, rest_request
+from icekeeper.pyiceberg_private.rest import BoundedRestCatalog, rest_credentials, rest_request
 from icekeeper.storage_s3 import has_credentials, scrub
 
 __all__ = ["RestCatalog"]

@@ -38,13 +38,15 @@ from icekeeper.cli.console import (
     progress_bar,
 )
 from icekeeper.cli.health import health
+from icekeeper.cli.history import history
 from icekeeper.cli.orphans import orphans
 from icekeeper.cli.pin import pin_app
 from icekeeper.cli.plan import plan
+from icekeeper.cli.policy import policy_app
 from icekeeper.cli.stage import stage_app
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.report.outcome import PassStatus
-from icekeeper.report.terminal import print_detection, print_outcome, print_policy, print_problems, trouble
+from icekeeper.report.terminal import print_detection, print_outcome, print_problems, trouble
 from icekeeper.runtime import Runtime, default_engine, open_engine
 
 __all__ = ["app", "main"]
@@ -59,13 +61,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-policy_app = typer.Typer(no_args_is_help=True, help="The settings that hold for a table, and where each came from.")
 app.add_typer(policy_app, name="policy")
 app.add_typer(pin_app, name="pin")
 app.add_typer(stage_app, name="stage")
 app.command()(plan)
 app.command()(health)
 app.command()(orphans)
+app.command()(history)
 
 
 @app.command()
@@ -115,21 +117,6 @@ def verify(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
         print_json(document)
     print_problems(people(as_json=as_json), document)
     return EXIT_OK if found.ok else print_failed(f"{found.table} is damaged: {len(found.problems)} problem(s) found")
-
-
-@policy_app.command("show")
-def policy_show(
-    table: Table, catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False
-) -> int:
-    """Print every setting that holds for a table, with its source."""
-    chosen = overrides(settings)
-    runtime = Runtime.open(catalog)
-    rows = runtime.policy(runtime.catalog.load(table_name(table)).metadata, chosen, unsafe=unsafe).rows()
-    if as_json:
-        print_json({"table": table, "policy": {key: {"value": v, "source": s} for key, v, s, _ in rows}})
-    else:
-        print_policy(people(as_json=False), rows)
-    return EXIT_OK
 
 
 @app.command()

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from icekeeper.operations.context import Progress as ProgressCallback
 from icekeeper.operations.context import silent
 from icekeeper.report.outcome import ListingWriter, listing_in
-from icekeeper.state.sqlite import state_path
+from icekeeper.state.open import state_folder
 
 __all__ = [
     "EXIT_FAILED",
@@ -72,8 +72,8 @@ def print_failed(sentence: str) -> int:
 
 
 def listings() -> ListingWriter:
-    """Where lists of files go that are too long for a document: beside the state."""
-    return listing_in(state_path(os.environ).parent / "listings")
+    """Where lists of files go that are too long for a document: in the state's folder."""
+    return listing_in(state_folder(os.environ) / "listings")
 
 
 def print_usage_error(error: Exception, *, as_json: bool) -> None:

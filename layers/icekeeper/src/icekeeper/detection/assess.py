@@ -12,9 +12,10 @@ from icekeeper.metadata.document import MAIN, TableMetadata
 from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
 from icekeeper.state.store import LastSeen
 
-__all__ = ["MAINTAINED_FORMAT_VERSIONS", "as_requested", "assess"]
+__all__ = ["MAINTAINED_FORMAT_VERSIONS", "NO_SIGN", "as_requested", "assess"]
 
 MAINTAINED_FORMAT_VERSIONS = frozenset({1, 2, 3})
+NO_SIGN = "no sign of work"
 _PRIORITY_DIGITS = 4
 
 
@@ -30,7 +31,6 @@ def assess(
     manifest_count: int | None = None,
     failed_loads: int = 0,
     clustering: Clustering | None = None,
-    owned: frozenset[Operation] = frozenset(),
 ) -> Proposal | Skip:
     """Propose a table for maintenance, or say why not.
 
@@ -39,7 +39,7 @@ def assess(
     once a pass under this very policy found nothing to do at this very snapshot.  ``manifest_count`` counts the
     entries of the head's manifest list.  ``failed_loads`` are past the grace period; a pass cleans up after them also
     where maintenance is disabled (seed 002), unless the deployment forbids it.  ``clustering`` is what the policy asks
-    for, if it asks for any.  ``owned`` are operations that somebody else sees to: they are no reason.
+    for, if it asks for any.
     """
     uuid = metadata.uuid or ""
     cleaning = [] if resolved.is_stopped or not gc_enabled(metadata) else list(load_signals(failed_loads))
@@ -52,30 +52,27 @@ def assess(
     if head is None and branch != MAIN:
         return Skip(table, f"policy key branch names '{branch}', which is no branch of this table")
 
-    def runs(operation: Operation) -> bool:
-        return operation not in owned and resolved.runs(operation)
-
     signals: list[Signal] = cleaning
-    if runs(Operation.EXPIRE_SNAPSHOTS) and gc_enabled(metadata):
+    if resolved.runs(Operation.EXPIRE_SNAPSHOTS) and gc_enabled(metadata):
         signals.extend(expiry_signals(metadata, resolved.policy, now_ms=now_ms, expirable=expirable))
         signals.extend(ref_signals(expirable_refs))
     # What a pass under other settings saw is no news of these.
     seen = last_seen if last_seen is not None and last_seen.fingerprint == resolved.fingerprint() else None
     known_idle = head is not None and seen is not None and seen.idle and seen.snapshot_id == head.snapshot_id
     if head is not None:
-        if runs(Operation.EXPIRE_PARTITIONS):
+        if resolved.runs(Operation.EXPIRE_PARTITIONS):
             looked_ms = None if seen is None else seen.finished_ms
             signals.extend(partition_signals(metadata, resolved.policy, now_ms=now_ms, last_looked_ms=looked_ms))
         if not known_idle:
-            signals.extend(summary_signals(head, resolved.policy, runs, manifest_count))
-            if clustering is not None and runs(Operation.COMPACT) and resolved.policy.rewrite_enabled:
+            signals.extend(summary_signals(head, resolved, manifest_count))
+            if clustering is not None and resolved.runs(Operation.COMPACT) and resolved.policy.rewrite_enabled:
                 idle_at = seen.snapshot_id if seen is not None and seen.idle else None
                 signals.extend(clustering_signals(metadata, head, resolved.policy, clustering, idle_at))
     if signals:
         return _proposal(table, signals, uuid)
     if head is None:
         return Skip(table, "no current snapshot")
-    return Skip(table, "unchanged since the last pass found nothing to do" if known_idle else "no sign of work")
+    return Skip(table, "unchanged since the last pass found nothing to do" if known_idle else NO_SIGN)
 
 
 def as_requested(found: Proposal | Skip, resolved: ResolvedPolicy, uuid: str) -> Proposal | Skip:

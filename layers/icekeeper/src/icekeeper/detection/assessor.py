@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.detection.assess import as_requested, assess
+from icekeeper.detection.assess import NO_SIGN, as_requested, assess
 from icekeeper.detection.layout_signals import Clustering
 from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.errors import PolicyError
@@ -22,15 +22,12 @@ __all__ = [
     "ExpiryPlanner",
     "ExpiryWork",
     "Observer",
-    "OwnedOperations",
     "PolicyResolver",
     "assessor",
 ]
 
 PolicyResolver = Callable[[LoadedTable], ResolvedPolicy]
 """The settings that hold for a table; raises PolicyError."""
-OwnedOperations = Callable[[LoadedTable], frozenset[Operation]]
-"""What the table's bucket does itself; asked only of tables that would be proposed, because it costs a request."""
 ClusteringChoice = Callable[[TableMetadata, Policy], Clustering | None]
 """How the policy wants files clustered; raises PolicyError."""
 Observer = Callable[[LoadedTable, TableIdentity, ResolvedPolicy | PolicyError], None]
@@ -70,16 +67,17 @@ def assessor(
     now_ms: int,
     plan_expiry: ExpiryPlanner,
     choose_clustering: ClusteringChoice | None = None,
-    owned: OwnedOperations | None = None,
+    confirm_policy: PolicyResolver | None = None,
     observe: Observer | None = None,
 ) -> Assessor:
     """An assessor for the tables of one catalog, all judged at ``now_ms`` (epoch milliseconds).
 
-    The state store is asked once per table.
+    The state store is asked once per table.  ``confirm_policy`` gives the policy with what it costs further requests
+    to know: what the table's bucket does itself.  It is asked only where there are signs of need, and then decides.
 
     Raises (when called):
         PolicyError: the table's settings are wrong.
-        StorageError: the state cannot be read, or whose the operations are.
+        StorageError: the state cannot be read.
     """
 
     def settings_of(loaded: LoadedTable, identity: TableIdentity) -> ResolvedPolicy:
@@ -96,17 +94,14 @@ def assessor(
     def assess_table(loaded: LoadedTable, *, is_requested: bool = False) -> Proposal | Skip:
         metadata = loaded.metadata
         identity = TableIdentity(catalog, warehouse, loaded.name, metadata.uuid or "")
-        resolved = settings_of(loaded, identity)
-        policy = resolved.policy
         memory = store.glance(identity, now_ms=now_ms)
-        pinned = [pin.snapshot_id for pin in memory.pins]
-        plan = plan_expiry(metadata, policy, now_ms=now_ms, pinned=pinned)
-        clustering = None
-        if choose_clustering is not None and resolved.runs(Operation.COMPACT):
-            clustering = choose_clustering(metadata, policy)
-        grace_ms = policy.orphan_older_than_ms
 
-        def assessed(elsewhere: frozenset[Operation]) -> Proposal | Skip:
+        def assessed(resolved: ResolvedPolicy) -> Proposal | Skip:
+            policy = resolved.policy
+            pinned = [pin.snapshot_id for pin in memory.pins]
+            plan = plan_expiry(metadata, policy, now_ms=now_ms, pinned=pinned)
+            clusters = choose_clustering if resolved.runs(Operation.COMPACT) else None
+            grace_ms = policy.orphan_older_than_ms
             return assess(
                 str(loaded.name),
                 metadata,
@@ -116,15 +111,15 @@ def assessor(
                 expirable_refs=0 if isinstance(plan, Nothing) else len(plan.refs),
                 last_seen=memory.last_seen,
                 failed_loads=sum(load.can_be_cleaned(now_ms, grace_ms) for load in memory.loads),
-                clustering=clustering,
-                owned=elsewhere,
+                clustering=None if clusters is None else clusters(metadata, policy),
             )
 
-        found = assessed(frozenset())
-        if isinstance(found, Proposal) and owned is not None and (elsewhere := owned(loaded)):
-            found = assessed(elsewhere)
-            if isinstance(found, Skip):
-                found = Skip(found.table, "what it needs is owned by the table bucket")
+        resolved = settings_of(loaded, identity)
+        found = assessed(resolved)
+        if isinstance(found, Proposal) and confirm_policy is not None:
+            found = assessed(confirm_policy(loaded))
+            if isinstance(found, Skip) and found.reason == NO_SIGN:
+                found = Skip(found.table, "what it needs is left to the table bucket")
         return as_requested(found, resolved, identity.uuid) if is_requested else found
 
     return assess_table

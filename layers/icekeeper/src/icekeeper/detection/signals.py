@@ -5,13 +5,13 @@ A counter that is missing or no number (:mod:`icekeeper.health.counters`) is no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from icekeeper.health.counters import summary_counter, summary_counters
 from icekeeper.health.words import counted, size_text
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.policy import Operation, Policy
+from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.values import text_of
 
 __all__ = ["Signal", "expiry_signals", "load_signals", "ref_signals", "summary_signals"]
@@ -65,22 +65,20 @@ def load_signals(failed_loads: int) -> Iterable[Signal]:
         yield Signal(f"files of {counted(failed_loads, 'failed load')} can be cleaned", 0.1)
 
 
-def summary_signals(
-    head: Snapshot, policy: Policy, runs: Callable[[Operation], bool], manifest_count: int | None
-) -> Iterable[Signal]:
+def summary_signals(head: Snapshot, resolved: ResolvedPolicy, manifest_count: int | None) -> Iterable[Signal]:
     """Small files, delete debt and many manifests, as the head's summary counts them.
 
-    ``runs`` says which operations a pass would attempt.  ``manifest_count`` is the number of entries in the manifest
-    list, where the caller has read it.
+    ``manifest_count`` is the number of entries in the manifest list, where the caller has read it.
     """
     counters = summary_counters(head)
+    policy = resolved.policy
     delete_files = summary_counter(counters, "total-delete-files") or 0
     compaction_is_blocked = delete_files > 0 and not policy.apply_deletes
-    if runs(Operation.COMPACT) and policy.rewrite_enabled and not compaction_is_blocked:
+    if resolved.runs(Operation.COMPACT) and policy.rewrite_enabled and not compaction_is_blocked:
         yield from _small_files(counters, delete_files, policy)
-    if runs(Operation.COMPACT) and policy.delete_compaction_enabled and policy.apply_deletes:
+    if resolved.runs(Operation.COMPACT) and policy.delete_compaction_enabled and policy.apply_deletes:
         yield from _delete_debt(counters, delete_files, policy)
-    if runs(Operation.REWRITE_MANIFESTS):
+    if resolved.runs(Operation.REWRITE_MANIFESTS):
         yield from _manifests(counters, manifest_count, policy)
 
 

@@ -30,6 +30,8 @@ Item = TypeVar("Item")
 Part = TypeVar("Part")
 
 _POLL_SECONDS = 0.2
+# Set by spark-submit for the Python it starts (org.apache.spark.deploy.PythonRunner).
+_UNDER_SUBMIT = "PYSPARK_GATEWAY_PORT"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -37,12 +39,17 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 def local_session() -> Iterator[SparkSession]:
     """A local session bound to loopback, stopped on leaving; one that is already running is used and left alone.
 
+    Under ``spark-submit``, as in a Glue job, it is the cluster's session.
+
     Raises:
         PolicyError: no Java that Spark can run on was found.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
         yield running
+        return
+    if _UNDER_SUBMIT in os.environ:
+        yield SparkSession.builder.getOrCreate()
         return
     os.environ["JAVA_HOME"] = find_java_home()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -17,6 +17,7 @@ from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import Nothing, TableName
 from icekeeper.operations.jobs import Job, running_job
+from icekeeper.operations.orphans.sources import FileSource
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.store import StateStore
 from icekeeper.state.table_memory import TableMemory
@@ -90,6 +91,8 @@ class OperationContext:
     sleep: Callable[[float], None] = time.sleep
     memory: TableMemory = field(init=False)
     """What is remembered about this table; known when the pass has loaded it."""
+    orphan_candidates: FileSource | None = None
+    """What orphan removal looks at instead of listing: what a listing of this very pass has found."""
     _job: Job | None = None
     _storages: dict[tuple[tuple[str, str], ...], Storage] = field(default_factory=dict)
 

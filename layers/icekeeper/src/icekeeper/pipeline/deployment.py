@@ -6,14 +6,15 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from icekeeper.catalogs.addresses import CatalogAddress
 from icekeeper.catalogs.catalog import Catalog
-from icekeeper.catalogs.fleet import CatalogAddress, fleet_catalogs, open_address, parse_catalog_file
+from icekeeper.catalogs.fleet import fleet_catalogs, open_address, parse_catalog_file
 from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.settings import PipelineSettings
 from icekeeper.runtime import Runtime
-from icekeeper.state.sqlite import SqliteStateStore, state_path
+from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.storage import Storage
 
@@ -41,13 +42,14 @@ class Deployment:
 
         Raises:
             PolicyError: a variable is missing or malformed.
+            StorageError: boto3's own settings cannot be used.
         """
         settings = PipelineSettings.read(environment)
         return cls(
             environment=dict(environment),
             settings=settings,
             control=ControlBucket(settings.control_address),
-            state=SqliteStateStore(state_path(environment)),
+            state=open_state(environment),
             clock=clock,
         )
 

@@ -13,7 +13,7 @@ from icekeeper.policy.choices import (
     Strategy,
 )
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, MEGABYTE, POLICY_KEYS, Policy
-from icekeeper.policy.layers import Layer, gc_enabled, layers_for
+from icekeeper.policy.layers import TABLE_PREFIX, Layer, gc_enabled, layers_for
 from icekeeper.policy.resolve import DEFAULT_SOURCE, ResolvedPolicy, resolve
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "NOT_YET_AVAILABLE",
     "OPT_IN_OPERATIONS",
     "POLICY_KEYS",
+    "TABLE_PREFIX",
     "Layer",
     "Operation",
     "OutputSpec",

@@ -2,8 +2,7 @@
 
 ``default`` → deployment environment → policy file → S3 Tables maintenance configuration → Iceberg's own table
 properties → table properties ``icekeeper.<key>`` → ``--set``; and above all of them the deployment's bounds.  The
-policy file and the S3 Tables configuration have no reader yet; a :class:`Layer` from either fits between the
-deployment and the table.
+S3 Tables configuration has no reader yet.
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ from icekeeper.clock import HOUR_MS
 from icekeeper.errors import PolicyError
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, MEGABYTE, POLICY_KEYS
 
-__all__ = ["BOUND_KEYS", "OVERRIDE_SOURCE", "Layer", "gc_enabled", "layers_for"]
+__all__ = ["BOUND_KEYS", "OVERRIDE_SOURCE", "TABLE_PREFIX", "Layer", "gc_enabled", "layers_for"]
 
 OVERRIDE_SOURCE = "--set"
 TABLE_PREFIX = "icekeeper."
+"""Table properties that are settings begin so."""
 ENVIRONMENT_PREFIX = "ICEKEEPER_"
 BOUND_PREFIX = "ICEKEEPER_BOUND_"
 BOUND_KEYS = frozenset(
@@ -57,11 +57,15 @@ def gc_enabled(metadata: HasProperties) -> bool:
 
 
 def layers_for(
-    table_properties: Mapping[str, str], environment: Mapping[str, str], overrides: Mapping[str, str]
+    table_properties: Mapping[str, str],
+    environment: Mapping[str, str],
+    overrides: Mapping[str, str],
+    *,
+    rules: Sequence[Layer] = (),
 ) -> list[Layer]:
     """The layers of one table, lowest first, each named so that a person can find it.
 
-    ``overrides`` are this call's ``--set`` values.
+    ``overrides`` are this call's ``--set`` values, ``rules`` those of the policy file that fit the table.
 
     Raises:
         PolicyError: a variable or property that looks like a setting has no such key, or one of Iceberg's own
@@ -69,6 +73,7 @@ def layers_for(
     """
     return [
         *_environment_layers(environment),
+        *rules,
         *_iceberg_layers(table_properties),
         *_table_layers(table_properties),
         *([Layer(OVERRIDE_SOURCE, dict(overrides))] if overrides else []),

@@ -17,7 +17,7 @@ from icekeeper.policy.keys import POLICY_KEYS, Policy
 from icekeeper.policy.layers import Layer
 from icekeeper.policy.values import did_you_mean, text_of
 
-__all__ = ["DEFAULT_SOURCE", "MIN_ORPHAN_GRACE_HOURS", "ResolvedPolicy", "resolve"]
+__all__ = ["DEFAULT_SOURCE", "MIN_ORPHAN_GRACE_HOURS", "ResolvedPolicy", "check_layer", "resolve"]
 
 DEFAULT_SOURCE = "default"
 # Iceberg's own remove_orphan_files refuses less: younger files may belong to a commit that is under way.
@@ -42,6 +42,8 @@ class ResolvedPolicy:
     sources: Mapping[str, str]
     is_stopped: bool = False
     """The deployment's bounds forbid maintenance: then not even files of failed loads are deleted."""
+    bounds: frozenset[str] = frozenset()
+    """The sources that are bounds."""
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """``(key, value, source, meaning)`` of every key, for people."""
@@ -54,6 +56,10 @@ class ResolvedPolicy:
         """A digest of all values, equal exactly when they are; independent of where they came from."""
         lines = "\n".join(f"{key}={_exact_text(getattr(self.policy, key))}" for key in sorted(POLICY_KEYS))
         return hashlib.sha256(lines.encode()).hexdigest()
+
+    def is_bounded(self, key: str) -> bool:
+        """Whether a bound of the deployment overruled what every layer says about a key."""
+        return self.sources[key] in self.bounds
 
     def why_disabled(self) -> str | None:
         """The reason every operation is skipped, ``None`` when maintenance is enabled."""
@@ -89,10 +95,9 @@ def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
     values: dict[str, object] = {}
     sources = dict.fromkeys(POLICY_KEYS, DEFAULT_SOURCE)
     for layer in layers:
-        _check_keys(layer)
+        # Each layer is checked by itself: a mistake is reported even where a later layer hides it.
+        check_layer(layer)
         if not layer.is_bound:
-            # Each layer is checked by itself: a mistake is reported even where a later layer hides it.
-            _parse(layer.values, dict.fromkeys(layer.values, layer.source))
             values.update(layer.values)
             sources.update(dict.fromkeys(layer.values, layer.source))
     policy = _parse(values, sources)
@@ -105,16 +110,22 @@ def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
     _check_available(policy, sources)
     # A bound can only be false.
     is_stopped = any(layer.is_bound and "maintenance_enabled" in layer.values for layer in layers)
-    return ResolvedPolicy(policy, sources, is_stopped)
+    return ResolvedPolicy(policy, sources, is_stopped, frozenset(layer.source for layer in layers if layer.is_bound))
 
 
-def _check_keys(layer: Layer) -> None:
+def check_layer(layer: Layer) -> None:
+    """Check the keys and values of one layer by themselves.
+
+    Raises:
+        PolicyError: an unknown key or a malformed value.
+    """
     for key in layer.values:
         if key not in POLICY_KEYS:
             raise PolicyError(
                 f"unknown policy key '{key}' (from {layer.source}){did_you_mean(key, POLICY_KEYS)}; "
                 f"keys are {', '.join(POLICY_KEYS)}"
             )
+    _parse(layer.values, dict.fromkeys(layer.values, layer.source))
 
 
 def _parse(values: Mapping[str, object], sources: Mapping[str, str]) -> Policy:

@@ -14,6 +14,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from icekeeper.clock import iso_utc
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome, Status
 
@@ -24,6 +25,7 @@ __all__ = [
     "print_health",
     "print_loads",
     "print_outcome",
+    "print_passes",
     "print_pins",
     "print_policy",
     "print_problems",
@@ -164,6 +166,18 @@ def print_pins(console: Console, pins: Sequence[Mapping[str, Any]]) -> None:
     _print_rows(console, rows)
 
 
+def print_passes(console: Console, passes: Sequence[Mapping[str, Any]]) -> None:
+    """The passes of ``history --json``, one per line: when it began, how long it took, how it ended, what it did."""
+    if not passes:
+        console.print(Text("no pass over this table is known", style="dim"))
+    rows = []
+    for one in passes:
+        began = Text(iso_utc(one["started_ms"]), style="bold")
+        status = Text(one["status"], style=_STYLES.get(one["status"], ""))
+        rows.append((began, Text(f"{one['duration_ms'] / 1000:.1f} s"), status, Text(one["summary"])))
+    _print_rows(console, rows)
+
+
 def print_loads(console: Console, loads: Sequence[Mapping[str, Any]]) -> None:
     """The loads of ``stage list --json``, one per line: name, state, and what it holds since when."""
     rows = []
@@ -187,13 +201,13 @@ def print_policy(console: Console, rows: Iterable[Sequence[str]]) -> None:
     console.print(table)
 
 
-def _print_rows(console: Console, rows: Sequence[tuple[Text, Text, Text]]) -> None:
+def _print_rows(console: Console, rows: Sequence[Sequence[Text]]) -> None:
     """Aligned columns, the last as long as it is: a path must stay one word that can be copied.
 
     Text objects throughout: a path or name with brackets must not be taken for markup.
     """
-    widths = [max((row[column].cell_len for row in rows), default=0) for column in range(2)]
+    widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)][:-1]
     for row in rows:
-        for cell, width in zip(row[:2], widths, strict=True):
+        for cell, width in zip(row[:-1], widths, strict=True):
             cell.pad_right(width - cell.cell_len)
         console.print(Text("  ").join(row), soft_wrap=True)

@@ -60,7 +60,9 @@ def compact(context: OperationContext) -> OperationOutcome:
         stored_schema(metadata.current_schema)  # refuses column types that this version cannot rewrite
         require_known_layout(metadata)
         if context.dry_run:
-            return succeeded(_OPERATION, _preview(plan), metrics=_counters(plan), files_planned=plan.input_files)
+            planned = {"compact.bytes_planned": sum(group.total_bytes for group in plan.groups)}
+            metrics = {**_counters(plan), **planned}
+            return succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=plan.input_files)
         with context.job(_OPERATION, loaded, plan.snapshot_id) as job:
             landed = _rewrite_and_commit(context, loaded, plan)
             if landed.errors:

@@ -23,7 +23,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.arrow_schema import leaf_columns
-from icekeeper.pyiceberg_private import metrics_evaluator
+from icekeeper.pyiceberg_private.metrics import metrics_evaluator
 
 __all__ = ["row_filter"]
 

@@ -68,11 +68,13 @@ def _list(context: OperationContext, table: LoadedTable) -> Listed:
     """References first and then the listing; what is committed meanwhile is asked for afterwards."""
     storage, reader, metadata = context.storage(table), context.reader(table), table.metadata
     inventory = context.policy.orphan_inventory
-    source: FileSource = (
-        ListedLocation(storage, metadata.location)
-        if inventory is None
-        else InventoryFiles(storage, inventory, metadata.location)
-    )
+    source: FileSource
+    if context.orphan_candidates is not None:
+        source = context.orphan_candidates
+    elif inventory is not None:
+        source = InventoryFiles(storage, inventory, metadata.location)
+    else:
+        source = ListedLocation(storage, metadata.location)
     older_than_ms = context.clock() - context.policy.orphan_older_than_ms
     references = References()
     manifests = references.listed(reader, metadata.snapshots.values())
@@ -90,7 +92,7 @@ def _list(context: OperationContext, table: LoadedTable) -> Listed:
         )
     else:
         sifted = sift_here(source, metadata.location, documents, manifests, references, reader, older_than_ms)
-    if not sifted.listed and not source.is_current:
+    if not sifted.listed and inventory is not None and context.orphan_candidates is None:
         raise OperationRefused(
             f"{inventory} (orphan_inventory) names no file under {metadata.location}, where at least the table's "
             "metadata is; nothing was deleted; name the inventory of the table's bucket, or set orphan_inventory=none"

@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 from icekeeper.storage import Storage
 from icekeeper.storage_listing import ListedObject
 
-__all__ = ["FileSource", "ListedLocation", "SourcePart"]
+__all__ = ["FileSource", "KnownFiles", "ListedLocation", "SourcePart"]
 
 SourcePart: TypeAlias = Callable[[], Iterable[ListedObject]]
 """A share of the files, picklable: an engine's worker reads it."""
@@ -57,3 +57,19 @@ class ListedLocation:
         """See :class:`FileSource`."""
         objects, folders = self.storage.divide(self.location)
         return [partial(tuple, objects), *(partial(self.storage.list_folder, folder) for folder in folders)]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFiles:
+    """Files that an earlier listing has found to be old orphans; each is looked at before it goes."""
+
+    paths: tuple[str, ...]
+    is_current: bool = False
+
+    def objects(self) -> Iterator[ListedObject]:
+        """See :class:`FileSource`; their age and size are what the look at each of them says."""
+        return (ListedObject(path, 0, 0) for path in self.paths)
+
+    def parts(self) -> Sequence[SourcePart]:
+        """See :class:`FileSource`."""
+        return [partial(tuple, tuple(self.objects()))]

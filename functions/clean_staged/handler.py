@@ -1,0 +1,18 @@
+"""Clean up the files of failed loads, from their record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from observability import logger
+from steps import carry_out
+
+__all__ = ["handle"]
+
+STEPS = frozenset({"clean_staged"})
+
+
+@logger.inject_lambda_context
+def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    """The state machine's ``CleanStaged``."""
+    return carry_out(event, STEPS)

@@ -1,0 +1,18 @@
+"""Drop the partitions that are past their retention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from observability import logger
+from steps import carry_out
+
+__all__ = ["handle"]
+
+STEPS = frozenset({"expire_partitions"})
+
+
+@logger.inject_lambda_context
+def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    """The state machine's ``ExpirePartitions``."""
+    return carry_out(event, STEPS)

@@ -1,0 +1,18 @@
+"""Expire snapshots, and delete what only they needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from observability import logger
+from steps import carry_out
+
+__all__ = ["handle"]
+
+STEPS = frozenset({"expire_snapshots"})
+
+
+@logger.inject_lambda_context
+def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    """The state machine's ``ExpireSnapshots``."""
+    return carry_out(event, STEPS)

@@ -1,0 +1,18 @@
+"""Remove the orphans that were listed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from observability import logger
+from steps import carry_out
+
+__all__ = ["handle"]
+
+STEPS = frozenset({"remove_orphans"})
+
+
+@logger.inject_lambda_context
+def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    """The state machine's ``RemoveOrphans``."""
+    return carry_out(event, STEPS)

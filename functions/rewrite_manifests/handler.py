@@ -1,0 +1,18 @@
+"""Rewrite manifests that are few enough for a function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from observability import logger
+from steps import carry_out
+
+__all__ = ["handle"]
+
+STEPS = frozenset({"rewrite_manifests"})
+
+
+@logger.inject_lambda_context
+def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    """The state machine's ``RewriteManifestsSmall``."""
+    return carry_out(event, STEPS)

@@ -1,0 +1,185 @@
+"""The AWS Glue Data Catalog: tables in ordinary S3 buckets, swapped by the version id that Glue keeps for every table.
+
+Only the pointer moves; whatever else Glue knows about a table (columns, owner, …) is sent back as it was, since
+maintenance changes no schema.  A commit reads Glue's entry once more, checks that it still points at the commit's base,
+and sends it back on the condition that its version is still that one.
+
+Resource links are left out: they name tables of another database or account, which are maintained there, under one
+name.  Source: AWS Glue API reference, "GetTable" and "UpdateTable"; the properties are those of PyIceberg's
+``GlueCatalog``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from icekeeper.catalogs.aws_service import AWS_ERRORS, AwsService
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.io_properties import file_io_properties
+from icekeeper.catalogs.pointer import Swap, commit_document, load_document
+from icekeeper.clock import Clock, system_clock
+from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, StorageError
+from icekeeper.model import TableName
+from icekeeper.storage import Storage
+
+__all__ = ["GLUE", "GlueCatalog"]
+
+GLUE = AwsService(
+    title="the Glue Data Catalog",
+    client="glue",
+    prefixes=("glue", "client"),
+    conflict_codes=frozenset({"ConcurrentModificationException", "VersionMismatchException"}),
+    missing_codes=frozenset({"EntityNotFoundException"}),
+    # A timeout, and failures of what stands behind a federated catalog, are answered with status 400.
+    unknown_codes=frozenset(
+        {"OperationTimeoutException", "FederationSourceException", "FederationSourceRetryableException"}
+    ),
+)
+POINTER, PREVIOUS = "metadata_location", "previous_metadata_location"
+
+
+class GlueCatalog:
+    """The Iceberg tables of one Glue Data Catalog: those whose parameter ``table_type`` is ``ICEBERG``.
+
+    Properties: ``glue.id`` (another account's catalog), ``glue.endpoint``, ``glue.skip-archive`` (true unless set:
+    Glue keeps no older versions), region and credentials as ``glue.*`` or ``client.*``, else boto3's default chain;
+    ``s3.*`` and ``client.*`` for the files.
+    """
+
+    def __init__(self, name: str, properties: Mapping[str, Any], *, clock: Clock = system_clock) -> None:
+        """Prepare the clients; nothing is sent.
+
+        Raises:
+            PolicyError: ``glue.skip-archive`` is neither true nor false.
+            StorageError: the profile or role of the properties cannot be used, or no region is known.
+        """
+        self._name = name
+        self._clock = clock
+        self._properties = {key: value for key, value in properties.items() if isinstance(value, str)}
+        skip_archive = self._properties.get("glue.skip-archive", "true").lower()
+        if skip_archive not in ("true", "false"):
+            raise PolicyError(f"catalog {name}: glue.skip-archive is '{skip_archive}'; set it to true or false")
+        self._skip_archive = skip_archive == "true"
+        self._catalog_id = {"CatalogId": found} if (found := self._properties.get("glue.id")) else {}
+        self._io_properties = file_io_properties(self._properties)
+        self._storage = Storage(self._io_properties)
+        try:
+            self._clients = GLUE.connect(self._properties)
+        except AWS_ERRORS as error:
+            raise self._unusable(error) from error
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def warehouse(self) -> str:
+        """The warehouse as configured, else the catalog id; Glue itself needs neither."""
+        return self._properties.get("warehouse") or self._properties.get("glue.id") or ""
+
+    def list_tables(self) -> Iterator[TableName]:
+        try:
+            for page in self._pages("get_databases"):
+                for database in page["DatabaseList"]:
+                    if "TargetDatabase" not in database:
+                        yield from self._tables_of(database["Name"])
+        except AWS_ERRORS as error:
+            raise self._unusable(error) from error
+
+    def load(self, table: TableName) -> LoadedTable:
+        entry = self._entry(table)
+        if not _is_iceberg(entry):
+            raise PolicyError(f"{table} in catalog {self._name} is no Iceberg table")
+        if target := entry.get("TargetTable"):
+            place = f"{target.get('DatabaseName')}.{target.get('Name')} in catalog {target.get('CatalogId')}"
+            raise PolicyError(f"{table} in catalog {self._name} is a resource link; maintain the table itself: {place}")
+        location = entry["Parameters"].get(POINTER)
+        if not location:
+            raise MetadataUnreadable(f"{table} has no {POINTER} in catalog {self._name}")
+        # Glue folds names to lower case; a table has one identity however it is asked for.
+        name = TableName(tuple(str(entry["DatabaseName"]).split(".")), str(entry["Name"]))
+        return LoadedTable(name, load_document(self._storage, location), location, location, self._io_properties)
+
+    def commit(
+        self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
+    ) -> LoadedTable:
+        entry = self._entry(base.name)
+        if entry.get("Parameters", {}).get(POINTER) != base.token:
+            raise CommitConflict(f"{base.name} changed meanwhile: another writer committed first")
+        if not entry.get("VersionId"):
+            raise StorageError(
+                f"catalog {self._name} names no version of {base.name}, so a commit could undo another writer's;"
+                " nothing was sent"
+            )
+        swap = self._swap(base, entry)
+        return commit_document(self._storage, base, requirements, updates, swap=swap, clock=self._clock)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._clients.close()
+
+    def _swap(self, base: LoadedTable, entry: Mapping[str, Any]) -> Swap:
+        def swap(location: str) -> str:
+            moved = {**entry["Parameters"], POINTER: location, PREVIOUS: base.metadata_location}
+            try:
+                self._clients.once.update_table(
+                    **self._catalog_id,
+                    DatabaseName=entry["DatabaseName"],
+                    TableInput=self._table_input({**entry, "Parameters": moved}),
+                    VersionId=entry["VersionId"],
+                    SkipArchive=self._skip_archive,
+                )
+            except AWS_ERRORS as error:
+                raise GLUE.swap_error(error, base.name, self._name, self._unusable) from error
+            return location
+
+        return swap
+
+    def _table_input(self, entry: Mapping[str, Any]) -> Any:
+        """Of an entry, all that can be sent back: what boto3's own description of ``UpdateTable`` takes."""
+        operation = self._clients.once.meta.service_model.operation_model("UpdateTable")
+        return _accepted(operation.input_shape.members["TableInput"], entry)
+
+    def _entry(self, table: TableName) -> dict[str, Any]:
+        """Glue's own entry about a table."""
+        database = ".".join(table.namespace)  # namespaces do not nest, but a database's name may have dots
+        try:
+            answer = self._clients.repeating.get_table(**self._catalog_id, DatabaseName=database, Name=table.name)
+        except AWS_ERRORS as error:
+            if GLUE.is_missing(error):
+                raise PolicyError(f"there is no table {table} in catalog {self._name}") from error
+            raise self._unusable(error) from error
+        entry: dict[str, Any] = answer["Table"]
+        return entry
+
+    def _tables_of(self, database: str) -> Iterator[TableName]:
+        try:
+            for page in self._pages("get_tables", DatabaseName=database):
+                for entry in page["TableList"]:
+                    if _is_iceberg(entry) and "TargetTable" not in entry:
+                        yield TableName(tuple(database.split(".")), entry["Name"])
+        except ClientError as error:
+            if not GLUE.is_missing(error):  # else dropped meanwhile
+                raise
+
+    def _pages(self, operation: str, **arguments: str) -> Any:
+        return self._clients.repeating.get_paginator(operation).paginate(**self._catalog_id, **arguments)
+
+    def _unusable(self, error: Exception) -> StorageError:
+        return StorageError(f"catalog {self._name} (Glue Data Catalog) {GLUE.describe(error, self._properties)}")
+
+
+def _is_iceberg(entry: Mapping[str, Any]) -> bool:
+    return str(entry.get("Parameters", {}).get("table_type", "")).lower() == "iceberg"
+
+
+def _accepted(shape: Any, value: Any) -> Any:
+    """The part of an answer that fits the shape of a request, down to the last field."""
+    if shape.type_name == "structure":
+        return {key: _accepted(shape.members[key], item) for key, item in value.items() if key in shape.members}
+    if shape.type_name == "list":
+        return [_accepted(shape.member, item) for item in value]
+    return value

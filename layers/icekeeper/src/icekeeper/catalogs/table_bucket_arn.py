@@ -1,0 +1,37 @@
+"""The ARN of a table bucket: ``arn:aws:s3tables:REGION:ACCOUNT:bucket/NAME``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["TableBucketArn"]
+
+# Amazon S3 API reference, "TableBucketARN"; servers that play AWS are freer with accounts and names.
+_ARN = re.compile(r"arn:[a-z0-9-]+:s3tables:(?P<region>[a-z0-9-]*):(?P<account>[^:]*):bucket/(?P<name>[^:/,\s]+)")
+EXAMPLE = "arn:aws:s3tables:us-east-1:111122223333:bucket/NAME"
+
+
+@dataclass(frozen=True, slots=True)
+class TableBucketArn:
+    """Which table bucket: its name is unique only within region and account, its ARN everywhere."""
+
+    text: str
+    region: str
+    account: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> TableBucketArn:
+        """Take an ARN apart.
+
+        Raises:
+            ValueError: it is none; the message begins with what it is, and says what it must be.
+        """
+        match = _ARN.fullmatch(text)
+        if match is None:
+            raise ValueError(f"'{text}', but must be the ARN of a table bucket, for example {EXAMPLE}")
+        return cls(text, match["region"], match["account"], match["name"])
+
+    def __str__(self) -> str:
+        return self.text

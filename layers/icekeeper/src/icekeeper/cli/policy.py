@@ -1,0 +1,90 @@
+"""``icekeeper policy``: the settings that hold for a table, and those that are kept with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from icekeeper.cli.arguments import AsJson, CatalogName, Settings, Table, Unsafe, overrides, table_name
+from icekeeper.cli.console import EXIT_OK, people, print_json
+from icekeeper.errors import PolicyError
+from icekeeper.operations.table_handle import TableHandle
+from icekeeper.operations.table_settings import ResolvePolicy, reset_settings, set_settings, unset_settings
+from icekeeper.policy import ResolvedPolicy
+from icekeeper.report.terminal import print_policy
+from icekeeper.runtime import Runtime
+
+__all__ = ["policy_app"]
+
+policy_app = typer.Typer(no_args_is_help=True, help="The settings that hold for a table, and where each came from.")
+
+
+@policy_app.command("show")
+def policy_show(
+    table: Table, catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False
+) -> int:
+    """Print every setting that holds for a table, with its source."""
+    chosen = overrides(settings)
+    runtime = Runtime.open(catalog)
+    return _print(table, runtime.policy(runtime.catalog.load(table_name(table)), chosen, unsafe=unsafe), as_json)
+
+
+@policy_app.command("set")
+def policy_set(
+    table: Table,
+    catalog: CatalogName,
+    assignments: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE...", help="settings to keep with the table")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="the same as an option; repeatable")
+    ] = None,
+    unsafe: Unsafe = False,
+    as_json: AsJson = False,
+) -> int:
+    """Keep settings with a table, as its properties icekeeper.KEY; all of them, or none when one is wrong."""
+    chosen = overrides([*(assignments or ()), *(settings or ())])
+    if not chosen:
+        raise PolicyError("policy set takes one or more settings as KEY=VALUE, for example min_input_files=10")
+    return _change(table, catalog, lambda handle, policy: set_settings(handle, chosen, policy), unsafe, as_json)
+
+
+@policy_app.command("unset")
+def policy_unset(
+    table: Table,
+    catalog: CatalogName,
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="settings to take away from the table")],
+    unsafe: Unsafe = False,
+    as_json: AsJson = False,
+) -> int:
+    """Take settings away from a table; what lower layers say holds again."""
+    return _change(table, catalog, lambda handle, policy: unset_settings(handle, keys, policy), unsafe, as_json)
+
+
+@policy_app.command("reset")
+def policy_reset(table: Table, catalog: CatalogName, unsafe: Unsafe = False, as_json: AsJson = False) -> int:
+    """Take every setting icekeeper.KEY away from a table; Iceberg's own properties stay."""
+    return _change(table, catalog, reset_settings, unsafe, as_json)
+
+
+def _change(
+    table: str,
+    catalog: str,
+    change: Callable[[TableHandle, ResolvePolicy], ResolvedPolicy],
+    unsafe: bool,
+    as_json: bool,
+) -> int:
+    name = table_name(table)
+    runtime = Runtime.open(catalog)
+    return _print(table, change(runtime.table(name), lambda loaded: runtime.policy(loaded, {}, unsafe=unsafe)), as_json)
+
+
+def _print(table: str, resolved: ResolvedPolicy, as_json: bool) -> int:
+    rows = resolved.rows()
+    if as_json:
+        print_json({"table": table, "policy": {key: {"value": v, "source": s} for key, v, s, _ in rows}})
+    else:
+        print_policy(people(as_json=False), rows)
+    return EXIT_OK

@@ -1,0 +1,140 @@
+"""Settings of one table, kept with it as table properties ``icekeeper.<key>`` (DESIGN 5).
+
+They are changed by one commit of properties alone, prepared anew on every head: what another writer did meanwhile
+stays, and the policy that is checked is the one that will hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.commit.transaction import PreparedCommit, commit_with_retries
+from icekeeper.errors import PolicyError
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.updates import apply_updates
+from icekeeper.model import Nothing
+from icekeeper.operations.context import require_writable
+from icekeeper.operations.table_handle import TableHandle
+from icekeeper.policy import POLICY_KEYS, TABLE_PREFIX, Policy, ResolvedPolicy
+from icekeeper.policy.values import did_you_mean, text_of
+
+__all__ = ["ResolvePolicy", "reset_settings", "set_settings", "unset_settings"]
+
+ResolvePolicy = Callable[[LoadedTable], ResolvedPolicy]
+_RETRIES = Policy().max_commit_retries
+
+
+def set_settings(handle: TableHandle, settings: Mapping[str, str], resolve_policy: ResolvePolicy) -> ResolvedPolicy:
+    """Give the table these settings; the policy that holds afterwards.
+
+    Raises:
+        PolicyError: no such table, or the policy would be wrong, or a bound of the deployment would overrule a value;
+            nothing was changed.
+        TableUnsupported: a table that this version must not write.
+        StorageError: catalog or state store failed.
+    """
+    wanted = {f"{TABLE_PREFIX}{key}": value for key, value in settings.items()}
+
+    def check(after: LoadedTable) -> None:
+        resolved = resolve_policy(after)
+        for key, value in settings.items():
+            if resolved.is_bounded(key):
+                raise PolicyError(
+                    f"policy key {key} cannot be '{value}' (from table property {TABLE_PREFIX}{key}): "
+                    f"{resolved.sources[key]} keeps it at {text_of(getattr(resolved.policy, key))}"
+                )
+
+    return _change(handle, lambda properties: (wanted, ()), resolve_policy, check)
+
+
+def unset_settings(handle: TableHandle, keys: Sequence[str], resolve_policy: ResolvePolicy) -> ResolvedPolicy:
+    """Take these settings away from the table, misspelt ones too; the policy that holds afterwards.
+
+    Raises:
+        PolicyError: no such table, a key that neither exists nor is set on the table, or the policy would be wrong
+            without it; nothing was changed.
+        TableUnsupported: a table that this version must not write.
+        StorageError: catalog or state store failed.
+    """
+
+    def changes(properties: Mapping[str, str]) -> tuple[Mapping[str, str], Sequence[str]]:
+        for key in keys:
+            if key not in POLICY_KEYS and f"{TABLE_PREFIX}{key}" not in properties:
+                raise PolicyError(
+                    f"unknown policy key '{key}', and {handle.table} has no table property {TABLE_PREFIX}{key}"
+                    f"{did_you_mean(key, POLICY_KEYS)}; keys are {', '.join(POLICY_KEYS)}"
+                )
+        return {}, [f"{TABLE_PREFIX}{key}" for key in keys]
+
+    return _change(handle, changes, resolve_policy, resolve_policy)
+
+
+def reset_settings(handle: TableHandle, resolve_policy: ResolvePolicy) -> ResolvedPolicy:
+    """Take every setting ``icekeeper.<key>`` away from the table; Iceberg's own properties stay.
+
+    Raises:
+        PolicyError: no such table, or the policy would be wrong without them; nothing was changed.
+        TableUnsupported: a table that this version must not write.
+        StorageError: catalog or state store failed.
+    """
+
+    def changes(properties: Mapping[str, str]) -> tuple[Mapping[str, str], Sequence[str]]:
+        return {}, sorted(name for name in properties if name.startswith(TABLE_PREFIX))
+
+    return _change(handle, changes, resolve_policy, resolve_policy)
+
+
+def _change(
+    handle: TableHandle,
+    changes: Callable[[Mapping[str, str]], tuple[Mapping[str, str], Sequence[str]]],
+    resolve_policy: ResolvePolicy,
+    check: Callable[[LoadedTable], object],
+) -> ResolvedPolicy:
+    """Set and remove properties, those that make a difference; ``check`` is asked before each attempt."""
+    loaded = handle.load()
+
+    def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
+        metadata = head.metadata
+        require_writable(metadata)
+        wanted, unwanted = changes(metadata.properties)
+        changed = {name: value for name, value in wanted.items() if metadata.properties.get(name) != value}
+        gone = [name for name in unwanted if name in metadata.properties]
+        updates = _updates(changed, gone)
+        after = apply_updates(metadata, updates, metadata_location=None, now_ms=handle.clock())
+        check(replace(head, metadata=after))
+        if not updates:
+            return Nothing("the table has these settings already")
+        uuid = metadata.uuid
+        return PreparedCommit(
+            requirements=[] if uuid is None else [{"type": "assert-table-uuid", "uuid": uuid}],
+            updates=updates,
+            landed=lambda now: _shows(now, changed, gone),
+        )
+
+    committed = commit_with_retries(
+        handle.catalog,
+        loaded,
+        prepare,
+        max_retries=_RETRIES,
+        discard=lambda paths: None,  # properties need no files
+        pinned_metadata=handle.memory(loaded).pinned_metadata,
+        sleep=handle.sleep,
+    )
+    return resolve_policy(handle.load() if isinstance(committed, Nothing) else committed.table)
+
+
+def _updates(changed: Mapping[str, str], gone: Sequence[str]) -> list[dict[str, Any]]:
+    updates: list[dict[str, Any]] = []
+    if changed:
+        updates.append({"action": "set-properties", "updates": dict(changed)})
+    if gone:
+        updates.append({"action": "remove-properties", "removals": list(gone)})
+    return updates
+
+
+def _shows(now: TableMetadata, changed: Mapping[str, str], gone: Iterable[str]) -> bool:
+    properties = now.properties
+    return all(properties.get(name) == value for name, value in changed.items()) and properties.keys().isdisjoint(gone)

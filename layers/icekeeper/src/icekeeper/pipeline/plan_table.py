@@ -1,0 +1,165 @@
+"""Plan one table's pass: its policy, its bounds, what there is to do, and where each operation runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.engines.local import LocalEngine
+from icekeeper.errors import PolicyError
+from icekeeper.maintenance import begin, head_id, run_operation, why_not
+from icekeeper.operations.context import OperationContext
+from icekeeper.pipeline.control_bucket import table_folder
+from icekeeper.pipeline.deployment import Deployment
+from icekeeper.pipeline.events import Item, PlanEvent, PlanReference, Route
+from icekeeper.pipeline.plan_document import Bounds, PlanDocument
+from icekeeper.pipeline.routes import CLEAN_STAGED, STEPS, TableSize, route
+from icekeeper.pipeline.settings import travelling_environment
+from icekeeper.pipeline.turn import lease_ttl_ms, resume_turn
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status, failed, skipped
+
+__all__ = ["MAX_ATTEMPTS", "PLAN", "plan_table"]
+
+MAX_ATTEMPTS = 3
+"""A table that makes every plan stale is left to the next run."""
+PLAN = "plan.json"
+
+
+def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
+    """Write a plan to the control bucket; steps that an earlier attempt finished are not routed again.
+
+    Raises:
+        LeaseLost: another run maintains the table.
+        MaintenanceError: the table, its policy or the state cannot be read.
+    """
+    folder = table_folder(event.run_id, event.item.identity.key)
+    resume_turn(deployment, event.run_id, event.item, lease_ttl_ms())
+    _claim_request(deployment, event.item)
+    runtime = deployment.runtime(event.item.catalog)
+    loaded = _load(deployment, event.item)
+    if loaded is None:
+        return _gone(deployment, event, folder)
+    context = runtime.context(
+        loaded,
+        runtime.policy(loaded, event.item.settings),
+        LocalEngine(processes=1),
+        run_id=event.run_id,
+        dry_run=True,
+    )
+    begin(context)
+    first = deployment.control.find(f"{folder}/{PLAN}") or {}
+    done = {step for step in STEPS if deployment.control.find(f"{folder}/{step}.json") is not None}
+    outcomes, compaction = _known_outcomes(context, event, done)
+    size = TableSize.of(_head_summary(context, loaded), _bytes_to_compact(compaction))
+    operations = {operation.value for operation in context.policy.operations}
+    routes: dict[str, Route] = {}
+    for step in STEPS:
+        is_wanted = step in operations or step == CLEAN_STAGED
+        is_due = is_wanted and step not in done and step not in outcomes
+        routes[step] = route(step, size, deployment.settings.thresholds) if is_due else "none"
+    listing = deployment.control.listings(folder)
+    document = PlanDocument(
+        run_id=event.run_id,
+        item=event.item,
+        attempt=event.attempt,
+        started_ms=first.get("started_ms", deployment.clock()),
+        planned_ms=deployment.clock(),
+        metadata_location=loaded.metadata_location,
+        head_id=first.get("head_id", head_id(context, loaded)),
+        fingerprint=context.resolved.fingerprint(),
+        environment=travelling_environment(deployment.environment),
+        bounds=_bounds(context),
+        routes=routes,
+        outcomes={step: outcome.to_json(event.run_id, listing) for step, outcome in outcomes.items()},
+        compaction=None if compaction is None else compaction.to_json(f"{event.run_id}-planned", listing),
+    )
+    return _write(deployment, folder, document)
+
+
+def _load(deployment: Deployment, item: Item) -> LoadedTable | None:
+    """The table, ``None`` when it was dropped or replaced since it was detected."""
+    runtime = deployment.runtime(item.catalog)
+    try:
+        loaded = runtime.catalog.load(item.name)
+    except PolicyError:
+        return None
+    return loaded if (loaded.metadata.uuid or "") == item.uuid else None
+
+
+def _gone(deployment: Deployment, event: PlanEvent, folder: str) -> PlanReference:
+    now_ms = deployment.clock()
+    document = PlanDocument(
+        run_id=event.run_id,
+        item=event.item,
+        attempt=event.attempt,
+        started_ms=now_ms,
+        planned_ms=now_ms,
+        metadata_location="",
+        head_id=None,
+        fingerprint="",
+        environment={},
+        bounds=Bounds(pinned_snapshots=(), staged_loads=(), orphan_older_than_ms=0),
+        routes=dict.fromkeys(STEPS, "none"),
+    )
+    return _write(deployment, folder, document)
+
+
+def _known_outcomes(
+    context: OperationContext, event: PlanEvent, done: set[str]
+) -> tuple[Mapping[str, OperationOutcome], OperationOutcome | None]:
+    """Outcomes that need no function to find out, and what compaction would do."""
+    outcomes: dict[str, OperationOutcome] = {}
+    compaction = None
+    for operation in context.policy.operations:
+        if operation.value in done:
+            continue
+        reason = why_not(operation, context)
+        if reason is not None:
+            outcomes[operation.value] = skipped(operation, reason)
+        elif event.attempt > MAX_ATTEMPTS:
+            outcomes[operation.value] = failed(
+                operation,
+                f"the table changed faster than it could be planned, {MAX_ATTEMPTS} times; the next run tries",
+            )
+        elif operation is Operation.COMPACT:
+            compaction = run_operation(operation, context)
+            if compaction.status is not Status.SUCCEEDED:
+                outcomes[operation.value] = compaction
+    return outcomes, compaction
+
+
+def _bytes_to_compact(compaction: OperationOutcome | None) -> int:
+    return 0 if compaction is None else int(compaction.metrics.get("compact.bytes_planned", 0))
+
+
+def _head_summary(context: OperationContext, loaded: LoadedTable) -> Mapping[str, str]:
+    head = loaded.metadata.head(context.policy.branch)
+    return {} if head is None else head.summary
+
+
+def _bounds(context: OperationContext) -> Bounds:
+    return Bounds(
+        pinned_snapshots=tuple(pin.snapshot_id for pin in context.memory.pins()),
+        staged_loads=tuple(load.name for load in context.memory.staged_loads()),
+        orphan_older_than_ms=context.policy.orphan_older_than_ms,
+    )
+
+
+def _claim_request(deployment: Deployment, item: Item) -> None:
+    """The pass that begins is the one somebody asked for."""
+    for request in deployment.state.requests.pending(item.catalog, item.warehouse):
+        if request.identity == item.identity and dict(request.settings) == dict(item.settings):
+            deployment.state.requests.claim(request)
+
+
+def _write(deployment: Deployment, folder: str, document: PlanDocument) -> PlanReference:
+    key = f"{folder}/{PLAN}"
+    digest = deployment.control.write(key, document.model_dump(mode="json"))
+    return PlanReference(
+        bucket=deployment.control.name,
+        key=key,
+        digest=digest,
+        attempt=document.attempt,
+        routes=dict(document.routes),
+    )

@@ -1,0 +1,114 @@
+"""One table's pass, gathered from what its steps left: written into the journal and told once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from icekeeper.maintenance import PassStart, conclude
+from icekeeper.pipeline.control_bucket import table_folder
+from icekeeper.pipeline.deployment import Deployment
+from icekeeper.pipeline.events import Failure, ReportTableEvent
+from icekeeper.pipeline.plan_document import PlanDocument
+from icekeeper.pipeline.routes import CLEAN_STAGED
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, PassOutcome, StagedOutcome, failed, refused
+from icekeeper.report.outcome_document import operation_outcome, staged_outcome
+
+__all__ = ["TableReport", "report_table"]
+
+# What a guard raises is a refusal, also when it reaches us through the state machine.
+_REFUSALS = frozenset({"OperationRefused", "LeaseLost", "LeaseHeld"})
+_MAX_SENTENCE = 500
+ENGINE = "pipeline"
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """How a table's pass ended; ``outcome`` is ``None`` when it could not even be planned."""
+
+    table: str
+    status: str
+    summary: str
+    outcome: PassOutcome | None
+
+    def to_json(self) -> dict[str, str]:
+        """What the state machine keeps of it."""
+        return {"table": self.table, "status": self.status, "summary": self.summary[:_MAX_SENTENCE]}
+
+
+def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport:
+    """Gather, record and answer; a repetition records the same again.
+
+    Raises:
+        OperationRefused: the plan is not the one that was made.
+        StorageError: what the steps left cannot be read.
+    """
+    item, table = event.item, event.item.table
+    if event.plan is None:
+        return TableReport(table, "failed", _first_failure(event.failures), None)
+    plan = PlanDocument.model_validate(deployment.control.read(event.plan.key, event.plan.digest))
+    if not plan.metadata_location:
+        return TableReport(table, "skipped", f"{table} was dropped or replaced since it was detected", None)
+    folder = table_folder(event.run_id, item.identity.key)
+    found = (_outcome(deployment, folder, plan, event, operation) for operation in Operation)
+    outcome = PassOutcome(
+        table=table,
+        catalog=item.catalog,
+        run_id=event.run_id,
+        dry_run=False,
+        operations=tuple(one for one in found if one is not None),
+        staged=_staged(deployment, folder, event),
+    )
+    if outcome.staged is not None and outcome.staged.problem is not None:
+        outcome = replace(outcome, warnings=(outcome.staged.problem,))
+    started = PassStart(item.identity, plan.head_id, plan.started_ms)
+    outcome = conclude(deployment.state, plan.fingerprint, started, outcome, ENGINE, deployment.clock())
+    listing = deployment.control.listings(folder)
+    deployment.control.write(f"{folder}/pass.json", outcome.to_json(listing))
+    return TableReport(table, outcome.status.value, outcome.summary, outcome)
+
+
+def _outcome(
+    deployment: Deployment, folder: str, plan: PlanDocument, event: ReportTableEvent, operation: Operation
+) -> OperationOutcome | None:
+    step = operation.value
+    left: Mapping[str, Any] | None = plan.outcomes.get(step) or deployment.control.find(f"{folder}/{step}.json")
+    if left is not None:
+        return operation_outcome(left)
+    failure = event.failures.get(step) or event.failures.get(f"list_{step.removeprefix('remove_')}")
+    if failure is not None:
+        sentence = _sentence(failure)
+        return (refused if failure.Error in _REFUSALS else failed)(operation, sentence)
+    if plan.routes.get(step, "none") != "none":
+        return failed(operation, "it did not end: nothing is known of what became of it")
+    return None
+
+
+def _staged(deployment: Deployment, folder: str, event: ReportTableEvent) -> StagedOutcome | None:
+    left = deployment.control.find(f"{folder}/{CLEAN_STAGED}.json")
+    if left is not None:
+        return None if left["staged"] is None else staged_outcome(left["staged"])
+    failure = event.failures.get(CLEAN_STAGED)
+    if failure is None:
+        return None
+    sentence = f"staged files of failed loads were not cleaned: {_sentence(failure)}"
+    return StagedOutcome(summary=sentence, problem=sentence, metrics={})
+
+
+def _first_failure(failures: Mapping[str, Failure]) -> str:
+    for step, failure in failures.items():
+        return f"{step}: {_sentence(failure)}"
+    return "it was not planned"
+
+
+def _sentence(failure: Failure) -> str:
+    """The message within what Step Functions tells: Lambda's and Glue's causes are JSON."""
+    try:
+        cause = json.loads(failure.Cause)
+        message = cause.get("errorMessage") or cause.get("ErrorMessage") or failure.Cause
+    except (ValueError, AttributeError):
+        message = failure.Cause
+    return f"{failure.Error}: {' '.join(str(message).split())}"[:_MAX_SENTENCE].removesuffix(": ")

@@ -1,0 +1,224 @@
+"""Run one step of a planned pass: an operation, or the cleaning of what failed loads left.
+
+Every step leaves its outcome in the control bucket, so that a repetition of a step that ended answers the same, and
+one of a step that crashed finds what its commits did.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.commit.snapshot import RUN_ID_KEY
+from icekeeper.errors import CommitConflict, CommitStateUnknown, PlanStale, StorageError
+from icekeeper.maintenance import begin, run_operation
+from icekeeper.operations.context import Engine, OperationContext, Progress, silent
+from icekeeper.operations.orphans.sources import KnownFiles
+from icekeeper.operations.staging.clean import clean_staged_files
+from icekeeper.pipeline.control_bucket import table_folder
+from icekeeper.pipeline.deployment import Deployment
+from icekeeper.pipeline.events import OperationEvent
+from icekeeper.pipeline.leased_catalog import LeasedCatalog
+from icekeeper.pipeline.plan_document import PlanDocument
+from icekeeper.pipeline.turn import lease_ttl_ms, resume_turn
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status
+
+__all__ = ["LISTED_ORPHANS", "Step", "list_orphans", "open_step", "run_step"]
+
+log = logging.getLogger(__name__)
+
+# The state machine knows these by name, and tries again.
+RETRIED = (PlanStale, CommitConflict, CommitStateUnknown, StorageError)
+LISTED_ORPHANS = "list_orphans"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step with what it needs, checked against its plan."""
+
+    deployment: Deployment
+    event: OperationEvent
+    folder: str
+    context: OperationContext
+    loaded: LoadedTable
+
+
+def run_step(
+    deployment: Deployment,
+    event: OperationEvent,
+    engine: Engine,
+    *,
+    max_bytes: int | None = None,
+    progress: Progress = silent,
+) -> Mapping[str, Any]:
+    """Carry the step out; ``max_bytes`` is the most that this place can rewrite, the rest is left to the next run.
+
+    Raises:
+        PlanStale: the table was replaced or its policy changed: plan again.
+        LeaseLost: another run maintains the table.
+        OperationRefused: the plan is not the one that was made.
+        CommitConflict, CommitStateUnknown, StorageError: to be tried again.
+    """
+    folder = table_folder(event.run_id, event.item.identity.key)
+    done = deployment.control.find(f"{folder}/{event.step}.json")
+    if done is not None:
+        return _answer(done)
+    step = open_step(deployment, event, engine, progress=progress)
+    if not isinstance(event.operation, Operation):
+        staged = clean_staged_files(step.context)
+        listing = deployment.control.listings(folder)
+        document = {"staged": None if staged is None else staged.to_json(event.run_id, listing)}
+        summary = "no files of failed loads to clean" if staged is None else staged.summary
+        return _finish(step, {**document, "status": Status.SUCCEEDED.value, "summary": summary})
+    before = _remember_commits(step)
+    if event.operation is Operation.REMOVE_ORPHANS:
+        _take_listed_orphans(step)
+    if max_bytes is not None:
+        _limit(step.context, max_bytes)
+    outcome = run_operation(event.operation, step.context, passing=RETRIED)
+    outcome = _with_earlier_commits(step, outcome, before)
+    outcome = _with_listing_metrics(step, outcome)
+    return _finish(step, outcome.to_json(event.run_id, deployment.control.listings(folder)))
+
+
+def list_orphans(deployment: Deployment, event: OperationEvent, engine: Engine) -> Mapping[str, Any]:
+    """Find the orphans of a table and leave them in the control bucket; ``count`` of them are to be removed.
+
+    With a quarantine every pass must record what it saw, so the removal lists for itself, and is never left out.
+
+    Raises:
+        MaintenanceError: as :func:`run_step`.
+    """
+    step = open_step(deployment, event, engine, dry_run=True)
+    outcome = run_operation(Operation.REMOVE_ORPHANS, step.context, passing=RETRIED)
+    document = outcome.to_json(event.run_id, deployment.control.listings(f"{step.folder}/listed"))
+    must_record = step.context.policy.orphan_min_sightings > 1
+    if outcome.status is not Status.SUCCEEDED or (not outcome.files_planned and not must_record):
+        # Nothing will follow: this is the outcome of the operation.
+        done = (
+            outcome if outcome.status is not Status.SUCCEEDED else replace(outcome, summary="removed 0 orphan file(s)")
+        )
+        done_document = done.to_json(event.run_id, deployment.control.listings(step.folder))
+        deployment.control.write(f"{step.folder}/{Operation.REMOVE_ORPHANS.value}.json", done_document)
+        return {**_answer(done_document), "count": 0}
+    if not must_record:
+        listed = {"paths": list(outcome.files_planned), "metrics": document["metrics"]}
+        deployment.control.write(f"{step.folder}/{LISTED_ORPHANS}.json", listed)
+    return {**_answer(document), "count": max(1, len(outcome.files_planned))}
+
+
+def open_step(
+    deployment: Deployment,
+    event: OperationEvent,
+    engine: Engine,
+    *,
+    dry_run: bool = False,
+    progress: Progress = silent,
+) -> Step:
+    """Read the plan, prolong the lease, load the table, and see that they still fit together.
+
+    Raises:
+        PlanStale: the table was replaced or its policy changed.
+        LeaseLost: another run maintains the table.
+        OperationRefused: the plan is not the one that was made.
+        PolicyError: the table is gone.
+        StorageError: something cannot be read.
+    """
+    plan = PlanDocument.model_validate(deployment.control.read(event.plan.key, event.plan.digest))
+    runtime = deployment.runtime(event.item.catalog)
+    loaded = runtime.catalog.load(event.item.name)
+    if (loaded.metadata.uuid or "") != event.item.uuid:
+        raise PlanStale(f"{event.item.table} was replaced by another table since it was planned")
+    resolved = runtime.policy(loaded, event.item.settings)
+    if resolved.fingerprint() != plan.fingerprint:
+        raise PlanStale(f"the policy of {event.item.table} changed since it was planned")
+    ttl_ms = lease_ttl_ms(resolved.policy)
+    lease = resume_turn(deployment, event.run_id, event.item, ttl_ms)
+    context = runtime.context(loaded, resolved, engine, run_id=event.run_id, dry_run=dry_run, progress=progress)
+    context.catalog = LeasedCatalog(runtime.catalog, deployment.state.leases, lease, ttl_ms, deployment.clock)
+    begin(context)
+    folder = table_folder(event.run_id, event.item.identity.key)
+    return Step(deployment, event, folder, context, loaded)
+
+
+def _finish(step: Step, document: Mapping[str, Any]) -> Mapping[str, Any]:
+    step.deployment.control.write(f"{step.folder}/{step.event.step}.json", document)
+    return _answer(document)
+
+
+def _answer(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    # A payload of the state machine stays small whatever the sentence says.
+    return {"status": document["status"], "summary": str(document["summary"])[:500]}
+
+
+def _limit(context: OperationContext, max_bytes: int) -> None:
+    """The table may have grown since it was planned; what does not fit here waits for a plan that says so."""
+    policy = context.resolved.policy
+    allowed = max_bytes if policy.max_bytes_to_rewrite is None else min(max_bytes, policy.max_bytes_to_rewrite)
+    limited = policy.model_copy(update={"max_bytes_to_rewrite": allowed})
+    context.resolved = replace(context.resolved, policy=limited)
+
+
+def _own_snapshots(step: Step, loaded: LoadedTable) -> list[int]:
+    snapshots = loaded.metadata.snapshots.items()
+    return [number for number, snapshot in snapshots if snapshot.summary.get(RUN_ID_KEY) == step.event.run_id]
+
+
+def _remember_commits(step: Step) -> frozenset[int]:
+    """This run's commits from before the step; a step that crashed has left them behind."""
+    key = f"{step.folder}/{step.event.step}.begun.json"
+    begun = step.deployment.control.find(key)
+    if begun is None:
+        begun = {"snapshot_ids": _own_snapshots(step, step.loaded)}
+        step.deployment.control.write(key, begun)
+    return frozenset(begun["snapshot_ids"])
+
+
+def _with_earlier_commits(step: Step, outcome: OperationOutcome, before: frozenset[int]) -> OperationOutcome:
+    """What an attempt that crashed after its commit has done belongs to the outcome, told once."""
+    earlier = [number for number in _own_snapshots(step, step.loaded) if number not in before]
+    if not earlier:
+        return outcome
+    log.info("%s: an earlier attempt of this step committed %s", step.event.item.table, earlier)
+    metrics = dict(outcome.metrics)
+    for number in earlier if outcome.operation is Operation.COMPACT else ():
+        summary = step.loaded.metadata.snapshots[number].summary
+        for metric, counter in (("files_merged", "deleted-data-files"), ("files_written", "added-data-files")):
+            name = f"compact.{metric}"
+            metrics[name] = metrics.get(name, 0) + int(summary.get(counter, "0"))
+    sentence = f"committed by an earlier attempt: {', '.join(map(str, earlier))}"
+    was_idle = outcome.status is Status.SKIPPED
+    return replace(
+        outcome,
+        status=Status.SUCCEEDED if was_idle else outcome.status,
+        reason=None if was_idle else outcome.reason,
+        summary=sentence if was_idle else f"{outcome.summary}; {sentence}",
+        snapshot_ids=(*earlier, *outcome.snapshot_ids),
+        metrics=metrics,
+    )
+
+
+def _take_listed_orphans(step: Step) -> None:
+    """Look only at what was listed as an orphan; every guard asks about each of them again."""
+    listed = step.deployment.control.find(f"{step.folder}/{LISTED_ORPHANS}.json")
+    if listed is None:
+        return
+    step.context.orphan_candidates = KnownFiles(tuple(listed["paths"]))
+    # Their share of the whole listing was judged by the listing.
+    policy = step.context.resolved.policy.model_copy(update={"orphan_max_delete_ratio": 1})
+    step.context.resolved = replace(step.context.resolved, policy=policy)
+
+
+def _with_listing_metrics(step: Step, outcome: OperationOutcome) -> OperationOutcome:
+    listed = step.deployment.control.find(f"{step.folder}/{LISTED_ORPHANS}.json")
+    if outcome.operation is not Operation.REMOVE_ORPHANS or listed is None:
+        return outcome
+    counted = {key: listed["metrics"].get(key, 0) for key in _OF_THE_LISTING}
+    return replace(outcome, metrics={**outcome.metrics, **counted})
+
+
+_OF_THE_LISTING = ("remove_orphans.files_listed", "remove_orphans.files_too_young")

@@ -1,0 +1,128 @@
+"""The policy file: ordered rules that give settings to the tables whose bucket, namespace and name fit a pattern.
+
+::
+
+    rules:
+    - settings:                      # fits every table
+        snapshot_retention_hours: 72
+    - bucket: prod-*
+      namespace: analytics, finance.*
+      table: events_?
+      settings:
+        target_file_size_mb: 512
+
+Later rules win.  Read as strict YAML: every value is text, written as after ``--set``; nothing is guessed to be a
+number or a date, no key counts twice.  A file with any mistake is refused as a whole: half a policy is another policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import strictyaml
+
+from icekeeper.errors import PolicyError
+from icekeeper.policy.keys import DEPLOYMENT_KEYS, POLICY_KEYS
+from icekeeper.policy.layers import Layer
+from icekeeper.policy.patterns import bucket_name, matches
+from icekeeper.policy.resolve import check_layer
+from icekeeper.policy.values import did_you_mean
+
+__all__ = ["PolicyFile", "PolicyRule", "parse_policy_file"]
+
+_RULES = "rules"
+_SETTINGS = "settings"
+_PATTERNS = ("bucket", "namespace", "table")
+_FIELDS = (*_PATTERNS, _SETTINGS)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRule:
+    """Settings for the tables that every pattern fits; a pattern that is left out fits all."""
+
+    patterns: Mapping[str, tuple[str, ...]]
+    layer: Layer
+
+    def fits(self, bucket: str, namespace: str, table: str) -> bool:
+        names = dict(zip(_PATTERNS, (bucket, namespace, table), strict=True))
+        return all(matches(name, self.patterns.get(field, ())) for field, name in names.items())
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFile:
+    """The rules of one file, in its order; without any where there is no file."""
+
+    rules: tuple[PolicyRule, ...] = ()
+
+    def layers(self, warehouse: str, namespace: str, table: str) -> list[Layer]:
+        """The layers of one table, lowest first; ``warehouse`` as detection's ``bucket_filter`` takes it."""
+        bucket = bucket_name(warehouse)
+        return [rule.layer for rule in self.rules if rule.fits(bucket, namespace, table)]
+
+
+def parse_policy_file(text: str, source: str) -> PolicyFile:
+    """The rules of a file; ``source`` is its address, for people.
+
+    Raises:
+        PolicyError: it is malformed, or a rule has an unknown field or key, a wrong value, or a setting that only the
+            deployment may have; the message names line, rule and key, and what is allowed.
+    """
+    name = f"policy file {source}"
+    try:
+        document = strictyaml.load(text)
+    except strictyaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f"line {mark.line + 1}: "
+        raise PolicyError(f"{name}: {where}{getattr(error, 'problem', None) or error}") from error
+    except AttributeError as error:  # strictyaml trips over its own report of characters that YAML does not allow
+        raise PolicyError(f"{name} has characters that YAML does not allow") from error
+    if not document.is_mapping() or _RULES not in document.data:
+        raise PolicyError(f"{name} has no {_RULES}: it must begin with '{_RULES}:', then a list of rules")
+    for field in document.data:
+        if field == "bounds":
+            raise PolicyError(f"{name} cannot set bounds: they are the deployment's, as ICEKEEPER_BOUND_<KEY>")
+        if field != _RULES:
+            raise PolicyError(f"{name} has an unknown field '{field}'{did_you_mean(field, [_RULES])}; it has {_RULES}")
+    rules = document[_RULES]
+    if rules.data == "":
+        return PolicyFile()
+    if not rules.is_sequence():
+        raise PolicyError(f"{name}: {_RULES} must be a list, each rule beginning with '- '")
+    return PolicyFile(tuple(_rule(rule.data, f"{name} rule {number}") for number, rule in enumerate(rules, 1)))
+
+
+def _rule(rule: Any, name: str) -> PolicyRule:
+    if not isinstance(rule, Mapping):
+        _refuse(name, f"must be fields of {', '.join(_FIELDS)}, not '{rule}'")
+    for field in rule:
+        if field not in _FIELDS:
+            hint = f"; settings stand below '{_SETTINGS}:'" if field in POLICY_KEYS else ""
+            _refuse(name, f"has an unknown field '{field}'{did_you_mean(field, _FIELDS)}; fields are "
+                    f"{', '.join(_FIELDS)}{hint}")  # fmt: skip
+    patterns = {field: _patterns(rule[field], field, name) for field in _PATTERNS if field in rule}
+    shown = "/".join(",".join(patterns.get(field, ("*",))) for field in _PATTERNS)
+    name = f"{name} ({shown})"
+    settings = rule.get(_SETTINGS)
+    if not isinstance(settings, Mapping) or not settings:
+        _refuse(name, f"needs '{_SETTINGS}:' and below it KEY: VALUE lines")
+    for key, value in settings.items():
+        if key in DEPLOYMENT_KEYS:
+            _refuse(name, f"cannot set {key}: it is a setting of the deployment, as ICEKEEPER_{key.upper()}")
+        if not isinstance(value, str):
+            _refuse(name, f"has no plain text for {key}; lists are written with commas")
+    layer = Layer(name, dict(settings))
+    check_layer(layer)
+    return PolicyRule(patterns, layer)
+
+
+def _patterns(value: object, field: str, name: str) -> tuple[str, ...]:
+    parts = tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else ()
+    if not parts or not all(parts):
+        _refuse(name, f"needs for {field} a comma-separated list of patterns (* and ?), for example prod-*")
+    return parts
+
+
+def _refuse(name: str, what: str) -> NoReturn:
+    raise PolicyError(f"{name} {what}")

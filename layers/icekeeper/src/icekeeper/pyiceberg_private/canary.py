@@ -1,0 +1,42 @@
+"""Which of the names that this room takes from PyIceberg have moved."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, cast
+
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
+from pyiceberg.utils.config import Config
+
+__all__ = ["missing_names"]
+
+
+def missing_names() -> tuple[str, ...]:
+    """The names this room relies on that PyIceberg no longer has, or has with other parameters; empty is well."""
+    expected: dict[Any, dict[str, tuple[str, ...]]] = {
+        RestCatalog: {
+            "_config_headers": ("self", "session"),
+            "_split_identifier_for_path": ("self", "identifier", "kind"),
+            "_refresh_token": ("self",),
+            "_resolve_storage_credentials": ("storage_credentials", "location"),
+            "url": ("self", "endpoint", "prefixed", "kwargs"),
+        },
+        SqlCatalog: {"_iceberg_type_filter": ("self",)},
+        _InclusiveMetricsEvaluator: {"eval": ("self", "file")},
+        Config: {"get_known_catalogs": ("self",), "get_catalog_config": ("self", "catalog_name")},
+    }
+    missing = []
+    for owner, functions in expected.items():
+        for name, parameters in functions.items():
+            function = getattr(owner, name, None)
+            if function is None or tuple(inspect.signature(function).parameters) != parameters:
+                missing.append(f"{owner.__name__}.{name}({', '.join(parameters)})")
+    sources = cast(dict[Any, tuple[str, ...]], {RestCatalog: ("self._session",), SqlCatalog: ("self.engine",)})
+    for owner, attributes in sources.items():
+        source = inspect.getsource(owner.__init__)
+        missing += [f"{owner.__name__}: {name}" for name in attributes if f"{name} = " not in source]
+    columns = ("catalog_name", "table_namespace", "table_name", "metadata_location", "previous_metadata_location")
+    missing += [f"IcebergTables.{name}" for name in columns if not hasattr(IcebergTables, name)]
+    return tuple(missing)

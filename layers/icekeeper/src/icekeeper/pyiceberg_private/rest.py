@@ -1,0 +1,59 @@
+"""PyIceberg's REST client: its session, with time limits, and its choice among vended credentials."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import requests
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest.scan_planning import StorageCredential
+
+__all__ = ["BoundedRestCatalog", "rest_credentials", "rest_request"]
+
+# Connecting, and then between two bytes of an answer; a commit may wait for the server to write metadata.
+REQUEST_TIMEOUT_S = (5.0, 60.0)
+# PyIceberg's default is ten, at once; only GETs and requests that were never sent are repeated.
+SIGV4_RETRIES, SIGV4_RETRIES_DEFAULT = "rest.sigv4.max-retries", "2"
+# 401 Unauthorized and the REST catalog specification's 419 "authentication timeout": sign in again, try once more.
+EXPIRED = (401, 419)
+
+
+class BoundedRestCatalog(RestCatalog):
+    """PyIceberg's REST client with a timeout on every request, those for configuration and token included."""
+
+    def _config_headers(self, session: requests.Session) -> None:
+        # The first thing that PyIceberg does with a new session, before it signs in.
+        super()._config_headers(session)
+        self.properties.setdefault(SIGV4_RETRIES, SIGV4_RETRIES_DEFAULT)
+        session.request = functools.partial(session.request, timeout=REQUEST_TIMEOUT_S)  # type: ignore[method-assign]
+
+
+def rest_request(
+    catalog: RestCatalog,
+    method: str,
+    endpoint: str,
+    *,
+    namespace: Sequence[str],
+    table: str,
+    json: Mapping[str, Any] | None = None,
+) -> requests.Response:
+    """Send one request about a table through the authenticated session; any status is returned.
+
+    Raises:
+        requests.RequestException: no answer came.
+    """
+    path = catalog._split_identifier_for_path((*namespace, table))
+    url = catalog.url(endpoint, **path)
+    response = catalog._session.request(method, url, json=json)
+    if response.status_code in EXPIRED and catalog.properties.get("credential"):
+        catalog._refresh_token()
+        response = catalog._session.request(method, url, json=json)
+    return response
+
+
+def rest_credentials(credentials: Sequence[Mapping[str, Any]], location: str) -> Mapping[str, str]:
+    """Of the credentials a catalog vends, those with the longest prefix of the location (REST specification)."""
+    parsed = [StorageCredential.model_validate(credential) for credential in credentials]
+    return RestCatalog._resolve_storage_credentials(parsed, location)

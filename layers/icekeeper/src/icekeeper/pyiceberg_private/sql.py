@@ -1,0 +1,51 @@
+"""PyIceberg's SQL catalog: its engine, and statements about its table of pointers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from sqlalchemy import ColumnElement, Engine, Select, Update, select, update
+
+__all__ = ["sql_engine", "sql_pointer", "sql_swap", "sql_tables"]
+
+
+def sql_engine(catalog: SqlCatalog) -> Engine:
+    """The catalog's SQLAlchemy engine."""
+    return catalog.engine
+
+
+def _sql_rows(catalog: SqlCatalog) -> Iterator[ColumnElement[bool]]:
+    yield IcebergTables.catalog_name == catalog.name
+    # Views share the table; catalogs made by older versions have no column that tells them apart.
+    only_tables = catalog._iceberg_type_filter()
+    if only_tables is not None:
+        yield only_tables
+
+
+def sql_tables(catalog: SqlCatalog) -> Select[str, str]:
+    """Selects (namespace joined by dots, table) of every table of the catalog."""
+    columns = IcebergTables.table_namespace, IcebergTables.table_name
+    return select(*columns).where(*_sql_rows(catalog)).order_by(*columns)
+
+
+def sql_pointer(catalog: SqlCatalog, namespace: str, table: str) -> Select[str | None]:
+    """Selects a table's metadata location."""
+    return select(IcebergTables.metadata_location).where(
+        *_sql_rows(catalog), IcebergTables.table_namespace == namespace, IcebergTables.table_name == table
+    )
+
+
+def sql_swap(catalog: SqlCatalog, namespace: str, table: str, old: str, new: str) -> Update:
+    """Moves a table's metadata location from ``old`` to ``new``: one row changed, or none when it is elsewhere."""
+    return (
+        update(IcebergTables)
+        .where(
+            *_sql_rows(catalog),
+            IcebergTables.table_namespace == namespace,
+            IcebergTables.table_name == table,
+            IcebergTables.metadata_location == old,
+        )
+        .values(metadata_location=new, previous_metadata_location=old)
+        .execution_options(synchronize_session=False)
+    )

@@ -1,0 +1,86 @@
+"""Items of the state table: plain values in, DynamoDB's attribute values out, and keys that fit its limits.
+
+Numbers are ints (DynamoDB keeps 38 digits); what holds fractions is stored as JSON text and comes back equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from icekeeper.errors import StorageError
+from icekeeper.state.identity import TableIdentity
+
+__all__ = ["Item", "catalog_key", "decoded", "encoded", "json_text", "named_key", "sort_key", "table_key"]
+
+Item: TypeAlias = dict[str, Any]
+
+# Service quotas of Amazon DynamoDB, in bytes of UTF-8.
+_LONGEST_PARTITION_KEY = 2048
+_LONGEST_SORT_KEY = 1024
+
+
+def encoded(item: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Attribute values of text, whole numbers, truths and bytes; what is ``None`` is left out."""
+    return {name: _encoded(value) for name, value in item.items() if value is not None}
+
+
+def decoded(attributes: Mapping[str, Mapping[str, Any]]) -> Item:
+    """The values of an item that :func:`encoded` made."""
+    return {name: _decoded(value) for name, value in attributes.items()}
+
+
+def named_key(kind: str, name: str) -> str:
+    """The partition that holds one kind of thing under a name."""
+    return _fitted(f"{kind}#{name}", _LONGEST_PARTITION_KEY)
+
+
+def table_key(kind: str, identity: TableIdentity) -> str:
+    """The partition that holds one kind of thing about one table."""
+    return named_key(kind, identity.key)
+
+
+def catalog_key(kind: str, catalog: str, warehouse: str) -> str:
+    """The partition that holds one kind of thing about all tables of a catalog."""
+    return named_key(kind, json.dumps([catalog, warehouse], ensure_ascii=False))
+
+
+def sort_key(prefix: str, text: str) -> str:
+    """``text`` below a prefix; orders as the texts do, as far as their first 900 bytes differ."""
+    return _fitted(f"{prefix}{text}", _LONGEST_SORT_KEY)
+
+
+def json_text(values: Mapping[str, Any]) -> str:
+    """The same text for equal mappings."""
+    return json.dumps(dict(values), sort_keys=True)
+
+
+def _fitted(key: str, limit: int) -> str:
+    """A key that is too long ends with a digest of all of it."""
+    try:
+        full = key.encode()
+    except UnicodeEncodeError as error:
+        raise StorageError(f"{key!r} is no text that DynamoDB can keep") from error
+    if len(full) <= limit:
+        return key
+    digest = hashlib.sha256(full).hexdigest()
+    return f"{full[: limit - len(digest) - 1].decode(errors='ignore')}~{digest}"
+
+
+def _encoded(value: Any) -> dict[str, Any]:
+    match value:
+        case bool():
+            return {"BOOL": value}
+        case int():
+            return {"N": str(value)}
+        case bytes():
+            return {"B": value}
+        case _:
+            return {"S": str(value)}
+
+
+def _decoded(attribute: Mapping[str, Any]) -> Any:
+    ((kind, value),) = attribute.items()
+    return int(value) if kind == "N" else value

@@ -1,0 +1,241 @@
+"""The Glue Data Catalog: what is its own, and PyIceberg's GlueCatalog on the same tables."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyiceberg.catalog
+import pytest
+from botocore.stub import Stubber
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.glue import GlueCatalog
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, StorageError
+from icekeeper.model import TableName
+from icekeeper.report.outcome import PassStatus
+from icekeeper.runtime import EngineName, Runtime, open_engine
+from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.storage import Storage
+from support.moto_server import MotoServer
+
+ROWS = pa.table({"id": pa.array(range(5), pa.int64()), "name": ["a", "b", "c", "d", "e"]})
+TABLE = TableName(("ns",), "t")
+RENAMED = [{"action": "set-properties", "updates": {"owner": "me"}}]
+
+
+@pytest.fixture
+def properties(moto_server: MotoServer) -> Iterator[dict[str, str]]:
+    """A catalog with an empty database ``ns``."""
+    bucket = f"lake-{uuid.uuid4()}"
+    moto_server.client("s3").create_bucket(Bucket=bucket)
+    glue = moto_server.client("glue")
+    glue.create_database(DatabaseInput={"Name": "ns"})
+    yield {**moto_server.glue_properties, "warehouse": f"s3://{bucket}"}
+    for database in glue.get_databases()["DatabaseList"]:
+        glue.delete_database(Name=database["Name"])
+
+
+@pytest.fixture
+def catalog(properties: dict[str, str]) -> Iterator[GlueCatalog]:
+    opened = open_catalog("lake", properties)
+    assert isinstance(opened, GlueCatalog)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def theirs(properties: dict[str, str]) -> pyiceberg.catalog.Catalog:
+    """PyIceberg's own."""
+    return pyiceberg.catalog.load_catalog("lake", **properties)
+
+
+def test_all_that_glue_knows_of_a_table_survives_a_commit(
+    catalog: GlueCatalog, theirs: pyiceberg.catalog.Catalog, moto_server: MotoServer
+) -> None:
+    theirs.create_table("ns.t", ROWS.schema)
+    glue = moto_server.client("glue")
+    entry = glue.get_table(DatabaseName="ns", Name="t")["Table"]
+    known: dict[str, Any] = {
+        "Name": "t",
+        "Description": "orders",
+        "Owner": "sales",
+        "Retention": 7,
+        "TableType": "EXTERNAL_TABLE",
+        "PartitionKeys": [{"Name": "day", "Type": "date"}],
+        "ViewOriginalText": "kept",
+        "StorageDescriptor": {
+            **entry["StorageDescriptor"],
+            "NumberOfBuckets": 3,
+            "SerdeInfo": {"Name": "s", "Parameters": {"p": "q"}},
+        },
+        "Parameters": {**entry["Parameters"], "classification": "parquet"},
+    }
+    glue.update_table(DatabaseName="ns", TableInput=known)
+    base = catalog.load(TABLE)
+    after = catalog.commit(base, [], RENAMED)
+    now = glue.get_table(DatabaseName="ns", Name="t")["Table"]
+    pointers = {
+        "metadata_location": after.metadata_location,
+        "previous_metadata_location": base.metadata_location,
+    }
+    assert {key: now[key] for key in known} == {**known, "Parameters": {**known["Parameters"], **pointers}}
+    assert now["VersionId"] == "3"
+
+
+def test_a_commit_that_lands_between_reading_the_entry_and_the_swap_is_a_conflict(
+    catalog: GlueCatalog, theirs: pyiceberg.catalog.Catalog, properties: dict[str, str]
+) -> None:
+    """Only the version tells: the pointer was still at the base when it was read."""
+    theirs.create_table("ns.t", ROWS.schema)
+    base = catalog.load(TABLE)
+    other = open_catalog("lake", properties)
+    landed: list[LoadedTable] = []
+
+    def overtake(**_: Any) -> None:
+        if not landed:
+            landed.append(other.commit(base, [], [{"action": "set-properties", "updates": {"first": "yes"}}]))
+
+    client: Any = catalog
+    client._clients.once.meta.events.register("before-send.glue.UpdateTable", overtake)
+    with pytest.raises(CommitConflict, match=r"ns\.t changed meanwhile: another writer committed first"):
+        catalog.commit(base, [], RENAMED)
+    now = catalog.load(TABLE)
+    assert now.metadata.properties["first"] == "yes"
+    assert "owner" not in now.metadata.properties
+    files = {item.path for item in Storage(now.io_properties).list(now.metadata.metadata_directory)}
+    assert files == {base.metadata_location, now.metadata_location}, "the loser's document must be gone"
+
+
+def test_a_commit_after_the_entry_but_not_the_pointer_changed_lands(
+    catalog: GlueCatalog, theirs: pyiceberg.catalog.Catalog, moto_server: MotoServer
+) -> None:
+    """Somebody described a column: that is sent back too, and no reason to start again."""
+    theirs.create_table("ns.t", ROWS.schema)
+    base = catalog.load(TABLE)
+    glue = moto_server.client("glue")
+    entry = glue.get_table(DatabaseName="ns", Name="t")["Table"]
+    table_input = {key: entry[key] for key in ("Name", "TableType", "StorageDescriptor", "Parameters")}
+    glue.update_table(DatabaseName="ns", TableInput={**table_input, "Description": "new"})
+    catalog.commit(base, [], RENAMED)
+    assert glue.get_table(DatabaseName="ns", Name="t")["Table"]["Description"] == "new"
+
+
+def test_only_iceberg_tables_are_listed_and_loaded(
+    catalog: GlueCatalog, theirs: pyiceberg.catalog.Catalog, moto_server: MotoServer
+) -> None:
+    theirs.create_table("ns.t", ROWS.schema)
+    glue = moto_server.client("glue")
+    iceberg = {"table_type": "ICEBERG", "metadata_location": "s3://x/metadata/00000-x.metadata.json"}
+    target = {"CatalogId": "111122223333", "DatabaseName": "there", "Name": "orders"}
+    glue.create_table(DatabaseName="ns", TableInput={"Name": "hive", "Parameters": {"EXTERNAL": "TRUE"}})
+    glue.create_table(DatabaseName="ns", TableInput={"Name": "bare"})
+    glue.create_table(DatabaseName="ns", TableInput={"Name": "link", "Parameters": iceberg, "TargetTable": target})
+    glue.create_table(DatabaseName="ns", TableInput={"Name": "empty", "Parameters": {"table_type": "iceberg"}})
+    assert set(catalog.list_tables()) == {TABLE, TableName(("ns",), "empty")}
+    for name in ("hive", "bare"):
+        with pytest.raises(PolicyError, match=rf"ns\.{name} in catalog lake is no Iceberg table"):
+            catalog.load(TableName(("ns",), name))
+    with pytest.raises(PolicyError, match=r"resource link; maintain the table itself: there\.orders in catalog 1111"):
+        catalog.load(TableName(("ns",), "link"))
+    with pytest.raises(MetadataUnreadable, match=r"ns\.empty has no metadata_location in catalog lake"):
+        catalog.load(TableName(("ns",), "empty"))
+
+
+def test_every_page_is_read_and_what_vanishes_meanwhile_is_passed_over(catalog: GlueCatalog) -> None:
+    """moto answers in one page."""
+    client: Any = catalog
+    iceberg = {"Parameters": {"table_type": "ICEBERG"}}
+    with Stubber(client._clients.repeating) as glue:
+        linked = {"Name": "linked", "TargetDatabase": {"CatalogId": "111122223333", "DatabaseName": "a"}}
+        glue.add_response("get_databases", {"DatabaseList": [{"Name": "a"}, linked], "NextToken": "n"})
+        glue.add_response("get_tables", {"TableList": [{"Name": "x", **iceberg}], "NextToken": "n"})
+        glue.add_response("get_tables", {"TableList": [{"Name": "y", **iceberg}]})
+        glue.add_response("get_databases", {"DatabaseList": [{"Name": "gone"}, {"Name": "b.c"}]})
+        glue.add_client_error("get_tables", "EntityNotFoundException")
+        glue.add_response("get_tables", {"TableList": [{"Name": "z", **iceberg}]})
+        assert [str(table) for table in catalog.list_tables()] == ["a.x", "a.y", "b.c.z"]
+        glue.assert_no_pending_responses()
+        glue.add_client_error("get_databases", "AccessDeniedException", "no")
+        with pytest.raises(StorageError, match=r"catalog lake \(Glue Data Catalog\) was refused by the store"):
+            list(catalog.list_tables())
+
+
+def test_catalog_id_and_archiving_are_as_configured(
+    theirs: pyiceberg.catalog.Catalog, properties: dict[str, str]
+) -> None:
+    theirs.create_table("ns.t", ROWS.schema)
+    sent: list[tuple[str, dict[str, Any]]] = []
+    for more, skipped in (({}, True), ({"glue.skip-archive": "False"}, False)):
+        ours: Any = open_catalog("lake", {**properties, "glue.id": "123456789012", **more})
+        for client in (ours._clients.repeating, ours._clients.once):
+            client.meta.events.register(
+                "provide-client-params.glue", lambda params, model, **_: sent.append((model.name, params))
+            )
+        list(ours.list_tables())
+        ours.commit(ours.load(TABLE), [], RENAMED)
+        assert {params["CatalogId"] for _, params in sent} == {"123456789012"}
+        [update] = [params for operation, params in sent if operation == "UpdateTable"]
+        assert update["SkipArchive"] is skipped
+        assert update["VersionId"]
+        sent.clear()
+        ours.close()
+
+
+def test_a_table_has_one_identity_however_its_name_is_spelled(
+    catalog: GlueCatalog, theirs: pyiceberg.catalog.Catalog
+) -> None:
+    """Glue folds names to lower case; moto does not."""
+    location = theirs.create_table("ns.t", ROWS.schema).metadata_location
+    entry = {"DatabaseName": "ns", "Name": "t", "VersionId": "1"}
+    parameters = {"table_type": "ICEBERG", "metadata_location": location}
+    client: Any = catalog
+    with Stubber(client._clients.repeating) as glue:
+        asked = {"DatabaseName": "NS", "Name": "T"}
+        glue.add_response("get_table", {"Table": {**entry, "Parameters": parameters}}, asked)
+        assert catalog.load(TableName(("NS",), "T")).name == TABLE
+
+
+def test_without_a_version_nothing_is_committed(catalog: GlueCatalog, theirs: pyiceberg.catalog.Catalog) -> None:
+    theirs.create_table("ns.t", ROWS.schema)
+    base = catalog.load(TABLE)
+    parameters = {"table_type": "ICEBERG", "metadata_location": base.metadata_location}
+    client: Any = catalog
+    with Stubber(client._clients.repeating) as glue, Stubber(client._clients.once):
+        glue.add_response("get_table", {"Table": {"DatabaseName": "ns", "Name": "t", "Parameters": parameters}})
+        with pytest.raises(StorageError, match=r"names no version of ns\.t.*nothing was sent"):
+            catalog.commit(base, [], RENAMED)
+
+
+def test_pyiceberg_goes_on_with_a_table_that_was_maintained(
+    catalog: GlueCatalog, theirs: pyiceberg.catalog.Catalog, tmp_path: Path
+) -> None:
+    """Its table, our whole pass, its append on top, our pass again: the rows of both readers agree throughout."""
+    table = theirs.create_table("ns.t", ROWS.schema)
+    for _ in range(6):
+        table.append(ROWS)
+    runtime = Runtime(catalog, SqliteStateStore(tmp_path / "state.db"), environment={})
+    settings = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1", "min_input_files": "2"}
+
+    def rows() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = theirs.load_table("ns.t").scan().to_arrow().sort_by("id").to_pylist()
+        return found
+
+    expected = rows()
+    with open_engine(EngineName.LOCAL) as engine:
+        outcome = runtime.maintain(TABLE, settings, engine)
+        assert outcome.status is PassStatus.SUCCEEDED
+        assert outcome.metrics["compact.files_merged"] == 6
+        now = theirs.load_table("ns.t")
+        assert now.metadata_location == catalog.load(TABLE).metadata_location
+        assert len(now.metadata.snapshots) == 1
+        assert rows() == expected
+        now.append(ROWS)
+        outcome = runtime.maintain(TABLE, settings, engine)
+        assert outcome.status is PassStatus.SUCCEEDED
+    assert len(rows()) == 35
+    assert runtime.verify(TABLE).ok

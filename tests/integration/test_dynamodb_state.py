@@ -1,0 +1,385 @@
+"""What is particular to the DynamoDB state store: its limits, requests that come twice, and what TTL may take."""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, ReadTimeoutError
+
+from icekeeper.clock import HOUR_MS
+from icekeeper.errors import StorageError
+from icekeeper.model import TableName
+from icekeeper.state import dynamodb_path_lists
+from icekeeper.state.dynamodb import DynamoStateStore
+from icekeeper.state.dynamodb_batches import delete_all, get_all, put_all
+from icekeeper.state.dynamodb_items import Item
+from icekeeper.state.dynamodb_table import DynamoTable
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.lake_stats import LakeStats
+from icekeeper.state.leases import Lease
+from icekeeper.state.open import TableAddress, open_table
+from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.staging import LoadState, StagedLoad
+from icekeeper.state.store import LastSeen, PassRecord, Pin
+from support.moto_dynamodb import a_table
+from support.moto_server import REGION, MotoServer
+from support.state_stores import IDENTITY
+
+DAY_MS = 24 * HOUR_MS
+LOAD = StagedLoad(identity=IDENTITY, name="L", changed_ms=5)
+PIN = Pin(identity=IDENTITY, name="p", snapshot_id=1, metadata_location="m", expires_ms=100)
+
+
+@pytest.fixture
+def table(moto_dynamodb: MotoServer) -> DynamoTable:
+    return a_table(moto_dynamodb)
+
+
+def stored(table: DynamoTable) -> list[Item]:
+    """Every item as DynamoDB has it."""
+    pages = table.client.get_paginator("scan").paginate(TableName=table.name)
+    return [item for page in pages for item in page["Items"]]
+
+
+@contextmanager
+def lost_answers(table: DynamoTable, operation: str, count: int = 1) -> Iterator[list[bytes]]:
+    """The first ``count`` answers to an operation are lost on their way, so that boto3 sends the request again.
+
+    What is yielded are the bodies of all requests for the operation.
+    """
+    session = table.client._endpoint.http_session
+    bodies: list[bytes] = []
+    send = session.send
+
+    def lose(request: Any) -> Any:
+        answer = send(request)
+        if request.headers["X-Amz-Target"].decode().endswith(f".{operation}"):
+            bodies.append(request.body)
+            if len(bodies) <= count:
+                raise ReadTimeoutError(endpoint_url=request.url)
+        return answer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "send", lose)
+        yield bodies
+
+
+@contextmanager
+def counted(table: DynamoTable) -> Iterator[list[str]]:
+    """The operations that are asked of DynamoDB."""
+    asked: list[str] = []
+
+    def note(model: Any, **_: Any) -> None:
+        asked.append(model.name)
+
+    table.client.meta.events.register("before-call.dynamodb", note)
+    yield asked
+    table.client.meta.events.unregister("before-call.dynamodb", note)
+
+
+def test_a_request_is_claimed_although_the_answer_was_lost(table: DynamoTable) -> None:
+    """Else nobody would act on it: it is gone, and whoever took it would be told that another one had."""
+    requests = DynamoStateStore(table).requests
+    request = MaintenanceRequest(identity=IDENTITY, requested_ms=5)
+    requests.file(request)
+    with lost_answers(table, "TransactWriteItems") as sent:
+        assert requests.claim(request) is True
+    assert len(sent) == 2
+    assert sent[0] == sent[1], "with the same token"
+
+
+def test_a_lease_is_taken_renewed_and_released_although_answers_were_lost(table: DynamoTable) -> None:
+    leases = DynamoStateStore(table).leases
+    with lost_answers(table, "TransactWriteItems"):
+        lease = leases.acquire("fleet", "a", now_ms=0, ttl_ms=100)
+    assert lease == Lease(key="fleet", holder="a", expires_ms=100)
+    with lost_answers(table, "TransactWriteItems"):
+        assert leases.renew(lease, now_ms=50, ttl_ms=100).expires_ms == 150
+    with lost_answers(table, "TransactWriteItems"):
+        assert leases.release(lease) is True
+
+
+def test_a_record_is_changed_once_although_answers_were_lost(table: DynamoTable) -> None:
+    staging = DynamoStateStore(table).staging
+    with lost_answers(table, "TransactWriteItems", count=2):
+        before = staging.stage(LOAD, ["s3://b/1", "s3://b/2"])
+    assert before.file_count == 2
+    with lost_answers(table, "TransactWriteItems"):
+        assert staging.change(before, replace(before, state=LoadState.FAILED)) is True
+    with lost_answers(table, "TransactWriteItems"):
+        assert staging.forget(replace(before, state=LoadState.FAILED)) is True
+    assert stored(table) == []
+
+
+def test_a_look_at_a_table_is_one_query(table: DynamoTable) -> None:
+    store = DynamoStateStore(table)
+    store.add_pin(PIN)
+    store.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=1, idle=True))
+    store.staging.stage(LOAD, ["s3://b/1"])
+    store.record_clustering(IDENTITY, 1, "sort(1)")
+    with counted(table) as asked:
+        glance = store.glance(IDENTITY, now_ms=0)
+    assert asked == ["Query"]
+    assert (len(glance.pins), len(glance.loads)) == (1, 1)
+
+
+def test_a_catalogs_stats_are_read_a_megabyte_at_a_time(table: DynamoTable) -> None:
+    store = DynamoStateStore(table).lake_stats
+    for number in range(30):
+        identity = replace(IDENTITY, table=TableName(("ns",), f"t{number:02d}"))
+        policy = {"where": "x" * 60_000}
+        store.record(LakeStats(identity=identity, observed_ms=1, snapshot_id=None, counters={}, policy=policy))
+    with counted(table) as asked:
+        assert len(list(store.of_catalog(IDENTITY.catalog, IDENTITY.warehouse))) == 30
+    assert asked == ["Query", "Query"]
+
+
+def test_long_paths_are_cut_into_parts_that_fit(table: DynamoTable) -> None:
+    """A thousand keys as long as S3 allows, which nothing compresses, are more than an item may hold."""
+    chance = random.Random(5)
+    paths = ["".join(chance.choices(string.printable, k=1024)) for _ in range(1000)]
+    staging = DynamoStateStore(table).staging
+    staging.stage(LOAD, paths)
+    parts = [item["paths"]["B"] for item in stored(table) if "paths" in item]
+    assert len(parts) > 1
+    assert max(map(len, parts)) < 400_000 - 2048 - 1024
+    assert list(chain.from_iterable(staging.files(IDENTITY, "L"))) == paths
+
+
+def test_what_is_written_behind_a_removed_record_protects_no_later_one(table: DynamoTable) -> None:
+    """The record goes while files are recorded: whoever records them is told, and the next record begins empty."""
+    staging = DynamoStateStore(table).staging
+    begun: list[StagedLoad] = []
+
+    def files() -> Iterator[str]:
+        yield "s3://b/1"
+        begun.extend(staging.loads(IDENTITY))
+        assert staging.forget(begun[0]) is True
+
+    with pytest.raises(StorageError) as caught:
+        staging.stage(LOAD, files())
+    assert str(caught.value) == "the record L was removed while its files were recorded: stage it again"
+    assert begun == [LOAD], "it protects its folders from the first moment"
+    assert stored(table) == []
+    assert staging.stage(LOAD, ["s3://b/2"]).file_count == 1
+    assert list(staging.files(IDENTITY, "L")) == [["s3://b/2"]]
+
+
+def test_files_of_a_record_that_was_replaced_are_not_counted_for_the_new_one(table: DynamoTable) -> None:
+    """Else the new record would claim files that it does not protect."""
+    staging = DynamoStateStore(table).staging
+
+    def files() -> Iterator[str]:
+        yield "s3://b/1"
+        assert staging.forget(LOAD) is True
+        staging.stage(LOAD, ["s3://b/2"])
+
+    with pytest.raises(StorageError, match="stage it again"):
+        staging.stage(LOAD, files())
+    assert staging.loads(IDENTITY) == (replace(LOAD, file_count=1),)
+    assert list(staging.files(IDENTITY, "L")) == [["s3://b/2"]]
+
+
+def test_a_load_whose_files_could_not_all_be_recorded_protects_those_that_were(
+    table: DynamoTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dynamodb_path_lists, "_PATHS_PER_PART", 1)
+    staging = DynamoStateStore(table).staging
+    paths = [f"s3://b/{number}" for number in range(30)]
+
+    def files() -> Iterator[str]:
+        yield from paths
+        raise StorageError("the list of files cannot be read")
+
+    with pytest.raises(StorageError):
+        staging.stage(LOAD, files())
+    assert staging.loads(IDENTITY) == (LOAD,)
+    assert list(chain.from_iterable(staging.files(IDENTITY, "L"))) == paths[:25], "in batches of 25"
+
+
+def test_names_longer_than_a_key_may_be_are_kept_apart(table: DynamoTable) -> None:
+    store = DynamoStateStore(table)
+    long = TableIdentity("C", "w" * 3000, TableName(("ns",), "t" * 2000), "u")
+    other = replace(long, uuid="v")
+    paths = [f"s3://bucket/{'ä' * 900}/{number}" for number in range(3)]
+    store.quarantine.see(long, "run-1", paths, now_ms=1)
+    assert store.quarantine.counts(long, "run-2", [*paths, f"{paths[0]}0"]) == dict.fromkeys(paths, 1)
+    assert store.quarantine.counts(other, "run-2", paths) == {}
+    store.quarantine.forget(long, paths[1:])
+    assert [entry.path for entry in store.quarantine.sightings(long)] == paths[:1]
+    for identity in (long, other):
+        store.requests.file(MaintenanceRequest(identity=identity, requested_ms=1))
+        store.leases.acquire(identity.key, identity.uuid, now_ms=0, ttl_ms=1)
+    assert [request.identity for request in store.requests.pending("C", "w" * 3000)] == [long, other]
+
+
+def test_a_path_that_is_no_text_is_refused(table: DynamoTable) -> None:
+    with pytest.raises(StorageError) as caught:
+        DynamoStateStore(table).quarantine.see(IDENTITY, "run-1", ["\udcff"], now_ms=1)
+    assert str(caught.value) == "'/\\udcff' is no text that DynamoDB can keep"
+
+
+class Crowded:
+    """A client whose transactions are cancelled or found running for a while; one of the latter has landed."""
+
+    def __init__(self, client: Any, codes: list[str]) -> None:
+        self._client = client
+        self._codes = codes
+        self.get_item = client.get_item
+        self.meta = client.meta
+
+    def transact_write_items(self, **request: Any) -> Any:
+        if not self._codes:
+            return self._client.transact_write_items(**request)
+        code = self._codes.pop()
+        if code == "TransactionInProgressException":
+            self._client.transact_write_items(**request)
+            raise ClientError({"Error": {"Code": code, "Message": ""}}, "TransactWriteItems")
+        answer = {"Error": {"Code": "TransactionCanceledException"}, "CancellationReasons": [{"Code": code}]}
+        raise ClientError(answer, "TransactWriteItems")
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [["TransactionConflict"] * 3, ["ThrottlingError"], ["TransactionInProgressException"]],
+    ids=["conflict", "throttled", "running"],
+)
+def test_a_write_that_met_others_is_tried_again(table: DynamoTable, codes: list[str]) -> None:
+    DynamoStateStore(table).requests.file(MaintenanceRequest(identity=IDENTITY, requested_ms=5))
+    pauses: list[float] = []
+    count = len(codes)
+    crowded = DynamoTable(Crowded(table.client, codes), table.name, sleep=pauses.append)
+    assert DynamoStateStore(crowded).requests.claim(MaintenanceRequest(identity=IDENTITY, requested_ms=5)) is True
+    assert len(pauses) == count
+
+
+@pytest.mark.parametrize(("code", "count"), [("TransactionConflict", 1000), ("ValidationError", 1)])
+def test_a_write_that_cannot_succeed_fails(table: DynamoTable, code: str, count: int) -> None:
+    crowded = DynamoTable(Crowded(table.client, [code] * count), table.name, sleep=lambda _: None)
+    with pytest.raises(StorageError, match=f"^the state table {table.name} "):
+        DynamoStateStore(crowded).leases.acquire("fleet", "a", now_ms=0, ttl_ms=1)
+    assert stored(table) == []
+
+
+class HalfDeaf:
+    """A client that takes only the first item of a batch, as often as it has patience."""
+
+    def __init__(self, client: Any, patience: int) -> None:
+        self._client = client
+        self._patience = patience
+        self.meta = client.meta
+
+    def batch_write_item(self, *, RequestItems: dict[str, Any]) -> Any:  # noqa: N803 - boto3's name
+        ((name, wanted),) = RequestItems.items()
+        count = self._count()
+        answer = self._client.batch_write_item(RequestItems={name: wanted[:count]})
+        return {**answer, "UnprocessedItems": {name: wanted[count:]} if wanted[count:] else {}}
+
+    def batch_get_item(self, *, RequestItems: dict[str, Any]) -> Any:  # noqa: N803 - boto3's name
+        ((name, wanted),) = RequestItems.items()
+        keys, count = wanted["Keys"], self._count()
+        answer = self._client.batch_get_item(RequestItems={name: {**wanted, "Keys": keys[:count]}})
+        return {**answer, "UnprocessedKeys": {name: {**wanted, "Keys": keys[count:]}} if keys[count:] else {}}
+
+    def _count(self) -> int:
+        self._patience -= 1
+        return 1 if self._patience >= 0 else 100
+
+
+def test_what_a_batch_left_over_is_sent_again(table: DynamoTable) -> None:
+    pauses: list[float] = []
+    keys = [("p", f"{number:03d}") for number in range(60)]
+    for patience in (3, 1000):
+        deaf = DynamoTable(HalfDeaf(table.client, patience), table.name, sleep=pauses.append)
+        few = keys if patience == 3 else keys[:20]
+        put_all(deaf, ({"pk": pk, "sk": sk} for pk, sk in few))
+        assert sorted(item["sk"] for item in get_all(deaf, few)) == [sk for _, sk in few]
+        delete_all(deaf, few[1:])
+        assert [item["sk"] for item in table.query("p")] == ["000"]
+    assert pauses
+    assert max(pauses) <= 1.0
+
+
+def test_a_table_that_does_not_keep_up_says_so(table: DynamoTable) -> None:
+    deaf = DynamoTable(HalfDeaf(table.client, 1000), table.name, sleep=lambda _: None)
+    with pytest.raises(StorageError, match="does not keep up: items were left unread"):
+        list(get_all(deaf, [("p", str(number)) for number in range(90)]))
+
+
+def about(item: Item) -> str:
+    """The kinds in its keys, and its name if it has one."""
+    kinds = (item[key]["S"].partition("#")[0] for key in ("pk", "sk"))
+    return " ".join([*kinds, *item.get("name", {}).values()])
+
+
+def test_what_decides_anything_never_vanishes_early(table: DynamoTable) -> None:
+    """TTL takes what is long past by both clocks, the caller's and the wall's; the rest has none."""
+    now_ms = 1_767_225_600_000
+    clocked = DynamoTable(table.client, table.name, clock=lambda: now_ms)
+    store = DynamoStateStore(clocked)
+    later_ms = now_ms + 900 * DAY_MS
+    store.add_pin(PIN)
+    store.add_pin(replace(PIN, name="q", expires_ms=later_ms))
+    store.leases.acquire("old", "a", now_ms=0, ttl_ms=1)
+    store.leases.acquire("new", "a", now_ms=later_ms, ttl_ms=1000)
+    store.record_pass(
+        PassRecord(
+            identity=IDENTITY, run_id="r", started_ms=0, finished_ms=1, status="succeeded", summary="", engine="local"
+        )
+    )
+    store.staging.stage(LOAD, ["s3://b/1"])
+    store.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=1, idle=True))
+    store.record_clustering(IDENTITY, 1, "sort(1)")
+    store.requests.file(MaintenanceRequest(identity=IDENTITY, requested_ms=1))
+    kept = {
+        about(item): int(item["expires_s"]["N"]) * 1000 - now_ms if "expires_s" in item else None
+        for item in stored(table)
+    }
+    leases = {item["until_ms"]["N"]: item["expires_s"]["N"] for item in stored(table) if item["sk"]["S"] == "lease"}
+    assert kept.pop("lease lease") is not None
+    assert kept == {
+        "table now p": 7 * DAY_MS,
+        "table now q": 907 * DAY_MS,
+        "table pass": 400 * DAY_MS,
+        "table now L": None,
+        "paths 000000001": None,
+        "table now": None,
+        "table clustering": None,
+        f"requests {IDENTITY.key}": None,
+    }
+    assert leases == {
+        "1": str((now_ms + DAY_MS) // 1000),
+        str(later_ms + 1000): str((later_ms + 1000 + DAY_MS) // 1000),
+    }
+
+
+def test_asking_whether_it_can_be_written_records_nothing(table: DynamoTable) -> None:
+    DynamoStateStore(table).require_writable()
+    assert stored(table) == []
+
+
+def test_a_table_that_is_not_there_is_named(moto_dynamodb: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    store = DynamoStateStore(open_table(TableAddress("nowhere", REGION, moto_dynamodb.endpoint)))
+    for ask in (
+        store.require_writable,
+        lambda: store.pins(IDENTITY, now_ms=0),
+        lambda: store.add_pin(PIN),
+        lambda: store.leases.acquire("fleet", "a", now_ms=0, ttl_ms=1),
+        lambda: store.staging.stage(LOAD, ["x"]),
+        lambda: store.quarantine.see(IDENTITY, "r", ["x"], now_ms=0),
+    ):
+        with pytest.raises(StorageError) as caught:
+            ask()
+        assert str(caught.value) == (
+            f"the state table nowhere does not exist in {REGION}: deploy the stack that creates it, or correct "
+            "ICEKEEPER_STATE"
+        )

@@ -1,0 +1,422 @@
+"""The pipeline's use cases over a real local table, in the order in which the state machine calls them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.clock import system_clock
+from icekeeper.engines.local import LocalEngine
+from icekeeper.errors import LeaseHeld, LeaseLost, OperationRefused, PlanStale, PolicyError, StorageError
+from icekeeper.pipeline import run_step as step_module
+from icekeeper.pipeline.control_bucket import table_folder
+from icekeeper.pipeline.deployment import FLEET_LEASE, Deployment
+from icekeeper.pipeline.detect_tables import detect_tables
+from icekeeper.pipeline.events import (
+    DetectEvent,
+    Failure,
+    Item,
+    MachineInput,
+    OperationEvent,
+    PlanEvent,
+    PlanReference,
+    ReportRunEvent,
+    ReportTableEvent,
+    TableResult,
+    parse_event,
+)
+from icekeeper.pipeline.glue_job import run_job
+from icekeeper.pipeline.plan_table import MAX_ATTEMPTS, plan_table
+from icekeeper.pipeline.report_run import report_run
+from icekeeper.pipeline.report_table import TableReport, report_table
+from icekeeper.pipeline.routes import STEPS
+from icekeeper.pipeline.run_step import list_orphans, run_step
+from icekeeper.pipeline.turn import give_back_turn, take_turn
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import Status
+from icekeeper.state.requests import MaintenanceRequest
+from support.local import LocalTable
+
+RUN = "run-1"
+HOUR_MS = 3_600_000
+EAGER = {
+    "ICEKEEPER_MIN_INPUT_FILES": "2",
+    "ICEKEEPER_MIN_MANIFESTS_TO_REWRITE": "2",
+    "ICEKEEPER_MAX_SNAPSHOTS_TO_KEEP": "1",
+    "ICEKEEPER_SNAPSHOT_RETENTION_HOURS": "0",
+}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 4_000_000_000_000  # all that the tests write is old
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class Pipeline:
+    """A deployment whose bucket is a folder, and its one table."""
+
+    def __init__(self, table: LocalTable, folder: Path) -> None:
+        self.table = table
+        self.clock = Clock()
+        self.control = folder / "control"
+        (folder / "pyiceberg.yaml").write_text(
+            f"catalog:\n  local:\n    type: sql\n    uri: sqlite:///{folder / 'catalog.db'}\n"
+            f"    warehouse: {(folder / 'warehouse').as_uri()}\n"
+        )
+        self.environment = {
+            **EAGER,
+            "ICEKEEPER_CONTROL_BUCKET": str(self.control),
+            "ICEKEEPER_CATALOG_FILE": str(folder / "pyiceberg.yaml"),
+            "ICEKEEPER_STATE": str(folder / "state.db"),
+        }
+        self.deployment = self.open()
+
+    def open(self, **environment: str) -> Deployment:
+        """As a function does that starts anew."""
+        return Deployment.open({**self.environment, **environment}, clock=self.clock)
+
+    def detect(self, run_id: str = RUN, **wanted: Any) -> tuple[Mapping[str, Any], list[Item]]:
+        answer, _ = detect_tables(self.deployment, DetectEvent(run_id=run_id, input=MachineInput(**wanted)))
+        proposals = json.loads((self.control / answer["proposals"]["key"]).read_text())
+        assert answer["proposals"]["count"] == len(proposals)
+        return answer, [parse_event(Item, proposal) for proposal in proposals]
+
+    def begin(self, run_id: str = RUN, **wanted: Any) -> tuple[Item, PlanReference]:
+        (item,) = self.detect(run_id, table="ns.t", **wanted)[1]
+        take_turn(self.deployment, run_id, item)
+        return item, self.plan(item, run_id)
+
+    def plan(self, item: Item, run_id: str = RUN, attempt: int = 1) -> PlanReference:
+        return plan_table(self.deployment, PlanEvent(run_id=run_id, item=item, attempt=attempt))
+
+    def run(self, item: Item, plan: PlanReference, step: str, run_id: str = RUN, **options: Any) -> Mapping[str, Any]:
+        event = parse_event(OperationEvent, {"run_id": run_id, "item": item, "plan": plan, "operation": step})
+        return run_step(self.deployment, event, LocalEngine(1), **options)
+
+    def report(self, item: Item, plan: PlanReference | None, run_id: str = RUN, **failures: Failure) -> TableReport:
+        event = ReportTableEvent(run_id=run_id, item=item, plan=plan, failures=failures)
+        return report_table(self.deployment, event)
+
+    def journal(self, item: Item) -> list[tuple[str, str, str]]:
+        records = self.deployment.state.history(item.identity)
+        return [(record.run_id, record.status, record.summary) for record in records]
+
+    def document(self, item: Item, name: str, run_id: str = RUN) -> Any:
+        return json.loads((self.control / table_folder(run_id, item.identity.key) / name).read_text())
+
+
+@pytest.fixture
+def pipeline(local_catalog: SqlCatalog, tmp_path: Path) -> Pipeline:
+    table = LocalTable(local_catalog, tmp_path)
+    table.fill(5)
+    return Pipeline(table, tmp_path)
+
+
+def test_a_whole_pass_step_by_step(pipeline: Pipeline) -> None:
+    item, plan = pipeline.begin()
+    assert {step for step in STEPS if plan.routes[step] != "none"} == {
+        *("compact", "rewrite_position_deletes", "expire_snapshots", "remove_orphans", "rewrite_manifests"),
+        "clean_staged",
+    }
+    assert set(plan.routes.values()) == {"none", "function"}
+    rows = sorted(pipeline.table.table.scan().to_arrow().column("id").to_pylist())
+    answers = {step: pipeline.run(item, plan, step) for step in STEPS if plan.routes[step] == "function"}
+    assert answers["compact"] == {"status": "succeeded", "summary": "compacted 5 files into 1 (across 1 bins)"}
+    report = pipeline.report(item, plan)
+    assert report.status == "succeeded"
+    assert give_back_turn(pipeline.deployment, RUN, item)
+    assert sorted(pipeline.table.table.scan().to_arrow().column("id").to_pylist()) == rows
+    assert pipeline.journal(item) == [(RUN, "succeeded", report.summary)]
+    assert report.outcome is not None
+    assert report.outcome.metrics["compact.files_merged"] == 5
+    assert [one.operation for one in report.outcome.operations] == [
+        *(Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.EXPIRE_SNAPSHOTS),
+        *(Operation.REMOVE_ORPHANS, Operation.REWRITE_MANIFESTS),
+    ]
+    # A second pass finds nothing to compact, which its plan knows already.
+    item, plan = pipeline.begin("run-2")
+    assert plan.routes["compact"] == "none"
+    assert pipeline.document(item, "plan.json", "run-2")["outcomes"]["compact"]["reason"] == (
+        "no files eligible for compaction"
+    )
+
+
+def test_a_step_that_ended_is_not_done_again(pipeline: Pipeline) -> None:
+    item, plan = pipeline.begin()
+    first = pipeline.run(item, plan, "compact")
+    snapshots = len(pipeline.table.table.snapshots())
+    pipeline.table.fill(5, start=50)
+    assert pipeline.run(item, plan, "compact") == first
+    assert len(pipeline.table.table.snapshots()) == snapshots + 5
+
+
+def test_a_crash_between_commit_and_answer_is_told_once(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    item, plan = pipeline.begin()
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(step_module, "_finish", die)
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.run(item, plan, "compact")
+    landed = pipeline.table.table.current_snapshot()
+    assert landed is not None
+    answer = pipeline.run(item, plan, "compact")
+    assert answer == {"status": "succeeded", "summary": f"committed by an earlier attempt: {landed.snapshot_id}"}
+    assert pipeline.table.table.current_snapshot() == landed
+    report = pipeline.report(item, plan)
+    assert report.outcome is not None
+    assert report.outcome.metrics["compact.files_merged"] == 5
+    assert report.outcome.metrics["compact.files_written"] == 1
+    pipeline.report(item, plan)
+    assert len(pipeline.journal(item)) == 1
+
+
+def test_one_run_at_a_time_maintains_a_table(pipeline: Pipeline) -> None:
+    item, plan = pipeline.begin()
+    with pytest.raises(LeaseHeld, match=r"^ns\.t is leased by run-1 until "):
+        take_turn(pipeline.deployment, "run-2", item)
+    pipeline.clock.now_ms += 10 * HOUR_MS
+    take_turn(pipeline.deployment, "run-2", item)
+    with pytest.raises(LeaseLost):
+        pipeline.run(item, plan, "compact")
+    assert not give_back_turn(pipeline.deployment, RUN, item)
+
+
+def test_a_step_that_loses_its_lease_at_work_commits_nothing(pipeline: Pipeline) -> None:
+    item, plan = pipeline.begin()
+    before = pipeline.table.table.current_snapshot()
+
+    def oversleep(what: str, done: int, total: int) -> None:
+        pipeline.clock.now_ms += 10 * HOUR_MS
+        if done == total:
+            take_turn(pipeline.deployment, "run-2", item)
+
+    answer = pipeline.run(item, plan, "compact", progress=oversleep)
+    assert answer["status"] == "refused"
+    assert "run-2 took it" in answer["summary"]
+    assert pipeline.table.table.current_snapshot() == before
+
+
+def test_a_policy_that_changes_makes_the_plan_stale(pipeline: Pipeline) -> None:
+    item, plan = pipeline.begin()
+    with pipeline.table.table.transaction() as change:
+        change.set_properties({"icekeeper.maintenance_enabled": "false"})
+    with pytest.raises(PlanStale, match=r"policy of ns\.t changed"):
+        pipeline.run(item, plan, "compact")
+    again = pipeline.plan(item, attempt=2)
+    assert {step for step, route in again.routes.items() if route != "none"} == {"clean_staged"}
+    assert pipeline.report(item, again).status == "succeeded"
+
+
+def test_planning_ends_after_three_attempts(pipeline: Pipeline) -> None:
+    item, _ = pipeline.begin()
+    plan = pipeline.plan(item, attempt=MAX_ATTEMPTS + 1)
+    assert plan.routes["compact"] == "none"
+    assert pipeline.report(item, plan).status == "failed"
+
+
+def test_what_is_done_is_not_planned_again(pipeline: Pipeline) -> None:
+    item, plan = pipeline.begin()
+    first = pipeline.document(item, "plan.json")
+    pipeline.run(item, plan, "compact")
+    again = pipeline.plan(item, attempt=2)
+    assert again.routes["compact"] == "none"
+    assert again.routes["expire_snapshots"] == "function"
+    assert pipeline.document(item, "plan.json")["head_id"] == first["head_id"]
+    assert pipeline.report(item, again, expire_snapshots=Failure(Error="StorageError", Cause="")).status == "partial"
+
+
+def test_another_plan_than_the_one_made_is_refused(pipeline: Pipeline) -> None:
+    item, plan = pipeline.begin()
+    path = pipeline.control / plan.key
+    path.write_text(path.read_text().replace('"attempt":1', '"attempt":2'))
+    with pytest.raises(OperationRefused, match="its digest differs"):
+        pipeline.run(item, plan, "compact")
+
+
+def test_a_table_dropped_since_it_was_detected(pipeline: Pipeline) -> None:
+    (item,) = pipeline.detect(table="ns.t")[1]
+    take_turn(pipeline.deployment, RUN, item)
+    pipeline.table.pyiceberg.drop_table("ns.t")
+    plan = pipeline.plan(item)
+    assert set(plan.routes.values()) == {"none"}
+    report = pipeline.report(item, plan)
+    assert (report.status, report.summary) == ("skipped", "ns.t was dropped or replaced since it was detected")
+    assert pipeline.journal(item) == []
+
+
+def test_a_table_replaced_since_it_was_planned(pipeline: Pipeline) -> None:
+    item, plan = pipeline.begin()
+    pipeline.table.pyiceberg.drop_table("ns.t")
+    pipeline.table.pyiceberg.create_table("ns.t", schema=LocalTable.SCHEMA)
+    with pytest.raises(PlanStale, match="replaced by another table"):
+        pipeline.run(item, plan, "compact")
+
+
+def test_orphans_are_listed_by_one_step_and_removed_by_the_next(pipeline: Pipeline) -> None:
+    orphan = Path(pipeline.table.table.location().removeprefix("file://")) / "data" / "left.parquet"
+    orphan.write_bytes(b"left")
+    item, plan = pipeline.begin()
+    event = parse_event(OperationEvent, {"run_id": RUN, "item": item, "plan": plan, "operation": "remove_orphans"})
+    listed = list_orphans(pipeline.deployment, event, LocalEngine(1))
+    assert listed == {"status": "succeeded", "summary": "would remove 1 orphan file(s)", "count": 1}
+    assert orphan.exists()
+    second = orphan.with_name("later.parquet")
+    second.write_bytes(b"later")
+    assert pipeline.run(item, plan, "remove_orphans")["summary"] == "removed 1 orphan file(s)"
+    assert (orphan.exists(), second.exists()) == (False, True)
+    report = pipeline.report(item, plan)
+    assert report.outcome is not None
+    assert report.outcome.metrics["remove_orphans.files_listed"] > 10
+
+
+def test_an_orphan_that_is_referenced_meanwhile_stays(pipeline: Pipeline) -> None:
+    item, plan = pipeline.begin()
+    live = pipeline.table.table.inspect.files().column("file_path").to_pylist()[0]
+    folder = pipeline.control / table_folder(RUN, item.identity.key)
+    (folder / "list_orphans.json").write_text(json.dumps({"paths": [live], "metrics": {}}))
+    assert pipeline.run(item, plan, "remove_orphans")["summary"] == "removed 0 orphan file(s)"
+    assert Path(live.removeprefix("file://")).exists()
+
+
+def test_no_orphans_need_no_removal(pipeline: Pipeline) -> None:
+    item, plan = pipeline.begin()
+    event = parse_event(OperationEvent, {"run_id": RUN, "item": item, "plan": plan, "operation": "remove_orphans"})
+    assert list_orphans(pipeline.deployment, event, LocalEngine(1))["count"] == 0
+    report = pipeline.report(item, plan)
+    assert report.outcome is not None
+    sweep = next(one for one in report.outcome.operations if one.operation is Operation.REMOVE_ORPHANS)
+    assert (sweep.status, sweep.summary) == (Status.SUCCEEDED, "removed 0 orphan file(s)")
+
+
+def test_large_work_goes_to_glue(pipeline: Pipeline) -> None:
+    pipeline.deployment = pipeline.open(
+        ICEKEEPER_SMALL_COMPACTION_MB="0", ICEKEEPER_SMALL_MANIFESTS="4", ICEKEEPER_SMALL_ORPHANS="4"
+    )
+    _, plan = pipeline.begin()
+    assert {step for step, route in plan.routes.items() if route == "glue"} == {
+        *("compact", "remove_orphans", "rewrite_manifests")
+    }
+
+
+@pytest.mark.slow
+def test_a_glue_job_does_the_step_that_its_arguments_name(pipeline: Pipeline) -> None:
+    pipeline.clock.now_ms = system_clock()  # the job has no other
+    item, plan = pipeline.begin()
+    arguments = ["--plan-key", plan.key, "--plan-digest", plan.digest, "--operation", "compact", "--run-id", RUN]
+    arguments += ["--control-bucket", str(pipeline.control), "--state", pipeline.environment["ICEKEEPER_STATE"]]
+    allowed = frozenset({Operation.COMPACT})
+    assert run_job([*arguments, "--JOB_NAME", "compact"], allowed) == 0
+    assert pipeline.document(item, "compact.json")["summary"] == "compacted 5 files into 1 (across 1 bins)"
+    digest = arguments.index("--plan-digest") + 1
+    assert run_job([*arguments[:digest], "0" * 64, *arguments[digest + 1 :]], allowed) == 1
+
+
+def test_a_scan_proposes_what_needs_work_and_what_was_requested(pipeline: Pipeline) -> None:
+    answer, items = pipeline.detect()
+    assert answer["reason"] == "1 of 1 table(s) need maintenance"
+    assert [(item.table, item.catalog, item.forced) for item in items] == [("ns.t", "local", False)]
+    with pytest.raises(LeaseHeld):
+        pipeline.deployment.state.leases.acquire(FLEET_LEASE, "x", now_ms=pipeline.clock.now_ms, ttl_ms=1)
+    again, none = pipeline.detect("run-2")
+    assert none == []
+    assert again["reason"].startswith("another run is under way: fleet is leased by run-1 until ")
+    report_run(pipeline.deployment, ReportRunEvent(run_id=RUN))
+    request = MaintenanceRequest(identity=items[0].identity, requested_ms=1, settings={"operations": "compact"})
+    pipeline.deployment.state.requests.file(request)
+    (asked,) = pipeline.detect("run-3")[1]
+    assert (asked.forced, asked.priority, dict(asked.settings)) == (True, 1.0, {"operations": "compact"})
+    take_turn(pipeline.deployment, "run-3", asked)
+    plan = pipeline.plan(asked, "run-3")
+    assert {step for step, route in plan.routes.items() if route != "none"} == {"compact", "clean_staged"}
+    assert pipeline.deployment.state.requests.pending(asked.catalog, asked.warehouse) == ()
+
+
+def test_a_scan_that_proposes_nothing_gives_the_fleet_back(pipeline: Pipeline) -> None:
+    pipeline.deployment = pipeline.open(ICEKEEPER_TABLE_FILTER="other*")
+    assert pipeline.detect()[1] == []
+    assert pipeline.deployment.state.leases.current(FLEET_LEASE, now_ms=pipeline.clock.now_ms) is None
+
+
+def test_a_catalog_that_does_not_answer_does_not_stop_the_others(pipeline: Pipeline) -> None:
+    path = Path(pipeline.environment["ICEKEEPER_CATALOG_FILE"])
+    path.write_text(path.read_text() + "  broken:\n    type: rest\n    uri: http://127.0.0.1:9/\n")
+    _, items = pipeline.detect()
+    assert [item.catalog for item in items] == ["local"]
+
+
+def test_wrong_inputs_are_told_by_their_field(pipeline: Pipeline) -> None:
+    with pytest.raises(PolicyError, match=r"^malformed event: input\.table: 'events' is not a table name"):
+        parse_event(DetectEvent, {"run_id": RUN, "input": {"table": "events"}})
+    with pytest.raises(PolicyError, match=r"^malformed event: input\.tabel: Extra inputs are not permitted$"):
+        parse_event(DetectEvent, {"run_id": RUN, "input": {"tabel": "ns.t"}})
+    with pytest.raises(PolicyError, match=r"no table ns\.unknown"):
+        pipeline.detect(table="ns.unknown")
+    with pytest.raises(PolicyError, match="has no catalog 'elsewhere'; it has: local"):
+        pipeline.detect(table="ns.t", catalog="elsewhere")
+    with pytest.raises(PolicyError, match="unknown policy key"):
+        pipeline.detect(table="ns.t", settings={"min_input_flies": "1"})
+    with pytest.raises(PolicyError, match="ICEKEEPER_CONTROL_BUCKET is not set"):
+        Deployment.open({})
+
+
+def test_a_failed_operation_is_told_in_words(pipeline: Pipeline) -> None:
+    item, plan = pipeline.begin()
+    cause = json.dumps({"errorMessage": "s3://lake/x timed out", "errorType": "StorageError", "stackTrace": ["…"]})
+    pipeline.run(item, plan, "expire_snapshots")
+    report = pipeline.report(
+        item,
+        plan,
+        compact=Failure(Error="StorageError", Cause=cause),
+        remove_orphans=Failure(Error="OperationRefused", Cause="no"),
+    )
+    assert report.status == "partial"
+    assert report.outcome is not None
+    told = {one.operation.value: (one.status.value, one.summary) for one in report.outcome.operations}
+    assert told["compact"] == ("failed", "StorageError: s3://lake/x timed out")
+    assert told["remove_orphans"] == ("refused", "OperationRefused: no")
+    assert told["rewrite_manifests"] == ("failed", "it did not end: nothing is known of what became of it")
+    assert pipeline.journal(item)[0][1] == "partial"
+    assert pipeline.report(item, None, lease=Failure(Error="StorageError", Cause="x")).summary == (
+        "lease: StorageError: x"
+    )
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        ([], "succeeded"),
+        (["succeeded", "skipped"], "succeeded"),
+        (["succeeded", "failed"], "partial"),
+        (["partial"], "partial"),
+        (["failed", "refused"], "failed"),
+        (["refused"], "refused"),
+    ],
+)
+def test_how_a_run_ended(pipeline: Pipeline, statuses: list[str], expected: str) -> None:
+    tables = tuple(parse_event(TableResult, {"table": "ns.t", "status": status}) for status in statuses)
+    report = report_run(pipeline.deployment, ReportRunEvent(run_id=RUN, tables=tables))
+    assert report["status"] == expected
+    stored = json.loads((pipeline.control / "runs" / RUN / "report.json").read_text())
+    assert [one["status"] for one in stored["results"]] == statuses
+
+
+def test_a_document_that_is_damaged_is_told(pipeline: Pipeline) -> None:
+    item, plan = pipeline.begin()
+    folder = pipeline.control / table_folder(RUN, item.identity.key)
+    (folder / "compact.json").write_text("{")
+    with pytest.raises(StorageError, match="no JSON document"):
+        pipeline.run(item, plan, "compact")
+    (folder / "compact.json").write_text("{}")
+    with pytest.raises(StorageError, match="is damaged"):
+        pipeline.report(item, plan)

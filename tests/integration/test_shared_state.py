@@ -1,0 +1,145 @@
+"""State that processes share, named by ICEKEEPER_STATE alone; and passes, which must not notice which store it is."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from icekeeper.engines.local import LocalEngine
+from icekeeper.errors import LeaseHeld
+from icekeeper.model import TableName
+from icekeeper.operations.table_handle import identity_of
+from icekeeper.report.outcome import PassStatus
+from icekeeper.runtime import Runtime
+from icekeeper.state.leases import Lease
+from icekeeper.state.open import open_state
+from icekeeper.state.staging import LoadState, StagedLoad
+from icekeeper.state.store import PassRecord, Pin, StateStore
+from support.command import CATALOG, Command
+from support.moto_dynamodb import a_table, state_address
+from support.moto_server import MotoServer
+from support.state_stores import IDENTITY
+
+NAME = TableName(("ns",), "t")
+SETTINGS = {
+    "min_input_files": "2",
+    "snapshot_retention_hours": "0",
+    "max_snapshots_to_keep": "1",
+    "orphan_older_than_hours": "0",
+    "orphan_min_sightings": "2",
+    "min_manifests_to_rewrite": "2",
+}
+
+
+@pytest.fixture
+def dynamodb_address(moto_dynamodb: MotoServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    return state_address(moto_dynamodb, a_table(moto_dynamodb))
+
+
+@pytest.fixture
+def sqlite_address(tmp_path: Path) -> str:
+    return str(tmp_path / "shared" / "state.db")
+
+
+def take(address: str, holders: tuple[str, ...]) -> dict[str, Lease]:
+    """Try the lease of many tables; those that were free."""
+    leases, won = open_state({"ICEKEEPER_STATE": address}).leases, {}
+    for number in range(10):
+        key = replace(IDENTITY, uuid=str(number)).key
+        for holder in holders:
+            try:
+                won[key] = leases.acquire(key, holder, now_ms=1_000, ttl_ms=1_000)
+            except LeaseHeld:
+                continue
+    return won
+
+
+@pytest.mark.parametrize("store", ["sqlite", "dynamodb"])
+def test_of_many_processes_one_gets_each_lease(store: str, request: pytest.FixtureRequest) -> None:
+    address: str = request.getfixturevalue(f"{store}_address")
+    with ProcessPoolExecutor(3, multiprocessing.get_context("spawn")) as pool:
+        answers = list(pool.map(take, [address] * 3, [(f"{worker}-a", f"{worker}-b") for worker in range(3)]))
+    won = [item for answer in answers for item in answer.items()]
+    leases = open_state({"ICEKEEPER_STATE": address}).leases
+    assert len(won) == 10
+    assert all(leases.current(key, now_ms=1_999) == lease for key, lease in won)
+
+
+def prepare(state: StateStore, runtime: Runtime, folder: Path) -> None:
+    """A reader's pin on the newest snapshot, a load that failed, and an orphan."""
+    loaded = runtime.catalog.load(NAME)
+    identity = identity_of(runtime.catalog, loaded)
+    snapshot = loaded.metadata.current_snapshot
+    assert snapshot is not None
+    state.add_pin(
+        Pin(
+            identity=identity,
+            name="reader",
+            snapshot_id=snapshot.snapshot_id,
+            metadata_location=loaded.metadata_location,
+            expires_ms=2**52,
+        )
+    )
+    data = folder / "warehouse" / "ns" / "t" / "data"
+    for name in ("failed.parquet", "orphan.parquet"):
+        (data / name).write_bytes(b"x")
+    load = StagedLoad(identity=identity, name="L", state=LoadState.FAILED, changed_ms=1)
+    state.staging.stage(load, [(data / "failed.parquet").as_uri()])
+
+
+def two_passes(folder: Path, environment: Mapping[str, str]) -> tuple[list[object], list[str]]:
+    """What is in the journal and the rest of the state afterwards, without what chance and clocks decide."""
+    runtime = Runtime.open(CATALOG, environment)
+    state = runtime.state
+    prepare(state, runtime, folder)
+    for _ in range(2):
+        outcome = runtime.maintain(NAME, SETTINGS, LocalEngine(1), unsafe=True)
+        assert outcome.status is PassStatus.SUCCEEDED
+        assert outcome.warnings == ()
+    identity = identity_of(runtime.catalog, runtime.catalog.load(NAME))
+    seen = state.last_seen(identity)
+    assert seen is not None
+    files = sorted(path.name for path in (folder / "warehouse").rglob("*.parquet"))
+    assert "failed.parquet" not in files
+    assert "orphan.parquet" not in files
+    remembered = [
+        *(told(record) for record in state.history(identity)),
+        state.pins(identity, now_ms=0),
+        state.staging.loads(identity),
+        state.pending_deletions.lists(identity),
+        list(state.quarantine.sightings(identity)),
+        (seen.fingerprint, seen.idle),
+    ]
+    return remembered, files
+
+
+def told(record: PassRecord) -> PassRecord:
+    metrics = {key: value for key, value in record.metrics.items() if not key.endswith(("_ms", "bytes", "_per_second"))}
+    return replace(record, run_id="", started_ms=0, finished_ms=0, metrics=metrics)
+
+
+def test_a_pass_leaves_the_same_state_in_dynamodb_as_in_sqlite(command: Command, dynamodb_address: str) -> None:
+    command.table(appends=6)
+    (command.folder / "copy").mkdir()
+    shutil.copytree(command.warehouse, command.folder / "copy" / "warehouse")
+    shutil.copy(command.database, command.folder / "copy" / "catalog.db")
+    by_sqlite, files = two_passes(command.folder, {"ICEKEEPER_STATE": str(command.state)})
+    shutil.rmtree(command.warehouse)
+    shutil.copytree(command.folder / "copy" / "warehouse", command.warehouse)
+    shutil.copy(command.folder / "copy" / "catalog.db", command.database)
+    by_dynamodb, again = two_passes(command.folder, {"ICEKEEPER_STATE": dynamodb_address})
+    assert by_dynamodb == by_sqlite
+    assert len(again) == len(files)
+    first, second = by_dynamodb[1], by_dynamodb[0]
+    assert isinstance(first, PassRecord)
+    assert isinstance(second, PassRecord)
+    assert first.metrics["compact.files_merged"] == 6
+    assert second.metrics["remove_orphans.orphans_removed"] == 1

@@ -1,0 +1,230 @@
+"""Settings that are kept with a table: ``icekeeper policy set``, ``unset`` and ``reset``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.clock import system_clock
+from icekeeper.errors import CommitStateUnknown, PolicyError, TableUnsupported
+from icekeeper.operations.table_handle import TableHandle
+from icekeeper.operations.table_settings import reset_settings, set_settings, unset_settings
+from icekeeper.policy import POLICY_KEYS, ResolvedPolicy, layers_for, resolve
+from support.command import Command, one_sentence
+from support.local import NAME, LocalTable, ScriptedCatalog
+
+
+def settings_of(command: Command) -> dict[str, str]:
+    """The table's own properties, as another reader of the catalog sees them."""
+    properties = command.catalog.load_table("ns.t").properties
+    return {name: value for name, value in properties.items() if name.startswith(("icekeeper.", "write.", "owner"))}
+
+
+def test_settings_are_set_in_one_commit_and_shown(command: Command) -> None:
+    command.table(appends=1, properties={"owner": "me"})
+    commits = len(command.catalog.load_table("ns.t").metadata.metadata_log)
+    answer = command(
+        *("policy", "set", "ns.t", "min_input_files=10", "max_snapshots_to_keep = 3", "--set", "strategy=binpack"),
+        "--json",
+    )
+    assert answer.code == 0
+    assert list(answer.json) == ["table", "policy"]
+    assert tuple(answer.json["policy"]) == POLICY_KEYS
+    assert {k: v for k, v in answer.json["policy"].items() if v["source"] != "default"} == {
+        "min_input_files": {"value": "10", "source": "table property icekeeper.min_input_files"},
+        "max_snapshots_to_keep": {"value": "3", "source": "table property icekeeper.max_snapshots_to_keep"},
+        "strategy": {"value": "binpack", "source": "table property icekeeper.strategy"},
+    }
+    assert settings_of(command) == {
+        "owner": "me",
+        "icekeeper.min_input_files": "10",
+        "icekeeper.max_snapshots_to_keep": "3",
+        "icekeeper.strategy": "binpack",
+    }
+    assert len(command.catalog.load_table("ns.t").metadata.metadata_log) == commits + 1
+    assert command("policy", "show", "ns.t", "--json").json == answer.json
+
+
+def test_what_is_so_already_is_not_committed(command: Command) -> None:
+    command.table(appends=1, properties={"icekeeper.min_input_files": "10"})
+    before = command.contents()
+    for call in (("set", "ns.t", "min_input_files=10"), ("unset", "ns.t", "strategy")):
+        assert command("policy", *call).code == 0
+        assert command.contents() == before
+
+
+def test_settings_are_unset_and_reset(command: Command) -> None:
+    command.table(
+        appends=1,
+        properties={
+            "write.target-file-size-bytes": "1048576",
+            "owner": "me",
+            "icekeeper.min_input_files": "10",
+            "icekeeper.strategy": "binpack",
+            "icekeeper.target_file_size_mb": "2",
+        },
+    )
+    answer = command("policy", "unset", "ns.t", "min_input_files", "target_file_size_mb", "--json")
+    assert answer.code == 0
+    assert {k: v for k, v in answer.json["policy"].items() if v["source"] != "default"} == {
+        "target_file_size_mb": {"value": "1", "source": "table property write.target-file-size-bytes"},
+        "strategy": {"value": "binpack", "source": "table property icekeeper.strategy"},
+    }
+    answer = command("policy", "reset", "ns.t", "--json")
+    assert answer.code == 0
+    assert settings_of(command) == {"write.target-file-size-bytes": "1048576", "owner": "me"}
+    assert [k for k, v in answer.json["policy"].items() if v["source"] != "default"] == ["target_file_size_mb"]
+    assert "write.target-file-size-bytes" in command("policy", "reset", "ns.t").out
+
+
+WRONG = {
+    "nothing": (("set", "ns.t"), "policy set takes one or more settings as KEY=VALUE, for example min_input_files=10"),
+    "no value": (("set", "ns.t", "min_input_files"), "--set takes KEY=VALUE, not 'min_input_files'"),
+    "unknown key": (
+        ("set", "ns.t", "strategy=sort", "min_input_file=3"),
+        "unknown policy key 'min_input_file' (from table property icekeeper.min_input_file) "
+        "(did you mean 'min_input_files'?)",
+    ),
+    "malformed value": (
+        ("set", "ns.t", "min_input_files=1"),
+        "policy key min_input_files cannot be '1' (from table property icekeeper.min_input_files)",
+    ),
+    "deployment only": (
+        ("set", "ns.t", "table_filter=x"),
+        "table property icekeeper.table_filter cannot be set on a table: table_filter is a setting of the deployment",
+    ),
+    "contradiction with a table property": (
+        ("set", "ns.t", "snapshot_retain_max=2"),
+        "snapshot_retain_max 2 (from table property icekeeper.snapshot_retain_max) contradicts max_snapshots_to_keep 4",
+    ),
+    "contradiction left behind": (("unset", "ns.t", "zorder_columns"), "strategy zorder (from table property"),
+    "short grace": (("set", "ns.t", "orphan_older_than_hours=1"), "policy key orphan_older_than_hours is 1"),
+    "below a bound": (
+        ("set", "ns.t", "snapshot_retention_hours=5"),
+        "policy key snapshot_retention_hours cannot be '5' (from table property icekeeper.snapshot_retention_hours): "
+        "bound ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS keeps it at 24",
+    ),
+    "unset of no key": (("unset", "ns.t", "nope"), "unknown policy key 'nope', and ns.t has no table property"),
+    "no such table": (("reset", "ns.nope"), "there is no table ns.nope in catalog C"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_a_wrong_policy_is_not_written(
+    command: Command, monkeypatch: pytest.MonkeyPatch, wrong: tuple[tuple[str, ...], str]
+) -> None:
+    call, sentence = wrong
+    monkeypatch.setenv("ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS", "24")
+    kept = {"max_snapshots_to_keep": "4", "strategy": "zorder", "zorder_columns": "id"}
+    command.table(appends=1, properties={f"icekeeper.{key}": value for key, value in kept.items()})
+    before = command.contents()
+    answer = command("policy", *call)
+    assert (answer.code, answer.out) == (2, "")
+    assert one_sentence(answer.err).startswith(sentence)
+    assert command.contents() == before
+
+
+def test_a_value_that_a_bound_allows_is_set_beside_a_bounded_one(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS", "200")  # above the default
+    command.table(appends=1)
+    assert command("policy", "set", "ns.t", "min_input_files=3").code == 0
+    assert command("policy", "set", "ns.t", "snapshot_retention_hours=200").code == 0
+
+
+def test_a_misspelt_property_can_be_taken_away(command: Command) -> None:
+    command.table(appends=1, properties={"icekeeper.min_input_file": "3", "icekeeper.nope": "3"})
+    assert command("policy", "show", "ns.t").code == 2
+    assert command("policy", "unset", "ns.t", "min_input_file").code == 2  # the other one would be left
+    assert command("policy", "unset", "ns.t", "min_input_file", "nope").code == 0
+    assert settings_of(command) == {}
+
+
+def test_a_short_grace_period_can_be_kept_on_purpose(command: Command) -> None:
+    command.table(appends=1)
+    assert command("policy", "set", "ns.t", "orphan_older_than_hours=1", "--unsafe").code == 0
+    assert command("policy", "reset", "ns.t").code == 0
+
+
+# -- races
+
+
+def handle_of(table: LocalTable, catalog: Catalog) -> TableHandle:
+    return TableHandle(catalog, NAME, table.state, system_clock, table.waits.append)
+
+
+def policy_of(loaded: LoadedTable) -> ResolvedPolicy:
+    return resolve(layers_for(loaded.metadata.properties, {}, {}))
+
+
+def properties_of(table: LocalTable) -> dict[str, str]:
+    return {k: v for k, v in table.metadata.properties.items() if k.startswith("icekeeper.") or k == "owner"}
+
+
+def change(table: LocalTable, **properties: str) -> None:
+    with table.table.transaction() as transaction:
+        transaction.set_properties({name.replace("__", "."): value for name, value in properties.items()})
+
+
+def test_what_others_set_meanwhile_stays(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    table = LocalTable(local_catalog, tmp_path)
+    change(table, icekeeper__strategy="binpack")
+    racing = ScriptedCatalog(table.catalog, before_commit={1: lambda: change(table, owner="me")})
+    resolved = set_settings(handle_of(table, racing), {"min_input_files": "9"}, policy_of)
+    assert (resolved.policy.min_input_files, racing.commits) == (9, 2)
+    racing = ScriptedCatalog(table.catalog, before_commit={1: lambda: change(table, icekeeper__proof="full")})
+    reset_settings(handle_of(table, racing), policy_of)
+    assert properties_of(table) == {"owner": "me"}
+
+
+def test_the_policy_is_checked_anew_on_every_head(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    table = LocalTable(local_catalog, tmp_path)
+    racing = ScriptedCatalog(
+        table.catalog, before_commit={1: lambda: change(table, icekeeper__max_snapshots_to_keep="9")}
+    )
+    with pytest.raises(PolicyError, match=r"snapshot_retain_max 8 .* contradicts max_snapshots_to_keep 9"):
+        set_settings(handle_of(table, racing), {"snapshot_retain_max": "8"}, policy_of)
+    assert properties_of(table) == {"icekeeper.max_snapshots_to_keep": "9"}
+
+
+def test_an_unknown_outcome_is_looked_up(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    table = LocalTable(local_catalog, tmp_path)
+
+    def answer_lost() -> None:
+        raise CommitStateUnknown("no answer")
+
+    deaf = ScriptedCatalog(table.catalog, after_commit={1: answer_lost, 2: answer_lost})
+    set_settings(handle_of(table, deaf), {"min_input_files": "9"}, policy_of)
+    assert properties_of(table) == {"icekeeper.min_input_files": "9"}
+    unset_settings(handle_of(table, deaf), ["min_input_files"], policy_of)
+    assert (properties_of(table), deaf.commits) == ({}, 2)
+
+
+def test_the_table_must_be_the_one_that_was_looked_at(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    table = LocalTable(local_catalog, tmp_path)
+    seen: list[object] = []
+
+    class Watched(ScriptedCatalog):
+        def commit(self, base: LoadedTable, requirements: Any, updates: Any) -> LoadedTable:
+            seen.append((list(requirements), list(updates)))
+            return super().commit(base, requirements, updates)
+
+    set_settings(handle_of(table, Watched(table.catalog)), {"min_input_files": "9"}, policy_of)
+    assert seen == [
+        (
+            [{"type": "assert-table-uuid", "uuid": table.metadata.uuid}],
+            [{"action": "set-properties", "updates": {"icekeeper.min_input_files": "9"}}],
+        )
+    ]
+
+
+def test_a_format_of_the_future_is_left_alone(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    table = LocalTable(local_catalog, tmp_path)
+    table.rewrite_document(lambda document: document.update({"format-version": 4}))
+    with pytest.raises(TableUnsupported, match="format version 4 is not maintained"):
+        set_settings(handle_of(table, table.catalog), {"min_input_files": "9"}, policy_of)

@@ -1,0 +1,87 @@
+"""template.yaml as written: short forms such as ``!Ref`` as mappings, and the lines that hold a wildcard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+__all__ = ["TEMPLATE", "Wildcard", "load_template", "strings", "wildcards"]
+
+TEMPLATE = Path(__file__).parents[2] / "template.yaml"
+_GUARDED = ("Action", "NotAction", "Resource", "NotResource")
+JUSTIFICATION = "# wildcard: "
+
+
+# PyYAML publishes no types, so it cannot be a base class here.
+_Loader: Any = type("_Loader", (yaml.SafeLoader,), {})
+
+
+def _short_form(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> dict[str, Any]:
+    value: Any
+    if isinstance(node, yaml.ScalarNode):
+        value = loader.construct_scalar(node)
+    elif isinstance(node, yaml.SequenceNode):
+        value = loader.construct_sequence(node, deep=True)
+    else:
+        value = loader.construct_mapping(node, deep=True)
+    if suffix == "GetAtt" and isinstance(value, str):
+        value = value.split(".", 1)
+    return {suffix if suffix in {"Ref", "Condition"} else f"Fn::{suffix}": value}
+
+
+_Loader.add_multi_constructor("!", _short_form)
+
+
+def load_template(text: str | None = None) -> Mapping[str, Any]:
+    document: Mapping[str, Any] = yaml.load(TEMPLATE.read_text() if text is None else text, Loader=_Loader)
+    return document
+
+
+@dataclass(frozen=True)
+class Wildcard:
+    """A ``*`` in an action or resource; ``line`` counts from 1."""
+
+    line: int
+    text: str
+    is_justified: bool
+
+
+def wildcards(text: str | None = None) -> list[Wildcard]:
+    """Every ``*`` that grants something, and whether the line above says why."""
+    source = TEMPLATE.read_text() if text is None else text
+    lines = source.splitlines()
+    found = {}
+    for node in _guarded(yaml.compose(source, Loader=_Loader)):
+        above = node.start_mark.line - 1
+        why = lines[above].strip() if above >= 0 else ""
+        said = why.startswith(JUSTIFICATION) and len(why) > len(JUSTIFICATION) + 10
+        found[node.start_mark.line] = Wildcard(node.start_mark.line + 1, node.value, said)
+    return [found[line] for line in sorted(found)]
+
+
+def _guarded(node: yaml.Node, *, inside: bool = False) -> Iterator[yaml.ScalarNode]:
+    if isinstance(node, yaml.ScalarNode):
+        if inside and "*" in node.value:
+            yield node
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _guarded(item, inside=inside)
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _guarded(value, inside=inside or key.value in _GUARDED)
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Every text in a part of a template, keys left out."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from strings(item)

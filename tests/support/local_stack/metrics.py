@@ -1,0 +1,33 @@
+"""Metrics as CloudWatch would take them from what functions print (its embedded metric format)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+__all__ = ["Metric", "metrics_in"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One value."""
+
+    name: str
+    value: float
+    dimensions: Mapping[str, str]
+
+
+def metrics_in(printed: str) -> Iterator[Metric]:
+    """Every metric of a function's output, in order; lines that are none are passed over."""
+    for line in printed.splitlines():
+        if not line.startswith("{"):
+            continue
+        document = json.loads(line)
+        for directive in document.get("_aws", {}).get("CloudWatchMetrics", ()):
+            names = [name for group in directive["Dimensions"] for name in group]
+            dimensions = {name: str(document[name]) for name in names}
+            for metric in directive["Metrics"]:
+                values = document[metric["Name"]]
+                for value in values if isinstance(values, list) else [values]:
+                    yield Metric(metric["Name"], float(value), dimensions)

@@ -1,0 +1,248 @@
+"""A stack on this machine: what template.yaml describes, created in moto, ready to be run."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+import uuid
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import yaml
+
+from support.local_stack import distributed_map, functions, jobs
+from support.local_stack.executions import ChildExecution, Execution
+from support.local_stack.functions import DeployedFunction, Invocation, StandIn
+from support.local_stack.jobs import DeployedJob, StandInJob
+from support.local_stack.patches import apply_patches
+from support.local_stack.template import REGION, Template
+from support.moto_server import MotoServer
+
+__all__ = ["ROOT", "LocalStack", "deployed"]
+
+ROOT = Path(__file__).resolve().parents[3]
+_PACKAGE = ROOT / "layers" / "icekeeper" / "src"
+
+
+@dataclass(slots=True)
+class LocalStack:
+    """One stack, until :func:`deployed` ends."""
+
+    moto: MotoServer
+    template: Template
+    functions: Mapping[str, DeployedFunction]
+    """By role: the folder of its handler."""
+    jobs: Mapping[str, DeployedJob]
+    """By role: the name of its script."""
+    state_machine: str
+
+    def run(self, machine_input: Any = None, *, name: str | None = None, timeout_s: float = 120.0) -> Execution:
+        """Start the state machine and wait for its end."""
+        return self.wait(self.start(machine_input, name=name), timeout_s=timeout_s)
+
+    def start(self, machine_input: Any = None, *, name: str | None = None) -> str:
+        """Start the state machine; its execution's ARN."""
+        started = self.moto.client("stepfunctions").start_execution(
+            stateMachineArn=self.state_machine,
+            name=name or f"run-{uuid.uuid4()}",
+            input=json.dumps({} if machine_input is None else machine_input),
+        )
+        return str(started["executionArn"])
+
+    def wait(self, execution: str, *, timeout_s: float = 120.0) -> Execution:
+        """Wait for the end of an execution."""
+        client = self.moto.client("stepfunctions")
+        deadline = time.monotonic() + timeout_s
+        while (described := client.describe_execution(executionArn=execution))["status"] == "RUNNING":
+            assert time.monotonic() < deadline, f"{execution} still runs after {timeout_s:g} s"
+            time.sleep(0.02)
+        return Execution(
+            name=described["name"],
+            status=described["status"],
+            output=json.loads(described.get("output", "null")),
+            error=described.get("error"),
+            cause=described.get("cause"),
+            events=client.get_execution_history(executionArn=execution)["events"],
+            children=[
+                ChildExecution(child.input, child.status, child.output, child.events.get_event_history())
+                for child in distributed_map.children_of(execution)
+            ],
+        )
+
+    def invoke(self, role: str, event: Any) -> Any:
+        """Call one function as an operator would; its result.
+
+        Raises:
+            AssertionError: it failed.
+        """
+        answer = self.moto.client("lambda").invoke(
+            FunctionName=next(n for n, f in functions.DEPLOYED.items() if f is self.functions[role]),
+            Payload=json.dumps(event).encode(),
+        )
+        result = json.loads(answer["Payload"].read())
+        assert "FunctionError" not in answer, result
+        return result
+
+    def stand_in(self, stand_ins: Mapping[str, StandIn], stand_in_jobs: Mapping[str, StandInJob]) -> None:
+        """Put these in the place of functions and jobs, by role; the others are real (again)."""
+        unknown = {*stand_ins, *stand_in_jobs} - {*self.functions, *self.jobs}
+        assert not unknown, f"the template has no {sorted(unknown)}"
+        for role, function in self.functions.items():
+            function.stand_in, function.before = stand_ins.get(role), None
+        for role, job in self.jobs.items():
+            job.stand_in = stand_in_jobs.get(role)
+
+    def start_cold(self, environment: Mapping[str, str] | None = None) -> None:
+        """Functions begin anew, as after a deployment; ``environment`` is added to everybody's."""
+        functions.forget_modules(self.template.folder / "functions")
+        for variables in (
+            *(f.environment for f in self.functions.values()),
+            *(j.environment for j in self.jobs.values()),
+        ):
+            variables.update(environment or {})
+
+    def put_control(self, key: str, text: str) -> None:
+        """Write an object of the control bucket."""
+        bucket = self.template.name("ControlBucket")
+        self.moto.client("s3").put_object(Bucket=bucket, Key=key, Body=text.encode())
+
+    def control(self, key: str) -> Any:
+        """A JSON document of the control bucket."""
+        bucket = self.template.name("ControlBucket")
+        return json.loads(self.moto.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read())
+
+    def invocations(self, role: str) -> list[Invocation]:
+        """Every call of a function so far."""
+        return self.functions[role].invocations
+
+    @property
+    def printed(self) -> str:
+        """What functions and jobs wrote: logs and metrics, as CloudWatch would have them."""
+        calls = (call.output for function in self.functions.values() for call in function.invocations)
+        return "\n".join((*calls, *(run.log for job in self.jobs.values() for run in job.runs)))
+
+
+@contextmanager
+def deployed(
+    moto: MotoServer,
+    *,
+    path: Path = ROOT / "template.yaml",
+    parameters: Mapping[str, str] | None = None,
+    timeouts: Mapping[str, int] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[LocalStack]:
+    """Create what a template describes.
+
+    ``timeouts`` gives states other TimeoutSeconds: the only change to the definition.  ``environment`` is added to that
+    of every function and job.
+    """
+    apply_patches()
+    template = Template(path, f"local-{uuid.uuid4().hex[:12]}", parameters or {})
+    credentials = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing-secret"}
+    region = {"AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION}
+    aws = {"AWS_ENDPOINT_URL": moto.endpoint, **credentials, **region}
+    more = dict(environment or {})
+    with ExitStack() as ending:
+        # moto's engine calls its own server, and asks the environment where that is.
+        server = {"MOTO_PORT": moto.endpoint.rsplit(":", 1)[1]}
+        ending.enter_context(patch.dict(os.environ, {**server, **aws}))
+        if (template.folder / "functions").is_dir():
+            ending.enter_context(functions.loadable(template.folder / "functions"))
+        role = moto.client("iam").create_role(RoleName=template.stack, AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+        _create_storage(moto, template)
+        of_functions = _create_functions(moto, template, role, {**aws, **more})
+        of_jobs = _create_jobs(moto, template, role, {**aws, "PYTHONPATH": str(_PACKAGE), **more})
+        for job in of_jobs.values():
+            ending.callback(job.stop)
+        machine = _create_state_machine(moto, template, role, timeouts or {})
+        yield LocalStack(moto, template, of_functions, of_jobs, machine)
+
+
+def _create_storage(moto: MotoServer, template: Template) -> None:
+    for logical_id, _ in template.resources("AWS::S3::Bucket"):
+        moto.client("s3").create_bucket(Bucket=template.name(logical_id))
+    for logical_id, properties in template.resources("AWS::DynamoDB::Table"):
+        wanted = ("AttributeDefinitions", "KeySchema", "BillingMode", "LocalSecondaryIndexes", "GlobalSecondaryIndexes")
+        client = moto.client("dynamodb")
+        client.create_table(
+            TableName=template.name(logical_id), **{key: properties[key] for key in wanted if key in properties}
+        )
+        if expiry := properties.get("TimeToLiveSpecification"):
+            client.update_time_to_live(TableName=template.name(logical_id), TimeToLiveSpecification=expiry)
+
+
+def _create_functions(
+    moto: MotoServer, template: Template, role: str, environment: Mapping[str, str]
+) -> dict[str, DeployedFunction]:
+    client, code, deployed_functions = moto.client("lambda"), _empty_zip(), {}
+    for logical_id, properties in template.resources("AWS::Serverless::Function"):
+        variables = {k: str(v) for k, v in properties.get("Environment", {}).get("Variables", {}).items()}
+        client.create_function(
+            FunctionName=template.name(logical_id),
+            Runtime=properties["Runtime"],
+            Role=role,
+            Handler=properties["Handler"],
+            Timeout=int(properties["Timeout"]),
+            MemorySize=int(properties.get("MemorySize", 128)),
+            Code={"ZipFile": code},
+            Environment={"Variables": variables},
+        )
+        kind = str(properties["Handler"]).split(".")[0]
+        function = DeployedFunction(kind, properties["Handler"], {**variables, **environment})
+        functions.DEPLOYED[template.name(logical_id)] = deployed_functions[kind] = function
+    return deployed_functions
+
+
+def _create_jobs(
+    moto: MotoServer, template: Template, role: str, environment: Mapping[str, str]
+) -> dict[str, DeployedJob]:
+    client, deployed_jobs = moto.client("glue"), {}
+    for logical_id, properties in template.resources("AWS::Glue::Job"):
+        client.create_job(
+            Name=template.name(logical_id),
+            Role=role,
+            Command={key: str(value) for key, value in properties["Command"].items()},
+            DefaultArguments={k: str(v) for k, v in properties.get("DefaultArguments", {}).items()},
+            ExecutionProperty={"MaxConcurrentRuns": int(properties["ExecutionProperty"]["MaxConcurrentRuns"])},
+            Timeout=int(properties["Timeout"]),
+            GlueVersion=str(properties["GlueVersion"]),
+        )
+        script = template.folder / "glue_jobs" / str(properties["Command"]["ScriptLocation"]).rsplit("/", 1)[-1]
+        job = DeployedJob(script.stem, script, dict(environment))
+        jobs.DEPLOYED[template.name(logical_id)] = deployed_jobs[script.stem] = job
+    return deployed_jobs
+
+
+def _create_state_machine(moto: MotoServer, template: Template, role: str, timeouts: Mapping[str, int]) -> str:
+    ((logical_id, properties),) = template.resources("AWS::Serverless::StateMachine")
+    text = (template.folder / properties["DefinitionUri"]).read_text()
+    for name, value in properties.get("DefinitionSubstitutions", {}).items():
+        text = text.replace(f"${{{name}}}", str(value))
+    definition = yaml.safe_load(text)
+    for state, seconds in timeouts.items():
+        _state(definition, state)["TimeoutSeconds"] = seconds
+    created = moto.client("stepfunctions").create_state_machine(
+        name=template.name(logical_id), roleArn=role, definition=json.dumps(definition)
+    )
+    return str(created["stateMachineArn"])
+
+
+def _state(machine: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A state by name, in the machine or in what one of its states repeats."""
+    inside = [machine, *(state["ItemProcessor"] for state in machine["States"].values() if "ItemProcessor" in state)]
+    found: dict[str, Any] = next(part["States"][name] for part in inside if name in part["States"])
+    return found
+
+
+def _empty_zip() -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("empty.py", "")
+    return packed.getvalue()

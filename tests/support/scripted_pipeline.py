@@ -1,0 +1,184 @@
+"""Stand-ins for every function and job of the pipeline: what the state machine asked for, in order, and what failed."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from icekeeper.errors import LeaseHeld
+from support.local_stack.functions import StandIn
+from support.local_stack.jobs import StandInJob
+
+__all__ = ["FUNCTION_STEPS", "ROUTES", "Call", "ScriptedPipeline"]
+
+# Canonical order (DESIGN 1), the opt-in ones at their places.
+FUNCTION_STEPS = {
+    "expire_partitions": "expire_partitions",
+    "compact": "compact_small",
+    "rewrite_position_deletes": "compact_small",
+    "expire_snapshots": "expire_snapshots",
+    "remove_orphans": "remove_orphans",
+    "rewrite_manifests": "rewrite_manifests",
+    "compute_statistics": "compact_small",
+    "clean_staged": "clean_staged",
+}
+"""Operation → the function that carries it out."""
+JOB_STEPS = {
+    "compact": "compact_data_files",
+    "rewrite_position_deletes": "compact_data_files",
+    "remove_orphans": "remove_orphans",
+    "rewrite_manifests": "rewrite_manifests",
+    "compute_statistics": "compact_data_files",
+}
+"""Operation → the job that carries it out."""
+ROUTES = dict.fromkeys(FUNCTION_STEPS, "function")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """``step`` is ``lease``, ``plan``, …, an operation, or ``job:OPERATION``."""
+
+    table: str
+    step: str
+    event: Any
+
+
+@dataclass(slots=True)
+class ScriptedPipeline:
+    """Answers as the real functions do; ``happening`` says what else a step does, before it answers."""
+
+    put_object: Callable[[str, bytes], None]
+    bucket: str
+    tables: tuple[str, ...] = ("ns.t",)
+    wait: bool = False
+    orphans: int = 2
+    routes: Mapping[str, str] = field(default_factory=lambda: dict(ROUTES))
+    happening: dict[str, Callable[[Any], object]] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    leases: dict[str, str] = field(default_factory=dict)
+    most_at_once: int = 0
+    _at_work: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    # -- what a test asks
+
+    @property
+    def steps(self) -> list[str]:
+        return [call.step for call in self.calls]
+
+    def event_of(self, step: str) -> Any:
+        """What a step was handed the last time."""
+        return next(call.event for call in reversed(self.calls) if call.step == step)
+
+    # -- what the state machine calls
+
+    @property
+    def functions(self) -> Mapping[str, StandIn]:
+        return {
+            "detect": self._detect,
+            "lease": self._lease,
+            "plan": self._plan,
+            "list_orphans": self._list_orphans,
+            "report": self._report,
+            **dict.fromkeys(set(FUNCTION_STEPS.values()), self._operation),
+        }
+
+    @property
+    def jobs(self) -> Mapping[str, StandInJob]:
+        return dict.fromkeys(set(JOB_STEPS.values()), self._job)
+
+    def _detect(self, event: Any) -> Any:
+        self._tell("*", "detect", event)
+        forced = event["input"].get("table")
+        tables = (forced,) if forced else self.tables
+        items = [
+            {
+                "catalog": event["input"].get("catalog", "C"),
+                "warehouse": "s3://lake/",
+                "table": table,
+                "uuid": f"uuid of {table}",
+                "reasons": ["it needs it"],
+                "priority": 0.5,
+                "forced": forced is not None,
+                "settings": event["input"].get("settings", {}),
+                "wait": event["input"].get("wait", self.wait),
+            }
+            for table in tables
+        ]
+        key = f"runs/{event['run_id']}/proposals.json"
+        self.put_object(key, json.dumps(items).encode())
+        return {
+            "run_id": event["run_id"],
+            "proposals": {"bucket": self.bucket, "key": key, "count": len(items)},
+            "reason": f"{len(items)} table(s) need maintenance",
+        }
+
+    def _lease(self, event: Any) -> Any:
+        table, run_id = event["item"]["table"], event["run_id"]
+        step = "lease" if event["action"] == "acquire" else "release"
+        self._tell(table, step, event)
+        with self._lock:
+            if step == "release":
+                return {"released": self.leases.pop(table, None) == run_id}
+            holder = self.leases.setdefault(table, run_id)
+        if holder != run_id:
+            raise LeaseHeld(f"{holder} maintains {table}")
+        return {"holder": run_id, "expires_ms": 1}
+
+    def _plan(self, event: Any) -> Any:
+        self._tell(event["item"]["table"], "plan", event)
+        return {
+            "bucket": self.bucket,
+            "key": f"runs/{event['run_id']}/{event['item']['table']}/plan.json",
+            "digest": "0" * 64,
+            "attempt": event["attempt"],
+            "routes": dict(self.routes),
+        }
+
+    def _list_orphans(self, event: Any) -> Any:
+        self._tell(event["item"]["table"], "list_orphans", event)
+        return {"status": "succeeded", "summary": f"{self.orphans} orphan file(s)", "count": self.orphans}
+
+    def _operation(self, event: Any) -> Any:
+        with self._working():
+            self._tell(event["item"]["table"], event["operation"], event)
+        return {"status": "succeeded", "summary": f"{event['operation']} done"}
+
+    def _job(self, arguments: Mapping[str, str]) -> None:
+        with self._working():
+            self._tell(arguments["--plan-key"].split("/")[2], f"job:{arguments['--operation']}", dict(arguments))
+
+    def _report(self, event: Any) -> Any:
+        if "item" not in event:
+            self._tell("*", "report_run", event)
+            statuses = {table["status"] for table in event["tables"] if table is not None}
+            status = "succeeded" if statuses <= {"succeeded"} else "failed" if statuses == {"failed"} else "partial"
+            return {"status": status, "summary": f"{len(event['tables'])} table(s)"}
+        table = event["item"]["table"]
+        self._tell(table, "report", event)
+        failed = ", ".join(event["failures"])
+        return {"table": table, "status": "partial" if failed else "succeeded", "summary": failed or "all well"}
+
+    # -- how
+
+    def _tell(self, table: str, step: str, event: Any) -> None:
+        with self._lock:
+            self.calls.append(Call(table, step, event))
+        happens = self.happening.get(step)
+        if happens is not None:
+            happens(event)
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        with self._lock:
+            self._at_work += 1
+            self.most_at_once = max(self.most_at_once, self._at_work)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._at_work -= 1

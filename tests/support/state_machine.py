@@ -1,0 +1,64 @@
+"""The state machine's definition, as text with substitutions and as what Step Functions gets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+__all__ = ["DEFINITION", "Machine", "load_machine", "substitutions_used"]
+
+DEFINITION = Path(__file__).parents[2] / "functions" / "maintain_tables.asl.yaml"
+_SUBSTITUTION = re.compile(r"\$\{(\w+)\}")
+
+
+def substitutions_used() -> frozenset[str]:
+    return frozenset(_SUBSTITUTION.findall(DEFINITION.read_text()))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One level: the states of the machine itself, or those of a Map's children."""
+
+    name: str
+    definition: Mapping[str, Any]
+
+    @property
+    def states(self) -> Mapping[str, Mapping[str, Any]]:
+        states: Mapping[str, Mapping[str, Any]] = self.definition["States"]
+        return states
+
+    def levels(self) -> Iterator[Machine]:
+        """This level and every one nested in it."""
+        yield self
+        for name, state in self.states.items():
+            if "ItemProcessor" in state:
+                yield from Machine(name, state["ItemProcessor"]).levels()
+
+    def next_states(self, name: str) -> list[str]:
+        """Where a state may lead, failures included."""
+        state = self.states[name]
+        ways = [state[key] for key in ("Next", "Default") if key in state]
+        return ways + [way["Next"] for key in ("Choices", "Catch") for way in state.get(key, ())]
+
+    def after(self, name: str) -> list[str]:
+        """Every state that can follow, in no particular order; the state itself only if it can repeat."""
+        found: list[str] = []
+        open_ends = self.next_states(name)
+        while open_ends:
+            state = open_ends.pop()
+            if state not in found:
+                found.append(state)
+                open_ends.extend(self.next_states(state))
+        return found
+
+
+def load_machine(values: Mapping[str, str] | None = None) -> Machine:
+    """The definition with its substitutions made; what ``values`` leaves out gets its own name, numbers get 1."""
+    known = {"MaxConcurrentTables": "1", "LeaseWaitSeconds": "1", **(values or {})}
+    text = _SUBSTITUTION.sub(lambda found: known.get(found[1], found[1]), DEFINITION.read_text())
+    return Machine("the machine", yaml.safe_load(text))

@@ -1,0 +1,333 @@
+"""The state machine needs nothing beyond Python to be checked: every way through it ends, and every failure is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from icekeeper import errors
+from icekeeper.pipeline import events
+from icekeeper.policy import Operation
+from support.state_machine import Machine, load_machine
+
+MACHINE = load_machine()
+LEVELS = list(MACHINE.levels())
+CHILD = next(level for level in LEVELS if level.name == "MaintainTables")
+TYPES = {"Task", "Choice", "Wait", "Pass", "Map", "Succeed", "Fail"}
+OPERATIONS = [*(str(operation) for operation in Operation), "clean_staged"]
+"""In canonical order; files of failed loads last, when nothing can adopt them any more."""
+
+LAMBDA_ERRORS = {
+    "Lambda.ServiceException",
+    "Lambda.AWSLambdaException",
+    "Lambda.SdkClientException",
+    "Lambda.TooManyRequestsException",
+    "Lambda.Unknown",
+    "Runtime.ExitError",
+}
+OURS = set(errors.__all__) | {"IdempotencyAlreadyInProgressError"}
+OF_STEP_FUNCTIONS = {
+    "States.TaskFailed",
+    "States.Timeout",
+    "States.ItemReaderFailed",
+    "States.ExceedToleratedFailureThreshold",
+}
+KNOWN_ERRORS = LAMBDA_ERRORS | OURS | OF_STEP_FUNCTIONS | {"Glue.ConcurrentRunsExceededException"}
+
+
+def tasks(kind: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every task whose resource has ``kind`` in it."""
+    for level in LEVELS:
+        for name, state in level.states.items():
+            if state["Type"] == "Task" and kind in state["Resource"]:
+                yield name, state
+
+
+def payload(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = state["Parameters"]["Payload"]
+    return found
+
+
+def fields(sent: Mapping[str, Any]) -> set[str]:
+    return {key.removesuffix(".$") for key in sent}
+
+
+def handlers(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*state.get("Retry", ()), *state.get("Catch", ())]
+
+
+@pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name)
+class TestEveryWay:
+    def test_leads_to_a_state_that_exists(self, level: Machine) -> None:
+        assert level.definition["StartAt"] in level.states
+        for name in level.states:
+            assert set(level.next_states(name)) <= set(level.states), name
+
+    def test_is_taken_by_something(self, level: Machine) -> None:
+        start = level.definition["StartAt"]
+
+        assert {start, *level.after(start)} == set(level.states)
+
+    def test_ends(self, level: Machine) -> None:
+        for name, state in level.states.items():
+            terminal = state["Type"] in {"Succeed", "Fail"} or state.get("End") is True
+            if terminal:
+                assert level.next_states(name) == [], name
+            else:
+                ends = [way for way in level.after(name) if not level.next_states(way)]
+                assert ends, f"{name} never ends"
+
+    def test_is_of_a_known_type_and_goes_one_way_only(self, level: Machine) -> None:
+        for name, state in level.states.items():
+            assert state["Type"] in TYPES, name
+            expected = 0 if state["Type"] in {"Choice", "Succeed", "Fail"} else 1
+            assert ("Next" in state) + ("End" in state) == expected, name
+            assert ("Default" in state) == (state["Type"] == "Choice"), f"{name}: without Default a choice can fail"
+
+    def test_back_is_bounded(self, level: Machine) -> None:
+        """The only ways back: planning anew, which Plan itself bounds, and waiting, which is counted."""
+        # Without the two counters nothing can be reached twice.
+        without = Machine(
+            level.name,
+            {
+                **level.definition,
+                "States": {
+                    name: state for name, state in level.states.items() if name not in {"PlanAgain", "CountWait"}
+                },
+            },
+        )
+        cut = {name: [way for way in without.next_states(name) if way in without.states] for name in without.states}
+        order: list[str] = []
+        while cut:
+            ends = [name for name, ways in cut.items() if all(way not in cut for way in ways)]
+            assert ends, f"a circle among {sorted(cut)}"
+            order.extend(ends)
+            for name in ends:
+                del cut[name]
+
+        assert len(order) == len(without.states)
+
+
+@pytest.mark.parametrize(("name", "state"), list(tasks()), ids=[name for name, _ in tasks()])
+class TestEveryTask:
+    def test_is_bounded_and_its_failure_caught(self, name: str, state: Mapping[str, Any]) -> None:
+        assert state["TimeoutSeconds"] > 0
+        caught = [error for catch in state["Catch"] for error in catch["ErrorEquals"]]
+        assert {"States.TaskFailed", "States.Timeout"} <= set(caught)
+
+    def test_retries_and_catches_by_name(self, name: str, state: Mapping[str, Any]) -> None:
+        for handler in handlers(state):
+            assert set(handler["ErrorEquals"]) <= KNOWN_ERRORS
+        retried = [error for retry in state["Retry"] for error in retry["ErrorEquals"]]
+        assert len(retried) == len(set(retried))
+        # In a function these would be anything at all; Glue knows no other name.
+        assert ("States.TaskFailed" in retried) == ("glue" in state["Resource"])
+        assert "States.Timeout" not in retried
+
+    def test_backs_off_with_jitter(self, name: str, state: Mapping[str, Any]) -> None:
+        for retry in state["Retry"]:
+            assert retry["JitterStrategy"] == "FULL"
+            assert retry["BackoffRate"] > 1
+            assert 0 < retry["MaxAttempts"] <= 12
+
+    def test_a_catch_that_matches_all_comes_last(self, name: str, state: Mapping[str, Any]) -> None:
+        for catch in state["Catch"][:-1]:
+            assert "States.TaskFailed" not in catch["ErrorEquals"]
+
+    def test_keeps_its_input_beside_its_result(self, name: str, state: Mapping[str, Any]) -> None:
+        """Only Detect may replace the state's data: there is nothing yet to keep."""
+        assert (state["ResultPath"] == "$") == (name == "Detect")
+        for catch in state["Catch"]:
+            assert (catch["ResultPath"] == "$") == (name == "Detect")
+
+
+class TestRetries:
+    @pytest.mark.parametrize("kind", ["lambda", "glue"])
+    def test_are_alike_wherever_they_name_the_same_errors(self, kind: str) -> None:
+        seen: dict[tuple[str, ...], Mapping[str, Any]] = {}
+        for name, state in tasks(kind):
+            for retry in state["Retry"]:
+                assert seen.setdefault(tuple(retry["ErrorEquals"]), retry) == retry, name
+
+    def test_a_function_is_retried_for_lambda_itself_and_for_what_passes(self) -> None:
+        for name, state in tasks("lambda"):
+            service, passing, *busy = (set(retry["ErrorEquals"]) for retry in state["Retry"])
+            assert service == LAMBDA_ERRORS, name
+            assert passing == {"StorageError", "CommitConflict", "CommitStateUnknown"}, name
+            assert busy in ([], [{"IdempotencyAlreadyInProgressError"}]), name
+
+    def test_what_acts_twice_when_repeated_waits_for_its_first_attempt(self) -> None:
+        """Leases and plans are the same when taken twice."""
+        waits = {name for name, state in tasks("lambda") if len(state["Retry"]) == 3}
+
+        assert waits == {name for name, _ in tasks("lambda")} - {"Lease", "Release", "Plan"}
+
+    def test_a_glue_job_is_started_once_more_after_a_failure(self) -> None:
+        for name, state in tasks("glue"):
+            busy, failed = state["Retry"]
+            assert busy["ErrorEquals"] == ["Glue.ConcurrentRunsExceededException"], name
+            assert (failed["ErrorEquals"], failed["MaxAttempts"]) == (["States.TaskFailed"], 1), name
+
+
+class TestOperations:
+    def test_come_in_canonical_order(self) -> None:
+        order, state = [], CHILD.states["Plan"]["Next"]
+        while state != "ReportTable":
+            choice = CHILD.states[state]
+            (operation,) = {case["Variable"].removeprefix("$.plan.routes.") for case in choice["Choices"]}
+            order.append(operation)
+            state = choice["Default"]
+
+        assert order == OPERATIONS
+
+    @pytest.mark.parametrize("operation", OPERATIONS)
+    def test_each_is_followed_by_the_next_whatever_happens(self, operation: str) -> None:
+        (choice,) = (
+            state
+            for state in CHILD.states.values()
+            if state["Type"] == "Choice" and state["Choices"][0].get("Variable") == f"$.plan.routes.{operation}"
+        )
+        own = [
+            name
+            for name, state in tasks()
+            if operation in (self.sent(state).get(k) for k in ("operation", "--operation"))
+        ]
+        assert {case["Next"] for case in choice["Choices"]} <= set(own)
+        for name in own:
+            state = CHILD.states[name]
+            failed = state["Catch"][-1]
+            assert failed["ErrorEquals"] == ["States.TaskFailed", "States.Timeout"]
+            assert failed["ResultPath"] == f"$.failures.{operation}"
+            assert failed["Next"] == choice["Default"]
+            assert state["ResultPath"] == f"$.outcomes.{operation}"
+            assert state["Next"] in {choice["Default"], "AnyOrphans"}
+
+    @staticmethod
+    def sent(state: Mapping[str, Any]) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = state["Parameters"].get("Arguments") or payload(state)
+        return found
+
+    def test_a_stale_plan_is_made_anew_by_every_function_that_follows_one(self) -> None:
+        for name, state in tasks("lambda"):
+            caught = [catch for catch in state["Catch"] if catch["ErrorEquals"] == ["PlanStale"]]
+            assert [catch["Next"] for catch in caught] == (["PlanAgain"] if "operation" in payload(state) else []), name
+
+    def test_those_that_may_be_large_have_a_job(self) -> None:
+        jobs = {
+            state["Parameters"]["Arguments"]["--operation"]: state["Parameters"]["JobName"]
+            for _, state in tasks("glue")
+        }
+
+        assert jobs == {
+            "compact": "CompactDataFilesJob",
+            "rewrite_position_deletes": "CompactDataFilesJob",
+            "compute_statistics": "CompactDataFilesJob",
+            "remove_orphans": "RemoveOrphansJob",
+            "rewrite_manifests": "RewriteManifestsJob",
+        }
+
+    def test_orphans_are_listed_before_they_are_removed(self) -> None:
+        assert CHILD.next_states("AnyOrphans") == ["RouteRewriteManifests", "RemoveOrphans"]
+        before = [name for name in CHILD.states if "RemoveOrphans" in CHILD.next_states(name)]
+        assert before == ["AnyOrphans"]
+        assert [name for name in CHILD.states if "AnyOrphans" in CHILD.next_states(name)] == ["ListOrphans"]
+
+    def test_a_large_plan_travels_by_reference(self) -> None:
+        for name, state in tasks("glue"):
+            assert fields(state["Parameters"]["Arguments"]) == {
+                "--plan-key",
+                "--plan-digest",
+                "--operation",
+                "--run-id",
+                "--control-bucket",
+                "--state",
+            }, name
+
+
+class TestWhatIsSent:
+    """The field names of every payload are those that the functions accept, and what they demand is there."""
+
+    @pytest.mark.parametrize(
+        ("function", "model"),
+        [
+            ("DetectFunction", events.DetectEvent),
+            ("LeaseFunction", events.LeaseEvent),
+            ("PlanFunction", events.PlanEvent),
+        ],
+    )
+    def test_to_one_function(self, function: str, model: Any) -> None:
+        for name, state in tasks("lambda"):
+            if state["Parameters"]["FunctionName"] == function:
+                self.check(name, payload(state), model)
+
+    def test_to_every_operation(self) -> None:
+        for name, state in tasks("lambda"):
+            if "operation" in payload(state):
+                self.check(name, payload(state), events.OperationEvent)
+
+    def test_to_the_report(self) -> None:
+        self.check("ReportTable", payload(CHILD.states["ReportTable"]), events.ReportTableEvent)
+        for name in ("Report", "ReportUnread"):
+            self.check(name, payload(MACHINE.states[name]), events.ReportRunEvent)
+
+    @staticmethod
+    def check(name: str, sent: Mapping[str, Any], model: Any) -> None:
+        required = {field for field, about in model.model_fields.items() if about.is_required()}
+        assert required <= fields(sent) <= set(model.model_fields), name
+
+
+class TestTheRun:
+    def test_is_told_when_its_proposals_cannot_be_read(self) -> None:
+        caught = MACHINE.states["MaintainTables"]["Catch"]
+
+        assert [(catch["ResultPath"], catch["Next"]) for catch in caught] == [("$.map_failed", "ReportUnread")]
+        assert {"States.ItemReaderFailed", "States.TaskFailed", "States.Timeout"} <= set(caught[0]["ErrorEquals"])
+        assert payload(MACHINE.states["ReportUnread"])["failure.$"] == "$.map_failed"
+        assert MACHINE.states["ReportUnread"]["Next"] == "TablesNotRead"
+        assert MACHINE.states["TablesNotRead"]["Type"] == "Fail"
+
+    def test_is_reported_alike_either_way(self) -> None:
+        told, unread = MACHINE.states["Report"], MACHINE.states["ReportUnread"]
+        for key in ("Retry", "Catch", "TimeoutSeconds", "ResultSelector", "ResultPath"):
+            assert told[key] == unread[key], key
+
+    def test_one_table_that_fails_never_stops_the_others(self) -> None:
+        mapped = MACHINE.states["MaintainTables"]
+
+        # moto knows it as a fraction only.
+        assert mapped["ToleratedFailurePercentage"] == 100.0
+        assert mapped["ItemProcessor"]["ProcessorConfig"] == {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"}
+
+    def test_a_lease_that_was_taken_is_given_back(self) -> None:
+        """Between Lease and the end there is no way around Release, but for a turn that never came."""
+        ends = {name for name in CHILD.states if not CHILD.next_states(name)}
+        without = {name: set(CHILD.next_states(name)) - {"Release"} for name in CHILD.states}
+        reached, todo = set(), ["Plan"]
+        while todo:
+            name = todo.pop()
+            if name not in reached:
+                reached.add(name)
+                todo.extend(without[name])
+
+        assert ends == {"NotOurTurn", "TableDone"}
+        assert not reached & ends
+
+
+def test_step_functions_accepts_it() -> None:
+    with mock_aws():
+        client = boto3.client(
+            "stepfunctions", region_name="us-east-1", aws_access_key_id="testing", aws_secret_access_key="testing"
+        )
+        made = client.create_state_machine(
+            name="maintain",
+            roleArn="arn:aws:iam::123456789012:role/role",
+            definition=json.dumps(MACHINE.definition),
+        )
+        described = client.describe_state_machine(stateMachineArn=made["stateMachineArn"])
+
+    assert json.loads(described["definition"]) == MACHINE.definition

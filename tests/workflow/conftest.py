@@ -1,0 +1,41 @@
+"""One worker runs all workflows: they share moto's server and its engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.local_stack.pace import PACE
+from support.local_stack.stack import LocalStack, deployed
+from support.moto_server import MotoServer
+from support.scripted_pipeline import ScriptedPipeline
+
+_HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.xdist_group("workflow"))
+
+
+@pytest.fixture(scope="session")
+def scripted_stack(moto_server: MotoServer) -> Iterator[LocalStack]:
+    """The real template and state machine; every test brings stand-ins for what it calls."""
+    with deployed(moto_server) as stack:
+        yield stack
+
+
+@pytest.fixture
+def script(scripted_stack: LocalStack) -> Iterator[ScriptedPipeline]:
+    """Stand-ins for all functions and jobs of the stack, new for every test."""
+    bucket = scripted_stack.template.name("ControlBucket")
+    s3 = scripted_stack.moto.client("s3")
+    script = ScriptedPipeline(lambda key, body: s3.put_object(Bucket=bucket, Key=key, Body=body), bucket)
+    scripted_stack.stand_in(script.functions, script.jobs)
+    PACE.forget()
+    yield script
+    scripted_stack.stand_in({}, {})

@@ -1,0 +1,161 @@
+"""The local stack does what AWS does, and moto still needs every patch that makes it so."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.local_stack import jobs
+from support.local_stack.pace import PACE
+from support.local_stack.patches import ServiceFault
+from support.local_stack.stack import LocalStack, deployed
+from support.moto_server import MotoServer
+
+TOY = Path(__file__).parent / "toy" / "template.yaml"
+
+
+@pytest.fixture(scope="module")
+def toy(moto_server: MotoServer) -> Iterator[LocalStack]:
+    with deployed(moto_server, path=TOY, parameters={"Greeting": "hello"}) as stack:
+        yield stack
+
+
+@pytest.fixture(autouse=True)
+def _no_stand_ins(toy: LocalStack) -> Iterator[None]:
+    yield
+    for function in toy.functions.values():
+        function.stand_in = None
+    for job in toy.jobs.values():
+        job.stand_in = None
+
+
+def run(toy: LocalStack, *items: dict[str, Any]) -> Any:
+    bucket = toy.template.name("ControlBucket")
+    toy.moto.client("s3").put_object(Bucket=bucket, Key="items.json", Body=json.dumps(items).encode())
+    return toy.run({"who": "the machine"})
+
+
+def test_a_function_gets_its_event_its_environment_and_its_time(toy: LocalStack) -> None:
+    execution = run(toy, {"way": "good"})
+    assert execution.status == "SUCCEEDED"
+    answer = execution.child.output
+    assert answer["event"]["item"] == {"way": "good"}
+    assert answer["environment"] == {
+        "CONTROL": toy.template.name("ControlBucket"),
+        "WHO": "everybody",
+        "GREETING": f"hello from {toy.template.stack}",
+        "STATE": f"dynamodb://{toy.template.name('StateTable')}",
+    }
+    assert answer["sees_the_bucket"]
+    assert 0 < answer["remaining_ms"] <= 2000
+    assert answer["name"] == toy.template.name("WorkFunction")
+    assert toy.invocations("work")[-1].output == "working on good\n"
+
+
+def test_every_child_has_its_own_execution_history_and_input(toy: LocalStack) -> None:
+    execution = run(toy, *({"way": f"good {number}"} for number in range(9)))
+    assert [child.input for child in execution.children] == [
+        {"from_outside": "the machine", "item": {"way": f"good {number}"}} for number in range(9)
+    ]
+    assert [child.names for child in execution.children] == [["Choose", "Work"]] * 9
+    names = {child.output["event"]["execution"] for child in execution.children}
+    assert len(names) == 9
+    assert execution.name not in names
+    assert [result["event"]["item"]["way"] for result in execution.output["all"]] == [f"good {n}" for n in range(9)]
+
+
+def test_errors_have_the_names_of_their_classes(toy: LocalStack) -> None:
+    execution = run(toy, {"way": "poison"}, {"way": "no json"})
+    caught, failed = execution.children
+    assert execution.status == "SUCCEEDED"
+    assert caught.names == ["Choose", "Work", "Caught"]
+    cause = json.loads(caught.output["failed"]["Cause"])
+    assert caught.output["failed"]["Error"] == cause["errorType"] == "Poison"
+    assert cause["errorMessage"] == "it is bad"
+    assert "work/handler.py" in "".join(cause["stackTrace"])
+    assert (failed.status, failed.visit("Work").errors[0][0]) == ("FAILED", "TypeError")
+    assert execution.output["all"][1] is None  # a child that failed has no result
+
+
+def test_retries_and_waits_pass_quickly(toy: LocalStack) -> None:
+    PACE.forget()
+    execution = run(toy, {"way": "transient"})
+    assert [error for error, _ in execution.child.visit("Work").errors] == ["Transient", "Transient"]
+    assert execution.child.status == "SUCCEEDED"
+    assert PACE.waits == (3600, 7, 14)
+
+
+def test_a_fault_of_the_service_is_retried_by_its_name(toy: LocalStack) -> None:
+    faults = iter([ServiceFault("ServiceException"), None])
+
+    def work(event: Any) -> str:
+        if fault := next(faults):
+            raise fault
+        return "worked"
+
+    toy.functions["work"].stand_in = work
+    execution = run(toy, {"way": "good"})
+    assert [error for error, _ in execution.child.visit("Work").errors] == ["Lambda.ServiceException"]
+    assert execution.child.output == "worked"
+
+
+def test_a_function_ends_at_its_timeout(toy: LocalStack) -> None:
+    execution = run(toy, {"way": "slow"})
+    assert execution.child.names == ["Choose", "Slow", "Caught"]
+    assert "Task timed out after 1.00 seconds" in execution.child.output["failed"]["Cause"]
+
+
+def test_a_job_is_a_process_of_its_own(toy: LocalStack) -> None:
+    execution = run(toy, {"way": "job", "how": "well"})
+    assert execution.child.output == {"state": "SUCCEEDED"}
+    written = toy.moto.client("s3").get_object(Bucket=toy.template.name("ControlBucket"), Key="from-the-job")
+    assert written["Body"].read() == b"--JOB_NAME --JOB_RUN_ID --bucket --how --job-bookmark-option"
+
+
+def test_a_job_that_fails_says_why(toy: LocalStack) -> None:
+    execution = run(toy, {"way": "job", "how": "fail"})
+    assert execution.child.names == ["Choose", "Count", "Caught"]
+    failed = execution.child.output["failed"]
+    assert failed["Error"] == "States.TaskFailed"
+    assert json.loads(failed["Cause"])["JobRunState"] == "FAILED"
+    assert json.loads(failed["Cause"])["ErrorMessage"] == "the job broke"
+
+
+def test_a_second_run_of_a_job_waits_for_the_first(toy: LocalStack) -> None:
+    started = threading.Event()
+
+    def count(arguments: object) -> None:
+        started.set()
+
+    toy.jobs["count"].stand_in = count
+    execution = run(toy, {"way": "job", "how": "1"}, {"way": "job", "how": "2"})
+    assert [child.output for child in execution.children] == [{"state": "SUCCEEDED"}] * 2
+    assert started.is_set()
+
+
+def test_a_state_ends_at_its_timeout(moto_server: MotoServer) -> None:
+    with deployed(moto_server, path=TOY, timeouts={"Count": 1}) as stack:
+        execution = run(stack, {"way": "job", "how": "sleep"})
+        assert execution.child.names == ["Choose", "Count", "TooLate"]
+        (job_run,) = stack.jobs["count"].runs
+        process = job_run.process
+        assert process is not None
+        assert process.poll() is None  # Glue runs on until it is stopped, here with its stack
+    assert process.wait(5) != 0
+    assert jobs.DEPLOYED
+
+
+def test_what_a_state_was_handed_is_measured(toy: LocalStack) -> None:
+    execution = run(toy, {"way": "good", "filling": "x" * 100_000})
+    assert 100_000 < execution.largest_payload < 150_000
+
+
+def test_a_result_over_256_kb_fails_its_task(toy: LocalStack) -> None:
+    toy.functions["work"].stand_in = lambda event: "x" * 300_000
+    execution = run(toy, {"way": "good"})
+    assert execution.child.visit("Work").errors[0][0] == "States.DataLimitExceeded"
