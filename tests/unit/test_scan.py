@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.detection import DetectionReport, Proposal, Skip, assess, assessor, scan
-from icekeeper.detection.assessor import Assessor
-from icekeeper.detection.scan import selects_bucket, selects_table
+from icekeeper.detection.filters import selects_bucket, selects_table
 from icekeeper.errors import MetadataUnreadable, StorageError
+from icekeeper.fleet import choose_clustering
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.operations.expiry.retention import plan_expiry
@@ -21,31 +20,8 @@ from icekeeper.policy import Policy, resolve
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite import SqliteStateStore
 from icekeeper.state.store import LastSeen, Pin
+from support.prepared_catalog import PreparedCatalog
 from support.settings import MB, NOW_MS, policy, resolved, small_files, table
-
-
-class FakeCatalog:
-    """A catalog of prepared answers; an exception in place of metadata is raised by ``load``."""
-
-    name = "C"
-    warehouse = "s3://prod-lake/"
-
-    def __init__(self, tables: Mapping[str, TableMetadata | Exception]) -> None:
-        self.tables = tables
-
-    built_in_maintenance = None
-
-    def list_tables(self) -> Iterator[TableName]:
-        return iter([TableName.parse(name) for name in self.tables])
-
-    def load(self, table: TableName) -> LoadedTable:
-        found = self.tables[str(table)]
-        if isinstance(found, Exception):
-            raise found
-        return LoadedTable(table, found, "m", "m", {})
-
-    def commit(self, base: LoadedTable, requirements: Sequence[Any], updates: Sequence[Any]) -> LoadedTable:
-        raise AssertionError("detection never commits")
 
 
 def by_summary(loaded: LoadedTable) -> Proposal | Skip:
@@ -53,9 +29,11 @@ def by_summary(loaded: LoadedTable) -> Proposal | Skip:
 
 
 def run(
-    tables: Mapping[str, TableMetadata | Exception], assessor: Assessor = by_summary, **values: object
+    tables: Mapping[str, TableMetadata | Exception],
+    assessor: Callable[[LoadedTable], Proposal | Skip] = by_summary,
+    **values: object,
 ) -> DetectionReport:
-    return scan(FakeCatalog(tables), assessor, policy(**values).policy)
+    return scan(PreparedCatalog(tables), assessor, policy(**values).policy)
 
 
 def test_a_scan_ranks_proposals_and_gives_a_reason_for_every_other_table() -> None:
@@ -127,7 +105,7 @@ def test_tables_not_reached_in_time_are_skipped_with_that_reason() -> None:
 
 
 def test_a_catalog_that_cannot_be_listed_fails_the_scan() -> None:
-    class Unreachable(FakeCatalog):
+    class Unreachable(PreparedCatalog):
         def list_tables(self) -> Iterator[TableName]:
             raise StorageError("the catalog does not answer")
 
@@ -165,6 +143,7 @@ def test_an_assessor_joins_policy_memory_pins_and_the_expiry_plan(tmp_path: Path
             store=store,
             now_ms=NOW_MS,
             plan_expiry=plan_expiry,
+            choose_clustering=choose_clustering,
         )
         return judge(table)
 

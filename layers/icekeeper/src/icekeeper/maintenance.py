@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from icekeeper.activity import operation_finished, operation_started, progress_of
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import (
     MaintenanceError,
@@ -165,7 +167,10 @@ def attempt(
     passing: Passing = (),
 ) -> OperationOutcome:
     """Run one operation; whatever it raises becomes its outcome, but for ``passing`` errors."""
-    log.info("%s: %s started", context.table, operation.value)
+    told = str(context.table), operation.value, context.run_id
+    operation_started(*told)
+    started_s, report = time.perf_counter(), context.progress
+    context.progress = progress_of(*told, report)
     try:
         outcome = work(context)
     except (OperationRefused, TableUnsupported) as error:
@@ -181,7 +186,10 @@ def attempt(
     except Exception as error:  # a bug in one operation must not keep the others from running
         log.exception("%s: %s broke", context.table, operation.value)
         outcome = failed(operation, f"{type(error).__name__}: {error}")
-    log.info("%s: %s %s: %s", context.table, operation.value, outcome.status.value, outcome.summary)
+    finally:
+        context.progress = report
+    seconds = time.perf_counter() - started_s
+    operation_finished(*told, status=outcome.status.value, summary=outcome.summary, seconds=seconds)
     return _only_planned(outcome) if context.dry_run else outcome
 
 

@@ -19,16 +19,19 @@ from icekeeper.detection.scan import scan
 from icekeeper.engines.deferred import DeferredEngine
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError
+from icekeeper.fleet import choose_clustering
+from icekeeper.health.examine import examine, health_head
 from icekeeper.maintenance import run_pass
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
 from icekeeper.operations.context import Engine, OperationContext, Progress, silent
 from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs
 from icekeeper.operations.expiry.retention import plan_expiry
-from icekeeper.operations.table_handle import TableHandle
+from icekeeper.operations.table_handle import TableHandle, identity_of
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome
+from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.storage import Storage
@@ -204,8 +207,38 @@ class Runtime:
             store=self.state,
             now_ms=self.clock(),
             plan_expiry=plan_expiry,
+            choose_clustering=choose_clustering,
         )
         return scan(self.catalog, assess_table, settings)
+
+    def health(
+        self, table: TableName, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False
+    ) -> LakeStats:
+        """How a table looks now, maintained or not; reads its metadata document and the head's manifest list.
+
+        Raises:
+            PolicyError: unknown table.
+            MetadataUnreadable: the manifest list cannot be read.
+            StorageError: the catalog does not answer.
+        """
+        loaded = self.catalog.load(table)
+        resolved: ResolvedPolicy | PolicyError
+        try:
+            resolved = self.policy(loaded, overrides or {}, unsafe=unsafe)
+        except PolicyError as error:
+            if overrides:
+                raise
+            resolved = error
+        head = health_head(loaded.metadata, resolved)
+        reader = TableReader(loaded.metadata, Storage(loaded.io_properties).read)
+        return examine(
+            identity_of(self.catalog, loaded),
+            loaded.metadata,
+            resolved,
+            now_ms=self.clock(),
+            # An old v1 snapshot without a list would have every manifest read.
+            manifests=None if head is None or head.manifest_list is None else reader.manifests(head),
+        )
 
     def costs(self, table: TableName) -> TableCosts:
         """What each branch, tag and snapshot of a table holds alone; reads every manifest once.

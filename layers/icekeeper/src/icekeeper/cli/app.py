@@ -37,6 +37,7 @@ from icekeeper.cli.console import (
     print_usage_error,
     progress_bar,
 )
+from icekeeper.cli.health import health
 from icekeeper.cli.history import history
 from icekeeper.cli.orphans import orphans
 from icekeeper.cli.pin import pin_app
@@ -64,6 +65,7 @@ app.add_typer(policy_app, name="policy")
 app.add_typer(pin_app, name="pin")
 app.add_typer(stage_app, name="stage")
 app.command()(plan)
+app.command()(health)
 app.command()(orphans)
 app.command()(history)
 

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from icekeeper.detection.assess import assess
 from icekeeper.detection.assessor import assessor
-from icekeeper.detection.proposal import DetectionReport, Proposal, Skip
+from icekeeper.detection.fleet import scan_fleet
+from icekeeper.detection.fleet_catalogs import CatalogSource
+from icekeeper.detection.proposal import DetectionReport, FleetProposal, FleetReport, FleetSkip, Proposal, Skip
 from icekeeper.detection.scan import scan
 
-__all__ = ["DetectionReport", "Proposal", "Skip", "assess", "assessor", "scan"]
+__all__ = [
+    "CatalogSource",
+    "DetectionReport",
+    "FleetProposal",
+    "FleetReport",
+    "FleetSkip",
+    "Proposal",
+    "Skip",
+    "assess",
+    "assessor",
+    "scan",
+    "scan_fleet",
+]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from icekeeper.detection.proposal import Proposal, Skip
+from icekeeper.detection.layout_signals import Clustering, clustering_signals, partition_signals
+from icekeeper.detection.proposal import REQUESTED, Proposal, Skip
 from icekeeper.detection.signals import Signal, expiry_signals, load_signals, ref_signals, summary_signals
 from icekeeper.metadata.document import MAIN, TableMetadata
 from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
 from icekeeper.state.store import LastSeen
 
-__all__ = ["MAINTAINED_FORMAT_VERSIONS", "assess"]
+__all__ = ["MAINTAINED_FORMAT_VERSIONS", "as_requested", "assess"]
 
 MAINTAINED_FORMAT_VERSIONS = frozenset({1, 2, 3})
 _PRIORITY_DIGITS = 4
@@ -28,6 +29,7 @@ def assess(
     last_seen: LastSeen | None = None,
     manifest_count: int | None = None,
     failed_loads: int = 0,
+    clustering: Clustering | None = None,
 ) -> Proposal | Skip:
     """Propose a table for maintenance, or say why not.
 
@@ -35,42 +37,56 @@ def assess(
     the expiry plan of this moment holds, pins considered.  ``last_seen`` silences what the head's summary hints at,
     once a pass under this very policy found nothing to do at this very snapshot.  ``manifest_count`` counts the
     entries of the head's manifest list.  ``failed_loads`` are past the grace period; a pass cleans up after them also
-    where maintenance is disabled (seed 002), unless the deployment forbids it.
+    where maintenance is disabled (seed 002), unless the deployment forbids it.  ``clustering`` is what the policy asks
+    for, if it asks for any.
     """
+    uuid = metadata.uuid or ""
     cleaning = [] if resolved.is_stopped or not gc_enabled(metadata) else list(load_signals(failed_loads))
     if disabled := resolved.why_disabled():
-        return _proposal(table, metadata, cleaning) if cleaning else Skip(table, disabled)
+        return _proposal(table, cleaning, uuid) if cleaning else Skip(table, disabled)
     if metadata.format_version not in MAINTAINED_FORMAT_VERSIONS:
         return Skip(table, f"format version {metadata.format_version} is not maintained by this version")
     branch = resolved.policy.branch
     head = metadata.head(branch)
     if head is None and branch != MAIN:
         return Skip(table, f"policy key branch names '{branch}', which is no branch of this table")
+
     signals: list[Signal] = cleaning
     if resolved.runs(Operation.EXPIRE_SNAPSHOTS) and gc_enabled(metadata):
         signals.extend(expiry_signals(metadata, resolved.policy, now_ms=now_ms, expirable=expirable))
         signals.extend(ref_signals(expirable_refs))
-    known_idle = head is not None and _was_idle(last_seen, head.snapshot_id, resolved)
-    if head is not None and not known_idle:
-        signals.extend(summary_signals(head, resolved, manifest_count))
+    # What a pass under other settings saw is no news of these.
+    seen = last_seen if last_seen is not None and last_seen.fingerprint == resolved.fingerprint() else None
+    known_idle = head is not None and seen is not None and seen.idle and seen.snapshot_id == head.snapshot_id
+    if head is not None:
+        if resolved.runs(Operation.EXPIRE_PARTITIONS):
+            looked_ms = None if seen is None else seen.finished_ms
+            signals.extend(partition_signals(metadata, resolved.policy, now_ms=now_ms, last_looked_ms=looked_ms))
+        if not known_idle:
+            signals.extend(summary_signals(head, resolved, manifest_count))
+            if clustering is not None and resolved.runs(Operation.COMPACT) and resolved.policy.rewrite_enabled:
+                idle_at = seen.snapshot_id if seen is not None and seen.idle else None
+                signals.extend(clustering_signals(metadata, head, resolved.policy, clustering, idle_at))
     if signals:
-        return _proposal(table, metadata, signals)
+        return _proposal(table, signals, uuid)
     if head is None:
         return Skip(table, "no current snapshot")
     return Skip(table, "unchanged since the last pass found nothing to do" if known_idle else "no sign of work")
 
 
-def _proposal(table: str, metadata: TableMetadata, signals: Sequence[Signal]) -> Proposal:
-    return Proposal(table, tuple(signal.reason for signal in signals), _priority(signals), metadata.uuid or "")
+def as_requested(found: Proposal | Skip, resolved: ResolvedPolicy, uuid: str) -> Proposal | Skip:
+    """What becomes of an assessed table that a person asked a pass for: it comes first, whatever its need.
+
+    Only a deployment that forbids maintenance says no; what else speaks against a pass, the pass reports.
+    """
+    if resolved.is_stopped:
+        return Skip(found.table, f"{REQUESTED}, but {resolved.why_disabled()}")
+    reasons = found.reasons if isinstance(found, Proposal) else ()
+    return Proposal(found.table, (REQUESTED, *reasons), 1.0, uuid)
 
 
-def _was_idle(last_seen: LastSeen | None, snapshot_id: int, resolved: ResolvedPolicy) -> bool:
-    return (
-        last_seen is not None
-        and last_seen.idle
-        and last_seen.snapshot_id == snapshot_id
-        and last_seen.fingerprint == resolved.fingerprint()
-    )
+def _proposal(table: str, signals: Sequence[Signal], uuid: str) -> Proposal:
+    return Proposal(table, tuple(signal.reason for signal in signals), _priority(signals), uuid)
 
 
 def _priority(signals: Iterable[Signal]) -> float:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["DetectionReport", "Proposal", "Skip"]
+__all__ = ["REQUESTED", "DetectionReport", "FleetProposal", "FleetReport", "FleetSkip", "Proposal", "Skip"]
+
+REQUESTED = "requested by a person"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +54,57 @@ class DetectionReport:
             ],
             "skipped": [{"table": skip.table, "reason": skip.reason} for skip in self.skipped],
         }
+
+
+@dataclass(frozen=True, slots=True)
+class FleetProposal:
+    """A proposal with the place of its table; ``settings`` are those of the request, if it was asked for."""
+
+    catalog: str
+    warehouse: str
+    proposal: Proposal
+    is_requested: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """One item of the state machine's map."""
+        return {
+            "catalog": self.catalog,
+            "warehouse": self.warehouse,
+            "table": self.proposal.table,
+            "uuid": self.proposal.uuid,
+            "reasons": list(self.proposal.reasons),
+            "priority": self.proposal.priority,
+            "forced": self.is_requested,
+            "settings": dict(self.settings),
+            "wait": False,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSkip:
+    """A table that is not proposed, or with ``table`` empty a whole catalog that could not be scanned."""
+
+    catalog: str
+    table: str
+    reason: str
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FleetReport:
+    """One scan over many catalogs: proposals in the order in which they should be worked on, the rest by name.
+
+    ``scanned`` counts tables assessed, ``listed`` those that the filters let through.  ``cursor`` is where the next
+    scan goes on, ``None`` when every table had its turn.
+    """
+
+    scanned: int
+    listed: int
+    proposals: tuple[FleetProposal, ...]
+    skipped: tuple[FleetSkip, ...]
+    cursor: tuple[str, str] | None
+
+    @property
+    def errors(self) -> int:
+        return sum(skip.is_error for skip in self.skipped)

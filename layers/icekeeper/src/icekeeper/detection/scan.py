@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 
-from icekeeper.catalogs.catalog import Catalog
-from icekeeper.detection.assessor import Assessor
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.detection.budget import within_budget
+from icekeeper.detection.filters import selects_bucket, selects_table
 from icekeeper.detection.proposal import DetectionReport, Proposal, Skip
 from icekeeper.errors import MaintenanceError
 from icekeeper.model import TableName
 from icekeeper.policy import Policy
-from icekeeper.policy.patterns import bucket_name, matches
 
-__all__ = ["scan", "selects_bucket", "selects_table"]
+__all__ = ["LOADING_THREADS", "assess_one", "late_reason", "over_limit_reason", "scan"]
 
 LOADING_THREADS = 4
 
 
 def scan(
     catalog: Catalog,
-    assess_table: Assessor,
+    assess_table: Callable[[LoadedTable], Proposal | Skip],
     settings: Policy,
     *,
+    threads: int = LOADING_THREADS,
     monotonic_s: Callable[[], float] = time.monotonic,
 ) -> DetectionReport:
     """Load and assess the tables that ``settings`` select; ``settings`` are the deployment's, not a table's.
@@ -37,13 +37,14 @@ def scan(
     """
     deadline_s = monotonic_s() + settings.detection_timeout_s
     tables = _selected_tables(catalog, settings)
-    pool = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="icekeeper-detect")
-    try:
-        futures = [pool.submit(_assess_one, catalog, assess_table, table) for table in tables]
-        done, _ = wait(futures, timeout=max(0.0, deadline_s - monotonic_s()))
-        results = {result.table: result for result in (future.result() for future in done)}
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    reached = within_budget(
+        lambda table: assess_one(catalog, table, assess_table),
+        tables,
+        threads=threads,
+        budget_s=deadline_s - monotonic_s(),
+        monotonic_s=monotonic_s,
+    )
+    results = {str(table): result for table, result in reached.done}
     return _report(catalog.name, tables, results, settings)
 
 
@@ -55,11 +56,10 @@ def _report(
         key=lambda proposal: (-proposal.priority, proposal.table),
     )
     limit = settings.max_jobs_per_detection
-    late = f"not reached within detection_timeout_s {settings.detection_timeout_s}"
     skipped = [
         *(result for result in results.values() if isinstance(result, Skip)),
-        *(Skip(proposal.table, f"beyond max_jobs_per_detection {limit}") for proposal in ranked[limit:]),
-        *(Skip(str(table), late) for table in tables if str(table) not in results),
+        *(Skip(proposal.table, over_limit_reason(settings)) for proposal in ranked[limit:]),
+        *(Skip(str(table), late_reason(settings)) for table in tables if str(table) not in results),
     ]
     return DetectionReport(
         catalog=catalog,
@@ -75,7 +75,20 @@ def _selected_tables(catalog: Catalog, settings: Policy) -> list[TableName]:
     return [table for table in catalog.list_tables() if selects_table(settings, table)]
 
 
-def _assess_one(catalog: Catalog, assess_table: Assessor, table: TableName) -> Proposal | Skip:
+def late_reason(settings: Policy) -> str:
+    """Why a table is skipped that the time did not suffice for."""
+    return f"not reached within detection_timeout_s {settings.detection_timeout_s}"
+
+
+def over_limit_reason(settings: Policy) -> str:
+    """Why a table is skipped although it needs work."""
+    return f"beyond max_jobs_per_detection {settings.max_jobs_per_detection}"
+
+
+def assess_one(
+    catalog: Catalog, table: TableName, assess_table: Callable[[LoadedTable], Proposal | Skip]
+) -> Proposal | Skip:
+    """Load one table, once, and assess it; what speaks against that becomes the reason it is skipped."""
     try:
         return assess_table(catalog.load(table))
     except MaintenanceError as error:
@@ -86,13 +99,3 @@ def _assess_one(catalog: Catalog, assess_table: Assessor, table: TableName) -> P
         # Documents are read as they are; one that breaks the specification must not stop the scan of the others.
         reason = f"the metadata does not follow the specification: {type(error).__name__} {error}"
         return Skip(str(table), reason, is_error=True)
-
-
-def selects_bucket(settings: Policy, warehouse: str) -> bool:
-    """Whether ``bucket_filter`` lets a warehouse through: a bucket's address or ARN, or a folder, by its name."""
-    return matches(bucket_name(warehouse), settings.bucket_filter)
-
-
-def selects_table(settings: Policy, table: TableName) -> bool:
-    """Whether ``namespace_filter`` and ``table_filter`` let a table through."""
-    return matches(".".join(table.namespace), settings.namespace_filter) and matches(table.name, settings.table_filter)

@@ -1,7 +1,6 @@
-"""Signs of need that table metadata shows without a manifest being read: snapshots and the head's summary.
+"""Signs of need that table metadata shows without a manifest being read: snapshots and the head's summary (pure).
 
-Summary counters are optional in the specification and written by every engine in its own way, so one that is missing
-or no number is no sign of anything.
+A counter that is missing or no number (:mod:`icekeeper.health.counters`) is no sign of anything.
 """
 
 from __future__ import annotations
@@ -9,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from icekeeper.health.counters import summary_counter, summary_counters
+from icekeeper.health.words import counted, size_text
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.policy import MEGABYTE, Operation, Policy, ResolvedPolicy
+from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.values import text_of
 
 __all__ = ["Signal", "expiry_signals", "load_signals", "ref_signals", "summary_signals"]
 
 # A table that has a tenth of its rows deleted needs as much as one at another sign's threshold.
 DELETED_ROWS_WEIGHT = 10
-_MAX_COUNTER_DIGITS = 19
-_UNITS = (("MB", MEGABYTE), ("KB", 1024), ("B", 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +46,9 @@ def expiry_signals(metadata: TableMetadata, policy: Policy, *, now_ms: int, expi
     if old:
         verb = "is" if old == 1 else "are"
         hours = text_of(policy.snapshot_retention_hours)
-        reasons.append(f"{_counted(old, 'snapshot')} {verb} older than snapshot_retention_hours {hours}")
+        reasons.append(f"{counted(old, 'snapshot')} {verb} older than snapshot_retention_hours {hours}")
     # Two views of one need: only the first carries its weight.
-    for index, reason in enumerate(reasons or [f"{_counted(expirable, 'snapshot')} can expire"]):
+    for index, reason in enumerate(reasons or [f"{counted(expirable, 'snapshot')} can expire"]):
         yield Signal(reason, 0.0 if index else weight)
 
 
@@ -57,13 +56,13 @@ def ref_signals(expirable_refs: int) -> Iterable[Signal]:
     """Branches and tags past their ``max-ref-age-ms``."""
     if expirable_refs:
         verb = "is" if expirable_refs == 1 else "are"
-        yield Signal(f"{_counted(expirable_refs, 'branch or tag', 'branches or tags')} {verb} past max-ref-age-ms", 1.0)
+        yield Signal(f"{counted(expirable_refs, 'branch or tag', 'branches or tags')} {verb} past max-ref-age-ms", 1.0)
 
 
 def load_signals(failed_loads: int) -> Iterable[Signal]:
     """Failed loads past the grace period, whose files wait to be deleted."""
     if failed_loads:
-        yield Signal(f"files of {_counted(failed_loads, 'failed load')} can be cleaned", 0.1)
+        yield Signal(f"files of {counted(failed_loads, 'failed load')} can be cleaned", 0.1)
 
 
 def summary_signals(head: Snapshot, resolved: ResolvedPolicy, manifest_count: int | None) -> Iterable[Signal]:
@@ -71,10 +70,9 @@ def summary_signals(head: Snapshot, resolved: ResolvedPolicy, manifest_count: in
 
     ``manifest_count`` is the number of entries in the manifest list, where the caller has read it.
     """
-    summary = head.raw.get("summary")
-    counters = summary if isinstance(summary, Mapping) else {}
+    counters = summary_counters(head)
     policy = resolved.policy
-    delete_files = _counter(counters, "total-delete-files") or 0
+    delete_files = summary_counter(counters, "total-delete-files") or 0
     compaction_is_blocked = delete_files > 0 and not policy.apply_deletes
     if resolved.runs(Operation.COMPACT) and policy.rewrite_enabled and not compaction_is_blocked:
         yield from _small_files(counters, delete_files, policy)
@@ -85,7 +83,7 @@ def summary_signals(head: Snapshot, resolved: ResolvedPolicy, manifest_count: in
 
 
 def _small_files(counters: Mapping[object, object], delete_files: int, policy: Policy) -> Iterable[Signal]:
-    count, size = _counter(counters, "total-data-files"), _counter(counters, "total-files-size")
+    count, size = summary_counter(counters, "total-data-files"), summary_counter(counters, "total-files-size")
     if count is None or size is None or count < policy.min_input_files:
         return
     # Java counts delete files into total-files-size, but not into total-data-files.
@@ -93,21 +91,23 @@ def _small_files(counters: Mapping[object, object], delete_files: int, policy: P
     if average < policy.min_file_size_bytes:
         threshold = policy.min_file_size_bytes
         yield Signal(
-            f"{count} data files of {_size(average)} on average are below {_size(threshold)}",
+            f"{count} data files of {size_text(average)} on average are below {size_text(threshold)}",
             count / policy.min_input_files * (1 - average / threshold),
         )
 
 
 def _delete_debt(counters: Mapping[object, object], delete_files: int, policy: Policy) -> Iterable[Signal]:
-    positions, equalities = (_counter(counters, f"total-{kind}-deletes") or 0 for kind in ("position", "equality"))
+    positions, equalities = (
+        summary_counter(counters, f"total-{kind}-deletes") or 0 for kind in ("position", "equality")
+    )
     deletes = positions + equalities
     if delete_files == 0 and deletes == 0:
         return
-    records = _counter(counters, "total-records") or 0
+    records = summary_counter(counters, "total-records") or 0
     share = min(1.0, deletes / records) if records else 0.0
     of_records = f", {share * 100:.3g} % of {records} records" if records else ""
     yield Signal(
-        f"{_counted(delete_files, 'delete file')} with {_counted(deletes, 'delete')}{of_records}",
+        f"{counted(delete_files, 'delete file')} with {counted(deletes, 'delete')}{of_records}",
         delete_files / policy.min_input_files + DELETED_ROWS_WEIGHT * share,
     )
 
@@ -115,25 +115,10 @@ def _delete_debt(counters: Mapping[object, object], delete_files: int, policy: P
 def _manifests(counters: Mapping[object, object], manifest_count: int | None, policy: Policy) -> Iterable[Signal]:
     count = manifest_count
     if count is None:
-        created, kept = _counter(counters, "manifests-created"), _counter(counters, "manifests-kept")
+        created, kept = summary_counter(counters, "manifests-created"), summary_counter(counters, "manifests-kept")
         count = None if created is None or kept is None else created + kept
     if count is not None and count >= policy.min_manifests_to_rewrite:
         yield Signal(
             f"{count} manifests reach min_manifests_to_rewrite {policy.min_manifests_to_rewrite}",
             count / policy.min_manifests_to_rewrite,
         )
-
-
-def _counter(counters: Mapping[object, object], key: str) -> int | None:
-    text = str(counters.get(key))
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_COUNTER_DIGITS else None
-
-
-def _counted(count: int, noun: str, plural: str | None = None) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
-
-
-def _size(size: float) -> str:
-    unit, divisor = next((u for u in _UNITS if size >= u[1]), _UNITS[-1])
-    number = size / divisor
-    return f"{number:.0f} {unit}" if number >= 100 or divisor == 1 else f"{number:.2g} {unit}"

@@ -22,6 +22,7 @@ __all__ = [
     "print_bucket",
     "print_costs",
     "print_detection",
+    "print_health",
     "print_loads",
     "print_outcome",
     "print_passes",
@@ -106,6 +107,22 @@ def print_detection(console: Console, report: Mapping[str, Any]) -> None:
     ]
     rows += [(Text(entry["table"], style="dim"), Text(), Text(entry["reason"], style="dim")) for entry in left_out]
     _print_rows(console, rows)
+
+
+def print_health(console: Console, health: Mapping[str, Any]) -> None:
+    """The document of ``health --json``: verdict, warnings in words, counters, settings that are no default."""
+    warnings = health["warnings"]
+    verdict = Text(f"{len(warnings)} warning(s)", style="yellow") if warnings else Text("healthy", style="green")
+    console.print(Text.assemble((health["table"], "bold"), ": ", verdict))
+    for warning in warnings:
+        console.print(Text.assemble("  ", (warning["kind"], "yellow"), f": {warning['message']}"), soft_wrap=True)
+    shown = [
+        (name.removeprefix("lake_").replace("_", " "), decimal(int(value)) if name.endswith("bytes") else str(value))
+        for name, value in health["counters"].items()
+    ]
+    settings = [(key, value, "policy") for key, value in health["policy"].items()]
+    rows = [(name, value, "") for name, value in shown] + settings
+    _print_rows(console, [(Text(f"  {name}"), Text(value), Text(kind, style="dim")) for name, value, kind in rows])
 
 
 def print_problems(console: Console, report: Mapping[str, Any]) -> None:

@@ -1,0 +1,84 @@
+"""What Icekeeper is doing, as log lines whose facts are fields too: a structured formatter (Powertools) picks them up.
+
+Every line has ``event``; times are seconds.  Names of fields are none of those that a log record has itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+__all__ = ["operation_finished", "operation_started", "progress_of", "scan_finished", "scan_started"]
+
+log = logging.getLogger(__name__)
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+
+# A line for each tenth of the work, and while a tenth takes longer, one now and then.
+_STEPS = 10
+_LONGEST_SILENCE_S = 30.0
+_SHORTEST_SILENCE_S = 3.0
+
+
+def scan_started(catalogs: int) -> None:
+    """A scan begins; how many catalogs it is going to open."""
+    log.info("scan of %d catalog(s) started", catalogs, extra={"event": "scan_started", "catalogs": catalogs})
+
+
+def scan_finished(*, listed: int, scanned: int, proposals: int, skipped: int, errors: int, seconds: float) -> None:
+    """A scan ended; ``errors`` are among ``skipped``."""
+    counts = {"listed": listed, "tables": scanned, "proposals": proposals, "skipped": skipped, "errors": errors}
+    log.info(
+        "scan finished: %d of %d table(s) in %.1f s, %d proposed, %d skipped, %d of them for errors",
+        scanned,
+        listed,
+        seconds,
+        proposals,
+        skipped,
+        errors,
+        extra={"event": "scan_finished", **counts, "seconds": round(seconds, 3)},
+    )
+
+
+def operation_started(table: str, operation: str, run_id: str) -> None:
+    """An operation of a pass begins."""
+    fields = {"event": "operation_started", "table": table, "operation": operation, "run_id": run_id}
+    log.info("%s: %s started", table, operation, extra=fields)
+
+
+def operation_finished(table: str, operation: str, run_id: str, *, status: str, summary: str, seconds: float) -> None:
+    """An operation of a pass ended; ``summary`` is its sentence."""
+    fields = {"event": "operation_finished", "table": table, "operation": operation, "run_id": run_id}
+    more = {"status": status, "summary": summary, "seconds": round(seconds, 3)}
+    log.info("%s: %s %s: %s", table, operation, status, summary, extra={**fields, **more})
+
+
+def progress_of(
+    table: str,
+    operation: str,
+    run_id: str,
+    and_then: Progress,
+    *,
+    monotonic_s: Callable[[], float] = time.monotonic,
+) -> Progress:
+    """A progress callback that logs every tenth of the work, and passes everything on to another.
+
+    Work that is done in no time is told of only at its end: lines are at least some seconds apart.
+    """
+    told: dict[str, tuple[int, float]] = {}
+
+    def progress(what: str, done: int, total: int) -> None:
+        now_s = monotonic_s()
+        step, at_s = told.setdefault(what, (0, now_s))
+        reached, silent_s = done * _STEPS // max(total, 1), now_s - at_s
+        is_news = reached > step and (silent_s >= _SHORTEST_SILENCE_S or done >= total)
+        if total and (is_news or silent_s >= _LONGEST_SILENCE_S):
+            told[what] = max(reached, step), now_s
+            fields = {"event": "progress", "table": table, "operation": operation, "run_id": run_id}
+            more = {"work": what, "done": done, "total": total}
+            log.info("%s: %s %d of %d", table, what, done, total, extra={**fields, **more})
+        and_then(what, done, total)
+
+    return progress

@@ -1,0 +1,31 @@
+"""``icekeeper health``: how a table looks, what is wrong with it, and the settings in force."""
+
+from __future__ import annotations
+
+from icekeeper.cli.arguments import AsJson, CatalogName, Settings, Table, Unsafe, overrides, table_name
+from icekeeper.cli.console import EXIT_OK, people, print_json
+from icekeeper.report.terminal import print_health
+from icekeeper.runtime import Runtime
+
+__all__ = ["health"]
+
+
+def health(
+    table: Table, catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False
+) -> int:
+    """Say how a table looks, maintained or not; changes nothing and reads one manifest list."""
+    chosen, name = overrides(settings), table_name(table)
+    stats = Runtime.open(catalog).health(name, chosen, unsafe=unsafe)
+    document = {
+        "table": str(stats.identity.table),
+        "catalog": stats.identity.catalog,
+        "snapshot_id": stats.snapshot_id,
+        "observed_ms": stats.observed_ms,
+        "counters": dict(stats.counters),
+        "warnings": [{"kind": kind, "message": message} for kind, message in stats.warnings.items()],
+        "policy": dict(stats.policy),
+    }
+    if as_json:
+        print_json(document)
+    print_health(people(as_json=as_json), document)
+    return EXIT_OK

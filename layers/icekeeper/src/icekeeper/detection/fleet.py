@@ -1,0 +1,215 @@
+"""A scan over many catalogs: what a person asked for first, then every table in turn, within one time budget."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from icekeeper.activity import scan_finished, scan_started
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.detection.assessor import Assessor, Observer
+from icekeeper.detection.budget import Reached, within_budget
+from icekeeper.detection.fleet_catalogs import CatalogSource, ListedCatalog, listed_catalog
+from icekeeper.detection.proposal import FleetProposal, FleetReport, FleetSkip, Proposal, Skip
+from icekeeper.detection.scan import assess_one, late_reason, over_limit_reason
+from icekeeper.detection.turns import Turn, fair_order
+from icekeeper.errors import PolicyError, StorageError
+from icekeeper.health.examine import examine
+from icekeeper.health.lake_log import LakeLog
+from icekeeper.policy import Policy, ResolvedPolicy
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.store import StateStore
+
+__all__ = ["FLEET_THREADS", "AssessorOf", "scan_fleet"]
+
+# A load is two requests of some 50 ms each: 10,000 tables in 300 s need seven threads, if nothing is slow.
+FLEET_THREADS = 16
+
+
+class AssessorOf(Protocol):
+    """Makes the assessor of one catalog, which tells ``observe`` of every table."""
+
+    def __call__(self, catalog: Catalog, observe: Observer) -> Assessor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One catalog during the scan."""
+
+    catalog: Catalog
+    assess_table: Assessor
+    health: LakeLog
+    requests: Mapping[str, Sequence[MaintenanceRequest]]
+    """By table; of one that was created anew perhaps one for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What became of one table."""
+
+    found: Proposal | Skip
+    request: MaintenanceRequest | None = None
+
+
+def scan_fleet(
+    sources: Sequence[CatalogSource],
+    assessor_of: AssessorOf,
+    settings: Policy,
+    store: StateStore,
+    *,
+    now_ms: int,
+    cursor: tuple[str, str] | None = None,
+    threads: int = FLEET_THREADS,
+    monotonic_s: Callable[[], float] = time.monotonic,
+) -> FleetReport:
+    """Assess the tables that the filters of ``settings`` (the deployment's) select, each by one ``catalog.load``.
+
+    Tables with a pending request come first, whatever the filters say.  The others follow in a fair order after
+    ``cursor``; the report's cursor is for the next scan.  ``detection_timeout_s`` bounds the whole; at most
+    ``max_jobs_per_detection`` proposals remain, ordered by need.  Health is recorded of every table that was loaded,
+    maintained or not.  At most ``threads`` documents are in memory.
+
+    Raises:
+        StorageError: the requests cannot be read from the state.
+    """
+    started_s = monotonic_s()
+    scan_started(len(sources))
+
+    def left_s() -> float:
+        return max(0.0, settings.detection_timeout_s - (monotonic_s() - started_s))
+
+    opened = within_budget(
+        lambda source: listed_catalog(source, settings),
+        sources,
+        threads=threads,
+        budget_s=left_s(),
+        monotonic_s=monotonic_s,
+    )
+    skipped = [result for _, result in opened.done if isinstance(result, FleetSkip)]
+    answered = {id(source) for source, _ in opened.done}
+    skipped += [FleetSkip(s.name, "", late_reason(settings), True) for s in sources if id(s) not in answered]
+    places: dict[str, _Place] = {}
+    turns: list[Turn] = []
+    for listed in (result for _, result in opened.done if isinstance(result, ListedCatalog)):
+        name = listed.catalog.name
+        if name in places:
+            skipped.append(FleetSkip(name, "", "another catalog has the same name", True))
+            continue
+        places[name] = _place(listed, assessor_of, store, now_ms)
+        turns += [Turn(name, str(table), table) for table in listed.selected]
+
+    asked = [
+        Turn(name, text, requests[0].identity.table)
+        for name, place in places.items()
+        for text, requests in place.requests.items()
+    ]
+    asked_for, selected = {turn.cursor for turn in asked}, {turn.cursor for turn in turns}
+    order = fair_order((turn for turn in turns if turn.cursor not in asked_for), cursor)
+    reached = within_budget(
+        lambda turn: _reach(places[turn.catalog], turn, is_selected=turn.cursor in selected),
+        [*fair_order(asked, None), *order],
+        threads=threads,
+        budget_s=left_s(),
+        monotonic_s=monotonic_s,
+    )
+    proposals, more = _ranked(reached, places, settings, store, now_ms)
+    done = {turn.cursor for turn, _ in reached.done}
+    missed = [turn for turn in (*asked, *order) if turn.cursor not in done]
+    skipped += [*more, *(FleetSkip(turn.catalog, turn.text, late_reason(settings)) for turn in missed)]
+    report = FleetReport(
+        scanned=len(reached.done),
+        listed=len(selected),
+        proposals=tuple(proposals),
+        skipped=tuple(sorted(skipped, key=lambda skip: (skip.catalog, skip.table))),
+        cursor=_next_cursor(order, reached.begun - len(asked), cursor),
+    )
+    scan_finished(
+        listed=report.listed,
+        scanned=report.scanned,
+        proposals=len(report.proposals),
+        skipped=len(report.skipped),
+        errors=report.errors,
+        seconds=monotonic_s() - started_s,
+    )
+    return report
+
+
+def _place(listed: ListedCatalog, assessor_of: AssessorOf, store: StateStore, now_ms: int) -> _Place:
+    catalog = listed.catalog
+    health = LakeLog(store.lake_stats, catalog.name, catalog.warehouse)
+    if listed.tables is not None:
+        health.forget_all_but(listed.tables)
+
+    def observe(loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy | PolicyError) -> None:
+        health.observe(examine(identity, loaded.metadata, resolved, now_ms=now_ms))
+
+    requests: dict[str, list[MaintenanceRequest]] = defaultdict(list)
+    for request in store.requests.pending(catalog.name, catalog.warehouse):
+        requests[str(request.identity.table)].append(request)
+    return _Place(catalog, assessor_of(catalog, observe), health, requests)
+
+
+def _reach(place: _Place, turn: Turn, *, is_selected: bool) -> _Found:
+    """Load and assess one table; a request counts only for the very table that it was left for."""
+    meant: list[MaintenanceRequest] = []
+
+    def assess_table(loaded: LoadedTable) -> Proposal | Skip:
+        uuid = loaded.metadata.uuid or ""
+        meant.extend(r for r in place.requests.get(turn.text, ()) if r.identity.uuid == uuid)
+        if not meant and not is_selected:
+            return Skip(turn.text, "a pass was requested for a table of this name that is gone")
+        return place.assess_table(loaded, is_requested=bool(meant))
+
+    found = assess_one(place.catalog, turn.table, assess_table)
+    return _Found(found, meant[0] if meant else None)
+
+
+def _ranked(
+    reached: Reached[Turn, _Found], places: Mapping[str, _Place], settings: Policy, store: StateStore, now_ms: int
+) -> tuple[list[FleetProposal], list[FleetSkip]]:
+    """The most urgent proposals of tables that nobody maintains now, and what speaks against the others.
+
+    Leases are asked for table by table, only until there are enough proposals.
+    """
+    wanted: list[tuple[tuple[object, ...], Turn, FleetProposal]] = []
+    skipped: list[FleetSkip] = []
+    for turn, result in reached.done:
+        found, request = result.found, result.request
+        if isinstance(found, Skip):
+            skipped.append(FleetSkip(turn.catalog, turn.text, found.reason, found.is_error))
+            continue
+        warehouse = places[turn.catalog].catalog.warehouse
+        settings_of_request = {} if request is None else dict(request.settings)
+        item = FleetProposal(turn.catalog, warehouse, found, request is not None, settings_of_request)
+        # People first, who waited longest before; then by need.
+        asked_ms = 0 if request is None else request.requested_ms
+        wanted.append(((request is None, asked_ms, -found.priority, *turn.cursor), turn, item))
+    proposals: list[FleetProposal] = []
+    for _, turn, item in sorted(wanted, key=lambda entry: entry[0]):
+        if len(proposals) >= settings.max_jobs_per_detection:
+            skipped.append(FleetSkip(turn.catalog, turn.text, over_limit_reason(settings)))
+        elif holder := _holder(item, turn, store, now_ms):
+            skipped.append(FleetSkip(turn.catalog, turn.text, f"being maintained by {holder}"))
+        else:
+            proposals.append(item)
+    return proposals, skipped
+
+
+def _holder(item: FleetProposal, turn: Turn, store: StateStore, now_ms: int) -> str | None:
+    identity = TableIdentity(item.catalog, item.warehouse, turn.table, item.proposal.uuid)
+    try:
+        lease = store.leases.current(identity.key, now_ms=now_ms)
+    except StorageError:  # the run asks again before it begins
+        return None
+    return None if lease is None else lease.holder
+
+
+def _next_cursor(order: Sequence[Turn], begun: int, cursor: tuple[str, str] | None) -> tuple[str, str] | None:
+    """After the last table that was begun; the old one when it came to none, ``None`` when it came to all."""
+    if begun >= len(order):
+        return None
+    return order[begun - 1].cursor if begun > 0 else cursor

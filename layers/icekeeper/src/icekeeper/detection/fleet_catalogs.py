@@ -1,0 +1,52 @@
+"""Open and list the catalogs of a fleet: one that fails is reported and does not stop the others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from icekeeper.catalogs.catalog import Catalog
+from icekeeper.detection.filters import selects_bucket, selects_table
+from icekeeper.detection.proposal import FleetSkip
+from icekeeper.errors import MaintenanceError
+from icekeeper.model import TableName
+from icekeeper.policy import Policy
+
+__all__ = ["CatalogSource", "ListedCatalog", "listed_catalog"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogSource:
+    """A catalog that is opened when its turn comes."""
+
+    name: str
+    open: Callable[[], Catalog]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCatalog:
+    """An open catalog; ``selected`` are its tables that the filters let through."""
+
+    catalog: Catalog
+    tables: frozenset[TableName] | None
+    """Every table of it; ``None`` where it was not listed, because the filters leave the whole of it out."""
+    selected: tuple[TableName, ...]
+
+
+def listed_catalog(source: CatalogSource, settings: Policy) -> ListedCatalog | FleetSkip:
+    """Open a catalog and list its tables, or say why that failed."""
+    try:
+        catalog = source.open()
+        if not selects_bucket(settings, catalog.warehouse):
+            return ListedCatalog(catalog, None, ())
+        tables = tuple(catalog.list_tables())
+    except (MaintenanceError, OSError) as error:
+        return FleetSkip(source.name, "", f"the catalog cannot be scanned: {error}", is_error=True)
+    except Exception as error:  # a client's own error must not stop the scan of the other catalogs
+        log.exception("catalog %s broke", source.name)
+        reason = f"the catalog cannot be scanned: {type(error).__name__} {error}"
+        return FleetSkip(source.name, "", reason, is_error=True)
+    return ListedCatalog(catalog, frozenset(tables), tuple(table for table in tables if selects_table(settings, table)))

@@ -1,0 +1,72 @@
+"""Signs that files lie in another way than the policy asks, or stay longer than it allows (pure).
+
+Which files those are only manifests tell, so both are guesses that a pass confirms; and each falls silent once a pass
+under this very policy has looked: until as much has been added again, or until the next partition may have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from icekeeper.clock import HOUR_MS
+from icekeeper.detection.signals import Signal
+from icekeeper.health.counters import summary_counter, summary_counters
+from icekeeper.health.words import counted
+from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.policy import Policy
+from icekeeper.policy.values import text_of
+
+__all__ = ["Clustering", "clustering_signals", "partition_signals"]
+
+_PARTITION_WEIGHT = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Clustering:
+    """How snapshots say that the files which they added are clustered: a key of the summary, and the recipe's text."""
+
+    key: str
+    text: str
+
+
+def clustering_signals(
+    metadata: TableMetadata, head: Snapshot, policy: Policy, wanted: Clustering, seen_idle_at: int | None
+) -> Iterable[Signal]:
+    """Files that came since the last snapshot which a rewrite clustered by this recipe.
+
+    ``seen_idle_at`` is a snapshot over which a pass under this policy found nothing to do.  Rewrites of others that
+    moved files without clustering them count like new files.
+    """
+    files = size = 0
+    for snapshot in metadata.ancestors(head.snapshot_id):
+        counters = summary_counters(snapshot)
+        if snapshot.snapshot_id == seen_idle_at or counters.get(wanted.key) == wanted.text:
+            break
+        files += summary_counter(counters, "added-data-files") or 0
+        size += summary_counter(counters, "added-files-size") or 0
+    total = summary_counter(summary_counters(head), "total-data-files")
+    if total is not None:
+        files = min(files, total)
+    # What compaction's clustering plan asks for: enough files, or enough bytes for one output.
+    if files >= policy.min_input_files or (files and size >= policy.target_file_size_bytes):
+        weight = files / policy.min_input_files * (files / total if total else 1.0)
+        yield Signal(f"{counted(files, 'data file')} came since files were last clustered", weight)
+
+
+def partition_signals(
+    metadata: TableMetadata, policy: Policy, *, now_ms: int, last_looked_ms: int | None
+) -> Iterable[Signal]:
+    """Partitions may have passed their retention since a pass under this policy looked (``last_looked_ms``).
+
+    Partitions end by the hour where the table is partitioned so, else by the day at most.
+    """
+    if policy.partition_retention_hours is None:
+        return
+    transforms = {str(field.get("transform")) for field in metadata.specs[metadata.default_spec_id]["fields"]}
+    if transforms <= {"void"}:
+        return
+    period_ms = HOUR_MS if "hour" in transforms else 24 * HOUR_MS
+    if last_looked_ms is None or now_ms - last_looked_ms >= period_ms:
+        hours = text_of(policy.partition_retention_hours)
+        yield Signal(f"partitions may be past partition_retention_hours {hours}", _PARTITION_WEIGHT)

@@ -1,0 +1,83 @@
+"""Counters of a table that its metadata document tells (pure).
+
+Summary counters are optional in the specification and every engine writes them in its own way, so one that is missing
+or no number is unknown: it is left out, never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from icekeeper.clock import HOUR_MS
+from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.model import ManifestContent, ManifestFile
+
+__all__ = ["AGE_COUNTER", "lake_counters", "summary_counter", "summary_counters"]
+
+AGE_COUNTER = "lake_oldest_snapshot_age_hours"
+"""The one counter that changes although the table does not."""
+
+_FROM_SUMMARY: Mapping[str, str] = {
+    "lake_data_files": "total-data-files",
+    "lake_delete_files": "total-delete-files",
+    "lake_position_deletes": "total-position-deletes",
+    "lake_equality_deletes": "total-equality-deletes",
+    "lake_records": "total-records",
+    "lake_bytes": "total-files-size",
+}
+# Longer ones are no longs of Java.
+_MAX_DIGITS = 19
+
+
+def summary_counters(snapshot: Snapshot) -> Mapping[object, object]:
+    """The summary of a snapshot as it stands, empty where there is none."""
+    summary = snapshot.raw.get("summary")
+    return summary if isinstance(summary, Mapping) else {}
+
+
+def summary_counter(counters: Mapping[object, object], key: str) -> int | None:
+    """One counter of a summary; ``None`` when it is missing or no whole number."""
+    text = str(counters.get(key))
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
+
+
+def lake_counters(
+    metadata: TableMetadata,
+    head: Snapshot | None,
+    *,
+    now_ms: int,
+    manifests: Sequence[ManifestFile] | None = None,
+) -> dict[str, int | float]:
+    """Counters by metric name; ``manifests`` are those of the head, where the caller has read its manifest list."""
+    counters: dict[str, int | float] = {
+        "lake_snapshots": len(metadata.snapshots),
+        "lake_refs": len(metadata.refs),
+        "lake_metadata_log": len(metadata.metadata_log),
+        "lake_statistics_files": len(metadata.statistics) + len(metadata.partition_statistics),
+    }
+    if metadata.snapshots:
+        oldest_ms = min(snapshot.timestamp_ms for snapshot in metadata.snapshots.values())
+        counters[AGE_COUNTER] = round(max(0, now_ms - oldest_ms) / HOUR_MS, 1)
+    if head is not None:
+        counters |= _of_summary(metadata, summary_counters(head))
+    if manifests is not None:
+        counters["lake_manifests"] = len(manifests)
+        counters["lake_delete_manifests"] = sum(m.content is ManifestContent.DELETES for m in manifests)
+    return counters
+
+
+def _of_summary(metadata: TableMetadata, summary: Mapping[object, object]) -> dict[str, int | float]:
+    counters: dict[str, int | float] = {}
+    for name, key in _FROM_SUMMARY.items():
+        if (value := summary_counter(summary, key)) is not None:
+            counters[name] = value
+    if metadata.format_version == 1:  # which has no delete files
+        counters["lake_delete_files"] = 0
+    files, deletes, size = (counters.get(f"lake_{name}") for name in ("data_files", "delete_files", "bytes"))
+    if files and deletes is not None and size is not None:
+        # Java counts delete files into total-files-size, but not into total-data-files.
+        counters["lake_average_file_bytes"] = round(size / (files + deletes))
+    created, kept = (summary_counter(summary, f"manifests-{name}") for name in ("created", "kept"))
+    if created is not None and kept is not None:
+        counters["lake_manifests"] = created + kept
+    return counters

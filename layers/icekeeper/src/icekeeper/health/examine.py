@@ -1,0 +1,55 @@
+"""One table's health: its counters, its warnings, and the settings that hold for it (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from icekeeper.errors import PolicyError
+from icekeeper.health.counters import lake_counters
+from icekeeper.health.warnings import lake_warnings
+from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
+from icekeeper.model import ManifestFile
+from icekeeper.policy import DEFAULT_SOURCE, Policy, ResolvedPolicy
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.lake_stats import LakeStats
+
+__all__ = ["examine", "health_head"]
+
+
+def health_head(metadata: TableMetadata, resolved: ResolvedPolicy | PolicyError) -> Snapshot | None:
+    """The head of the branch that is maintained, of ``main`` where that is unknown."""
+    branch = resolved.policy.branch if isinstance(resolved, ResolvedPolicy) else MAIN
+    return metadata.head(branch if branch in metadata.refs else MAIN)
+
+
+def examine(
+    identity: TableIdentity,
+    metadata: TableMetadata,
+    resolved: ResolvedPolicy | PolicyError,
+    *,
+    now_ms: int,
+    manifests: Sequence[ManifestFile] | None = None,
+) -> LakeStats:
+    """How a table looks at ``now_ms``, whether or not it is maintained.
+
+    Where its settings are wrong (``resolved`` is the error), that is a warning too, and the thresholds of the others
+    are the defaults.  ``manifests`` are those of the head, where the caller has read them.
+    """
+    head = health_head(metadata, resolved)
+    counters = lake_counters(metadata, head, now_ms=now_ms, manifests=manifests)
+    policy = resolved.policy if isinstance(resolved, ResolvedPolicy) else Policy()
+    warnings = lake_warnings(metadata, counters, policy, now_ms=now_ms)
+    if isinstance(resolved, PolicyError):
+        warnings["wrong_settings"] = f"the table's settings are wrong, so it is not maintained: {resolved}"
+    return LakeStats(
+        identity=identity,
+        observed_ms=now_ms,
+        snapshot_id=None if head is None else head.snapshot_id,
+        counters=counters,
+        warnings=warnings,
+        policy=_in_force(resolved) if isinstance(resolved, ResolvedPolicy) else {},
+    )
+
+
+def _in_force(resolved: ResolvedPolicy) -> dict[str, str]:
+    return {key: f"{value} ({source})" for key, value, source, _ in resolved.rows() if source != DEFAULT_SOURCE}

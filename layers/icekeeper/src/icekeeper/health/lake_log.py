@@ -1,0 +1,99 @@
+"""Keeps the lake stats of a catalog up to date, and says once when a warning comes or goes (seed 002, "Lake health").
+
+What is remembered of a catalog is read once, in bulk; a table is written only when it changed.  Health is told beside
+a scan: a state that fails costs the message, never the scan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from icekeeper.errors import StorageError
+from icekeeper.health.counters import AGE_COUNTER
+from icekeeper.model import TableName
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.lake_stats import LakeStats, LakeStatsStore
+
+__all__ = ["LakeLog"]
+
+log = logging.getLogger(__name__)
+
+
+class _Known(NamedTuple):
+    """As little as tells whether a table changed: a fleet's stats need not all be in memory."""
+
+    identity: TableIdentity
+    digest: bytes
+    kinds: frozenset[str]
+
+
+class LakeLog:
+    """The lake stats of one catalog during one scan; :meth:`observe` may be called from several threads."""
+
+    def __init__(self, store: LakeStatsStore, catalog: str, warehouse: str) -> None:
+        """Read what is remembered; where that fails, nothing is written either, and the reason logged."""
+        self._store: LakeStatsStore | None = store
+        self._lock = threading.Lock()
+        self._known: dict[TableIdentity, _Known] = {}
+        try:
+            for stats in store.of_catalog(catalog, warehouse):
+                self._known[stats.identity] = _Known(stats.identity, _digest(stats), frozenset(stats.warnings))
+        except StorageError as error:
+            self._give_up("read", error)
+
+    def observe(self, stats: LakeStats) -> None:
+        """Remember how a table looks, if that is news."""
+        if self._store is None:
+            return
+        known = self._known.get(stats.identity)
+        digest = _digest(stats)
+        if known is not None and known.digest == digest:
+            return
+        try:
+            self._store.record(stats)
+        except StorageError as error:
+            self._give_up("written", error)
+            return
+        with self._lock:
+            self._known[stats.identity] = _Known(stats.identity, digest, frozenset(stats.warnings))
+        _tell(stats.identity, stats.warnings, frozenset() if known is None else known.kinds)
+
+    def forget_all_but(self, tables: Collection[TableName]) -> None:
+        """Told every table that the catalog lists: what is remembered of others goes."""
+        if self._store is None:
+            return
+        listed = frozenset(tables)
+        try:
+            for identity in [identity for identity in self._known if identity.table not in listed]:
+                self._store.forget(identity)
+                del self._known[identity]
+        except StorageError as error:
+            self._give_up("written", error)
+
+    def _give_up(self, what: str, error: StorageError) -> None:
+        with self._lock:
+            if self._store is not None:
+                log.warning("lake stats cannot be %s, so this scan leaves them: %s", what, error)
+            self._store = None
+
+
+def _digest(stats: LakeStats) -> bytes:
+    """Equal for equal stats, whatever order a store keeps their keys in, and whether it knows whole numbers or not."""
+    counters = sorted((name, float(value)) for name, value in stats.counters.items() if name != AGE_COUNTER)
+    parts = (stats.snapshot_id, counters, sorted(stats.warnings.items()), sorted(stats.policy.items()))
+    return hashlib.sha256(repr(parts).encode()).digest()
+
+
+def _tell(identity: TableIdentity, warnings: Mapping[str, str], before: frozenset[str]) -> None:
+    for kind in sorted(warnings.keys() - before):
+        log.warning("%s: %s", identity.table, warnings[kind], extra=_fields(identity, kind))
+    for kind in sorted(before - warnings.keys()):
+        log.info("%s: the warning %s is gone", identity.table, kind, extra=_fields(identity, kind))
+
+
+def _fields(identity: TableIdentity, kind: str) -> dict[str, str]:
+    return {"event": "lake_warning", "catalog": identity.catalog, "table": str(identity.table), "warning": kind}

@@ -1,0 +1,67 @@
+"""Activity as log lines: what they say, which fields they carry, and how few there are."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from icekeeper.activity import operation_finished, operation_started, progress_of
+
+
+@pytest.fixture(autouse=True)
+def _at_info(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "icekeeper.activity")
+
+
+def test_an_operation_begins_and_ends_with_its_facts_as_fields(caplog: pytest.LogCaptureFixture) -> None:
+    told = "ns.t", "compact", "run-1"
+    operation_started(*told)
+    operation_finished(*told, status="succeeded", summary="compacted 2 files", seconds=1.23456)
+    started, finished = caplog.records
+    assert started.getMessage() == "ns.t: compact started"
+    assert finished.getMessage() == "ns.t: compact succeeded: compacted 2 files"
+    common = {"table": "ns.t", "operation": "compact", "run_id": "run-1"}
+    for record, more in (
+        (started, {"event": "operation_started"}),
+        (finished, {"event": "operation_finished", "status": "succeeded", "seconds": 1.235}),
+    ):
+        assert {key: vars(record)[key] for key in {**common, **more}} == {**common, **more}
+
+
+def progressed(total: int, seconds_each: float, *, steps: int | None = None) -> list[tuple[str, int, int]]:
+    """What arrives behind the logging callback, called ``steps`` times."""
+    now_s = [0.0]
+    passed: list[tuple[str, int, int]] = []
+
+    def and_then(*what: Any) -> None:
+        passed.append(what)
+
+    progress = progress_of("ns.t", "compact", "run-1", and_then, monotonic_s=lambda: now_s[0])
+    for done in range((total if steps is None else steps) + 1):
+        progress("compact: file groups", done, total)
+        now_s[0] += seconds_each
+    return passed
+
+
+def test_a_line_for_each_tenth_of_the_work(caplog: pytest.LogCaptureFixture) -> None:
+    assert progressed(1000, 0.1) == [("compact: file groups", done, 1000) for done in range(1001)]
+    assert [vars(record)["done"] for record in caplog.records] == list(range(100, 1001, 100))
+    assert caplog.records[0].getMessage() == "ns.t: compact: file groups 100 of 1000"
+    assert vars(caplog.records[0])["event"] == "progress"
+
+
+def test_quick_work_is_told_of_at_its_end_only(caplog: pytest.LogCaptureFixture) -> None:
+    progressed(100_000, 0.000001)
+    assert [vars(record)["done"] for record in caplog.records] == [100_000]
+
+
+def test_slow_work_gives_a_sign_of_life_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    progressed(100_000, 10, steps=9)
+    assert [vars(record)["done"] for record in caplog.records] == [3, 6, 9]
+
+
+def test_work_of_nothing_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    progressed(0, 100)
+    assert caplog.records == []

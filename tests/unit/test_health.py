@@ -1,0 +1,276 @@
+"""Lake health: counters that are absent where unknown, warnings by kind, and how they come and go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from icekeeper.clock import HOUR_MS
+from icekeeper.errors import PolicyError, StorageError
+from icekeeper.health.examine import examine
+from icekeeper.health.lake_log import LakeLog
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import ManifestContent, ManifestFile, TableName
+from icekeeper.policy import ResolvedPolicy
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.lake_stats import LakeStats
+from icekeeper.state.sqlite import SqliteStateStore
+from support.settings import MB, NOW_MS, policy, table
+
+IDENTITY = TableIdentity("C", "s3://prod-lake/", TableName(("ns",), "t"), "u")
+KEEP_SHORT_LOG = "write.metadata.delete-after-commit.enabled"
+SUMMARY = {
+    "total-data-files": "10",
+    "total-delete-files": "0",
+    "total-position-deletes": "0",
+    "total-equality-deletes": "0",
+    "total-records": "1000",
+    "total-files-size": str(10 * 400 * MB),
+    "manifests-created": "1",
+    "manifests-kept": "2",
+}
+
+
+def health(summary: object = None, resolved: ResolvedPolicy | PolicyError | None = None, **more: Any) -> LakeStats:
+    return of(table(SUMMARY if summary is None else summary, **more), resolved)
+
+
+def of(metadata: TableMetadata, resolved: ResolvedPolicy | PolicyError | None = None, **more: Any) -> LakeStats:
+    return examine(IDENTITY, metadata, resolved or policy(), now_ms=NOW_MS, **more)
+
+
+def manifest(content: ManifestContent) -> ManifestFile:
+    return ManifestFile(manifest_path="m", manifest_length=1, partition_spec_id=0, content=content, added_snapshot_id=1)
+
+
+def test_counters_are_those_of_the_document_and_of_the_heads_summary() -> None:
+    assert health(snapshots=3, age_hours=2) == LakeStats(
+        identity=IDENTITY,
+        observed_ms=NOW_MS,
+        snapshot_id=3,
+        counters={
+            "lake_snapshots": 3,
+            "lake_refs": 1,
+            "lake_metadata_log": 0,
+            "lake_statistics_files": 0,
+            "lake_oldest_snapshot_age_hours": 4.0,
+            "lake_data_files": 10,
+            "lake_delete_files": 0,
+            "lake_position_deletes": 0,
+            "lake_equality_deletes": 0,
+            "lake_records": 1000,
+            "lake_bytes": 10 * 400 * MB,
+            "lake_average_file_bytes": 400 * MB,
+            "lake_manifests": 3,
+        },
+    )
+
+
+OF_THE_DOCUMENT = {"lake_snapshots", "lake_refs", "lake_metadata_log", "lake_statistics_files"}
+
+
+@pytest.mark.parametrize("summary", [{}, [], "x", dict.fromkeys(SUMMARY, "many"), dict.fromkeys(SUMMARY, "-1")])
+def test_unknown_counters_are_absent_and_never_zero(summary: object) -> None:
+    found = health(summary)
+    assert set(found.counters) == OF_THE_DOCUMENT | {"lake_oldest_snapshot_age_hours"}
+    assert found.warnings == {}
+
+
+def test_v1_tables_have_no_delete_files_whatever_their_summary_says() -> None:
+    summary = {"total-data-files": "4", "total-files-size": "8"}
+    assert health(summary, version=1).counters["lake_delete_files"] == 0
+    assert health(summary, version=1).counters["lake_average_file_bytes"] == 2
+    assert "lake_average_file_bytes" not in health(summary).counters
+
+
+def test_an_empty_table_is_healthy() -> None:
+    found = health(snapshots=0)
+    assert (found.snapshot_id, found.warnings, set(found.counters)) == (None, {}, OF_THE_DOCUMENT)
+
+
+def test_a_manifest_list_that_was_read_beats_the_summary() -> None:
+    manifests = [manifest(ManifestContent.DATA)] * 4 + [manifest(ManifestContent.DELETES)]
+    found = of(table(SUMMARY), manifests=manifests)
+    assert (found.counters["lake_manifests"], found.counters["lake_delete_manifests"]) == (5, 1)
+    assert list(found.warnings) == ["manifest_sprawl"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"total-delete-files": "4"}, {}),
+        (
+            {"total-delete-files": "5"},
+            {"delete_debt": "5 delete files lie beside 10 data files: every reader has to apply them"},
+        ),
+        ({"total-data-files": "51", "total-files-size": str(51 * 400 * MB), "total-delete-files": "5"}, {}),
+        ({"total-delete-files": "1", "total-position-deletes": "299"}, {}),
+        (
+            {"total-delete-files": "1", "total-position-deletes": "200", "total-equality-deletes": "100"},
+            {
+                "delete_debt": "300 deletes stand against 1000 records, which reaches delete_compaction_min_ratio 0.3: "
+                "every reader has to apply them"
+            },
+        ),
+        ({"manifests-kept": "3"}, {}),
+        (
+            {"manifests-kept": "4"},
+            {"manifest_sprawl": "5 manifests for 10 data files reach min_manifests_to_rewrite 5"},
+        ),
+        # As few as their size allows: thousands of files each.
+        (
+            {"manifests-kept": "9", "total-data-files": "10000", "total-files-size": str(10000 * 400 * MB)},
+            {},
+        ),
+        (
+            {"manifests-kept": "9", "total-data-files": "9999", "total-files-size": str(9999 * 400 * MB)},
+            {"manifest_sprawl": "10 manifests for 9999 data files reach min_manifests_to_rewrite 5"},
+        ),
+        ({"total-files-size": str(10 * 192 * MB)}, {}),
+        (
+            {"total-files-size": str(10 * 191 * MB)},
+            {"small_files": "10 data files of 191 MB on average are below 192 MB"},
+        ),
+        ({"total-data-files": "4", "total-files-size": "4"}, {}),
+    ],
+)
+def test_warnings_of_files_begin_at_their_thresholds(changes: dict[str, str], expected: dict[str, str]) -> None:
+    assert health({**SUMMARY, **changes}).warnings == expected
+
+
+def test_thresholds_are_those_of_the_policy_in_force() -> None:
+    small = {**SUMMARY, "total-files-size": str(10 * MB), "manifests-kept": "9"}
+    assert set(health(small).warnings) == {"small_files", "manifest_sprawl"}
+    assert health(small, policy(min_input_files=11, min_manifests_to_rewrite=11)).warnings == {}
+
+
+def test_health_does_not_ask_whether_maintenance_is_enabled() -> None:
+    small = {**SUMMARY, "total-files-size": str(10 * MB)}
+    found = health(small, policy(maintenance_enabled="false"))
+    assert set(found.warnings) == {"small_files"}
+    assert found.policy == {"maintenance_enabled": "false (--set)"}
+
+
+def test_snapshots_that_nobody_expires_are_a_warning_after_a_day() -> None:
+    """Seven snapshots an hour apart, the newest is the head; five are kept whatever their age."""
+    late = 168 + 24
+    sentence = "6 snapshots are more than a day past snapshot_retention_hours 168"
+    assert health(snapshots=7, age_hours=late).warnings == {"snapshot_sprawl": sentence}
+    assert health(snapshots=7, age_hours=late - 1).warnings == {}
+    assert health(snapshots=6, age_hours=late + 100).warnings == {}
+    assert health(snapshots=7, age_hours=late, resolved=policy(max_snapshots_to_keep=6)).warnings == {}
+
+
+def log_of(count: int, **properties: str) -> TableMetadata:
+    entries = [{"metadata-file": f"m{n}", "timestamp-ms": n} for n in range(count)]
+    return TableMetadata({**table(SUMMARY).document, "metadata-log": entries, "properties": properties})
+
+
+def test_a_full_metadata_log_is_a_warning_unless_old_files_are_deleted() -> None:
+    assert of(log_of(99)).warnings == {}
+    assert of(log_of(100)).warnings == {
+        "metadata_sprawl": f"the metadata log is full with 100 files and {KEEP_SHORT_LOG} is off: every commit leaves "
+        "a metadata file behind; set that property to true"
+    }
+    assert of(log_of(100, **{KEEP_SHORT_LOG: "true"})).warnings == {}
+    assert set(of(log_of(10, **{"write.metadata.previous-versions-max": "10"})).warnings) == {"metadata_sprawl"}
+    assert of(log_of(100, **{"write.metadata.previous-versions-max": "200"})).warnings == {}
+
+
+def test_wrong_settings_are_a_warning_and_the_others_use_the_defaults() -> None:
+    found = health({**SUMMARY, "total-files-size": str(10 * MB)}, PolicyError("no key 'x'"))
+    assert set(found.warnings) == {"small_files", "wrong_settings"}
+    assert found.warnings["wrong_settings"].endswith("so it is not maintained: no key 'x'")
+
+
+def test_the_branch_that_is_maintained_is_the_one_looked_at() -> None:
+    document = {**table(SUMMARY, snapshots=2).document, "refs": {"audit": {"snapshot-id": 1, "type": "branch"}}}
+    assert of(TableMetadata(document), policy(branch="audit")).snapshot_id == 1
+    assert of(TableMetadata(document), policy(branch="gone")).snapshot_id == 2
+
+
+# -- what is remembered
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SqliteStateStore:
+    return SqliteStateStore(tmp_path / "state.db")
+
+
+def opened(store: SqliteStateStore) -> LakeLog:
+    return LakeLog(store.lake_stats, IDENTITY.catalog, IDENTITY.warehouse)
+
+
+SMALL = {**SUMMARY, "total-files-size": str(10 * MB)}
+SENTENCE = "ns.t: 10 data files of 1 MB on average are below 192 MB"
+
+
+def told(records: Iterable[logging.LogRecord]) -> list[tuple[str, str]]:
+    return [(record.levelname, record.getMessage()) for record in records]
+
+
+def test_a_warning_is_logged_when_it_appears_and_when_it_goes_and_not_between(
+    store: SqliteStateStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    opened(store).observe(health(SMALL))
+    assert told(caplog.records) == [("WARNING", SENTENCE)]
+    fields = vars(caplog.records[0])
+    expected = {"event": "lake_warning", "catalog": "C", "table": "ns.t", "warning": "small_files"}
+    assert {key: fields[key] for key in expected} == expected
+    # A later scan, another snapshot: the same warning is no news.
+    opened(store).observe(health(SMALL, snapshots=2))
+    assert len(caplog.records) == 1
+    opened(store).observe(health())
+    assert told(caplog.records[1:]) == [("INFO", "ns.t: the warning small_files is gone")]
+
+
+def test_stats_are_written_when_something_changed_and_age_alone_is_no_change(store: SqliteStateStore) -> None:
+    opened(store).observe(health())
+    hour_later = replace(
+        health(), observed_ms=NOW_MS + HOUR_MS, counters={**health().counters, "lake_oldest_snapshot_age_hours": 2.0}
+    )
+    opened(store).observe(hour_later)
+    known = store.lake_stats.of_table(IDENTITY)
+    assert known is not None
+    assert known.observed_ms == NOW_MS
+    for news in (
+        replace(hour_later, snapshot_id=9),
+        replace(hour_later, counters={**hour_later.counters, "lake_refs": 2}),
+        replace(hour_later, policy={"branch": "b (--set)"}),
+        replace(hour_later, warnings={"small_files": "so"}),
+    ):
+        opened(store).observe(news)
+        assert store.lake_stats.of_table(IDENTITY) == news
+
+
+def test_tables_that_are_gone_are_forgotten(store: SqliteStateStore) -> None:
+    other = replace(IDENTITY, table=TableName(("ns",), "other"))
+    for identity in (IDENTITY, other):
+        opened(store).observe(replace(health(), identity=identity))
+    opened(store).forget_all_but({IDENTITY.table})
+    assert [stats.identity for stats in store.lake_stats.of_catalog("C", "s3://prod-lake/")] == [IDENTITY]
+
+
+def test_stats_that_cannot_be_kept_cost_one_message(
+    store: SqliteStateStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> Any:
+        raise StorageError("the disk is full")
+
+    log = opened(store)
+    monkeypatch.setattr(store.lake_stats, "record", lost)
+    log.observe(health(SMALL))
+    log.observe(replace(health(SMALL), identity=replace(IDENTITY, uuid="v")))
+    log.forget_all_but(())
+    assert told(caplog.records) == [
+        ("WARNING", "lake stats cannot be written, so this scan leaves them: the disk is full")
+    ]
+    monkeypatch.setattr(store.lake_stats, "of_catalog", lost)
+    opened(store).observe(health(SMALL))
+    assert caplog.records[-1].getMessage().startswith("lake stats cannot be read")
