@@ -17,15 +17,16 @@ from support.local import LocalTable
 from support.local_stack.metrics import Metric, metrics_in
 from support.local_stack.stack import LocalStack
 
-__all__ = ["EAGER", "LocalLake"]
+__all__ = ["POLICY_FILE", "LocalLake", "told_metrics"]
 
-# Two of anything are too many, and one snapshot is enough.
-EAGER = {
-    "ICEKEEPER_MIN_INPUT_FILES": "2",
-    "ICEKEEPER_MIN_MANIFESTS_TO_REWRITE": "2",
-    "ICEKEEPER_MAX_SNAPSHOTS_TO_KEEP": "1",
-    "ICEKEEPER_SNAPSHOT_RETENTION_HOURS": "0",
-}
+POLICY_FILE = """\
+rules:
+- settings:  # two of anything are too many, and one snapshot is enough
+    min_input_files: 2
+    min_manifests_to_rewrite: 2
+    max_snapshots_to_keep: 1
+    snapshot_retention_hours: 0
+"""
 
 
 class LocalLake:
@@ -41,8 +42,9 @@ class LocalLake:
             f"catalog:\n  local:\n    type: sql\n    uri: sqlite:///{folder / 'catalog.db'}\n"
             f"    warehouse: {(folder / 'warehouse').as_uri()}\n",
         )
-        stack.start_cold(EAGER)
-        self._calls = {role: len(function.invocations) for role, function in stack.functions.items()}
+        stack.put_control("config/policy.yaml", POLICY_FILE)
+        stack.start_cold()
+        stack.forget_calls()
 
     @property
     def state(self) -> StateStore:
@@ -53,6 +55,9 @@ class LocalLake:
         catalog = self.table.catalog
         return identity_of(catalog, catalog.load(TableName.parse(name)))
 
+    def exists(self, name: str = "ns.t") -> bool:
+        return self.pyiceberg.table_exists(name)
+
     def journal(self, name: str = "ns.t") -> tuple[PassRecord, ...]:
         return self.state.history(self.identity(name))
 
@@ -60,12 +65,13 @@ class LocalLake:
         """Let something happen just before each call of a function."""
         self.stack.functions[role].before = happens
 
-    def printed(self, role: str) -> str:
-        """What a function printed in this test."""
-        calls = self.stack.functions[role].invocations[self._calls[role] :]
-        return "\n".join(call.output for call in calls)
-
     def metrics(self, name: str) -> list[Metric]:
         """Every value of a metric that functions told in this test."""
-        told = (metric for role in self.stack.functions for metric in metrics_in(self.printed(role)))
-        return [metric for metric in told if metric.name == name]
+        return [metric for metric in told_metrics(self.stack) if metric.name == name]
+
+
+def told_metrics(stack: LocalStack) -> list[Metric]:
+    """What functions told since their calls were last forgotten."""
+    return [
+        metric for role in stack.functions for call in stack.invocations(role) for metric in metrics_in(call.output)
+    ]

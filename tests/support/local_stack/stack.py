@@ -122,6 +122,13 @@ class LocalStack:
         """Every call of a function so far."""
         return self.functions[role].invocations
 
+    def forget_calls(self) -> None:
+        """Begin anew with what functions and jobs were called for."""
+        for function in self.functions.values():
+            function.invocations.clear()
+        for job in self.jobs.values():
+            job.runs.clear()
+
     @property
     def printed(self) -> str:
         """What functions and jobs wrote: logs and metrics, as CloudWatch would have them."""

@@ -1,0 +1,82 @@
+"""Four messy tables in a real table bucket, and one data file that cannot be read for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyiceberg.catalog import load_catalog
+
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.demo.measure import Contents, Figures, measure, read_contents
+from icekeeper.demo.seaweedfs import SeaweedFSServer
+from icekeeper.demo.tables import NAMESPACE, MessyTable, create_messy_tables
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import TableName
+from icekeeper.operations.table_handle import identity_of
+from icekeeper.state.identity import TableIdentity
+from icekeeper.storage import Storage
+
+__all__ = ["BROKEN", "CATALOG", "Lake"]
+
+CATALOG = "lake"
+BUCKET = "icekeeper-pipeline"
+BROKEN = "orders"
+"""The table whose compaction fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """The bucket's tables, as its catalog has them."""
+
+    properties: Mapping[str, str]
+    catalog: Catalog
+    tables: tuple[MessyTable, ...]
+
+    @classmethod
+    def fill(cls, server: SeaweedFSServer) -> Lake:
+        """Create the bucket and its tables."""
+        server.create_table_bucket(BUCKET)
+        properties = {"type": "rest", **server.catalog_properties(BUCKET)}
+        writer = load_catalog(CATALOG, **properties)
+        tables = tuple(create_messy_tables(writer, Storage(properties)))
+        return cls(properties, open_catalog(CATALOG, properties), tables)
+
+    @property
+    def catalog_file(self) -> str:
+        """In PyIceberg's own format, for the control bucket."""
+        lines = (f"    {key}: '{value}'\n" for key, value in self.properties.items())
+        return f"catalog:\n  {CATALOG}:\n{''.join(lines)}"
+
+    def load(self, table: MessyTable) -> LoadedTable:
+        return self.catalog.load(TableName((NAMESPACE,), table.name))
+
+    def identity(self, table: MessyTable) -> TableIdentity:
+        return identity_of(self.catalog, self.load(table))
+
+    def figures(self, table: MessyTable) -> Figures:
+        return measure(self.load(table), Storage(self.properties))
+
+    def contents(self, table: MessyTable) -> Contents:
+        """Every row, as DuckDB reads them."""
+        return read_contents(self.load(table), self.properties, table.tag)
+
+    @contextmanager
+    def one_file_unreadable(self) -> Iterator[str]:
+        """While this lasts, one data file of :data:`BROKEN` holds no Parquet; afterwards it is what it was."""
+        table = next(table for table in self.tables if table.name == BROKEN)
+        loaded, storage = self.load(table), Storage(self.properties)
+        head = loaded.metadata.current_snapshot
+        assert head is not None  # it was filled
+        reader = TableReader(loaded.metadata, storage.read)
+        files = (e.file for _, found in reader.entries(reader.manifests(head)) for e in found if e.is_live)
+        # One of the partition with enough files to be worth compacting.
+        path = sorted(file.file_path for file in files if file.partition == ("us",))[0]
+        content = storage.read(path)
+        storage.write(path, b"no Parquet".ljust(len(content), b"."))
+        try:
+            yield path
+        finally:
+            storage.write(path, content)

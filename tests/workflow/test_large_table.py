@@ -1,0 +1,94 @@
+"""A table of 100,000 files: what states hand to each other stays far below the 256 KB of Step Functions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
+from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
+from support.local_lake import LocalLake
+from support.local_stack.stack import LocalStack
+from support.scripted_pipeline import ScriptedPipeline
+
+FILES, PER_MANIFEST = 100_000, 5_000
+SNAPSHOT = 7_000_000_000_000_000_001
+
+
+@pytest.mark.slow
+def test_payloads_stay_small(scripted_stack: LocalStack, local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    """Everything is real but the rewriting itself: the data files exist in the manifests only."""
+    lake = LocalLake(scripted_stack, local_catalog, tmp_path)
+    _grow(lake)
+    script = ScriptedPipeline(lambda key, body: None, "")
+    rewriting = {"compact_small": script.functions["compact_small"]}
+    scripted_stack.stand_in(rewriting, script.jobs)
+    execution = scripted_stack.run({}, timeout_s=300)
+    scripted_stack.stand_in({}, {})
+    plan = scripted_stack.control(execution.child.visit("Plan").output["plan"]["key"])
+    assert plan["compaction"]["metrics"]["compact.files_planned"] == FILES
+    listed = plan["compaction"]["files"]["listing"]
+    assert len(scripted_stack.control(listed.split("/", 3)[3])["planned"]) == FILES
+    assert len(json.dumps(plan)) < 64 * 1024
+    assert execution.child.tasks[-2:] == ["ReportTable", "Release"]
+    assert execution.largest_payload < 16 * 1024, execution.largest_payload
+
+
+def _grow(lake: LocalLake) -> None:
+    """Give ``ns.t`` one snapshot with all the files."""
+    metadata, folder = lake.table.metadata, lake.table.metadata.location
+    manifests: list[ManifestFile] = []
+    for start in range(0, FILES, PER_MANIFEST):
+        encoded = encode_manifest(
+            metadata,
+            spec_id=0,
+            content=ManifestContent.DATA,
+            entries=[_entry(f"{folder}/data/{number:06}.parquet") for number in range(start, start + PER_MANIFEST)],
+            path=f"{folder}/metadata/m{start}.avro",
+            snapshot_id=SNAPSHOT,
+            sequence_number=1,
+        )
+        lake.table.storage.write(encoded.manifest.manifest_path, encoded.data)
+        manifests.append(encoded.manifest)
+    path = f"{folder}/metadata/snap-{SNAPSHOT}.avro"
+    listed = encode_manifest_list(2, manifests, snapshot_id=SNAPSHOT, parent_snapshot_id=None, sequence_number=1)
+    lake.table.storage.write(path, listed)
+
+    def add(document: dict[str, Any]) -> None:
+        moment = document["last-updated-ms"]
+        summary = {
+            "operation": "append",
+            "total-data-files": str(FILES),
+            "total-delete-files": "0",
+            "total-files-size": str(FILES * 1_000),
+        }
+        document["snapshots"] = [
+            {
+                "snapshot-id": SNAPSHOT,
+                "sequence-number": 1,
+                "timestamp-ms": moment,
+                "manifest-list": path,
+                "summary": summary,
+                "schema-id": 0,
+            }
+        ]
+        document |= {"current-snapshot-id": SNAPSHOT, "last-sequence-number": 1}
+        document["refs"] = {"main": {"type": "branch", "snapshot-id": SNAPSHOT}}
+
+    lake.table.rewrite_document(add)
+
+
+def _entry(path: str) -> ManifestEntry:
+    file = DataFile(
+        content=FileContent.DATA,
+        file_path=path,
+        file_format="PARQUET",
+        partition=(),
+        record_count=1,
+        file_size_in_bytes=1_000,
+    )
+    return ManifestEntry(EntryStatus.ADDED, SNAPSHOT, 1, 1, file)

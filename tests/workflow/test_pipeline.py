@@ -1,0 +1,231 @@
+"""The whole pipeline over real tables: the state machine of template.yaml, real functions and jobs, DynamoDB."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.pipeline.control_bucket import ControlBucket
+from support.local_lake import LocalLake
+from support.local_stack.functions import Killed
+from support.local_stack.stack import LocalStack
+
+ALL = ("compact", "rewrite_position_deletes", "expire_snapshots", "remove_orphans", "rewrite_manifests")
+
+
+@pytest.fixture
+def lake(scripted_stack: LocalStack, local_catalog: SqlCatalog, tmp_path: Path) -> Iterator[LocalLake]:
+    lake = LocalLake(scripted_stack, local_catalog, tmp_path)
+    lake.table.fill(5)
+    yield lake
+    scripted_stack.stand_in({}, {})
+
+
+def summaries(lake: LocalLake, execution: Any, *, of: str = "ns.t") -> dict[str, str]:
+    """What each operation of a table's pass said of itself."""
+    key = lake.stack.control(f"runs/{execution.name}/{folder(lake, execution, of)}/pass.json")
+    return {part["operation"]: part["summary"] for part in key["operations"]}
+
+
+def folder(lake: LocalLake, execution: Any, of: str) -> str:
+    child = next(child for child in execution.children if child.input["item"]["table"] == of)
+    return str(child.visit("Plan").output["plan"]["key"].split("/")[2])
+
+
+def test_a_scheduled_run_finds_the_table_keeps_its_rows_and_tells_it(lake: LocalLake) -> None:
+    orphan = lake.table.plant("data/orphan.parquet")
+    rows = lake.table.readers_agree()
+    execution = lake.stack.run({})
+    assert execution.status == "SUCCEEDED"
+    child = execution.child
+    assert child.tasks == [
+        *("Lease", "Plan", "Compact", "RewritePositionDeletes", "ExpireSnapshots"),
+        *("ListOrphans", "RemoveOrphans", "RewriteManifests", "CleanStaged", "ReportTable", "Release"),
+    ]
+    assert child.output["status"] == "succeeded"
+    assert lake.table.readers_agree() == rows
+    assert len(lake.table.data_files()) == 1
+    assert not Path(orphan).exists()
+    assert lake.table.verify().problems == ()
+    (record,) = lake.journal()
+    assert (record.run_id, record.status, record.engine) == (execution.name, "succeeded", "pipeline")
+    assert record.metrics["compact.files_merged"] == 5
+    assert record.metrics["remove_orphans.orphans_removed"] == 1
+    (merged,) = lake.metrics("compact.files_merged")
+    assert merged.value == 5
+    assert (merged.dimensions["catalog"], merged.dimensions["table"]) == ("local", "ns.t")
+    report = lake.stack.control(f"runs/{execution.name}/report.json")
+    assert (report["status"], report["results"]) == ("succeeded", [child.output])
+    assert lake.state.leases.current(lake.identity().key, now_ms=0) is None
+    assert lake.stack.run({}).names == ["Detect", "AnyProposals", "NothingToDo"]  # and now it is healthy
+
+
+def test_a_forced_pass_does_what_was_asked_and_nothing_else(lake: LocalLake) -> None:
+    execution = lake.stack.run({"table": "ns.t", "operations": "compact"})
+    assert list(summaries(lake, execution)) == ["compact"]
+    assert len(lake.table.data_files()) == 1
+    assert len(lake.table.metadata.snapshots) == 6
+
+
+def test_a_function_killed_after_its_commit_acts_once_and_is_told_once(
+    lake: LocalLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = lake.table.readers_agree()
+    write, kills = ControlBucket.write, iter([True])
+
+    def killed(self: ControlBucket, key: str, document: Any) -> str:
+        if key.endswith("/compact.json") and next(kills, False):
+            raise Killed
+        return write(self, key, document)
+
+    monkeypatch.setattr(ControlBucket, "write", killed)
+    execution = lake.stack.run({"table": "ns.t", "operations": "compact"})
+    assert [error for error, _ in execution.child.visit("Compact").errors] == ["Runtime.ExitError"]
+    assert execution.child.output["status"] == "succeeded"
+    replaced = [s for s in lake.table.metadata.snapshots.values() if s.summary["operation"] == "replace"]
+    assert len(replaced) == 1
+    assert lake.table.readers_agree() == rows
+    (record,) = lake.journal()
+    assert record.metrics["compact.files_merged"] == 5
+    assert "committed by an earlier attempt" in record.summary
+
+
+def test_a_table_dropped_before_its_plan_is_told_and_harms_nobody(lake: LocalLake) -> None:
+    lake.table.create_beside("ns.other", str(lake.table.folder.parent / "other"))
+    for _ in range(3):
+        lake.pyiceberg.load_table("ns.other").append(lake.table.rows(1))
+
+    def drop(event: Any) -> None:
+        if event["item"]["table"] == "ns.other":
+            lake.pyiceberg.drop_table("ns.other")
+
+    lake.before("plan", drop)
+    execution = lake.stack.run({})
+    ended = {child.output["table"]: child.output for child in execution.children}
+    assert ended["ns.t"]["status"] == "succeeded"
+    assert ended["ns.other"] == {
+        "table": "ns.other",
+        "status": "skipped",
+        "summary": "ns.other was dropped or replaced since it was detected",
+    }
+    assert execution.output["report"]["status"] == "succeeded"
+
+
+def test_a_table_dropped_after_its_plan_fails_by_name(lake: LocalLake) -> None:
+    lake.before("compact_small", lambda event: lake.pyiceberg.drop_table("ns.t") if lake.exists() else None)
+    execution = lake.stack.run({})
+    failures = execution.child.visit("ReportTable").input["failures"]
+    assert {name: failure["Error"] for name, failure in failures.items()} == {
+        **dict.fromkeys((*ALL, "clean_staged"), "PolicyError")
+    }
+    assert execution.child.output["status"] == "failed"
+    assert execution.child.tasks[-2:] == ["ReportTable", "Release"]
+
+
+def test_a_policy_changed_meanwhile_is_planned_again(lake: LocalLake) -> None:
+    changed = []
+
+    def change(event: Any) -> None:
+        if not changed:
+            changed.append(True)
+            with lake.table.table.transaction() as transaction:
+                transaction.set_properties({"icekeeper.target_file_size_mb": "64"})
+
+    lake.before("compact_small", change)
+    execution = lake.stack.run({})
+    assert execution.child.tasks[:5] == ["Lease", "Plan", "Compact", "Plan", "Compact"]
+    assert execution.child.output["status"] == "succeeded"
+    (record,) = lake.journal()
+    assert record.metrics["compact.files_merged"] == 5
+
+
+def test_a_policy_that_always_changes_is_given_up_after_three_plans(lake: LocalLake) -> None:
+    sizes = iter(range(64, 200))
+
+    def change(event: Any) -> None:
+        with lake.table.table.transaction() as transaction:
+            transaction.set_properties({"icekeeper.target_file_size_mb": str(next(sizes))})
+
+    lake.before("compact_small", change)
+    execution = lake.stack.run({"table": "ns.t", "operations": "compact"})
+    assert execution.child.tasks.count("Plan") == 4
+    assert execution.child.output["status"] == "failed"
+    assert "changed faster than it could be planned, 3 times" in execution.child.output["summary"]
+    assert len(lake.table.data_files()) == 5
+
+
+def test_a_run_whose_lease_was_taken_commits_nothing(lake: LocalLake) -> None:
+    key = lake.identity().key
+
+    def take_over(event: Any) -> None:
+        leases = lake.state.leases
+        held = leases.current(key, now_ms=0)
+        if held is not None and held.holder != "another run":
+            leases.release(held)
+            leases.acquire(key, "another run", now_ms=0, ttl_ms=4_000_000_000_000)
+
+    lake.before("compact_small", take_over)
+    execution = lake.stack.run({"table": "ns.t", "operations": "compact"})
+    assert execution.child.visit("ReportTable").input["failures"]["compact"]["Error"] == "LeaseLost"
+    assert execution.child.output["status"] in ("partial", "refused", "failed")
+    assert len(lake.table.metadata.snapshots) == 5
+    held = lake.state.leases.current(key, now_ms=1)
+    assert held is not None
+    assert held.holder == "another run"  # which we do not release
+
+
+def test_a_lease_that_is_held_refuses_the_pass(lake: LocalLake) -> None:
+    leases, key = lake.state.leases, lake.identity().key
+    leases.acquire(key, "a person", now_ms=0, ttl_ms=4_000_000_000_000)
+    execution = lake.stack.run({"table": "ns.t"})
+    assert execution.child.tasks == ["Lease"]
+    assert execution.child.output["status"] == "refused"
+    assert lake.journal() == ()
+
+
+def test_two_scheduled_runs_do_not_meet(lake: LocalLake) -> None:
+    reasons = []
+
+    def start_another(event: Any) -> None:
+        if not reasons:
+            reasons.append("")
+            answer = lake.stack.invoke("detect", {"run_id": "another run", "input": {}})
+            reasons[0] = answer["reason"]
+
+    execution = lake.stack.run({})
+    assert execution.status == "SUCCEEDED"
+    lake.before("lease", start_another)
+    lake.table.fill(5, start=10)
+    # Functions take turns here, so the second detection is asked between two calls of the first run.
+    lake.stack.run({})
+    assert reasons[0].startswith("another run is under way")
+
+
+def test_large_work_goes_to_glue_and_the_rest_of_the_pass_is_the_same(lake: LocalLake) -> None:
+    """The one test with the real jobs: each a process with a Spark of its own."""
+    rows = lake.table.readers_agree()
+    lake.stack.start_cold({"ICEKEEPER_SMALL_COMPACTION_MB": "0", "ICEKEEPER_SMALL_MANIFESTS": "0"})
+    execution = lake.stack.run({"table": "ns.t"}, timeout_s=180)
+    lake.stack.start_cold({"ICEKEEPER_SMALL_COMPACTION_MB": "512", "ICEKEEPER_SMALL_MANIFESTS": "100000"})
+    assert "CompactJob" in execution.child.tasks
+    assert "RewriteManifestsJob" in execution.child.tasks
+    (run, *_) = lake.stack.jobs["compact_data_files"].runs
+    assert run.state == "SUCCEEDED", run.log
+    assert execution.child.output["status"] == "succeeded"
+    assert lake.table.readers_agree() == rows
+    assert len(lake.table.data_files()) == 1
+    (record,) = lake.journal()
+    assert record.metrics["compact.files_merged"] == 5
+
+
+def test_a_malformed_input_is_told_in_the_execution(lake: LocalLake) -> None:
+    execution = lake.stack.run({"tables": "ns.t"})
+    assert (execution.status, execution.error) == ("FAILED", "DetectionFailed")
+    error, cause = execution.visits[0].errors[0]
+    assert error == "PolicyError"
+    assert "tables" in json.loads(cause)["errorMessage"]
