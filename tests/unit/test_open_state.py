@@ -54,6 +54,8 @@ def test_an_address_names_a_table_or_a_file(
         ("s3://bucket/state", "has an unknown scheme"),
         ("dynamodb://", "names no DynamoDB table"),
         ("dynamodb://ab", "names no DynamoDB table"),
+        ("dynamodb:table", "names no DynamoDB table"),
+        ("dynamodb://[table", "names no DynamoDB table"),
         ("dynamodb://user@table", "names no DynamoDB table"),
         ("dynamodb://table/item", "names no DynamoDB table"),
         ("dynamodb://table#part", "names no DynamoDB table"),

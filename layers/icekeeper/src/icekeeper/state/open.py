@@ -58,9 +58,12 @@ def parse_address(environment: Mapping[str, str]) -> TableAddress | None:
         PolicyError: the address is malformed.
     """
     text = environment.get(_VARIABLE, "")
-    if "://" not in text:
+    if "://" not in text and not text.startswith(f"{_SCHEME}:"):  # as a path it would be a new, empty file
         return None
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:  # an unclosed bracket
+        raise PolicyError(f"{_VARIABLE}={text} names no DynamoDB table: {_HELP}") from error
     if parts.scheme != _SCHEME:
         raise PolicyError(f"{_VARIABLE}={text} has an unknown scheme: {_HELP}")
     settings = dict(parse_qsl(parts.query, keep_blank_values=True))
