@@ -18,7 +18,6 @@ import pytest
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.errors import StorageError
 from icekeeper.storage import Storage
-from icekeeper.storage_capabilities import Capabilities
 from support.faults import closed_port, faulty_proxy
 from support.moto_server import MotoServer
 
@@ -142,7 +141,8 @@ def test_deletion_reports_every_path_and_ignores_what_is_gone(place: Place) -> N
 def test_what_can_be_listed_and_deleted_is_known_without_a_trace(place: Place) -> None:
     place.storage.write(f"{place.location}/data/a.parquet", b"x")
     before = list(place.storage.list(place.location))
-    assert place.storage.capabilities(place.location) == Capabilities(can_list=True, can_delete=True)
+    assert place.storage.can_list(place.location)
+    assert place.storage.can_delete(place.location)
     assert list(place.storage.list(place.location)) == before
 
 
@@ -150,7 +150,8 @@ def test_what_can_be_listed_and_deleted_is_known_without_a_trace(place: Place) -
 def test_a_table_bucket_neither_lists_nor_deletes(place: Place) -> None:
     path = f"{place.location}/data/a.parquet"
     place.storage.write(path, b"x")
-    assert place.storage.capabilities(place.location) == Capabilities(can_list=False, can_delete=False)
+    assert not place.storage.can_list(place.location)
+    assert not place.storage.can_delete(place.location)
     report = place.storage.delete([path])
     assert report.deleted == ()
     assert list(report.failed) == [path]
@@ -165,17 +166,18 @@ def test_the_probe_leaves_no_delete_marker_in_a_versioned_bucket(seaweedfs: Seaw
     s3 = seaweedfs.client("s3")
     s3.create_bucket(Bucket=bucket)
     s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
-    found = Storage(seaweedfs.catalog_properties(bucket)).capabilities(f"s3://{bucket}/t")
-    assert found == Capabilities(can_list=True, can_delete=True)
+    assert Storage(seaweedfs.catalog_properties(bucket)).can_delete(f"s3://{bucket}/t")
     assert not s3.list_object_versions(Bucket=bucket).get("DeleteMarkers")
     # The marker that it takes care not to leave:
     s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "t/never"}]})
     assert [marker["Key"] for marker in s3.list_object_versions(Bucket=bucket)["DeleteMarkers"]] == ["t/never"]
 
 
-def test_capabilities_of_a_missing_bucket_are_an_error(moto_server: MotoServer) -> None:
-    with pytest.raises(StorageError, match="s3://no-such-bucket/t failed with NoSuchBucket"):
-        Storage(moto_server.s3_properties).capabilities("s3://no-such-bucket/t")
+def test_what_a_missing_bucket_allows_is_an_error(moto_server: MotoServer) -> None:
+    storage = Storage(moto_server.s3_properties)
+    for ask in (storage.can_list, storage.can_delete):
+        with pytest.raises(StorageError, match="s3://no-such-bucket/t failed with NoSuchBucket"):
+            ask("s3://no-such-bucket/t")
 
 
 @pytest.mark.parametrize("place", ["seaweedfs"], indirect=True)
@@ -262,7 +264,8 @@ def test_an_unreachable_endpoint_fails_soon_and_in_one_sentence(moto_server: Mot
             lambda: storage.write(path, b"x"),
             lambda: storage.size(path),
             lambda: list(storage.list("s3://b/t")),
-            lambda: storage.capabilities("s3://b/t"),
+            lambda: storage.can_list("s3://b/t"),
+            lambda: storage.can_delete("s3://b/t"),
         ]
         for action in actions:
             start = time.monotonic()
@@ -305,7 +308,7 @@ def test_throttled_deletions_are_tried_again(moto_server: MotoServer, monkeypatc
 
 def test_wrong_credentials_are_an_error_that_keeps_the_secret(table_bucket: dict[str, str]) -> None:
     storage = Storage({**table_bucket, "s3.secret-access-key": "not-the-secret-key"})
-    for action in (storage.read, storage.capabilities, lambda path: list(storage.list(path))):
+    for action in (storage.read, storage.can_list, storage.can_delete, lambda path: list(storage.list(path))):
         with pytest.raises(StorageError) as caught:
             action(f"{table_bucket['warehouse']}ns/t")
         assert "not-the-secret-key" not in str(caught.value)
@@ -324,7 +327,8 @@ def test_a_connection_that_breaks_is_an_error_of_storage(moto_server: MotoServer
 
 
 def test_other_stores_are_neither_listed_nor_deleted_from() -> None:
-    assert Storage({}).capabilities("gs://b/t") == Capabilities(can_list=False, can_delete=False)
+    assert not Storage({}).can_list("gs://b/t")
+    assert not Storage({}).can_delete("gs://b/t")
     assert list(Storage({}).delete(["gs://b/t/x"]).failed) == ["gs://b/t/x"]
     with pytest.raises(StorageError, match="only S3 and local folders"):
         Storage({}).list("gs://b/t")

@@ -11,11 +11,12 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.clock import system_clock
+from icekeeper.detection.proposal import FleetReport
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import LeaseHeld, LeaseLost, OperationRefused, PlanStale, PolicyError, StorageError
 from icekeeper.pipeline import run_step as step_module
 from icekeeper.pipeline.control_bucket import table_folder
-from icekeeper.pipeline.deployment import FLEET_LEASE, Deployment
+from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.detect_tables import detect_tables
 from icekeeper.pipeline.events import (
     DetectEvent,
@@ -30,6 +31,7 @@ from icekeeper.pipeline.events import (
     TableResult,
     parse_event,
 )
+from icekeeper.pipeline.fleet_turn import FLEET_LEASE
 from icekeeper.pipeline.glue_job import run_job
 from icekeeper.pipeline.plan_table import MAX_ATTEMPTS, plan_table
 from icekeeper.pipeline.report_run import report_run
@@ -40,6 +42,7 @@ from icekeeper.pipeline.turn import give_back_turn, take_turn
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.storage import Storage
 from support.local import LocalTable
 
 RUN = "run-1"
@@ -104,6 +107,10 @@ class Pipeline:
     def report(self, item: Item, plan: PlanReference | None, run_id: str = RUN, **failures: Failure) -> TableReport:
         event = ReportTableEvent(run_id=run_id, item=item, plan=plan, failures=failures)
         return report_table(self.deployment, event)
+
+    def fleet_lease(self) -> str | None:
+        lease = self.deployment.state.leases.current(FLEET_LEASE, now_ms=self.clock.now_ms)
+        return None if lease is None else lease.holder
 
     def journal(self, item: Item) -> list[tuple[str, str, str]]:
         records = self.deployment.state.history(item.identity)
@@ -280,6 +287,20 @@ def test_orphans_are_listed_by_one_step_and_removed_by_the_next(pipeline: Pipeli
     assert report.outcome.metrics["remove_orphans.files_listed"] > 10
 
 
+def test_the_listing_never_asks_whether_it_could_delete(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no right to; and asking would be denied, which looks as if the storage knew no deletion."""
+    orphan = Path(pipeline.table.table.location().removeprefix("file://")) / "data" / "left.parquet"
+    orphan.write_bytes(b"left")
+    item, plan = pipeline.begin()
+    event = parse_event(OperationEvent, {"run_id": RUN, "item": item, "plan": plan, "operation": "remove_orphans"})
+    monkeypatch.setattr(Storage, "can_delete", lambda *_: False)
+    assert list_orphans(pipeline.deployment, event, LocalEngine(1))["count"] == 1
+    removal = pipeline.run(item, plan, "remove_orphans")
+    assert removal["status"] == "skipped"
+    assert "objects cannot be deleted in this storage" in removal["summary"]
+    assert orphan.exists()
+
+
 def test_an_orphan_that_is_referenced_meanwhile_stays(pipeline: Pipeline) -> None:
     item, plan = pipeline.begin()
     live = pipeline.table.table.inspect.files().column("file_path").to_pylist()[0]
@@ -345,7 +366,71 @@ def test_a_scan_proposes_what_needs_work_and_what_was_requested(pipeline: Pipeli
 def test_a_scan_that_proposes_nothing_gives_the_fleet_back(pipeline: Pipeline) -> None:
     pipeline.deployment = pipeline.open(ICEKEEPER_TABLE_FILTER="other*")
     assert pipeline.detect()[1] == []
-    assert pipeline.deployment.state.leases.current(FLEET_LEASE, now_ms=pipeline.clock.now_ms) is None
+    assert pipeline.fleet_lease() is None
+
+
+def test_a_detection_that_fails_gives_the_fleet_back(pipeline: Pipeline) -> None:
+    pipeline.deployment = pipeline.open(ICEKEEPER_MIN_INPUT_FILES="many")
+    with pytest.raises(PolicyError, match="min_input_files"):
+        pipeline.detect()
+    assert pipeline.fleet_lease() is None
+
+
+def test_a_run_keeps_the_fleet_for_as_long_as_its_steps_go_on(pipeline: Pipeline) -> None:
+    (item,) = pipeline.detect()[1]
+    take_turn(pipeline.deployment, RUN, item)
+    plan = pipeline.plan(item)
+    for step in ("compact", "expire_snapshots"):
+        pipeline.clock.now_ms += 2 * HOUR_MS
+        pipeline.run(item, plan, step)
+        assert pipeline.fleet_lease() == RUN
+    pipeline.clock.now_ms += 3 * HOUR_MS  # it was stopped
+    assert pipeline.fleet_lease() is None
+
+
+def test_a_forced_run_does_not_keep_the_fleet(pipeline: Pipeline) -> None:
+    item, plan = pipeline.begin()
+    pipeline.run(item, plan, "compact")
+    assert pipeline.fleet_lease() is None
+
+
+def test_a_scan_goes_on_where_the_last_one_stopped(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[str, str] | None] = []
+
+    def stops(*arguments: Any, cursor: tuple[str, str] | None, **options: Any) -> FleetReport:
+        given.append(cursor)
+        return FleetReport(scanned=1, listed=2, proposals=(), skipped=(), cursor=("local", "ns.t"), not_reached=1)
+
+    monkeypatch.setattr("icekeeper.pipeline.detect_tables.detect_fleet", stops)
+    pipeline.detect()
+    pipeline.detect("run-2")
+    cursor = pipeline.control / "detection" / "cursor.json"
+    for damaged in ("[]", "{}", '{"after": "ns.t"}', '{"after": ["ns.t"]}', '{"after": null}'):
+        cursor.write_text(damaged)
+        pipeline.detect("run-3")
+    assert given == [None, ("local", "ns.t"), *[None] * 5]
+
+
+def test_why_each_table_was_proposed_or_not_can_be_read(pipeline: Pipeline) -> None:
+    pipeline.table.create_beside("ns.quiet", str(pipeline.table.folder.parent / "quiet"))
+    pipeline.detect()
+    told = json.loads((pipeline.control / "runs" / RUN / "detection.json").read_text())
+    assert [one["proposal"]["table"] for one in told["proposals"]] == ["ns.t"]
+    assert told["skipped"] == [
+        {"catalog": "local", "table": "ns.quiet", "reason": "no current snapshot", "is_error": False}
+    ]
+
+
+def test_steps_do_not_look_for_the_table_buckets_again(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run recorded where its table is; a fleet may have hundreds of buckets."""
+    item, plan = pipeline.begin()
+    pipeline.deployment = pipeline.open(ICEKEEPER_TABLE_BUCKETS="all")
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise AssertionError("listed")
+
+    monkeypatch.setattr("icekeeper.pipeline.deployment.fleet_catalogs", fail)
+    assert pipeline.run(item, plan, "compact")["status"] == "succeeded"
 
 
 def test_a_catalog_that_does_not_answer_does_not_stop_the_others(pipeline: Pipeline) -> None:

@@ -143,7 +143,7 @@ class TestEveryTask:
         """Only Detect may replace the state's data: there is nothing yet to keep."""
         assert (state["ResultPath"] == "$") == (name == "Detect")
         for catch in state["Catch"]:
-            assert (catch["ResultPath"] == "$") == (name == "Detect")
+            assert catch["ResultPath"] != "$"
 
 
 class TestRetries:
@@ -285,11 +285,20 @@ class TestTheRun:
     def test_is_told_when_its_proposals_cannot_be_read(self) -> None:
         caught = MACHINE.states["MaintainTables"]["Catch"]
 
-        assert [(catch["ResultPath"], catch["Next"]) for catch in caught] == [("$.map_failed", "ReportUnread")]
+        assert [(catch["ResultPath"], catch["Next"]) for catch in caught] == [("$.failed", "ReportUnread")]
         assert {"States.ItemReaderFailed", "States.TaskFailed", "States.Timeout"} <= set(caught[0]["ErrorEquals"])
-        assert payload(MACHINE.states["ReportUnread"])["failure.$"] == "$.map_failed"
-        assert MACHINE.states["ReportUnread"]["Next"] == "TablesNotRead"
-        assert MACHINE.states["TablesNotRead"]["Type"] == "Fail"
+        assert payload(MACHINE.states["ReportUnread"])["failure.$"] == "$.failed"
+        assert MACHINE.states["ReportUnread"]["Next"] == "WhatFailed"
+        assert MACHINE.next_states("WhatFailed") == ["DetectionFailed", "TablesNotRead"]
+        for name in ("DetectionFailed", "TablesNotRead"):
+            assert MACHINE.states[name]["Type"] == "Fail"
+
+    def test_is_told_when_detection_fails_which_also_gives_the_fleet_lease_back(self) -> None:
+        caught = MACHINE.states["Detect"]["Catch"]
+
+        assert [(catch["ResultPath"], catch["Next"]) for catch in caught] == [("$.failed", "ReportUnread")]
+        # The input may hold anything but the run's name.
+        assert payload(MACHINE.states["ReportUnread"])["run_id.$"] == "$$.Execution.Name"
 
     def test_is_reported_alike_either_way(self) -> None:
         told, unread = MACHINE.states["Report"], MACHINE.states["ReportUnread"]

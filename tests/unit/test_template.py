@@ -34,7 +34,7 @@ MAY: Mapping[str, set[str]] = {
     "compact_small": {READ, COMMIT},
     "expire_snapshots": {READ, COMMIT, DELETE},
     # It asks the storage, by deleting what never existed, whether deleting is possible at all.
-    "list_orphans": {READ, DELETE},
+    "list_orphans": {READ},
     "remove_orphans": {READ, DELETE},
     "rewrite_manifests": {READ, COMMIT},
     "clean_staged": {READ, DELETE},

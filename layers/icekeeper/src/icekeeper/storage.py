@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -21,7 +21,7 @@ from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO, PY_IO_IMPL, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icekeeper.errors import StorageError
-from icekeeper.storage_capabilities import Capabilities, probe_s3
+from icekeeper.storage_capabilities import can_delete_s3, can_list_s3
 from icekeeper.storage_listing import Division, ListedObject, divide, in_parallel
 from icekeeper.storage_local import local_level, local_status, unlink, walk
 from icekeeper.storage_paths import S3_SCHEMES, is_local, split_path
@@ -68,7 +68,7 @@ class Storage:
         # Resolved here, where the environment is the caller's: workers may have another one.
         self._properties = with_endpoint(properties)
         self._lock = threading.Lock()
-        self._capabilities: dict[str, Capabilities] = {}
+        self._answers: dict[tuple[str, str], bool] = {}
 
     def __reduce__(self) -> tuple[type[Storage], tuple[dict[str, str]]]:
         return Storage, (self._properties,)
@@ -196,24 +196,38 @@ class Storage:
                 failed.update(dict.fromkeys(spellings[key], scrub(reason, self._properties)))
         return DeleteReport(tuple(path for path in order if path not in failed), failed, frozenset(transient))
 
-    def capabilities(self, location: str) -> Capabilities:
-        """What this store allows under a table's location; asked once per location, without leaving a trace.
+    def can_list(self, location: str) -> bool:
+        """Whether this store lists files under a table's location; asked once per location.
 
-        Local folders can be listed and deleted from; S3 is asked (:func:`probe_s3`).
+        Local folders can be listed; S3 is asked (:func:`can_list_s3`).
 
         Raises:
             StorageError: the bucket does not exist, the credentials are wrong, or the endpoint does not answer.
         """
+        return self._allowed(location, can_list_s3)
+
+    def can_delete(self, location: str) -> bool:
+        """Whether this store deletes files under a table's location; asked once per location, leaving no trace.
+
+        Local folders can be deleted from; S3 is asked (:func:`can_delete_s3`).
+
+        Raises:
+            StorageError: as :meth:`can_list`.
+        """
+        return self._allowed(location, can_delete_s3)
+
+    def _allowed(self, location: str, ask: Callable[[Any, str, str], bool]) -> bool:
         parts = split_path(location)
         if is_local(location):
-            return Capabilities(can_list=True, can_delete=True)
+            return True
         if parts.scheme not in S3_SCHEMES:
-            return Capabilities(can_list=False, can_delete=False)
+            return False
         with self._lock:
-            if location not in self._capabilities:
+            key = (ask.__name__, location)
+            if key not in self._answers:
                 with self.translated(location):
-                    self._capabilities[location] = probe_s3(self._s3, parts.authority, s3_directory(parts.key))
-            return self._capabilities[location]
+                    self._answers[key] = ask(self._s3, parts.authority, s3_directory(parts.key))
+            return self._answers[key]
 
     @contextmanager
     def translated(self, path: str) -> Iterator[None]:

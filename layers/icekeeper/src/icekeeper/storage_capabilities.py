@@ -1,28 +1,35 @@
-"""What a store lets a caller do under a location: known for local folders, asked of S3."""
+"""What S3 lets a caller do under a location, found out by asking, without leaving a trace."""
 
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
 from typing import Any
 
 from botocore.exceptions import ClientError
 
 from icekeeper.storage_s3 import is_refused
 
-__all__ = ["Capabilities", "probe_s3"]
+__all__ = ["can_delete_s3", "can_list_s3"]
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What the store lets this caller do under a location."""
+def can_list_s3(client: Any, bucket: str, directory: str) -> bool:
+    """Ask for one key of a directory (a prefix that ends in ``/``).
 
-    can_list: bool
-    can_delete: bool
+    Raises:
+        ClientError: the bucket does not exist, or the credentials are wrong.
+        BotoCoreError: the endpoint does not answer.
+    """
+    try:
+        client.list_objects_v2(Bucket=bucket, Prefix=directory, MaxKeys=1)
+    except ClientError as error:
+        if not is_refused(error):
+            raise
+        return False
+    return True
 
 
-def probe_s3(client: Any, bucket: str, directory: str) -> Capabilities:
-    """Ask for one key of a directory (a prefix that ends in ``/``), then to batch-delete a key that never existed.
+def can_delete_s3(client: Any, bucket: str, directory: str) -> bool:
+    """Batch-delete a key of a directory that never existed.
 
     That is refused exactly where real deletions are (AWS table buckets: 405; a missing permission: 403).  In a
     versioned bucket it would leave a delete marker, so it is conditional on the key's existence (Amazon S3 user guide,
@@ -32,19 +39,12 @@ def probe_s3(client: Any, bucket: str, directory: str) -> Capabilities:
         ClientError: the bucket does not exist, or the credentials are wrong.
         BotoCoreError: the endpoint does not answer.
     """
-    can_list = True
-    try:
-        client.list_objects_v2(Bucket=bucket, Prefix=directory, MaxKeys=1)
-    except ClientError as error:
-        if not is_refused(error):
-            raise
-        can_list = False
     never_existed = {"Key": f"{directory}metadata/{uuid.uuid4()}.avro", "ETag": "*"}
     try:
         answer = client.delete_objects(Bucket=bucket, Delete={"Objects": [never_existed]})
     except ClientError as error:
         if not is_refused(error):
             raise
-        return Capabilities(can_list, can_delete=False)
+        return False
     # Any other answer about the key (no such key, precondition failed) comes after the permission was checked.
-    return Capabilities(can_list, not any(is_refused(error) for error in answer.get("Errors", ())))
+    return not any(is_refused(error) for error in answer.get("Errors", ()))

@@ -126,6 +126,7 @@ def scan_fleet(
         proposals=tuple(proposals),
         skipped=tuple(sorted(skipped, key=lambda skip: (skip.catalog, skip.table))),
         cursor=_next_cursor(order, reached.begun - len(asked), cursor),
+        not_reached=len(missed),
     )
     scan_finished(
         listed=report.listed,

@@ -104,6 +104,8 @@ class FleetReport:
     proposals: tuple[FleetProposal, ...]
     skipped: tuple[FleetSkip, ...]
     cursor: tuple[str, str] | None
+    not_reached: int = 0
+    """Tables that the time did not suffice for."""
 
     @property
     def errors(self) -> int:

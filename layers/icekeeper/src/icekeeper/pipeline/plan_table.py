@@ -36,7 +36,7 @@ def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
     folder = table_folder(event.run_id, event.item.identity.key)
     resume_turn(deployment, event.run_id, event.item, lease_ttl_ms())
     _claim_request(deployment, event.item)
-    runtime = deployment.runtime(event.item.catalog)
+    runtime = deployment.runtime(event.item)
     loaded = _load(deployment, event.item)
     if loaded is None:
         return _gone(deployment, event, folder)
@@ -79,7 +79,7 @@ def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
 
 def _load(deployment: Deployment, item: Item) -> LoadedTable | None:
     """The table, ``None`` when it was dropped or replaced since it was detected."""
-    runtime = deployment.runtime(item.catalog)
+    runtime = deployment.runtime(item)
     try:
         loaded = runtime.catalog.load(item.name)
     except PolicyError:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.detect_tables import end_scheduled_run
 from icekeeper.pipeline.events import ReportRunEvent
+from icekeeper.pipeline.fleet_turn import give_back_fleet
 
 __all__ = ["report_run"]
 
@@ -36,5 +36,5 @@ def report_run(deployment: Deployment, event: ReportRunEvent) -> Mapping[str, An
     if event.failure is not None:
         document["failure"] = event.failure.model_dump(mode="json")
     deployment.control.write(f"runs/{event.run_id}/report.json", document)
-    end_scheduled_run(deployment, event.run_id)
+    give_back_fleet(deployment, event.run_id)
     return report

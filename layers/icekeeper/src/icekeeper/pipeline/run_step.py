@@ -94,6 +94,7 @@ def list_orphans(deployment: Deployment, event: OperationEvent, engine: Engine) 
         MaintenanceError: as :func:`run_step`.
     """
     step = open_step(deployment, event, engine, dry_run=True)
+    step.context.only_lists = True  # this function has no right to delete
     outcome = run_operation(Operation.REMOVE_ORPHANS, step.context, passing=RETRIED)
     document = outcome.to_json(event.run_id, deployment.control.listings(f"{step.folder}/listed"))
     must_record = step.context.policy.orphan_min_sightings > 1
@@ -129,7 +130,7 @@ def open_step(
         StorageError: something cannot be read.
     """
     plan = PlanDocument.model_validate(deployment.control.read(event.plan.key, event.plan.digest))
-    runtime = deployment.runtime(event.item.catalog)
+    runtime = deployment.runtime(event.item)
     loaded = runtime.catalog.load(event.item.name)
     if (loaded.metadata.uuid or "") != event.item.uuid:
         raise PlanStale(f"{event.item.table} was replaced by another table since it was planned")

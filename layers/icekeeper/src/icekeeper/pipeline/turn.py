@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
+from icekeeper.pipeline.fleet_turn import prolong_fleet
 from icekeeper.policy import Policy
 from icekeeper.state.leases import Lease
 
@@ -36,6 +37,7 @@ def resume_turn(deployment: Deployment, run_id: str, item: Item, ttl_ms: int) ->
         LeaseLost: another run has taken it; nothing may be done.
         StorageError: the state store does not answer.
     """
+    prolong_fleet(deployment, run_id)
     ours = Lease(key=item.identity.key, holder=run_id, expires_ms=0)
     return deployment.state.leases.renew(ours, now_ms=deployment.clock(), ttl_ms=ttl_ms)
 
