@@ -92,8 +92,8 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
         CatalogSource(address.name, partial(_open, deployment, address))
         for address in deployment.addresses(unreachable=unlisted.append)
     ]
-    for reason in unlisted:
-        log.error("the table buckets were not listed, those that are named are looked at: %s", reason)
+    for why in unlisted:
+        log.error("the table buckets were not listed, those that are named are looked at: %s", why)
     report = detect_fleet(
         sources,
         deployment.state,
