@@ -17,7 +17,7 @@ import pytest
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.errors import StorageError
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 from support.faults import closed_port, faulty_proxy
 from support.moto_server import MotoServer
 
@@ -276,7 +276,7 @@ def test_an_unreachable_endpoint_fails_soon_and_in_one_sentence(moto_server: Mot
 
 
 def test_throttled_deletions_are_tried_again(moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("icekeeper.storage_s3.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("icekeeper.storage.s3.time.sleep", lambda seconds: None)
     bucket = f"bucket-{uuid.uuid4()}"
     moto_server.client("s3").create_bucket(Bucket=bucket)
     storage = Storage(moto_server.s3_properties)

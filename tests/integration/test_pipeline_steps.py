@@ -42,7 +42,7 @@ from icekeeper.pipeline.turn import give_back_turn, take_turn
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 from support.local import LocalTable
 
 RUN = "run-1"

@@ -22,8 +22,8 @@ from icekeeper.report.outcome import PassOutcome, StagedOutcome, Status
 from icekeeper.runtime import Runtime
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.state.store import Pin
-from icekeeper.storage import Storage
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 from support.command import Command, local_path, one_sentence
 from support.local import EAGER, NAME, LocalTable, ScriptedCatalog
 

@@ -20,7 +20,7 @@ from icekeeper.model import TableName
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import Glance
 from support.prepared_catalog import PreparedCatalog
 from support.settings import MB, NOW_MS, policy, resolved, small_files, table

@@ -19,7 +19,7 @@ from icekeeper.model import ManifestContent, ManifestFile, TableName
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
-from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.state.sqlite.store import SqliteStateStore
 from support.settings import MB, NOW_MS, policy, table
 
 IDENTITY = TableIdentity("C", "s3://prod-lake/", TableName(("ns",), "t"), "u")

@@ -24,7 +24,7 @@ from icekeeper.errors import CommitConflict, CommitStateUnknown, MetadataUnreada
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.pyiceberg_private.rest import BoundedRestCatalog, rest_credentials, rest_request
-from icekeeper.storage_s3 import has_credentials, scrub
+from icekeeper.storage.s3 import has_credentials, scrub
 
 __all__ = ["RestCatalog"]
 

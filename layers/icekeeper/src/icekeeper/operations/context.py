@@ -21,7 +21,7 @@ from icekeeper.operations.orphans.sources import FileSource
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.store import StateStore
 from icekeeper.state.table_memory import TableMemory
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["Engine", "OperationContext", "Progress", "branch_head", "require_writable", "silent", "stopwatch"]
 

@@ -17,7 +17,7 @@ from icekeeper.pipeline.settings import PipelineSettings
 from icekeeper.runtime import Runtime
 from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["Deployment"]
 

@@ -13,8 +13,8 @@ from icekeeper.metadata.statistics import StatisticsFile, statistics_by_snapshot
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
 from icekeeper.operations.deletion import owned_locations
-from icekeeper.storage import Storage
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 from icekeeper.verification.document_checks import document_problems
 from icekeeper.verification.findings import Problem, ProblemKind, Verification
 from icekeeper.verification.lineage_checks import (

@@ -18,7 +18,7 @@ from icekeeper.operations.staging.unneeded import unneeded_files
 from icekeeper.policy import gc_enabled
 from icekeeper.report.outcome import StagedOutcome
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["clean_staged_files"]
 

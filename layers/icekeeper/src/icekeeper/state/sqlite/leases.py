@@ -7,7 +7,7 @@ from sqlite3 import Connection
 
 from icekeeper.state.lease_errors import lease_held, lease_lost
 from icekeeper.state.leases import Lease
-from icekeeper.state.sqlite_file import SqliteFile
+from icekeeper.state.sqlite.file import SqliteFile
 
 __all__ = ["SqliteLeases"]
 

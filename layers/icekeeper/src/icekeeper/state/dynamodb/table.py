@@ -22,7 +22,7 @@ from botocore.parsers import ResponseParserError
 
 from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import StorageError
-from icekeeper.state.dynamodb_items import Item, decoded, encoded
+from icekeeper.state.dynamodb.items import Item, decoded, encoded
 
 __all__ = ["JOURNAL_INDEX", "REMOVED", "TABLE_SCHEMA", "DynamoTable", "create_table"]
 

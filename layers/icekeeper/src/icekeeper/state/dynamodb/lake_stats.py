@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from icekeeper.clock import HOUR_MS
 from icekeeper.model import TableName
-from icekeeper.state.dynamodb_items import Item, catalog_key, json_text, sort_key
-from icekeeper.state.dynamodb_table import DynamoTable
+from icekeeper.state.dynamodb.items import Item, catalog_key, json_text, sort_key
+from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
 

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator, Sequence
 
 from icekeeper.errors import StorageError
-from icekeeper.storage_listing import Level, ListedObject
+from icekeeper.storage.listing import Level, ListedObject
 
 __all__ = ["is_empty", "local_level", "local_status", "old_folders", "remove_if_empty", "unlink", "walk"]
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from icekeeper.clock import HOUR_MS
-from icekeeper.state.dynamodb_batches import delete_all, get_all, put_all
-from icekeeper.state.dynamodb_items import sort_key, table_key
-from icekeeper.state.dynamodb_table import DynamoTable
+from icekeeper.state.dynamodb.batches import delete_all, get_all, put_all
+from icekeeper.state.dynamodb.items import sort_key, table_key
+from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.quarantine import Sighting
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from icekeeper.clock import HOUR_MS
-from icekeeper.state.dynamodb_items import Item, named_key
-from icekeeper.state.dynamodb_table import REMOVED, DynamoTable
+from icekeeper.state.dynamodb.items import Item, named_key
+from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
 from icekeeper.state.lease_errors import lease_held, lease_lost
 from icekeeper.state.leases import Lease
 

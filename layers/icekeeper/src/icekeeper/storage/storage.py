@@ -1,7 +1,7 @@
 """Object storage: read, write, list, delete, and what a store lets us do at all.
 
 Bytes are read and written through PyIceberg's ``PyArrowFileIO``, so endpoints and authentication are PyIceberg's.
-Listing and batch deletion, which it lacks, use boto3 with the same properties (``icekeeper.storage_s3``).  Writes never
+Listing and batch deletion, which it lacks, use boto3 with the same properties (``icekeeper.storage.s3``).  Writes never
 ask whether a file exists: names are unique, and the question would list, which AWS table buckets refuse.
 """
 
@@ -21,11 +21,11 @@ from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO, PY_IO_IMPL, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icekeeper.errors import StorageError
-from icekeeper.storage_capabilities import can_delete_s3, can_list_s3
-from icekeeper.storage_listing import Division, ListedObject, divide, in_parallel
-from icekeeper.storage_local import local_level, local_status, unlink, walk
-from icekeeper.storage_paths import S3_SCHEMES, is_local, split_path
-from icekeeper.storage_s3 import (
+from icekeeper.storage.capabilities import can_delete_s3, can_list_s3
+from icekeeper.storage.listing import Division, ListedObject, divide, in_parallel
+from icekeeper.storage.local import local_level, local_status, unlink, walk
+from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
+from icekeeper.storage.s3 import (
     S3_CONNECT_TIMEOUT,
     S3_REGION,
     FailedKeys,
@@ -36,7 +36,7 @@ from icekeeper.storage_s3 import (
     scrub,
     with_endpoint,
 )
-from icekeeper.storage_s3_listing import list_s3, s3_directory, s3_level, s3_status
+from icekeeper.storage.s3_listing import list_s3, s3_directory, s3_level, s3_status
 
 __all__ = ["DeleteReport", "Storage"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from icekeeper.clock import HOUR_MS
-from icekeeper.state.dynamodb_items import Item, sort_key, table_key
-from icekeeper.state.dynamodb_path_lists import delete_paths, new_list_id, read_paths, write_paths
-from icekeeper.state.dynamodb_table import REMOVED, DynamoTable
+from icekeeper.state.dynamodb.items import Item, sort_key, table_key
+from icekeeper.state.dynamodb.path_lists import delete_paths, new_list_id, read_paths, write_paths
+from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
 from icekeeper.state.identity import TableIdentity
 
 __all__ = ["DynamoPendingDeletions"]

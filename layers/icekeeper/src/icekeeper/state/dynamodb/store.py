@@ -10,14 +10,14 @@ import json
 from hashlib import sha256
 
 from icekeeper.clock import HOUR_MS
-from icekeeper.state.dynamodb_items import Item, json_text, sort_key, table_key
-from icekeeper.state.dynamodb_lake_stats import DynamoLakeStats
-from icekeeper.state.dynamodb_leases import DynamoLeases
-from icekeeper.state.dynamodb_pending_deletions import DynamoPendingDeletions
-from icekeeper.state.dynamodb_quarantine import DynamoQuarantine
-from icekeeper.state.dynamodb_requests import DynamoRequests
-from icekeeper.state.dynamodb_staging import LOADS, DynamoStaging, load_of
-from icekeeper.state.dynamodb_table import REMOVED, DynamoTable
+from icekeeper.state.dynamodb.items import Item, json_text, sort_key, table_key
+from icekeeper.state.dynamodb.lake_stats import DynamoLakeStats
+from icekeeper.state.dynamodb.leases import DynamoLeases
+from icekeeper.state.dynamodb.pending_deletions import DynamoPendingDeletions
+from icekeeper.state.dynamodb.quarantine import DynamoQuarantine
+from icekeeper.state.dynamodb.requests import DynamoRequests
+from icekeeper.state.dynamodb.staging import LOADS, DynamoStaging, load_of
+from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import Glance, LastSeen, PassRecord, Pin, PinKind
 

@@ -11,9 +11,9 @@ import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
-from icekeeper.state.dynamodb_batches import delete_all, put_all
-from icekeeper.state.dynamodb_items import Item
-from icekeeper.state.dynamodb_table import DynamoTable
+from icekeeper.state.dynamodb.batches import delete_all, put_all
+from icekeeper.state.dynamodb.items import Item
+from icekeeper.state.dynamodb.table import DynamoTable
 
 __all__ = ["delete_paths", "new_list_id", "read_paths", "write_paths"]
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.sqlite_file import THIS_TABLE, Read, SqliteFile, identity_columns
-from icekeeper.state.sqlite_lake_stats import SqliteLakeStats
-from icekeeper.state.sqlite_leases import SqliteLeases
-from icekeeper.state.sqlite_pending_deletions import SqlitePendingDeletions
-from icekeeper.state.sqlite_quarantine import SqliteQuarantine
-from icekeeper.state.sqlite_requests import SqliteRequests
-from icekeeper.state.sqlite_staging import SqliteStaging, read_loads
+from icekeeper.state.sqlite.file import THIS_TABLE, Read, SqliteFile, identity_columns
+from icekeeper.state.sqlite.lake_stats import SqliteLakeStats
+from icekeeper.state.sqlite.leases import SqliteLeases
+from icekeeper.state.sqlite.pending_deletions import SqlitePendingDeletions
+from icekeeper.state.sqlite.quarantine import SqliteQuarantine
+from icekeeper.state.sqlite.requests import SqliteRequests
+from icekeeper.state.sqlite.staging import SqliteStaging, read_loads
 from icekeeper.state.store import Glance, LastSeen, PassRecord, Pin, PinKind
 
 __all__ = ["SqliteStateStore", "state_path"]

@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 
 from icekeeper.errors import StorageError
-from icekeeper.state.dynamodb_items import Item, sort_key, table_key
-from icekeeper.state.dynamodb_path_lists import delete_paths, new_list_id, read_paths, write_paths
-from icekeeper.state.dynamodb_table import REMOVED, DynamoTable
+from icekeeper.state.dynamodb.items import Item, sort_key, table_key
+from icekeeper.state.dynamodb.path_lists import delete_paths, new_list_id, read_paths, write_paths
+from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.sqlite_file import THIS_TABLE, Read, SqliteFile, identity_columns
+from icekeeper.state.sqlite.file import THIS_TABLE, Read, SqliteFile, identity_columns
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 
 __all__ = ["SqliteStaging", "read_loads"]

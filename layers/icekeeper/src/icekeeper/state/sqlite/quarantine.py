@@ -7,7 +7,7 @@ from itertools import islice
 
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.quarantine import Sighting
-from icekeeper.state.sqlite_file import THIS_TABLE, SqliteFile, identity_columns
+from icekeeper.state.sqlite.file import THIS_TABLE, SqliteFile, identity_columns
 
 __all__ = ["SqliteQuarantine"]
 

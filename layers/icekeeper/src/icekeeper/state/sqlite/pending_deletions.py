@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.sqlite_file import THIS_TABLE, SqliteFile, identity_columns
+from icekeeper.state.sqlite.file import THIS_TABLE, SqliteFile, identity_columns
 
 __all__ = ["SqlitePendingDeletions"]
 

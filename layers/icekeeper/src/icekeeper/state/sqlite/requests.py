@@ -7,7 +7,7 @@ import json
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.sqlite_file import THIS_TABLE, SqliteFile, identity_columns
+from icekeeper.state.sqlite.file import THIS_TABLE, SqliteFile, identity_columns
 
 __all__ = ["SqliteRequests"]
 

@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Any
 
 from icekeeper.errors import StorageError
-from icekeeper.state.dynamodb_items import Item, decoded, encoded
-from icekeeper.state.dynamodb_table import DynamoTable
+from icekeeper.state.dynamodb.items import Item, decoded, encoded
+from icekeeper.state.dynamodb.table import DynamoTable
 
 __all__ = ["delete_all", "get_all", "put_all"]
 

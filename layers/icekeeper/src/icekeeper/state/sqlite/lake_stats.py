@@ -9,7 +9,7 @@ from typing import Any
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
-from icekeeper.state.sqlite_file import THIS_TABLE, SqliteFile, identity_columns
+from icekeeper.state.sqlite.file import THIS_TABLE, SqliteFile, identity_columns
 
 __all__ = ["SqliteLakeStats"]
 

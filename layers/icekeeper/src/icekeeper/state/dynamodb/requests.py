@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from icekeeper.model import TableName
-from icekeeper.state.dynamodb_items import Item, catalog_key, json_text, sort_key
-from icekeeper.state.dynamodb_table import REMOVED, DynamoTable
+from icekeeper.state.dynamodb.items import Item, catalog_key, json_text, sort_key
+from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
 

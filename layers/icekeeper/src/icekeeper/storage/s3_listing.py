@@ -10,8 +10,8 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from icekeeper.storage_listing import Level, ListedObject
-from icekeeper.storage_paths import split_path
+from icekeeper.storage.listing import Level, ListedObject
+from icekeeper.storage.paths import split_path
 
 __all__ = ["list_s3", "s3_directory", "s3_level", "s3_status"]
 
