@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -51,7 +52,8 @@ def detect_tables(deployment: Deployment, event: DetectEvent) -> tuple[Mapping[s
         key = f"runs/{event.run_id}/proposals.json"
         deployment.control.write(key, [item.model_dump(mode="json") for item in found.items])
     except BaseException:
-        give_back_fleet(deployment, event.run_id)
+        with suppress(StorageError):  # what is not given back runs out
+            give_back_fleet(deployment, event.run_id)
         raise
     if not found.items:
         give_back_fleet(deployment, event.run_id)
