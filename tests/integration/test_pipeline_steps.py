@@ -14,8 +14,10 @@ from icekeeper.clock import system_clock
 from icekeeper.detection.proposal import FleetReport
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import LeaseHeld, LeaseLost, OperationRefused, PlanStale, PolicyError, StorageError
+from icekeeper.model import TableName
+from icekeeper.operations.table_handle import identity_of
 from icekeeper.pipeline import run_step as step_module
-from icekeeper.pipeline.control_bucket import table_folder
+from icekeeper.pipeline.control_bucket import ControlBucket, table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.detect_tables import detect_tables
 from icekeeper.pipeline.events import (
@@ -41,6 +43,7 @@ from icekeeper.pipeline.run_step import list_orphans, run_step
 from icekeeper.pipeline.turn import give_back_turn, take_turn
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
+from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.storage.storage import Storage
 from support.local import LocalTable
@@ -91,6 +94,10 @@ class Pipeline:
         proposals = json.loads((self.control / answer["proposals"]["key"]).read_text())
         assert answer["proposals"]["count"] == len(proposals)
         return answer, [parse_event(Item, proposal) for proposal in proposals]
+
+    @property
+    def identity(self) -> TableIdentity:
+        return identity_of(self.table.catalog, self.table.catalog.load(TableName.parse("ns.t")))
 
     def begin(self, run_id: str = RUN, **wanted: Any) -> tuple[Item, PlanReference]:
         (item,) = self.detect(run_id, table="ns.t", **wanted)[1]
@@ -361,6 +368,88 @@ def test_a_scan_proposes_what_needs_work_and_what_was_requested(pipeline: Pipeli
     plan = pipeline.plan(asked, "run-3")
     assert {step for step, route in plan.routes.items() if route != "none"} == {"compact", "clean_staged"}
     assert pipeline.deployment.state.requests.pending(asked.catalog, asked.warehouse) == ()
+
+
+def requested(pipeline: Pipeline, requested_ms: int, **settings: str) -> MaintenanceRequest:
+    """A request for the table, filed."""
+    request = MaintenanceRequest(identity=pipeline.identity, requested_ms=requested_ms, settings=settings)
+    pipeline.deployment.state.requests.file(request)
+    return request
+
+
+def pending(pipeline: Pipeline) -> tuple[MaintenanceRequest, ...]:
+    return pipeline.deployment.state.requests.pending(pipeline.identity.catalog, pipeline.identity.warehouse)
+
+
+def test_a_request_is_claimed_once_its_plan_is_there(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash before leaves it to the next run; one between plan and claim is made good by the repetition."""
+    request = requested(pipeline, 1, operations="compact")
+    (item,) = pipeline.detect(table="ns.t", operations="compact")[1]
+    take_turn(pipeline.deployment, RUN, item)
+    store = type(pipeline.deployment.state.requests)
+    with monkeypatch.context() as patch:
+        patch.setattr(ControlBucket, "write", broken)
+        with pytest.raises(StorageError):
+            pipeline.plan(item)
+    assert pending(pipeline) == (request,)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "claim", broken)
+        with pytest.raises(StorageError):
+            pipeline.plan(item)
+    assert pending(pipeline) == (request,)
+    pipeline.plan(item)
+    assert pending(pipeline) == ()
+
+
+def broken(*_: object) -> None:
+    raise StorageError("it crashed")
+
+
+def test_what_is_requested_during_a_pass_stays_for_the_next(pipeline: Pipeline) -> None:
+    requested(pipeline, 1)
+    item, _ = pipeline.begin()
+    assert pending(pipeline) == ()
+    newer = requested(pipeline, 2)
+    pipeline.plan(item, attempt=2)
+    assert pending(pipeline) == (newer,)
+
+
+def test_a_request_refreshed_while_it_is_planned_stays(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    requested(pipeline, 1)
+    write, newer = ControlBucket.write, []
+
+    def refresh(self: ControlBucket, key: str, document: Any) -> str:
+        if key.endswith("/plan.json"):
+            newer.append(requested(pipeline, 2))
+        return write(self, key, document)
+
+    monkeypatch.setattr(ControlBucket, "write", refresh)
+    pipeline.begin()
+    assert pending(pipeline) == tuple(newer)
+
+
+def test_a_pass_with_other_settings_does_not_serve_a_request(pipeline: Pipeline) -> None:
+    request = requested(pipeline, 1, operations="expire_snapshots")
+    pipeline.begin(operations="compact")
+    assert pending(pipeline) == (request,)
+
+
+@pytest.mark.parametrize("happens", ["dropped", "wrong settings"])
+def test_a_request_that_cannot_be_served_is_answered_once(pipeline: Pipeline, happens: str) -> None:
+    settings = {} if happens == "dropped" else {"min_input_files": "2"}
+    requested(pipeline, 1, **settings)
+    (item,) = pipeline.detect(table="ns.t", settings=settings)[1]
+    take_turn(pipeline.deployment, RUN, item)
+    if happens == "dropped":
+        pipeline.table.pyiceberg.drop_table("ns.t")
+        pipeline.plan(item)
+    else:
+        with pipeline.table.table.transaction() as transaction:
+            transaction.set_properties({"icekeeper.max_snapshots_to_keep": "few"})
+        with pytest.raises(PolicyError):
+            pipeline.plan(item)
+    stored = pipeline.deployment.state.requests.pending(item.catalog, item.warehouse)
+    assert stored == ()
 
 
 def test_a_scan_that_proposes_nothing_gives_the_fleet_back(pipeline: Pipeline) -> None:

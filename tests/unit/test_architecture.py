@@ -32,7 +32,9 @@ AT_HOME: dict[str, frozenset[str]] = {
     "pyspark": frozenset({"engines/spark.py"}),
     "py4j": frozenset({"engines/spark.py"}),
     "boto3": frozenset({"catalogs", "storage", "state", "demo/seaweedfs.py", "pyiceberg_private"}),
-    "botocore": frozenset({"catalogs", "storage", "state", "demo/seaweedfs.py", "pyiceberg_private"}),
+    "botocore": frozenset(
+        {"catalogs", "storage", "state", "demo/seaweedfs.py", "pyiceberg_private", "pipeline/executions.py"}
+    ),
     "sqlalchemy": frozenset({"catalogs", "pyiceberg_private"}),
     "strictyaml": frozenset({"policy", "pyiceberg_private"}),
     "requests": frozenset({"catalogs", "pyiceberg_private"}),

@@ -6,6 +6,7 @@ Step Functions console.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
@@ -136,6 +137,16 @@ class Failure(BaseModel):
 
     Error: str = "Unknown"
     Cause: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The message within: Lambda's and Glue's causes are JSON."""
+        try:
+            cause = json.loads(self.Cause)
+            message = cause.get("errorMessage") or cause.get("ErrorMessage") or self.Cause
+        except (ValueError, AttributeError):
+            message = self.Cause
+        return f"{self.Error}: {' '.join(str(message).split())}".removesuffix(": ")
 
 
 class ReportTableEvent(_Event):
