@@ -28,6 +28,8 @@ class Skip:
     table: str
     reason: str
     is_error: bool = False
+    is_gone: bool = False
+    """The catalog has no such table any more."""
 
 
 @dataclass(frozen=True, slots=True)
