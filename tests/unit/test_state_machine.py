@@ -36,6 +36,7 @@ OF_STEP_FUNCTIONS = {
     "States.Timeout",
     "States.ItemReaderFailed",
     "States.ExceedToleratedFailureThreshold",
+    "States.DataLimitExceeded",
 }
 KNOWN_ERRORS = LAMBDA_ERRORS | OURS | OF_STEP_FUNCTIONS | {"Glue.ConcurrentRunsExceededException"}
 
@@ -162,10 +163,20 @@ class TestRetries:
             assert busy in ([], [{"IdempotencyAlreadyInProgressError"}]), name
 
     def test_what_acts_twice_when_repeated_waits_for_its_first_attempt(self) -> None:
-        """Leases and plans are the same when taken twice."""
+        """Leases are the same when taken twice."""
         waits = {name for name, state in tasks("lambda") if len(state["Retry"]) == 3}
 
-        assert waits == {name for name, _ in tasks("lambda")} - {"Lease", "Release", "Plan"}
+        assert waits == {name for name, _ in tasks("lambda")} - {"Lease", "Release"}
+
+    def test_waiting_for_a_first_attempt_outlasts_it(self) -> None:
+        """Full jitter takes half of each pause on average; a killed attempt bars others for 15 minutes."""
+        for name, state in tasks("lambda"):
+            for retry in state["Retry"][2:]:
+                pauses = [
+                    min(retry["IntervalSeconds"] * retry["BackoffRate"] ** count, retry["MaxDelaySeconds"])
+                    for count in range(retry["MaxAttempts"])
+                ]
+                assert sum(pauses) / 2 > 1.5 * 900, name
 
     def test_a_glue_job_is_started_once_more_after_a_failure(self) -> None:
         for name, state in tasks("glue"):
@@ -285,7 +296,10 @@ class TestTheRun:
     def test_is_told_when_its_proposals_cannot_be_read(self) -> None:
         caught = MACHINE.states["MaintainTables"]["Catch"]
 
-        assert [(catch["ResultPath"], catch["Next"]) for catch in caught] == [("$.failed", "ReportUnread")]
+        assert [(catch["ResultPath"], catch["Next"]) for catch in caught] == [
+            ("$.failed", "ReportUnread"),
+            ("$.failed", "ResultsTooLong"),
+        ]
         assert {"States.ItemReaderFailed", "States.TaskFailed", "States.Timeout"} <= set(caught[0]["ErrorEquals"])
         assert payload(MACHINE.states["ReportUnread"])["failure.$"] == "$.failed"
         assert MACHINE.states["ReportUnread"]["Next"] == "WhatFailed"
@@ -299,6 +313,15 @@ class TestTheRun:
         assert [(catch["ResultPath"], catch["Next"]) for catch in caught] == [("$.failed", "ReportUnread")]
         # The input may hold anything but the run's name.
         assert payload(MACHINE.states["ReportUnread"])["run_id.$"] == "$$.Execution.Name"
+
+    def test_is_reported_when_the_results_are_too_long_together(self) -> None:
+        """moto ends an execution whose Map has too much to say before any Catch is asked, so this is not run."""
+        caught = MACHINE.states["MaintainTables"]["Catch"][1]
+        state = MACHINE.states[caught["Next"]]
+
+        assert caught["ErrorEquals"] == ["States.DataLimitExceeded"]  # which no other name stands for
+        assert (state["Type"], state["Result"], state["ResultPath"]) == ("Pass", [], "$.tables")
+        assert state["Next"] == "Report"
 
     def test_is_reported_alike_either_way(self) -> None:
         told, unread = MACHINE.states["Report"], MACHINE.states["ReportUnread"]

@@ -59,6 +59,7 @@ OTHER_VARIABLES = {
     "POWERTOOLS_SERVICE_NAME",
     "POWERTOOLS_METRICS_NAMESPACE",
     "POWERTOOLS_LOG_LEVEL",
+    "METRICS_PER_TABLE",
 }
 
 
@@ -190,6 +191,18 @@ class TestRights:
         verbs = {re.match(r"(Get|List|Decrypt)", action.split(":")[1]) for action in actions(RESOURCES[READ])}
 
         assert None not in verbs
+
+    def test_every_function_may_remember_what_it_does(self) -> None:
+        """For its state, and for Powertools' idempotency, which is kept in the same table (pk "idempotency")."""
+        needed = {f"dynamodb:{verb}Item" for verb in ("Get", "Put", "Update", "Delete")}
+
+        assert needed <= actions(RESOURCES["StateAccessPolicy"])
+        assert "StateTable" in referred(RESOURCES["StateAccessPolicy"])
+        for role, (_, properties) in FUNCTIONS.items():
+            assert "StateAccessPolicy" in referred(properties["Policies"]), role
+        store = RESOURCES["StateTable"]["Properties"]
+        assert [key["AttributeName"] for key in store["KeySchema"]] == ["pk", "sk"]
+        assert store["TimeToLiveSpecification"]["AttributeName"] == "expires_s"
 
     def test_no_function_holds_rights_to_tables_of_its_own(self) -> None:
         for role, (_, properties) in FUNCTIONS.items():
@@ -436,13 +449,16 @@ class TestAlarms:
 
     def test_ask_by_the_dimensions_that_the_functions_write(self, capsys: pytest.CaptureFixture[str]) -> None:
         """Powertools adds ``service``; a metric with another set of dimensions is another metric to CloudWatch."""
-        observability = script("functions/observability.py")
-        observability._emit({"PassesFailed": 1}, {})
-        observability._emit({"compact.bins": 1}, {"catalog": "c", "table": "t"})
-        total, of_table = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-        dimensions = [told["_aws"]["CloudWatchMetrics"][0]["Dimensions"][0] for told in (total, of_table)]
+        cloudwatch = script("functions/cloudwatch.py")
+        cloudwatch._emit({"PassesFailed": 1})
+        cloudwatch._emit({"compact.bins": 1}, ("c", "t"))
+        cloudwatch._emit({"lake_snapshots": 1}, ("c", "t"), total=False)
+        total, both, of_table = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+        sets = [told["_aws"]["CloudWatchMetrics"][0]["Dimensions"] for told in (total, both, of_table)]
+        dimensions = [sets[0][0], sorted(sets[2][0])]
         body = RESOURCES["Dashboard"]["Properties"]["DashboardBody"]["Fn::Sub"]
 
+        assert [sorted(group) for group in sets[1]] == dimensions
         assert total["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "Icekeeper"
         for alarm in of_type("AWS::CloudWatch::Alarm").values():
             if alarm["Namespace"] == "Icekeeper":
@@ -461,7 +477,7 @@ class TestAlarms:
         documented = (ROOT / "docs" / "operations.md").read_text()
         shown = re.findall(r'MetricName=\\"([\w.]+)\\"', body)
 
-        assert len(widgets) == 8
+        assert len(widgets) == 10
         assert len(shown) == 4
         for key in shown:
             operation, metric = key.split(".")
