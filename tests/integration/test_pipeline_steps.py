@@ -585,6 +585,53 @@ def test_how_a_run_ended(pipeline: Pipeline, statuses: list[str], expected: str)
     assert [one["status"] for one in stored["results"]] == statuses
 
 
+def failed_child(**sent: Any) -> dict[str, Any]:
+    """As AWS describes it in the output of a Distributed Map."""
+    told = {
+        "Status": "FAILED",
+        "Error": "States.Runtime",
+        "Cause": "a bug in the definition",
+        "Input": json.dumps(sent),
+    }
+    return {"ExecutionArn": "arn:aws:states:…:execution:m/x:1", "Name": "1", **told}
+
+
+def report_of(pipeline: Pipeline, *children: Any) -> tuple[str, list[tuple[str, str, str]]]:
+    event = parse_event(ReportRunEvent, {"run_id": RUN, "tables": children})
+    report = report_run(pipeline.deployment, event)
+    stored = json.loads((pipeline.control / "runs" / RUN / "report.json").read_text())
+    return report["status"], [(one["table"], one["status"], one["summary"]) for one in stored["results"]]
+
+
+def test_a_table_whose_execution_failed_counts_as_failed(pipeline: Pipeline) -> None:
+    (item,) = pipeline.detect()[1]
+    vanished = ("ns.t", "failed", "its execution ended without a report; its lease runs out by itself")
+    assert report_of(pipeline) == ("failed", [vanished])
+    assert report_of(pipeline, None) == ("failed", [vanished])
+    described = failed_child(run_id=RUN, item=item.model_dump(mode="json"))
+    sentence = "its execution ended as FAILED: States.Runtime: a bug in the definition"
+    assert report_of(pipeline, described) == ("failed", [("ns.t", "failed", sentence)])
+    assert report_of(pipeline, {**described, "Input": "{"}) == ("failed", [vanished])
+    well = {"table": "ns.other", "status": "succeeded", "summary": "well"}
+    assert report_of(pipeline, well) == ("partial", [("ns.other", "succeeded", "well"), vanished])
+    with pytest.raises(PolicyError, match=r"^malformed event: tables\.0\.status: "):
+        report_of(pipeline, {"table": "ns.t", "status": "odd"})
+
+
+def test_a_table_whose_result_was_lost_is_looked_up(pipeline: Pipeline) -> None:
+    item, plan = pipeline.begin()
+    pipeline.run(item, plan, "compact")
+    report = pipeline.report(item, plan)
+    assert report_of(pipeline) == ("partial", [("ns.t", "partial", report.summary)])
+    # Another catalog has a table of this name; of which of them the one result is, nobody knows.
+    twin = item.model_copy(update={"catalog": "twin"})
+    both = [one.model_dump(mode="json") for one in (twin, item)]
+    (pipeline.control / "runs" / RUN / "proposals.json").write_text(json.dumps(both))
+    told = {"table": "ns.t", "status": "partial", "summary": report.summary}
+    assert [status for _, status, _ in report_of(pipeline, told)[1]] == ["partial", "failed"]
+    assert [status for _, status, _ in report_of(pipeline)[1]] == ["failed", "partial"]
+
+
 def test_a_document_that_is_damaged_is_told(pipeline: Pipeline) -> None:
     item, plan = pipeline.begin()
     folder = pipeline.control / table_folder(RUN, item.identity.key)

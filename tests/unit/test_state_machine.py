@@ -36,6 +36,7 @@ OF_STEP_FUNCTIONS = {
     "States.Timeout",
     "States.ItemReaderFailed",
     "States.ExceedToleratedFailureThreshold",
+    "States.DataLimitExceeded",
 }
 KNOWN_ERRORS = LAMBDA_ERRORS | OURS | OF_STEP_FUNCTIONS | {"Glue.ConcurrentRunsExceededException"}
 
@@ -285,7 +286,10 @@ class TestTheRun:
     def test_is_told_when_its_proposals_cannot_be_read(self) -> None:
         caught = MACHINE.states["MaintainTables"]["Catch"]
 
-        assert [(catch["ResultPath"], catch["Next"]) for catch in caught] == [("$.failed", "ReportUnread")]
+        assert [(catch["ResultPath"], catch["Next"]) for catch in caught] == [
+            ("$.failed", "ReportUnread"),
+            ("$.failed", "ResultsTooLong"),
+        ]
         assert {"States.ItemReaderFailed", "States.TaskFailed", "States.Timeout"} <= set(caught[0]["ErrorEquals"])
         assert payload(MACHINE.states["ReportUnread"])["failure.$"] == "$.failed"
         assert MACHINE.states["ReportUnread"]["Next"] == "WhatFailed"
@@ -299,6 +303,15 @@ class TestTheRun:
         assert [(catch["ResultPath"], catch["Next"]) for catch in caught] == [("$.failed", "ReportUnread")]
         # The input may hold anything but the run's name.
         assert payload(MACHINE.states["ReportUnread"])["run_id.$"] == "$$.Execution.Name"
+
+    def test_is_reported_when_the_results_are_too_long_together(self) -> None:
+        """moto ends an execution whose Map has too much to say before any Catch is asked, so this is not run."""
+        caught = MACHINE.states["MaintainTables"]["Catch"][1]
+        state = MACHINE.states[caught["Next"]]
+
+        assert caught["ErrorEquals"] == ["States.DataLimitExceeded"]  # which no other name stands for
+        assert (state["Type"], state["Result"], state["ResultPath"]) == ("Pass", [], "$.tables")
+        assert state["Next"] == "Report"
 
     def test_is_reported_alike_either_way(self) -> None:
         told, unread = MACHINE.states["Report"], MACHINE.states["ReportUnread"]
