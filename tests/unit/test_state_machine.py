@@ -163,10 +163,20 @@ class TestRetries:
             assert busy in ([], [{"IdempotencyAlreadyInProgressError"}]), name
 
     def test_what_acts_twice_when_repeated_waits_for_its_first_attempt(self) -> None:
-        """Leases and plans are the same when taken twice."""
+        """Leases are the same when taken twice."""
         waits = {name for name, state in tasks("lambda") if len(state["Retry"]) == 3}
 
-        assert waits == {name for name, _ in tasks("lambda")} - {"Lease", "Release", "Plan"}
+        assert waits == {name for name, _ in tasks("lambda")} - {"Lease", "Release"}
+
+    def test_waiting_for_a_first_attempt_outlasts_it(self) -> None:
+        """Full jitter takes half of each pause on average; a killed attempt bars others for 15 minutes."""
+        for name, state in tasks("lambda"):
+            for retry in state["Retry"][2:]:
+                pauses = [
+                    min(retry["IntervalSeconds"] * retry["BackoffRate"] ** count, retry["MaxDelaySeconds"])
+                    for count in range(retry["MaxAttempts"])
+                ]
+                assert sum(pauses) / 2 > 1.5 * 900, name
 
     def test_a_glue_job_is_started_once_more_after_a_failure(self) -> None:
         for name, state in tasks("glue"):

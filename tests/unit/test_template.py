@@ -59,6 +59,7 @@ OTHER_VARIABLES = {
     "POWERTOOLS_SERVICE_NAME",
     "POWERTOOLS_METRICS_NAMESPACE",
     "POWERTOOLS_LOG_LEVEL",
+    "METRICS_PER_TABLE",
 }
 
 
@@ -190,6 +191,18 @@ class TestRights:
         verbs = {re.match(r"(Get|List|Decrypt)", action.split(":")[1]) for action in actions(RESOURCES[READ])}
 
         assert None not in verbs
+
+    def test_every_function_may_remember_what_it_does(self) -> None:
+        """For its state, and for Powertools' idempotency, which is kept in the same table (pk "idempotency")."""
+        needed = {f"dynamodb:{verb}Item" for verb in ("Get", "Put", "Update", "Delete")}
+
+        assert needed <= actions(RESOURCES["StateAccessPolicy"])
+        assert "StateTable" in referred(RESOURCES["StateAccessPolicy"])
+        for role, (_, properties) in FUNCTIONS.items():
+            assert "StateAccessPolicy" in referred(properties["Policies"]), role
+        store = RESOURCES["StateTable"]["Properties"]
+        assert [key["AttributeName"] for key in store["KeySchema"]] == ["pk", "sk"]
+        assert store["TimeToLiveSpecification"]["AttributeName"] == "expires_s"
 
     def test_no_function_holds_rights_to_tables_of_its_own(self) -> None:
         for role, (_, properties) in FUNCTIONS.items():

@@ -118,6 +118,7 @@ def tell_metrics(console: Console, metrics: Sequence[Metric]) -> None:
     totals = [metric for metric in metrics if metric.value and metric.name.startswith(_WORTH_TELLING)]
     for name in sorted({metric.name for metric in totals}):
         console.print(f"  {name} {sum(metric.value for metric in totals if metric.name == name):g}")
-    by_table = [metric for metric in metrics if metric.name in ("compact.files_merged", "compact.files_written")]
+    merged = ("compact.files_merged", "compact.files_written")
+    by_table = [metric for metric in metrics if metric.name in merged and "table" in metric.dimensions]
     for metric in by_table:
         console.print(f"  {metric.name} {metric.value:g}  ({metric.dimensions.get('table', '')})", markup=False)
