@@ -240,8 +240,11 @@ def _words(code: str, message: str) -> str:
 
 
 def scrub(text: str, properties: Mapping[str, str]) -> str:
-    """Text without any secret that the properties hold."""
+    """Text without any secret that the properties hold, the user and password of an address among them."""
     for key, value in properties.items():
+        login = value.partition("://")[2].partition("/")[0].rpartition("@")[0]
+        if login:
+            text = text.replace(f"{login}@", "***@")
         if any(word in key for word in ("secret", "token", "credential", "password")):
             # an OAuth credential is "id:secret"
             for secret in (value, value.rpartition(":")[2]):
