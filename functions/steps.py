@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from icekeeper.engines.local import LocalEngine
+from icekeeper.errors import PolicyError
 from icekeeper.pipeline.events import OperationEvent, parse_event
 from icekeeper.pipeline.run_step import run_step
 from idempotency import once
@@ -19,12 +20,13 @@ def carry_out(
     """Run the step that the event names, which must be one of this function's.
 
     Raises:
-        ValueError: the event is for another function, whose permissions this one does not have.
+        PolicyError: the event is malformed, or for another function, whose permissions this one does not have.
     """
     asked = parse_event(OperationEvent, event)
     about(asked.run_id, asked.item, step=asked.step)
     if asked.step not in steps:
-        raise ValueError(f"this function does {', '.join(sorted(steps))}, not {asked.step}")
+        does = ", ".join(sorted(steps))
+        raise PolicyError(f"malformed event: operation: this function does {does}, not {asked.step}")
 
     def work() -> dict[str, Any]:
         # Lambda has no shared memory for a pool of processes, and one core up to 1,769 MB.

@@ -101,6 +101,7 @@ PURE = (
     "icekeeper.detection.turns",
     "icekeeper.health.counters",
     "icekeeper.health.examine",
+    "icekeeper.health.totals",
     "icekeeper.health.warnings",
     "icekeeper.health.words",
     "icekeeper.policy",

@@ -449,13 +449,16 @@ class TestAlarms:
 
     def test_ask_by_the_dimensions_that_the_functions_write(self, capsys: pytest.CaptureFixture[str]) -> None:
         """Powertools adds ``service``; a metric with another set of dimensions is another metric to CloudWatch."""
-        observability = script("functions/observability.py")
-        observability._emit({"PassesFailed": 1}, {})
-        observability._emit({"compact.bins": 1}, {"catalog": "c", "table": "t"})
-        total, of_table = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-        dimensions = [told["_aws"]["CloudWatchMetrics"][0]["Dimensions"][0] for told in (total, of_table)]
+        cloudwatch = script("functions/cloudwatch.py")
+        cloudwatch._emit({"PassesFailed": 1})
+        cloudwatch._emit({"compact.bins": 1}, ("c", "t"))
+        cloudwatch._emit({"lake_snapshots": 1}, ("c", "t"), total=False)
+        total, both, of_table = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+        sets = [told["_aws"]["CloudWatchMetrics"][0]["Dimensions"] for told in (total, both, of_table)]
+        dimensions = [sets[0][0], sorted(sets[2][0])]
         body = RESOURCES["Dashboard"]["Properties"]["DashboardBody"]["Fn::Sub"]
 
+        assert [sorted(group) for group in sets[1]] == dimensions
         assert total["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "Icekeeper"
         for alarm in of_type("AWS::CloudWatch::Alarm").values():
             if alarm["Namespace"] == "Icekeeper":
@@ -474,7 +477,7 @@ class TestAlarms:
         documented = (ROOT / "docs" / "operations.md").read_text()
         shown = re.findall(r'MetricName=\\"([\w.]+)\\"', body)
 
-        assert len(widgets) == 8
+        assert len(widgets) == 10
         assert len(shown) == 4
         for key in shown:
             operation, metric = key.split(".")

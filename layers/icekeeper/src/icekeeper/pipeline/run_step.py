@@ -7,10 +7,12 @@ one of a step that crashed finds what its commits did.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from icekeeper.activity import operation_finished, operation_started
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.snapshot import RUN_ID_KEY
 from icekeeper.errors import CommitConflict, CommitStateUnknown, PlanStale, StorageError
@@ -69,10 +71,14 @@ def run_step(
         return _answer(done)
     step = open_step(deployment, event, engine, progress=progress)
     if not isinstance(event.operation, Operation):
+        told, started_s = (event.item.table, event.step, event.run_id), time.monotonic()
+        operation_started(*told)
         staged = clean_staged_files(step.context)
         listing = deployment.control.listings(folder)
         document = {"staged": None if staged is None else staged.to_json(event.run_id, listing)}
         summary = "no files of failed loads to clean" if staged is None else staged.summary
+        seconds = time.monotonic() - started_s
+        operation_finished(*told, status=Status.SUCCEEDED.value, summary=summary, seconds=seconds)
         return _finish(step, {**document, "status": Status.SUCCEEDED.value, "summary": summary})
     before = _remember_commits(step)
     if event.operation is Operation.REMOVE_ORPHANS:
