@@ -1,7 +1,7 @@
 """Work that must not be done by two attempts at once: Lambda's caller tries again while the first may still run.
 
 What happens once is remembered in the state table, under ``pk = "idempotency"``; the state itself names every one of
-its partitions ``KIND#NAME`` (``icekeeper.state.dynamodb_items``), so the two never meet.  An attempt that raises
+its partitions ``KIND#NAME`` (``icekeeper.state.dynamodb.items``), so the two never meet.  An attempt that raises
 forgets itself, one that is killed bars others until its own deadline, and one that ended gives its answer again.
 
 * Operations and ``clean_staged``: key are run, table, operation and plan.  A plan that was made again has another

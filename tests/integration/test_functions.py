@@ -14,7 +14,6 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyAl
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.errors import MaintenanceError, PlanStale, PolicyError, StorageError
-from icekeeper.model import TableName
 from icekeeper.pipeline.events import Item, parse_event
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
@@ -83,6 +82,12 @@ class Functions(LambdaFunctions):
     def identity(self) -> TableIdentity:
         """Of its table, as the state knows it."""
         return parse_event(Item, self.item).identity
+
+    def remembered(self) -> list[LakeStats]:
+        """How the tables of the catalog looked when they were last seen."""
+        (address,) = self.deployment.addresses()
+        catalog = self.deployment.runtime_at(address).catalog
+        return list(self.deployment.state.lake_stats.of_catalog(catalog.name, catalog.warehouse))
 
     def begin(self, run_id: str = RUN) -> None:
         """Up to a plan."""
@@ -345,7 +350,9 @@ def test_secrets_are_told_to_nobody(functions: Functions, tmp_path: Path, monkey
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRETS[1])
     monkeypatch.setenv("POWERTOOLS_LOG_LEVEL", "DEBUG")
     told = [functions.send("detect"), functions.send("report_run", tables=[])]
-    assert [line["message"] for line in told[0].lines if line["level"] == "ERROR"]
+    assert [
+        line["message"] for line in told[0].lines if "nothing answers at http://***@127.0.0.1:9/" in line["message"]
+    ]
     functions.begin()
     told += [functions.send(name) for name in EVENTS if name not in ("detect", "report_run", "lease_release")]
     told.append(functions.send("plan", item={**sample("plan")["item"], **functions.item, "catalog": "closed"}))
@@ -355,52 +362,57 @@ def test_secrets_are_told_to_nobody(functions: Functions, tmp_path: Path, monkey
     assert not [text for text in everything for secret in SECRETS if secret in text]
 
 
-def lake(functions: Functions, table: str, *warnings: str, **counters: float) -> None:
-    """Remember how a table looked."""
-    warehouse = functions.deployment.runtime("local").catalog.warehouse
-    identity = TableIdentity("local", warehouse, TableName.parse(table), f"uuid of {table}")
-    told = dict.fromkeys(warnings, "…")
-    stats = LakeStats(identity=identity, observed_ms=1, snapshot_id=1, counters=counters, warnings=told)
-    functions.deployment.state.lake_stats.record(stats)
-
-
 @pytest.mark.parametrize("wanted", ["none", "passes", "all"])
 def test_a_scan_is_counted_and_the_lake_is_told(
     functions: Functions, monkeypatch: pytest.MonkeyPatch, wanted: str
 ) -> None:
     monkeypatch.setenv("METRICS_PER_TABLE", wanted)
-    lake(functions, "ns.a", "small_files", "delete_debt", lake_data_files=7, lake_snapshots=2)
-    lake(functions, "ns.b", lake_data_files=5)
+    other = functions.table.create_beside("ns.other", str(functions.table.folder.parent / "other"))
+    other.append(functions.table.rows(1, 2))
     told = functions.send("detect")
+    looks = {str(stats.identity.table): stats for stats in functions.remembered()}
+    assert looks["ns.t"].counters["lake_data_files"] == 5
+    assert (list(looks["ns.t"].warnings), list(looks["ns.other"].warnings)) == (["small_files"], [])
     totals = told.values("service")
-    assert {name: totals[name] for name in totals if name.startswith("Tables")} == {
-        "TablesScanned": 1,
+    assert {name: value for name, value in totals.items() if not name.startswith("lake_")} == {
+        "TablesScanned": 2,
         "TablesProposed": 1,
         "TablesNotReached": 0,
         "TablesNotReadable": 0,
     }
-    assert totals["lake_tables"] >= 2
-    assert totals["lake_data_files"] >= 12
-    assert {metric.dimensions["service"] for metric in told.metrics} == {"icekeeper"}
+    assert (totals["lake_tables"], totals["lake_tables_warned"]) == (2, 1)
+    assert (totals["lake_data_files"], totals["lake_snapshots"], totals["lake_records"]) == (6, 6, 12)
+    assert totals.keys() > looks["ns.t"].counters.keys()
     by_table = {
-        (m.dimensions["table"], m.name): m.value for m in told.metrics if m.dimensions.get("table") in ("ns.a", "ns.b")
+        (metric.dimensions["table"], metric.name): metric.value for metric in told.metrics if len(metric.dimensions) > 1
     }
-    assert by_table == (
-        {
-            ("ns.a", "lake_data_files"): 7,
-            ("ns.a", "lake_snapshots"): 2,
-            ("ns.a", "lake_warnings"): 2,
-            ("ns.b", "lake_data_files"): 5,
-            ("ns.b", "lake_warnings"): 0,
-        }
-        if wanted == "all"
-        else {}
-    )
+    expected = {(table, name): value for table, stats in looks.items() for name, value in stats.counters.items()}
+    expected |= {("ns.t", "lake_warnings"): 1, ("ns.other", "lake_warnings"): 0}
+    assert by_table == (expected if wanted == "all" else {})
     functions.begin("another run")
     functions.send("compact_small", run_id="another run")
     told = functions.send("report_table", run_id="another run")
     assert bool(told.values("service", "catalog", "table")) == (wanted != "none")
     assert told.values("service")["compact.files_merged"] == 5
+
+
+def test_a_scan_says_when_it_begins_and_ends_and_once_what_is_wrong_with_a_table(functions: Functions) -> None:
+    first, second = functions.send("detect"), functions.send("detect", run_id="run-2")
+    (started,), (finished,) = first.lines_of("scan_started"), first.lines_of("scan_finished")
+    assert (started["catalogs"], started["run_id"]) == (1, RUN)
+    assert {name: finished[name] for name in ("listed", "tables", "proposals", "skipped", "errors")} == {
+        "listed": 1,
+        "tables": 1,
+        "proposals": 1,
+        "skipped": 0,
+        "errors": 0,
+    }
+    (warning,) = first.lines_of("lake_warning")
+    assert (warning["level"], warning["table"], warning["catalog"], warning["run_id"]) == (
+        *("WARNING", "ns.t", "local", RUN),
+    )
+    assert warning["warning"] == "small_files"
+    assert second.lines_of("lake_warning") == []
 
 
 def test_a_lake_that_cannot_be_read_costs_no_scan(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,14 +422,12 @@ def test_a_lake_that_cannot_be_read_costs_no_scan(functions: Functions, monkeypa
     monkeypatch.setattr(importlib.import_module("cloudwatch"), "lake_totals", fail)
     told = functions.send("detect")
     assert told.result["proposals"]["count"] == 1
-    assert [line["message"] for line in told.lines if line["level"] == "WARNING"] == [
-        "how the lake looks cannot be told: the state is gone"
-    ]
+    (line,) = (line for line in told.lines if line["level"] == "WARNING" and "event" not in line)
+    assert line["message"] == "how the lake looks cannot be told: the state is gone"
 
 
 def test_alarms_and_dashboard_ask_for_what_is_told(functions: Functions) -> None:
     functions.table.plant("data/orphan.parquet")
-    lake(functions, "ns.t", lake_data_files=1, lake_delete_files=0, lake_snapshots=1)
     answers = [functions.send("detect"), functions.send("report_run", tables=[])]
     functions.begin()
     answers += [functions.send(name) for name in ("compact_small", "expire_snapshots", "remove_orphans")]
