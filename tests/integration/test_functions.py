@@ -351,7 +351,7 @@ def test_secrets_are_told_to_nobody(functions: Functions, tmp_path: Path, monkey
     monkeypatch.setenv("POWERTOOLS_LOG_LEVEL", "DEBUG")
     told = [functions.send("detect"), functions.send("report_run", tables=[])]
     assert [
-        line["message"] for line in told[0].lines if "nothing answers at http://***@127.0.0.1:9/" in line["message"]
+        line["message"] for line in told[0].lines if "nothing answers at http://user:***@127.0.0.1:9/" in line["message"]
     ]
     functions.begin()
     told += [functions.send(name) for name in EVENTS if name not in ("detect", "report_run", "lease_release")]

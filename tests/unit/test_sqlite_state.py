@@ -13,9 +13,9 @@ from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
+from icekeeper.state.sqlite import lake_stats as sqlite_lake_stats
 from icekeeper.state.sqlite.file import SCHEMA_VERSION
 from icekeeper.state.sqlite.store import SqliteStateStore, state_path
-from icekeeper.state.sqlite.store import lake_stats as sqlite_lake_stats
 from icekeeper.state.store import LastSeen, PassRecord, Pin
 
 IDENTITY = TableIdentity("C", "w", TableName(("ns",), "t"), "u")

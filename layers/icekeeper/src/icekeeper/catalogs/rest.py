@@ -49,7 +49,7 @@ class RestCatalog:
         """
         self._name = name
         self._properties = {key: value for key, value in properties.items() if isinstance(value, str)}
-        self._uri = scrub(str(properties["uri"]), self._properties)  # for people, and names of tables
+        self._uri = scrub(str(properties["uri"]), self._properties)
         try:
             if self._properties.get("rest.sigv4-enabled", "").lower() == "true" and not has_credentials(
                 self._properties, ("client",)

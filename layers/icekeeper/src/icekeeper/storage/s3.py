@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -239,15 +240,19 @@ def _words(code: str, message: str) -> str:
     return f"failed with {code}{': ' + message if message else ''}"
 
 
+_USER_IN_URL = re.compile(r"[a-z0-9+.-]+://[^/@:]*:(?P<password>[^/@]+)@", re.IGNORECASE)
+
+
 def scrub(text: str, properties: Mapping[str, str]) -> str:
-    """Text without any secret that the properties hold, the user and password of an address among them."""
+    """Text without any secret that the properties hold."""
     for key, value in properties.items():
-        login = value.partition("://")[2].partition("/")[0].rpartition("@")[0]
-        if login:
-            text = text.replace(f"{login}@", "***@")
+        secrets: tuple[str, ...] = ()
         if any(word in key for word in ("secret", "token", "credential", "password")):
             # an OAuth credential is "id:secret"
-            for secret in (value, value.rpartition(":")[2]):
-                if len(secret) >= 4:
-                    text = text.replace(secret, "***")
+            secrets = value, value.rpartition(":")[2]
+        elif user := _USER_IN_URL.match(value):
+            secrets = (user["password"],)
+        for secret in secrets:
+            if len(secret) >= 4:
+                text = text.replace(secret, "***")
     return text
