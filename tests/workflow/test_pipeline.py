@@ -134,7 +134,7 @@ def test_a_table_dropped_after_its_plan_fails_by_name(lake: LocalLake) -> None:
 
 
 def test_a_policy_changed_meanwhile_is_planned_again(lake: LocalLake) -> None:
-    changed = []
+    changed: list[bool] = []
 
     def change(event: Any) -> None:
         if not changed:
@@ -195,7 +195,7 @@ def test_a_lease_that_is_held_refuses_the_pass(lake: LocalLake) -> None:
 
 
 def test_two_scheduled_runs_do_not_meet(lake: LocalLake) -> None:
-    reasons = []
+    reasons: list[str] = []
 
     def start_another(event: Any) -> None:
         if not reasons:
