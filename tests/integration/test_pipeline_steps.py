@@ -36,7 +36,7 @@ from icekeeper.pipeline.report_run import report_run
 from icekeeper.pipeline.report_table import TableReport, report_table
 from icekeeper.pipeline.routes import STEPS
 from icekeeper.pipeline.run_step import list_orphans, run_step
-from icekeeper.pipeline.turn import give_back_turn, take_turn
+from icekeeper.pipeline.turn import give_back_turn, lease_ttl_ms, take_turn
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.requests import MaintenanceRequest
@@ -345,6 +345,38 @@ def test_a_scan_proposes_what_needs_work_and_what_was_requested(pipeline: Pipeli
 def test_a_scan_that_proposes_nothing_gives_the_fleet_back(pipeline: Pipeline) -> None:
     pipeline.deployment = pipeline.open(ICEKEEPER_TABLE_FILTER="other*")
     assert pipeline.detect()[1] == []
+    assert pipeline.deployment.state.leases.current(FLEET_LEASE, now_ms=pipeline.clock.now_ms) is None
+
+
+def test_a_scan_that_fails_gives_the_fleet_back(pipeline: Pipeline) -> None:
+    Path(pipeline.environment["ICEKEEPER_CATALOG_FILE"]).write_text("catalog: [")
+    with pytest.raises(PolicyError, match="is no catalog file"):
+        pipeline.detect()
+    assert pipeline.deployment.state.leases.current(FLEET_LEASE, now_ms=pipeline.clock.now_ms) is None
+
+
+def test_every_step_of_a_scheduled_run_keeps_the_fleet_and_an_aborted_run_loses_it(pipeline: Pipeline) -> None:
+    def until() -> int:
+        lease = pipeline.deployment.state.leases.current(FLEET_LEASE, now_ms=pipeline.clock.now_ms)
+        assert lease is not None
+        return lease.expires_ms - pipeline.clock.now_ms
+
+    (item,) = pipeline.detect()[1]
+    pipeline.clock.now_ms += HOUR_MS
+    take_turn(pipeline.deployment, RUN, item)
+    assert until() == lease_ttl_ms() == 2.5 * HOUR_MS
+    pipeline.clock.now_ms += 2 * HOUR_MS
+    plan = pipeline.plan(item)
+    assert until() == 2.5 * HOUR_MS
+    pipeline.clock.now_ms += 2 * HOUR_MS
+    pipeline.run(item, plan, "compact")
+    assert until() == 2.5 * HOUR_MS
+    pipeline.clock.now_ms += int(2.5 * HOUR_MS)  # nothing more is heard of it
+    assert pipeline.detect("run-2")[0]["reason"] == "1 of 1 table(s) need maintenance"
+    report_run(pipeline.deployment, ReportRunEvent(run_id="run-2"))
+    pipeline.clock.now_ms += 1
+    give_back_turn(pipeline.deployment, RUN, item)
+    pipeline.begin("forced")
     assert pipeline.deployment.state.leases.current(FLEET_LEASE, now_ms=pipeline.clock.now_ms) is None
 
 

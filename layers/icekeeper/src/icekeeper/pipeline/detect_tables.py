@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from icekeeper.detection.proposal import DetectionReport
-from icekeeper.errors import LeaseHeld, MaintenanceError, PolicyError
+from icekeeper.errors import LeaseHeld, MaintenanceError, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.operations.table_handle import identity_of
 from icekeeper.pipeline.deployment import FLEET_LEASE, Deployment
 from icekeeper.pipeline.events import DetectEvent, Item, MachineInput
+from icekeeper.pipeline.turn import lease_ttl_ms
 from icekeeper.policy import layers_for, resolve
 from icekeeper.state.leases import Lease
 
 __all__ = ["Detected", "detect_tables", "end_scheduled_run"]
 
 log = logging.getLogger(__name__)
-
-# As long as the state machine may run.
-_RUN_MS = 12 * 60 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +42,14 @@ def detect_tables(deployment: Deployment, event: DetectEvent) -> tuple[Mapping[s
         PolicyError: the input or the deployment's settings are wrong.
         StorageError: nothing can be detected, or written.
     """
-    found = _forced(deployment, event.input) if event.input.table is not None else _scheduled(deployment, event)
     key = f"runs/{event.run_id}/proposals.json"
-    deployment.control.write(key, [item.model_dump(mode="json") for item in found.items])
+    try:
+        found = _forced(deployment, event.input) if event.input.table is not None else _scheduled(deployment, event)
+        deployment.control.write(key, [item.model_dump(mode="json") for item in found.items])
+    except MaintenanceError:
+        with suppress(StorageError):  # what is not given back runs out
+            end_scheduled_run(deployment, event.run_id)
+        raise
     if not found.items:
         end_scheduled_run(deployment, event.run_id)
     proposals = {"bucket": deployment.control.name, "key": key, "count": len(found.items)}
@@ -88,7 +92,7 @@ def _only_catalog(deployment: Deployment) -> str:
 def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
     settings = resolve(layers_for({}, deployment.environment, event.input.settings)).policy
     try:
-        deployment.state.leases.acquire(FLEET_LEASE, event.run_id, now_ms=deployment.clock(), ttl_ms=_RUN_MS)
+        deployment.state.leases.acquire(FLEET_LEASE, event.run_id, now_ms=deployment.clock(), ttl_ms=lease_ttl_ms())
     except LeaseHeld as error:
         return Detected((), f"another run is under way: {error}")
     items: list[Item] = []

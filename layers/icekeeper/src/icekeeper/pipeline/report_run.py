@@ -30,7 +30,7 @@ def report_run(deployment: Deployment, event: ReportRunEvent) -> Mapping[str, An
         status = "succeeded" if well == len(event.tables) else "partial"
     told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "no table"
     if event.failure is not None:
-        told = f"the proposals could not be read: {event.failure.Error}"
+        told = f"no table's pass is known: {event.failure.Error}"
     report = {"run_id": event.run_id, "status": status, "summary": told, "tables": dict(sorted(counts.items()))}
     document = {**report, "results": [result.model_dump(mode="json") for result in event.tables]}
     if event.failure is not None:
