@@ -291,7 +291,7 @@ def test_a_second_start_for_the_same_table_is_refused(scripted_stack: LocalStack
 def test_of_100_tables_never_more_than_four_are_at_work(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
     script.tables = tuple(f"ns.t{number:03}" for number in range(100))
     script.routes = {**dict.fromkeys(ROUTES, "none"), "compact": "function"}
-    script.own_routes = dict.fromkeys(script.tables[::10], {"rewrite_manifests": "glue"})
+    script.own_routes = {table: {"rewrite_manifests": "glue"} for table in script.tables[::10]}
     broken = "ns.t017"
 
     four = threading.Barrier(4)
