@@ -73,10 +73,10 @@ def _tell_lake(lake: Sequence[LakeStats]) -> None:
 
 
 def _remembered(deployment: Deployment) -> Iterator[LakeStats]:
-    for address in deployment.addresses():
+    for address in deployment.addresses(unreachable=lambda error: None):  # it was told by the scan
         try:
             warehouse = deployment.runtime_at(address).catalog.warehouse
-        except MaintenanceError:  # it was told by the scan
+        except MaintenanceError:
             continue
         yield from deployment.state.lake_stats.of_catalog(address.name, warehouse)
 

@@ -14,7 +14,6 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyAl
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.errors import MaintenanceError, PlanStale, PolicyError, StorageError
-from icekeeper.model import TableName
 from icekeeper.pipeline.events import Item, parse_event
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
@@ -83,6 +82,12 @@ class Functions(LambdaFunctions):
     def identity(self) -> TableIdentity:
         """Of its table, as the state knows it."""
         return parse_event(Item, self.item).identity
+
+    def remembered(self) -> list[LakeStats]:
+        """How the tables of the catalog looked when they were last seen."""
+        (address,) = self.deployment.addresses()
+        catalog = self.deployment.runtime_at(address).catalog
+        return list(self.deployment.state.lake_stats.of_catalog(catalog.name, catalog.warehouse))
 
     def begin(self, run_id: str = RUN) -> None:
         """Up to a plan."""
@@ -163,12 +168,8 @@ def test_a_pass_by_the_functions_alone(shared: Functions) -> None:
         assert [line["operation"] for line in (*started, *finished)] == [operation] * 2, name
         assert finished[0]["status"] == "succeeded"
         for line in answer.lines:
-            assert (line["run_id"], line["correlation_id"], line["catalog"], line["table"]) == (
-                RUN,
-                RUN,
-                "local",
-                "ns.t",
-            )
+            assert (line["run_id"], line["correlation_id"]) == (RUN, RUN)
+            assert (line["catalog"], line["table"]) == ("local", "ns.t")
             assert (line["service"], line["function_name"]) == ("icekeeper", f"icekeeper-{EVENTS[name]}")
     (progress,) = answers["compact_small"].lines_of("progress")
     assert (progress["work"], progress["done"], progress["total"]) == ("compact: file groups", 1, 1)
@@ -221,7 +222,8 @@ def test_a_second_attempt_waits_while_the_first_is_at_work(shared: Functions, mo
 
 def changed(name: str) -> dict[str, Any]:
     """So that it has not been done before."""
-    return {"detect_forced": {"input": {"table": "ns.t"}}, "plan": {"attempt": 2}}.get(name, {})
+    others: dict[str, dict[str, Any]] = {"detect_forced": {"input": {"table": "ns.t"}}, "plan": {"attempt": 2}}
+    return others.get(name, {})
 
 
 def test_nobody_waits_for_an_attempt_whose_time_is_up(shared: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,12 +236,15 @@ def test_nobody_waits_for_an_attempt_whose_time_is_up(shared: Functions, monkeyp
     def killed(*given: Any, **more: Any) -> Any:
         raise Killed
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(importlib.import_module("steps"), "run_step", killed)
-        event = sample("compact_small")
-        event["item"], event["plan"] = event["item"] | shared.item, event["plan"] | shared.plan
-        shared.call("compact_small", event, seconds=0)
+    event = sample("compact_small")
+    event["item"], event["plan"] = event["item"] | shared.item, event["plan"] | shared.plan
+    for run_id, seconds in ((RUN, 0.0), ("another", 900.0)):
+        with monkeypatch.context() as patch:
+            patch.setattr(importlib.import_module("steps"), "run_step", killed)
+            with pytest.raises(Killed):
+                shared.call("compact_small", {**event, "run_id": run_id}, seconds=seconds)
     assert shared.send("compact_small").result["status"] == "succeeded"
+    assert isinstance(shared.send("compact_small", run_id="another").error, IdempotencyAlreadyInProgressError)
 
 
 def test_a_repetition_answers_the_same_and_does_nothing(shared: Functions) -> None:
@@ -297,28 +302,30 @@ def test_a_state_table_that_fails_stops_what_has_not_begun_only(
     assert [line["level"] for line in told.lines if "could not be remembered" in line["message"]] == ["WARNING"]
 
 
-@pytest.mark.parametrize("name", sorted(EVENTS))
-def test_a_malformed_event_is_one_sentence_that_names_the_field(functions: Functions, name: str) -> None:
-    event = sample(name)
-    del event["run_id"]
-    told = functions.call(EVENTS[name], event)
-    assert isinstance(told.error, PolicyError)
-    assert str(told.error) == "malformed event: run_id: Field required"
-    (line,) = told.lines
-    assert (line["level"], line["message"]) == ("ERROR", f"PolicyError: {told.error}")
-    told = functions.call(EVENTS[name], {**sample(name), "surprise": 1})
-    assert str(told.error) == "malformed event: surprise: Extra inputs are not permitted"
-    assert told.lines[0]["run_id"] == RUN
-    told = functions.call(EVENTS[name], [])
-    assert str(told.error).startswith("malformed event: the event: Input should be a valid dictionary")
-    if "operation" in event:
-        other = "compact" if name == "clean_staged" else "clean_staged"
-        told = functions.call(EVENTS[name], {**sample(name), "operation": other})
-        assert isinstance(told.error, PolicyError | StorageError)
-    if "item" in event:
-        del event["item"]["uuid"]
-        told = functions.call(EVENTS[name], {**event, "run_id": RUN})
-        assert str(told.error) == "malformed event: item.uuid: Field required"
+def test_a_malformed_event_is_one_sentence_that_names_the_field(functions: Functions) -> None:
+    def refused(event: Any) -> tuple[str, list[Mapping[str, Any]]]:
+        told = functions.call(role, event)
+        assert isinstance(told.error, PolicyError), name
+        return str(told.error), told.lines
+
+    for name, role in EVENTS.items():
+        event = sample(name)
+        run_id = event.pop("run_id")
+        sentence, (line,) = refused(event)
+        assert sentence == "malformed event: run_id: Field required"
+        assert (line["level"], line["message"]) == ("ERROR", f"PolicyError: {sentence}")
+        sentence, (line,) = refused({**sample(name), "surprise": 1})
+        assert sentence == "malformed event: surprise: Extra inputs are not permitted"
+        assert line["run_id"] == run_id
+        assert refused([])[0].startswith("malformed event: the event: Input should be a valid dictionary")
+        if "item" in event:
+            del event["item"]["uuid"]
+            assert refused({**event, "run_id": RUN})[0] == "malformed event: item.uuid: Field required"
+        if role in STEPS.values():
+            other = "compact" if name == "clean_staged" else "clean_staged"
+            sentence, (line,) = refused({**sample(name), "operation": other})
+            assert re.fullmatch(rf"malformed event: operation: this function does [a-z_, ]+, not {other}", sentence)
+            assert (line["operation"], line["table"]) == (other, "sales.orders")
 
 
 def test_a_warm_function_keeps_nothing_of_the_call_before(functions: Functions) -> None:
@@ -345,7 +352,11 @@ def test_secrets_are_told_to_nobody(functions: Functions, tmp_path: Path, monkey
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRETS[1])
     monkeypatch.setenv("POWERTOOLS_LOG_LEVEL", "DEBUG")
     told = [functions.send("detect"), functions.send("report_run", tables=[])]
-    assert [line["message"] for line in told[0].lines if line["level"] == "ERROR"]
+    assert [
+        line["message"]
+        for line in told[0].lines
+        if "nothing answers at http://user:***@127.0.0.1:9/" in line["message"]
+    ]
     functions.begin()
     told += [functions.send(name) for name in EVENTS if name not in ("detect", "report_run", "lease_release")]
     told.append(functions.send("plan", item={**sample("plan")["item"], **functions.item, "catalog": "closed"}))
@@ -355,53 +366,57 @@ def test_secrets_are_told_to_nobody(functions: Functions, tmp_path: Path, monkey
     assert not [text for text in everything for secret in SECRETS if secret in text]
 
 
-def lake(functions: Functions, table: str, *warnings: str, **counters: float) -> None:
-    """Remember how a table looked."""
-    (address,) = functions.deployment.addresses()
-    warehouse = functions.deployment.runtime_at(address).catalog.warehouse
-    identity = TableIdentity("local", warehouse, TableName.parse(table), f"uuid of {table}")
-    told = dict.fromkeys(warnings, "…")
-    stats = LakeStats(identity=identity, observed_ms=1, snapshot_id=1, counters=counters, warnings=told)
-    functions.deployment.state.lake_stats.record(stats)
-
-
 @pytest.mark.parametrize("wanted", ["none", "passes", "all"])
 def test_a_scan_is_counted_and_the_lake_is_told(
     functions: Functions, monkeypatch: pytest.MonkeyPatch, wanted: str
 ) -> None:
     monkeypatch.setenv("METRICS_PER_TABLE", wanted)
-    lake(functions, "ns.a", "small_files", "delete_debt", lake_data_files=7, lake_snapshots=2)
-    lake(functions, "ns.b", lake_data_files=5)
+    other = functions.table.create_beside("ns.other", str(functions.table.folder.parent / "other"))
+    other.append(functions.table.rows(1, 2))
     told = functions.send("detect")
+    looks = {str(stats.identity.table): stats for stats in functions.remembered()}
+    assert looks["ns.t"].counters["lake_data_files"] == 5
+    assert (list(looks["ns.t"].warnings), list(looks["ns.other"].warnings)) == (["small_files"], [])
     totals = told.values("service")
-    assert {name: totals[name] for name in totals if name.startswith("Tables")} == {
-        "TablesScanned": 1,
+    assert {name: value for name, value in totals.items() if not name.startswith("lake_")} == {
+        "TablesScanned": 2,
         "TablesProposed": 1,
         "TablesNotReached": 0,
         "TablesNotReadable": 0,
     }
-    assert totals["lake_tables"] >= 2
-    assert totals["lake_data_files"] >= 12
-    assert {metric.dimensions["service"] for metric in told.metrics} == {"icekeeper"}
+    assert (totals["lake_tables"], totals["lake_tables_warned"]) == (2, 1)
+    assert (totals["lake_data_files"], totals["lake_snapshots"], totals["lake_records"]) == (6, 6, 12)
+    assert totals.keys() > looks["ns.t"].counters.keys()
     by_table = {
-        (m.dimensions["table"], m.name): m.value for m in told.metrics if m.dimensions.get("table") in ("ns.a", "ns.b")
+        (metric.dimensions["table"], metric.name): metric.value for metric in told.metrics if len(metric.dimensions) > 1
     }
-    assert by_table == (
-        {
-            ("ns.a", "lake_data_files"): 7,
-            ("ns.a", "lake_snapshots"): 2,
-            ("ns.a", "lake_warnings"): 2,
-            ("ns.b", "lake_data_files"): 5,
-            ("ns.b", "lake_warnings"): 0,
-        }
-        if wanted == "all"
-        else {}
-    )
+    expected = {(table, name): value for table, stats in looks.items() for name, value in stats.counters.items()}
+    expected |= {("ns.t", "lake_warnings"): 1, ("ns.other", "lake_warnings"): 0}
+    assert by_table == (expected if wanted == "all" else {})
     functions.begin("another run")
     functions.send("compact_small", run_id="another run")
     told = functions.send("report_table", run_id="another run")
     assert bool(told.values("service", "catalog", "table")) == (wanted != "none")
     assert told.values("service")["compact.files_merged"] == 5
+
+
+def test_a_scan_says_when_it_begins_and_ends_and_once_what_is_wrong_with_a_table(functions: Functions) -> None:
+    first, second = functions.send("detect"), functions.send("detect", run_id="run-2")
+    (started,), (finished,) = first.lines_of("scan_started"), first.lines_of("scan_finished")
+    assert (started["catalogs"], started["run_id"]) == (1, RUN)
+    assert {name: finished[name] for name in ("listed", "tables", "proposals", "skipped", "errors")} == {
+        "listed": 1,
+        "tables": 1,
+        "proposals": 1,
+        "skipped": 0,
+        "errors": 0,
+    }
+    (warning,) = first.lines_of("lake_warning")
+    assert (warning["level"], warning["table"], warning["catalog"], warning["run_id"]) == (
+        *("WARNING", "ns.t", "local", RUN),
+    )
+    assert warning["warning"] == "small_files"
+    assert second.lines_of("lake_warning") == []
 
 
 def test_a_lake_that_cannot_be_read_costs_no_scan(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,14 +426,12 @@ def test_a_lake_that_cannot_be_read_costs_no_scan(functions: Functions, monkeypa
     monkeypatch.setattr(importlib.import_module("cloudwatch"), "lake_totals", fail)
     told = functions.send("detect")
     assert told.result["proposals"]["count"] == 1
-    assert [line["message"] for line in told.lines if line["level"] == "WARNING"] == [
-        "how the lake looks cannot be told: the state is gone"
-    ]
+    (line,) = (line for line in told.lines if line["level"] == "WARNING" and "event" not in line)
+    assert line["message"] == "how the lake looks cannot be told: the state is gone"
 
 
 def test_alarms_and_dashboard_ask_for_what_is_told(functions: Functions) -> None:
     functions.table.plant("data/orphan.parquet")
-    lake(functions, "ns.t", lake_data_files=1, lake_delete_files=0, lake_snapshots=1)
     answers = [functions.send("detect"), functions.send("report_run", tables=[])]
     functions.begin()
     answers += [functions.send(name) for name in ("compact_small", "expire_snapshots", "remove_orphans")]

@@ -28,8 +28,8 @@ LAMBDA_ERRORS = {
     "Lambda.SdkClientException",
     "Lambda.TooManyRequestsException",
     "Lambda.Unknown",
-    "Runtime.ExitError",
 }
+KILLED = {"Runtime.ExitError", "Runtime.OutOfMemory"}
 OURS = set(errors.__all__) | {"IdempotencyAlreadyInProgressError"}
 OF_STEP_FUNCTIONS = {
     "States.TaskFailed",
@@ -38,7 +38,7 @@ OF_STEP_FUNCTIONS = {
     "States.ExceedToleratedFailureThreshold",
     "States.DataLimitExceeded",
 }
-KNOWN_ERRORS = LAMBDA_ERRORS | OURS | OF_STEP_FUNCTIONS | {"Glue.ConcurrentRunsExceededException"}
+KNOWN_ERRORS = LAMBDA_ERRORS | KILLED | OURS | OF_STEP_FUNCTIONS | {"Glue.ConcurrentRunsExceededException"}
 
 
 def tasks(kind: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -157,21 +157,23 @@ class TestRetries:
 
     def test_a_function_is_retried_for_lambda_itself_and_for_what_passes(self) -> None:
         for name, state in tasks("lambda"):
-            service, passing, *busy = (set(retry["ErrorEquals"]) for retry in state["Retry"])
-            assert service == LAMBDA_ERRORS, name
+            service, killed, passing, *busy = (set(retry["ErrorEquals"]) for retry in state["Retry"])
+            assert (service, killed) == (LAMBDA_ERRORS, KILLED), name
+            # What is killed for want of memory is killed again, each time after 15 minutes of waiting for the first.
+            assert state["Retry"][1]["MaxAttempts"] == 1, name
             assert passing == {"StorageError", "CommitConflict", "CommitStateUnknown"}, name
             assert busy in ([], [{"IdempotencyAlreadyInProgressError"}]), name
 
     def test_what_acts_twice_when_repeated_waits_for_its_first_attempt(self) -> None:
         """Leases are the same when taken twice."""
-        waits = {name for name, state in tasks("lambda") if len(state["Retry"]) == 3}
+        waits = {name for name, state in tasks("lambda") if len(state["Retry"]) == 4}
 
         assert waits == {name for name, _ in tasks("lambda")} - {"Lease", "Release"}
 
     def test_waiting_for_a_first_attempt_outlasts_it(self) -> None:
         """Full jitter takes half of each pause on average; a killed attempt bars others for 15 minutes."""
         for name, state in tasks("lambda"):
-            for retry in state["Retry"][2:]:
+            for retry in state["Retry"][3:]:
                 pauses = [
                     min(retry["IntervalSeconds"] * retry["BackoffRate"] ** count, retry["MaxDelaySeconds"])
                     for count in range(retry["MaxAttempts"])

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from icekeeper.policy import Policy
 from icekeeper.policy.keys import POLICY_KEYS
 from icekeeper.policy.layers import BOUND_KEYS, BOUND_PREFIX, ENVIRONMENT_PREFIX, layers_for
 from support.cloudformation import TEMPLATE, Wildcard, load_template, strings, wildcards
@@ -258,7 +259,18 @@ class TestStateMachine:
                     assert function["Timeout"] < state["TimeoutSeconds"], name
                 elif state["Type"] == "Task":
                     job = RESOURCES[state["Parameters"]["JobName"]]["Properties"]
-                    assert job["Timeout"] * 60 < state["TimeoutSeconds"], name
+                    assert job["Timeout"] == {"Ref": "JobTimeoutMinutes"}, name
+                    assert DOCUMENT["Mappings"]["JobTimes"]["60"]["Task"] == state["TimeoutSeconds"], name
+
+    def test_a_slow_job_ends_before_its_task_whatever_its_time(self) -> None:
+        times = DOCUMENT["Mappings"]["JobTimes"]
+
+        assert list(times) == PARAMETERS["JobTimeoutMinutes"]["AllowedValues"]
+        for minutes, seconds in times.items():
+            assert int(minutes) * 60 == seconds["Policy"] == seconds["Task"] - 900
+        assert MACHINE["DefinitionSubstitutions"]["JobTaskSeconds"] == {
+            "Fn::FindInMap": ["JobTimes", {"Ref": "JobTimeoutMinutes"}, "Task"]
+        }
 
 
 class TestFunctions:
@@ -311,6 +323,24 @@ class TestEnvironment:
 
         assert named == set(VARIABLES) - OTHER_VARIABLES
 
+    def test_keys_of_the_policy_that_the_stack_decides_say_by_which_parameter(self) -> None:
+        """Nothing in the package asks for their values: whoever sets them must not wonder why nothing happens."""
+        decided = {
+            "detection_interval_s": "ScheduleExpression",
+            "max_concurrent_jobs": "MaxConcurrentTables",
+            "job_timeout_s": "JobTimeoutMinutes",
+            "job_retry_limit": "JobRetryLimit",
+        }
+        for key, parameter in decided.items():
+            assert parameter in PARAMETERS
+            assert f"parameter {parameter}" in str(Policy.model_fields[key].description)
+            told = VARIABLES.get(f"{ENVIRONMENT_PREFIX}{key.upper()}")
+            assert key == "detection_interval_s" or referred(told) >= {parameter}
+        substituted = MACHINE["DefinitionSubstitutions"]
+        assert substituted["MaxConcurrentTables"] == {"Ref": "MaxConcurrentTables"}
+        assert substituted["JobRetryLimit"] == {"Ref": "JobRetryLimit"}
+        assert referred(RESOURCES["Schedule"]) >= {"ScheduleExpression"}
+
     def test_leaves_out_settings_that_are_empty(self) -> None:
         for name, value in VARIABLES.items():
             parameters = referred(value) & {key for key, found in PARAMETERS.items() if found.get("Default") == ""}
@@ -329,7 +359,7 @@ class TestJobs:
 
     def test_are_bounded_and_repeated_by_the_state_machine_only(self) -> None:
         for script, (_, job) in JOBS.items():
-            assert (job["GlueVersion"], job["Timeout"], job["MaxRetries"]) == ("5.1", 60, 0), script
+            assert (job["GlueVersion"], job["MaxRetries"]) == ("5.1", 0), script
             runs = job["ExecutionProperty"]["MaxConcurrentRuns"]
             assert runs >= 2 * PARAMETERS["MaxConcurrentTables"]["MaxValue"], script
             assert job["DefaultArguments"]["--job-bookmark-option"] == "job-bookmark-disable"
