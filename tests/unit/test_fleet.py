@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -245,6 +246,33 @@ def test_a_catalog_that_fails_is_reported_and_the_others_are_scanned(state: Coun
         FleetSkip("C", "ns.t", IDLE),
     )
     assert (report.scanned, report.errors) == (1, 3)
+
+
+@pytest.mark.parametrize("odd", [RecursionError("too deep"), OverflowError("infinite"), RuntimeError("a client's")])
+def test_a_table_that_breaks_its_assessment_does_not_stop_the_scan(state: CountedState, odd: Exception) -> None:
+    report = scanned(state, PreparedCatalog({"ns.a": odd, "ns.t": table()}))
+    assert (report.scanned, report.errors) == (2, 1)
+    assert report.skipped[0].reason == f"the table cannot be assessed: {type(odd).__name__} {odd}"
+
+
+def test_a_catalog_that_is_slow_to_list_leaves_the_others_their_time(state: CountedState) -> None:
+    release = threading.Event()
+
+    def slow() -> PreparedCatalog:
+        release.wait(30)
+        return PreparedCatalog({"ns.t": table()}, name="A")
+
+    try:
+        report = scanned(
+            state, CatalogSource("A", slow), PreparedCatalog({"ns.u": table()}), threads=4, detection_timeout_s=1
+        )
+    finally:
+        release.set()
+    assert report.scanned == 1
+    assert report.skipped == (
+        FleetSkip("A", "", "not reached within detection_timeout_s 1", True),
+        FleetSkip("C", "ns.u", IDLE),
+    )
 
 
 def test_what_a_person_asked_for_comes_first_also_past_the_filters(state: CountedState) -> None:

@@ -28,6 +28,8 @@ __all__ = ["FLEET_THREADS", "AssessorOf", "scan_fleet"]
 
 # A load is two requests of some 50 ms each: 10,000 tables in 300 s need seven threads, if nothing is slow.
 FLEET_THREADS = 16
+# So much of the time at most goes into listing several catalogs: one that is slow must leave the others theirs.
+_LISTING_SHARE = 0.5
 
 
 class AssessorOf(Protocol):
@@ -73,7 +75,8 @@ def scan_fleet(
     Tables with a pending request come first, whatever the filters say.  The others follow in a fair order after
     ``cursor``; the report's cursor is for the next scan.  ``detection_timeout_s`` bounds the whole; at most
     ``max_jobs_per_detection`` proposals remain, ordered by need.  Health is recorded of every table that was loaded,
-    maintained or not.  At most ``threads`` documents are in memory.
+    maintained or not.  At most ``threads`` documents are in memory.  A catalog that is not listed in half of the time is
+    left out where there are others.
 
     A request for a table that is gone is told of and dropped; every other is claimed by the run that serves it.
 
@@ -90,7 +93,7 @@ def scan_fleet(
         lambda source: listed_catalog(source, settings),
         sources,
         threads=threads,
-        budget_s=left_s(),
+        budget_s=left_s() * (_LISTING_SHARE if len(sources) > 1 else 1),
         monotonic_s=monotonic_s,
     )
     skipped = [result for _, result in opened.done if isinstance(result, FleetSkip)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 
@@ -14,6 +15,8 @@ from icekeeper.model import TableName
 from icekeeper.policy import Policy
 
 __all__ = ["LOADING_THREADS", "assess_one", "late_reason", "over_limit_reason", "scan"]
+
+log = logging.getLogger(__name__)
 
 LOADING_THREADS = 4
 
@@ -103,3 +106,6 @@ def assess_one(
         # Documents are read as they are; one that breaks the specification must not stop the scan of the others.
         reason = f"the metadata does not follow the specification: {type(error).__name__} {error}"
         return Skip(str(table), reason, is_error=True)
+    except Exception as error:  # whatever one table makes us trip over must not stop the scan of the others
+        log.exception("%s could not be assessed", table)
+        return Skip(str(table), f"the table cannot be assessed: {type(error).__name__} {error}", is_error=True)
