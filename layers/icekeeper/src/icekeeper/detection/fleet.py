@@ -75,8 +75,8 @@ def scan_fleet(
     Tables with a pending request come first, whatever the filters say.  The others follow in a fair order after
     ``cursor``; the report's cursor is for the next scan.  ``detection_timeout_s`` bounds the whole; at most
     ``max_jobs_per_detection`` proposals remain, ordered by need.  Health is recorded of every table that was loaded,
-    maintained or not.  At most ``threads`` documents are in memory.  A catalog that is not listed in half of the time is
-    left out where there are others.
+    maintained or not.  At most ``threads`` documents are in memory.  Where there are several catalogs, one that
+    is not listed in half of the time is left out.
 
     A request for a table that is gone is told of and dropped; every other is claimed by the run that serves it.
 

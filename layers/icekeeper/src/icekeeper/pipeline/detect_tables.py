@@ -12,7 +12,7 @@ from typing import Any
 from icekeeper.catalogs.addresses import CatalogAddress, find_address
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.detection.fleet_catalogs import CatalogSource
-from icekeeper.detection.proposal import FleetReport
+from icekeeper.detection.proposal import FleetProposal, FleetReport
 from icekeeper.errors import LeaseHeld, StorageError
 from icekeeper.fleet import detect_fleet
 from icekeeper.model import TableName
@@ -67,7 +67,7 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
     address = find_address(deployment.addresses(), wanted.catalog)
     runtime = deployment.runtime_at(address)
     loaded = runtime.catalog.load(name)
-    settings = {**wanted.settings, **({} if wanted.operations is None else {"operations": wanted.operations})}
+    settings = wanted.overrides
     runtime.policy(loaded, settings)  # a mistake is told now, not by a pass that fails
     identity = identity_of(runtime.catalog, loaded)
     item = Item(
@@ -100,7 +100,7 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
         sources,
         deployment.state,
         environment=deployment.environment,
-        overrides=event.input.settings,
+        overrides=event.input.overrides,
         clock=deployment.clock,
         cursor=_cursor(deployment),
     )
@@ -108,9 +108,15 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
         if skip.is_error:
             log.warning("%s was not looked at: %s", f"{skip.catalog} {skip.table}".strip(), skip.reason)
     _tell(deployment, event.run_id, report)
-    items = tuple(parse_event(Item, proposal.to_json()) for proposal in report.proposals)
+    items = tuple(_item(proposal, event.input) for proposal in report.proposals)
     reason = f"{len(items)} of {report.scanned} table(s) need maintenance"
     return Detected(items, reason, report.scanned, report.not_reached, report.errors + len(unlisted))
+
+
+def _item(proposal: FleetProposal, wanted: MachineInput) -> Item:
+    """What is asked of this run holds for its passes, too; a request goes by what it was filed with."""
+    document = proposal.to_json()
+    return parse_event(Item, document if proposal.is_requested else {**document, "settings": wanted.overrides})
 
 
 def _open(deployment: Deployment, address: CatalogAddress) -> Catalog:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
@@ -42,14 +42,17 @@ class _Event(BaseModel):
 
 
 class MachineInput(_Event):
-    """The input of the state machine: ``{}`` scans the fleet, a table forces one pass."""
+    """The input of the state machine: ``{}`` scans the fleet, a table forces one pass.
+
+    Operations and settings hold for every pass of the run, but for those that were requested with their own.
+    """
 
     table: str | None = None
     catalog: str | None = None
     """May be left out where the deployment has one catalog."""
     operations: str | None = None
     settings: Mapping[str, str] = Field(default_factory=dict)
-    """As ``--set``, for this pass only."""
+    """As ``--set``, for the passes of this run only."""
     wait: bool = False
     """Whether to wait while another run maintains the table, rather than be refused."""
 
@@ -59,6 +62,17 @@ class MachineInput(_Event):
         if value is not None:
             TableName.parse(value)
         return value
+
+    @model_validator(mode="after")
+    def _names_a_table(self) -> Self:
+        if self.table is None and self.catalog is not None:
+            raise ValueError("a catalog is named, but no table in it; name both, or neither to scan the fleet")
+        return self
+
+    @property
+    def overrides(self) -> dict[str, str]:
+        """The settings, with the operations as one of them."""
+        return {**self.settings, **({} if self.operations is None else {"operations": self.operations})}
 
 
 class DetectEvent(_Event):

@@ -1,0 +1,39 @@
+"""What must not get past the pipeline's use cases: faults found by attacking them, each with the harm it did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.errors import PolicyError
+from icekeeper.pipeline.events import Item, MachineInput, parse_event
+from icekeeper.pipeline.turn import take_turn
+from icekeeper.state.requests import MaintenanceRequest
+from integration.test_pipeline_steps import RUN, Pipeline
+from support.local import LocalTable
+
+
+@pytest.fixture
+def pipeline(local_catalog: SqlCatalog, tmp_path: Path) -> Pipeline:
+    table = LocalTable(local_catalog, tmp_path)
+    table.fill(5)
+    return Pipeline(table, tmp_path)
+
+
+def test_what_a_run_over_the_fleet_is_told_holds_for_its_passes(pipeline: Pipeline) -> None:
+    """Told to compact, it must not expire and delete; told to keep snapshots longer, it must not go by the policy."""
+    asked = {"operations": "compact", "settings": {"target_file_size_mb": "64"}}
+    (item,) = pipeline.detect(**asked)[1]
+    assert dict(item.settings) == {"operations": "compact", "target_file_size_mb": "64"}
+    take_turn(pipeline.deployment, RUN, item)
+    plan = pipeline.plan(item)
+    assert {step for step, route in plan.routes.items() if route != "none"} == {"compact", "clean_staged"}
+    # A request goes by its own, or nobody would claim it.
+    filed = MaintenanceRequest(identity=item.identity, requested_ms=1, settings={"operations": "rewrite_manifests"})
+    pipeline.clock.now_ms += 24 * 3_600_000
+    pipeline.deployment.state.requests.file(filed)
+    assert [dict(one.settings) for one in pipeline.detect("run-2", **asked)[1]] == [dict(filed.settings)]
+    with pytest.raises(PolicyError, match=r"a catalog is named, but no table in it"):
+        parse_event(MachineInput, {"catalog": "local"})
