@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Mapping
+from typing import Any
 
+import pytest
+from botocore.exceptions import ClientError
+
+from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance
+from icekeeper.errors import StorageError
+from icekeeper.model import TableName
 from icekeeper.policy import Layer, Operation, Ownership, resolve
 from icekeeper.policy.bucket_settings import BUCKET_SOURCE, bucket_layers
 from icekeeper.policy.ownership import (
@@ -134,3 +141,52 @@ def test_stated_settings_are_a_layer(
 def test_what_nobody_stated_is_no_layer(bucket: BucketMaintenance) -> None:
     """AWS's own five days must not expire what a deployment keeps for weeks."""
     assert bucket_layers(bucket, ()) == []
+
+
+ARN = "arn:aws:s3tables:eu-west-1:123456789012:bucket/lake"
+
+
+class Service:
+    """The S3 Tables API, as far as it is about maintenance."""
+
+    def __init__(self) -> None:
+        self.of_bucket: dict[str, Any] = {"icebergUnreferencedFileRemoval": {"status": "disabled"}}
+        self.of_table: dict[str, Any] = {}
+        self.is_throttled = False
+        self.puts: list[Any] = []
+
+    def get_table_maintenance_configuration(self, **_: str) -> Mapping[str, Any]:
+        if self.is_throttled:
+            raise ClientError({"Error": {"Code": "TooManyRequestsException"}}, "GetTableMaintenanceConfiguration")
+        return {"configuration": self.of_table}
+
+    def get_table_bucket_maintenance_configuration(self, **_: str) -> Mapping[str, Any]:
+        return {"configuration": self.of_bucket}
+
+    def put_table_maintenance_configuration(self, **value: Any) -> None:
+        self.puts.append(value)
+
+
+def test_a_warm_function_sees_that_the_bucket_began_to_do_it_itself() -> None:
+    """It knew less than the next function, so that every plan of its was stale, and no table maintained any more."""
+    service, now_s = Service(), [1000.0]
+    maintenance = TableBucketMaintenance(ARN, lambda: service, {}, lambda: now_s[0])
+
+    def is_enabled() -> bool:
+        return maintenance.read(TableName(("ns",), "t")).states[BuiltIn.UNREFERENCED_FILE_REMOVAL].is_enabled
+
+    assert not is_enabled()
+    service.of_bucket = {}
+    assert not is_enabled()
+    now_s[0] += 11
+    assert is_enabled()
+
+
+def test_what_is_switched_off_never_loses_its_settings() -> None:
+    """They say how long snapshots are kept, and hold for us; without them more would expire."""
+    service = Service()
+    maintenance = TableBucketMaintenance(ARN, lambda: service, {})
+    service.is_throttled = True
+    with pytest.raises(StorageError, match=r"^its settings cannot be read: S3 Tables "):
+        maintenance.disable(TableName(("ns",), "t"), BuiltIn.SNAPSHOT_MANAGEMENT)
+    assert service.puts == []

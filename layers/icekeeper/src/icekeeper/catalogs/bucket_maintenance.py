@@ -8,6 +8,7 @@ does unless told otherwise.  Source: Amazon S3 API reference, "GetTableMaintenan
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
@@ -33,39 +34,55 @@ _ARN = re.compile(r"arn:[^:]+:s3tables:(?P<region>[^:]*):[^:]*:bucket/.+")
 _FAILURES = (BotoCoreError, ClientError, ResponseParserError)
 _TABLE_WIDE = (BuiltIn.COMPACTION, BuiltIn.SNAPSHOT_MANAGEMENT)
 _BUCKET_WIDE = (BuiltIn.UNREFERENCED_FILE_REMOVAL,)
+# Long enough for a scan to ask once for many tables; a warm function lives for hours, and one that knew less than the
+# next would find every plan of the other stale.
+_REMEMBERED_S = 10.0
 
 
 class TableBucketMaintenance:
     """The maintenance of one table bucket; safe to share between threads."""
 
-    def __init__(self, arn: str, connect: Callable[[], Any], properties: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        arn: str,
+        connect: Callable[[], Any],
+        properties: Mapping[str, str],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         """``connect`` makes the S3 Tables client, when it is first needed; ``properties`` hold its secrets."""
         self._arn = arn
         self._connect = connect
         self._properties = properties
+        self._monotonic_s = monotonic_s
         self._bucket_wide: BucketMaintenance | None = None
+        self._asked_s = 0.0
 
     def read(self, table: TableName) -> BucketMaintenance:
-        """What the bucket does for a table; what it does for all of them is asked once."""
+        """What the bucket does for a table; what it does for all of them is asked again after some seconds."""
         own = self._ask(_TABLE_WIDE, lambda client: client.get_table_maintenance_configuration(**self._address(table)))
-        shared = self._bucket_wide or self._ask(
-            _BUCKET_WIDE, lambda client: client.get_table_bucket_maintenance_configuration(tableBucketARN=self._arn)
-        )
-        if not shared.unreadable:
-            self._bucket_wide = shared
+        shared, now_s = self._bucket_wide, self._monotonic_s()
+        if shared is None or now_s - self._asked_s > _REMEMBERED_S:
+            shared = self._ask(
+                _BUCKET_WIDE, lambda client: client.get_table_bucket_maintenance_configuration(tableBucketARN=self._arn)
+            )
+            self._bucket_wide, self._asked_s = (None if shared.unreadable else shared), now_s
         return BucketMaintenance({**own.states, **shared.states}, {**own.unreadable, **shared.unreadable})
 
     def disable(self, table: TableName, built_in: BuiltIn) -> None:
         """Switch off one of a table's own; its settings are sent along as they are, so that they stay stated.
 
         Raises:
-            StorageError: it could not be switched off, or is an operation of the whole bucket.
+            StorageError: it could not be switched off, its settings cannot be read, or it is an operation of the whole
+                bucket.
         """
         if built_in not in _TABLE_WIDE:
             raise StorageError(f"{built_in.value} is switched off for all tables of a bucket, not for one")
-        state = self.read(table).states.get(built_in)
+        found = self.read(table)
+        state = found.states.get(built_in)
+        if state is None:  # to switch it off all the same would take its settings away: how long snapshots are kept
+            raise StorageError(f"its settings cannot be read: {found.unreadable[built_in]}")
         value: dict[str, Any] = {"status": "disabled"}
-        if state is not None and state.settings:
+        if state.settings:
             value["settings"] = {built_in.value: dict(state.settings)}
         try:
             self._client.put_table_maintenance_configuration(**self._address(table), type=built_in.value, value=value)
