@@ -8,7 +8,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.errors import PolicyError
-from icekeeper.pipeline.events import Item, MachineInput, parse_event
+from icekeeper.pipeline.events import MachineInput, parse_event
+from icekeeper.pipeline.plan_table import MAX_ATTEMPTS
 from icekeeper.pipeline.turn import take_turn
 from icekeeper.state.requests import MaintenanceRequest
 from integration.test_pipeline_steps import RUN, Pipeline
@@ -37,3 +38,10 @@ def test_what_a_run_over_the_fleet_is_told_holds_for_its_passes(pipeline: Pipeli
     assert [dict(one.settings) for one in pipeline.detect("run-2", **asked)[1]] == [dict(filed.settings)]
     with pytest.raises(PolicyError, match=r"a catalog is named, but no table in it"):
         parse_event(MachineInput, {"catalog": "local"})
+
+
+def test_a_table_whose_plans_are_all_stale_is_given_up(pipeline: Pipeline) -> None:
+    """Cleaning staged files was still routed, found the plan stale, and was planned again, for twelve hours."""
+    item, _ = pipeline.begin()
+    plan = pipeline.plan(item, attempt=MAX_ATTEMPTS + 1)
+    assert set(plan.routes.values()) == {"none"}

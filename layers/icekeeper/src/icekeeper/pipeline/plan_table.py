@@ -79,7 +79,8 @@ def _document(
     operations = {operation.value for operation in context.policy.operations}
     routes: dict[str, Route] = {}
     for step in STEPS:
-        is_wanted = step in operations or step == CLEAN_STAGED
+        # The last attempt has no step at all: one that found its plan stale again would be planned again for ever.
+        is_wanted = event.attempt <= MAX_ATTEMPTS and (step in operations or step == CLEAN_STAGED)
         is_due = is_wanted and step not in done and step not in outcomes
         routes[step] = route(step, size, deployment.settings.thresholds) if is_due else "none"
     listing = deployment.control.listings(folder)
