@@ -312,7 +312,7 @@ def test_an_orphan_that_is_referenced_meanwhile_stays(pipeline: Pipeline) -> Non
     item, plan = pipeline.begin()
     live = pipeline.table.table.inspect.files().column("file_path").to_pylist()[0]
     folder = pipeline.control / table_folder(RUN, item.identity.key)
-    (folder / "list_orphans.json").write_text(json.dumps({"paths": [live], "metrics": {}}))
+    (folder / "list_orphans.json").write_text(json.dumps({"plan": plan.digest, "paths": [live], "metrics": {}}))
     assert pipeline.run(item, plan, "remove_orphans")["summary"] == "removed 0 orphan file(s)"
     assert Path(live.removeprefix("file://")).exists()
 

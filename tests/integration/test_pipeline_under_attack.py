@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.errors import PolicyError
-from icekeeper.pipeline.events import MachineInput, parse_event
+from icekeeper.engines.local import LocalEngine
+from icekeeper.errors import PlanStale, PolicyError
+from icekeeper.pipeline.events import MachineInput, OperationEvent, parse_event
 from icekeeper.pipeline.plan_table import MAX_ATTEMPTS
+from icekeeper.pipeline.run_step import list_orphans
 from icekeeper.pipeline.turn import take_turn
 from icekeeper.state.requests import MaintenanceRequest
 from integration.test_pipeline_steps import RUN, Pipeline
@@ -45,3 +47,21 @@ def test_a_table_whose_plans_are_all_stale_is_given_up(pipeline: Pipeline) -> No
     item, _ = pipeline.begin()
     plan = pipeline.plan(item, attempt=MAX_ATTEMPTS + 1)
     assert set(plan.routes.values()) == {"none"}
+
+
+def test_what_was_listed_under_another_policy_is_not_removed(pipeline: Pipeline) -> None:
+    """Of what a plan has listed the share is judged already; that of a stale plan was judged by another limit."""
+    folder = Path(pipeline.table.table.location().removeprefix("file://")) / "data"
+    orphans = [folder / f"left-{number}.parquet" for number in range(30)]
+    for orphan in orphans:
+        orphan.write_bytes(b"left")
+    item, plan = pipeline.begin(settings={"orphan_max_delete_ratio": "1"})
+    event = {"run_id": RUN, "item": item, "plan": plan, "operation": "remove_orphans"}
+    assert list_orphans(pipeline.deployment, parse_event(OperationEvent, event), LocalEngine(1))["count"] == 30
+    careful = item.model_copy(update={"settings": {"orphan_max_delete_ratio": "0.1"}})
+    with pytest.raises(PlanStale):
+        pipeline.run(careful, plan, "remove_orphans")
+    again = pipeline.plan(careful, attempt=2)
+    answer = pipeline.run(careful, again, "remove_orphans")  # by a job, which lists by itself
+    assert answer["status"] == "refused"
+    assert all(orphan.exists() for orphan in orphans)

@@ -113,7 +113,8 @@ def list_orphans(deployment: Deployment, event: OperationEvent, engine: Engine) 
         deployment.control.write(f"{step.folder}/{Operation.REMOVE_ORPHANS.value}.json", done_document)
         return {**_answer(done_document), "count": 0}
     if not must_record:
-        listed = {"paths": list(outcome.files_planned), "metrics": document["metrics"]}
+        paths = list(outcome.files_planned)
+        listed = {"plan": event.plan.digest, "paths": paths, "metrics": document["metrics"]}
         deployment.control.write(f"{step.folder}/{LISTED_ORPHANS}.json", listed)
     return {**_answer(document), "count": max(1, len(outcome.files_planned))}
 
@@ -211,7 +212,7 @@ def _with_earlier_commits(step: Step, outcome: OperationOutcome, before: frozens
 
 def _take_listed_orphans(step: Step) -> None:
     """Look only at what was listed as an orphan; every guard asks about each of them again."""
-    listed = step.deployment.control.find(f"{step.folder}/{LISTED_ORPHANS}.json")
+    listed = _listed(step)
     if listed is None:
         return
     step.context.orphan_candidates = KnownFiles(tuple(listed["paths"]))
@@ -220,9 +221,15 @@ def _take_listed_orphans(step: Step) -> None:
     step.context.resolved = replace(step.context.resolved, policy=policy)
 
 
+def _listed(step: Step) -> Mapping[str, Any] | None:
+    """What was listed by this very plan: another one's policy may allow to delete less."""
+    found: Mapping[str, Any] | None = step.deployment.control.find(f"{step.folder}/{LISTED_ORPHANS}.json")
+    return found if found is not None and found.get("plan") == step.event.plan.digest else None
+
+
 def _with_listing_metrics(step: Step, outcome: OperationOutcome) -> OperationOutcome:
-    listed = step.deployment.control.find(f"{step.folder}/{LISTED_ORPHANS}.json")
-    if outcome.operation is not Operation.REMOVE_ORPHANS or listed is None:
+    listed = _listed(step) if outcome.operation is Operation.REMOVE_ORPHANS else None
+    if listed is None:
         return outcome
     counted = {key: listed["metrics"].get(key, 0) for key in _OF_THE_LISTING}
     return replace(outcome, metrics={**outcome.metrics, **counted})
