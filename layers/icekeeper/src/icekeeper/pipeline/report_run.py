@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
+from icekeeper.errors import StorageError
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item, ReportRunEvent, TableResult, parse_event
@@ -22,9 +24,22 @@ def report_run(deployment: Deployment, event: ReportRunEvent) -> Mapping[str, An
 
     A table that was proposed and of which nothing came back is looked up, and else counts as failed.
 
+    The run is over: the fleet is given back also when its report cannot be written.
+
     Raises:
         StorageError: it cannot be written, or what was proposed cannot be read.
     """
+    try:
+        report = _report(deployment, event)
+    except BaseException:
+        with suppress(StorageError):  # what is not given back runs out
+            give_back_fleet(deployment, event.run_id)
+        raise
+    give_back_fleet(deployment, event.run_id)
+    return report
+
+
+def _report(deployment: Deployment, event: ReportRunEvent) -> Mapping[str, Any]:
     results = (*event.tables, *(() if event.failure is not None else _missing(deployment, event)))
     counts: Counter[str] = Counter(result.status for result in results)
     well = sum(counts[status] for status in _WELL)
@@ -41,7 +56,6 @@ def report_run(deployment: Deployment, event: ReportRunEvent) -> Mapping[str, An
     if event.failure is not None:
         document["failure"] = event.failure.model_dump(mode="json")
     deployment.control.write(f"runs/{event.run_id}/report.json", document)
-    give_back_fleet(deployment, event.run_id)
     return report
 
 
