@@ -8,13 +8,23 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.engines.local import LocalEngine
-from icekeeper.errors import PlanStale, PolicyError
-from icekeeper.pipeline.events import MachineInput, OperationEvent, parse_event
+from icekeeper.errors import PlanStale, PolicyError, StorageError
+from icekeeper.pipeline.control_bucket import ControlBucket
+from icekeeper.pipeline.events import (
+    Failure,
+    MachineInput,
+    OperationEvent,
+    ReportRunEvent,
+    ReportTableEvent,
+    parse_event,
+)
 from icekeeper.pipeline.plan_table import MAX_ATTEMPTS
+from icekeeper.pipeline.report_run import report_run
+from icekeeper.pipeline.report_table import report_table
 from icekeeper.pipeline.run_step import list_orphans
 from icekeeper.pipeline.turn import take_turn
 from icekeeper.state.requests import MaintenanceRequest
-from integration.test_pipeline_steps import RUN, Pipeline
+from integration.test_pipeline_steps import RUN, Pipeline, broken
 from support.local import LocalTable
 
 
@@ -65,3 +75,34 @@ def test_what_was_listed_under_another_policy_is_not_removed(pipeline: Pipeline)
     answer = pipeline.run(careful, again, "remove_orphans")  # by a job, which lists by itself
     assert answer["status"] == "refused"
     assert all(orphan.exists() for orphan in orphans)
+
+
+def test_a_second_plan_whose_answer_is_lost_does_not_cost_the_report(pipeline: Pipeline) -> None:
+    """It took the place of the plan that the state machine has: what was committed came into no journal."""
+    item, plan = pipeline.begin()
+    pipeline.run(item, plan, "compact")
+    pipeline.plan(item, attempt=2)
+    failures = {"plan": Failure(Error="Sandbox.Timedout", Cause="it took too long")}
+    event = ReportTableEvent(run_id=RUN, item=item, plan=plan, failures=failures)
+    report = report_table(pipeline.deployment, event)
+    assert report.outcome is not None
+    told = {one.operation.value: (one.status.value, one.summary) for one in report.outcome.operations}
+    assert told["compact"] == ("succeeded", "compacted 5 files into 1 (across 1 bins)")
+    assert told["expire_snapshots"] == (
+        "failed",
+        "it could not be planned again: Sandbox.Timedout: it took too long",
+    )
+    assert [status for _, status, _ in pipeline.journal(item)] == ["partial"]
+
+
+def test_a_report_that_cannot_be_written_does_not_keep_the_fleet(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every schedule of the next three hours would have found the fleet taken."""
+    pipeline.detect()
+    assert pipeline.fleet_lease() == RUN
+    with monkeypatch.context() as patch:
+        patch.setattr(ControlBucket, "write", broken)
+        with pytest.raises(StorageError, match="it crashed"):
+            report_run(pipeline.deployment, ReportRunEvent(run_id=RUN))
+    assert pipeline.fleet_lease() is None

@@ -26,6 +26,7 @@ __all__ = ["MAX_ATTEMPTS", "PLAN", "plan_table"]
 MAX_ATTEMPTS = 3
 """A table that makes every plan stale is left to the next run."""
 PLAN = "plan.json"
+"""The first one of a pass; those made again have names of their own."""
 
 
 def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
@@ -190,7 +191,8 @@ def _claim(deployment: Deployment, request: MaintenanceRequest | None) -> None:
 
 
 def _write(deployment: Deployment, folder: str, document: PlanDocument) -> PlanReference:
-    key = f"{folder}/{PLAN}"
+    # One document for each attempt: if this answer is lost, the plan that the state machine has is still there.
+    key = f"{folder}/{PLAN}" if document.attempt == 1 else f"{folder}/plan-{document.attempt}.json"
     digest = deployment.control.write(key, document.model_dump(mode="json"))
     return PlanReference(
         bucket=deployment.control.name,

@@ -83,6 +83,8 @@ def _outcome(
         sentence = _sentence(failure)
         return (refused if failure.Error in _REFUSALS else failed)(operation, sentence)
     if plan.routes.get(step, "none") != "none":
+        if "plan" in event.failures:
+            return failed(operation, f"it could not be planned again: {_sentence(event.failures['plan'])}")
         return failed(operation, "it did not end: nothing is known of what became of it")
     return None
 
