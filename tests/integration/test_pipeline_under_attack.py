@@ -9,6 +9,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PlanStale, PolicyError, StorageError
+from icekeeper.model import TableName
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.events import (
     Failure,
@@ -21,8 +22,10 @@ from icekeeper.pipeline.events import (
 from icekeeper.pipeline.plan_table import MAX_ATTEMPTS
 from icekeeper.pipeline.report_run import report_run
 from icekeeper.pipeline.report_table import report_table
+from icekeeper.pipeline.request_pass import file_request
 from icekeeper.pipeline.run_step import list_orphans
 from icekeeper.pipeline.turn import take_turn
+from icekeeper.runtime import Runtime
 from icekeeper.state.requests import MaintenanceRequest
 from integration.test_pipeline_steps import RUN, Pipeline, broken
 from support.local import LocalTable
@@ -106,3 +109,17 @@ def test_a_report_that_cannot_be_written_does_not_keep_the_fleet(
         with pytest.raises(StorageError, match="it crashed"):
             report_run(pipeline.deployment, ReportRunEvent(run_id=RUN))
     assert pipeline.fleet_lease() is None
+
+
+def test_a_request_that_no_payload_can_carry_does_not_stop_the_fleet(pipeline: Pipeline) -> None:
+    """One item above 256 KB ends the Map of every run; the request outlived them all, because none came to claim it."""
+    huge = {"where": " or ".join(["id = 1"] * 20_000)}
+    runtime = Runtime(pipeline.table.catalog, pipeline.deployment.state, environment=pipeline.environment)
+    with pytest.raises(PolicyError, match=r"settings are longer than 16384 bytes"):
+        file_request(runtime, TableName.parse("ns.t"), huge)
+    assert pipeline.deployment.state.requests.pending(pipeline.identity.catalog, pipeline.identity.warehouse) == ()
+    with pytest.raises(PolicyError, match=r"settings are longer than 16384 bytes"):
+        parse_event(MachineInput, {"table": "ns.t", "settings": huge})
+    filed = MaintenanceRequest(identity=pipeline.identity, requested_ms=1, settings=huge)
+    pipeline.deployment.state.requests.file(filed)
+    assert pipeline.detect()[1] == []

@@ -18,7 +18,7 @@ from icekeeper.fleet import detect_fleet
 from icekeeper.model import TableName
 from icekeeper.operations.table_handle import identity_of
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, parse_event
+from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, fits_payloads, parse_event
 from icekeeper.pipeline.fleet_turn import give_back_fleet, take_fleet
 
 __all__ = ["Detected", "detect_tables"]
@@ -108,7 +108,7 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
         if skip.is_error:
             log.warning("%s was not looked at: %s", f"{skip.catalog} {skip.table}".strip(), skip.reason)
     _tell(deployment, event.run_id, report)
-    items = tuple(_item(proposal, event.input) for proposal in report.proposals)
+    items = tuple(_item(proposal, event.input) for proposal in report.proposals if _fits(proposal))
     reason = f"{len(items)} of {report.scanned} table(s) need maintenance"
     return Detected(items, reason, report.scanned, report.not_reached, report.errors + len(unlisted))
 
@@ -117,6 +117,13 @@ def _item(proposal: FleetProposal, wanted: MachineInput) -> Item:
     """What is asked of this run holds for its passes, too; a request goes by what it was filed with."""
     document = proposal.to_json()
     return parse_event(Item, document if proposal.is_requested else {**document, "settings": wanted.overrides})
+
+
+def _fits(proposal: FleetProposal) -> bool:
+    if fits_payloads(proposal.settings):
+        return True
+    log.error("%s was requested with settings that are too long for a run: request it anew", proposal.proposal.table)
+    return False
 
 
 def _open(deployment: Deployment, address: CatalogAddress) -> Catalog:

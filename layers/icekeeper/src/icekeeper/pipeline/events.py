@@ -30,15 +30,26 @@ __all__ = [
     "ReportTableEvent",
     "Route",
     "TableResult",
+    "fits_payloads",
     "parse_event",
 ]
 
 Route = Literal["none", "function", "glue"]
 _MAX_SENTENCE = 500
+# A payload of Step Functions holds 256 KB, of which failures take most when there are any.
+_MAX_SETTINGS = 16 * 1024
 
 
 class _Event(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def fits_payloads(settings: Mapping[str, str]) -> bool:
+    """Whether a table's item with these settings, which each of its payloads repeats, leaves room for the rest.
+
+    One item that is too long ends the whole Map, and so every run that proposes it.
+    """
+    return len(json.dumps(dict(settings))) <= _MAX_SETTINGS
 
 
 class MachineInput(_Event):
@@ -64,7 +75,9 @@ class MachineInput(_Event):
         return value
 
     @model_validator(mode="after")
-    def _names_a_table(self) -> Self:
+    def _can_be_carried_out(self) -> Self:
+        if not fits_payloads(self.overrides):
+            raise ValueError(f"settings are longer than {_MAX_SETTINGS} bytes, which no payload has room for")
         if self.table is None and self.catalog is not None:
             raise ValueError("a catalog is named, but no table in it; name both, or neither to scan the fleet")
         return self

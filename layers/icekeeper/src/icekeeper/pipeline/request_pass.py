@@ -18,6 +18,7 @@ from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.maintenance import begin
 from icekeeper.model import TableName
 from icekeeper.operations.table_handle import identity_of
+from icekeeper.pipeline.events import MachineInput, parse_event
 from icekeeper.pipeline.executions import Execution, StateMachine
 from icekeeper.runtime import Runtime
 from icekeeper.state.requests import MaintenanceRequest
@@ -75,6 +76,7 @@ def file_request(runtime: Runtime, table: TableName, overrides: Mapping[str, str
     begin(runtime.context(loaded, resolved, LocalEngine(processes=1), dry_run=True))
     identity = identity_of(runtime.catalog, loaded)
     request = MaintenanceRequest(identity=identity, requested_ms=runtime.clock(), settings=dict(overrides))
+    parse_event(MachineInput, machine_input(request))  # what no run could be started with, no scheduled one could do
     runtime.state.requests.file(request)
     return request
 
