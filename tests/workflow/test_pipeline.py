@@ -138,7 +138,7 @@ def test_a_table_dropped_after_its_plan_fails_by_name(lake: LocalLake) -> None:
 
 
 def test_a_policy_changed_meanwhile_is_planned_again(lake: LocalLake) -> None:
-    changed = []
+    changed: list[bool] = []
 
     def change(event: Any) -> None:
         if not changed:

@@ -140,7 +140,7 @@ class _Lambda:
             raise ClientError(
                 {**details, "ResponseMetadata": {"HTTPStatusCode": 400, "RequestId": "-"}}, "Invoke"
             ) from error
-        assert payload is not None, f"there is no function {parameters['FunctionName']}"
+        assert isinstance(payload, bytes), f"there is no function {parameters['FunctionName']}"
         answer = {"StatusCode": 200, "Payload": io.BytesIO(payload)}
         return {**answer, **({"FunctionError": "Unhandled"} if "x-amz-function-error" in headers else {})}
 

@@ -59,13 +59,15 @@ def _tell_child(console: Console, child: ChildExecution, of_pass: Mapping[str, A
     console.print(Text.assemble(f"\n    {result['table']}: ", (status, _STYLES.get(status, ""))))
     sentences = {part["operation"]: (part["status"], part["summary"]) for part in of_pass.get("operations", ())}
     table = _columns(indent=4)
-    table.add_row(Text("proposed", style="dim"), "", "", Text("\n".join(child.input["item"]["reasons"]), style="dim"))
+    table.add_row(
+        "", Text("proposed", style="dim"), "", "", Text("\n".join(child.input["item"]["reasons"]), style="dim")
+    )
     for visit in child.visits:
         if visit.kind == "Task":
             word, sentence = _ending(visit, sentences)
             tries = f" ({len(visit.errors) + (word != 'failed')} attempts)" if visit.errors else ""
             row = (f"{visit.seconds:.1f} s", Text(word, style=_STYLES.get(word, "")), Text(f"{sentence}{tries}"))
-            table.add_row(visit.name, *row)
+            table.add_row("", visit.name, *row)
     console.print(table)
 
 
@@ -76,8 +78,6 @@ def _columns(indent: int) -> Table:
     table.add_column(no_wrap=True, justify="right", min_width=6)
     table.add_column(no_wrap=True, min_width=9)
     table.add_column(ratio=1)
-    add_row = table.add_row
-    table.add_row = lambda *cells: add_row("", *cells)  # type: ignore[method-assign, assignment, misc]
     return table
 
 
