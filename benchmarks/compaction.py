@@ -30,7 +30,7 @@ from icekeeper.demo.duckdb_reader import read_arrow
 from icekeeper.engines.local import LocalEngine
 from icekeeper.model import TableName
 from icekeeper.runtime import Runtime
-from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.state.sqlite.store import SqliteStateStore
 from support.iceberg_java import start_spark
 
 PROCESSES = 2

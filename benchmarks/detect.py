@@ -33,8 +33,8 @@ from icekeeper.catalogs.load import open_catalog
 from icekeeper.clock import HOUR_MS
 from icekeeper.detection import CatalogSource
 from icekeeper.fleet import detect_fleet
-from icekeeper.state.sqlite import SqliteStateStore
-from icekeeper.storage import Storage
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.storage.storage import Storage
 from support.tables import new_document, snapshot
 
 CHILD = "--child"

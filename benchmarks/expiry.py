@@ -35,7 +35,7 @@ from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile, TableName
 from icekeeper.operations.expiry.unreferenced import unreferenced_files
 from icekeeper.runtime import Runtime
-from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.state.sqlite.store import SqliteStateStore
 from support.tables import CREATED_MS, new_document, snapshot
 
 KEPT = 10

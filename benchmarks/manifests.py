@@ -34,7 +34,7 @@ from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_l
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.operations.manifests.partition_ranges import average_opened, partition_order, range_of
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 from support.iceberg_java import start_spark
 from support.java_table import JavaTable
 from support.passes import TableUnderMaintenance, local_path

@@ -33,9 +33,9 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import EncodedManifest, encode_manifest, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, TableName
 from icekeeper.runtime import Runtime
-from icekeeper.state.sqlite import SqliteStateStore
-from icekeeper.storage import Storage
-from icekeeper.storage_listing import ListedObject
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.storage import Storage
 from support.iceberg_java import start_spark
 from support.tables import new_document, snapshot
 

@@ -1,81 +1,55 @@
-"""What all functions share: structured logs, metrics in CloudWatch's embedded format, and idempotency."""
+"""What all functions share: their deployment, and structured logs that say which run and table a line is about."""
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from aws_lambda_powertools import Logger
-from aws_lambda_powertools.logging.utils import copy_config_to_registered_loggers
-from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
+from icekeeper.errors import MaintenanceError
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.detect_tables import Detected
 from icekeeper.pipeline.events import Item
-from icekeeper.pipeline.report_table import TableReport
-from icekeeper.policy import Operation
-from icekeeper.report.outcome import Status
 
-__all__ = ["about", "deployment", "logger", "tell_detection", "tell_table"]
+__all__ = ["about", "deployment", "function", "logger"]
 
-logger = Logger(service="icekeeper")
-# The most that one document of the embedded metric format holds.
-_MAX_METRICS = 100
-_PASSES = {"succeeded": "PassesSucceeded", "partial": "PassesPartial", "failed": "PassesFailed"}
+Handler: TypeAlias = Callable[[dict[str, Any], Any], dict[str, Any]]
+
+# Of the package's own name: what the package logs is its child's line, and looks the same.
+logger = Logger(service="icekeeper", name="%(name)s")
 
 
 @cache
 def deployment() -> Deployment:
     """This function's deployment, kept while its container is warm."""
-    # The package's own lines go where these go, with the same keys.
-    copy_config_to_registered_loggers(source_logger=logger, include={"icekeeper"}, ignore_log_level=False)
     return Deployment.open(os.environ)
 
 
-def about(run_id: str, item: Item | None = None) -> None:
-    """What every further log line is about."""
-    logger.append_keys(run_id=run_id, table=None if item is None else item.table)
+def function(handler: Handler) -> Handler:
+    """A handler whose lines carry the run's name from the first to the last, and nothing of the call before."""
+
+    @functools.wraps(handler)
+    def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
+        if isinstance(event, Mapping):
+            logger.append_keys(run_id=event.get("run_id"))
+        try:
+            return handler(event, context)
+        except MaintenanceError as error:
+            logger.error("%s: %s", type(error).__name__, error)
+            raise
+
+    # The run is the execution's name: what Step Functions' own log calls it, too.
+    decorated: Handler = logger.inject_lambda_context(handle, correlation_id_path="run_id", clear_state=True)
+    return decorated
 
 
-def tell_detection(found: Detected) -> None:
-    """Count what a scan came to."""
-    _emit(
-        {
-            "TablesScanned": found.scanned,
-            "TablesProposed": len(found.items),
-            "TablesNotReached": found.not_reached,
-            "TablesNotReadable": found.errors,
-        },
-        {},
-    )
-
-
-def tell_table(item: Item, report: TableReport) -> None:
-    """Count how a table's pass ended, and what its operations did, by table."""
-    totals: dict[str, float] = {}
-    if report.status in _PASSES:
-        totals[_PASSES[report.status]] = 1
-    if report.outcome is not None:
-        refused = [one for one in report.outcome.operations if one.status is Status.REFUSED]
-        totals["OrphanRemovalsRefused"] = sum(one.operation is Operation.REMOVE_ORPHANS for one in refused)
-        _emit(report.outcome.metrics, {"catalog": item.catalog, "table": item.table})
-    _emit(totals, {})
-
-
-def _emit(values: Mapping[str, Any], dimensions: Mapping[str, str]) -> None:
-    names = sorted(values)
-    for start in range(0, len(names), _MAX_METRICS):
-        metrics = EphemeralMetrics(namespace="Icekeeper", service="icekeeper")
-        for name, value in dimensions.items():
-            metrics.add_dimension(name, value)
-        for name in names[start : start + _MAX_METRICS]:
-            metrics.add_metric(name=name, unit=_unit(name), value=float(values[name]))
-        metrics.flush_metrics()
-
-
-def _unit(name: str) -> MetricUnit:
-    if name.endswith("_ms"):
-        return MetricUnit.Milliseconds
-    return MetricUnit.Bytes if "bytes" in name else MetricUnit.Count
+def about(run_id: str, item: Item | None = None, *, step: str | None = None) -> None:
+    """What every further line of this call is about."""
+    logger.append_keys(run_id=run_id)
+    if item is not None:
+        logger.append_keys(catalog=item.catalog, table=item.table)
+    if step is not None:
+        logger.append_keys(operation=step)

@@ -5,22 +5,36 @@ from __future__ import annotations
 from typing import Any
 
 from icekeeper.engines.local import LocalEngine
+from icekeeper.errors import PolicyError
 from icekeeper.pipeline.events import OperationEvent, parse_event
 from icekeeper.pipeline.run_step import run_step
+from idempotency import once
 from observability import about, deployment
 
-__all__ = ["carry_out"]
+__all__ = ["carry_out", "step_key"]
 
 
-def carry_out(event: dict[str, Any], steps: frozenset[str], *, max_bytes: int | None = None) -> dict[str, Any]:
+def carry_out(
+    event: dict[str, Any], context: Any, steps: frozenset[str], *, max_bytes: int | None = None
+) -> dict[str, Any]:
     """Run the step that the event names, which must be one of this function's.
 
     Raises:
-        ValueError: the event is for another function, whose permissions this one does not have.
+        PolicyError: the event is malformed, or for another function, whose permissions this one does not have.
     """
     asked = parse_event(OperationEvent, event)
+    about(asked.run_id, asked.item, step=asked.step)
     if asked.step not in steps:
-        raise ValueError(f"this function does {', '.join(sorted(steps))}, not {asked.step}")
-    about(asked.run_id, asked.item)
-    # Lambda has no shared memory for a pool of processes, and one core up to 1,769 MB.
-    return dict(run_step(deployment(), asked, LocalEngine(processes=1), max_bytes=max_bytes))
+        does = ", ".join(sorted(steps))
+        raise PolicyError(f"malformed event: operation: this function does {does}, not {asked.step}")
+
+    def work() -> dict[str, Any]:
+        # Lambda has no shared memory for a pool of processes, and one core up to 1,769 MB.
+        return dict(run_step(deployment(), asked, LocalEngine(processes=1), max_bytes=max_bytes))
+
+    return once(asked.step, step_key(asked), context, work)
+
+
+def step_key(asked: OperationEvent) -> dict[str, str]:
+    """What makes two attempts attempts of the same step."""
+    return {"run_id": asked.run_id, "table": asked.item.identity.key, "plan": asked.plan.digest}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from observability import deployment, logger
+from observability import deployment, function
 from steps import carry_out
 
 __all__ = ["handle"]
@@ -12,7 +12,7 @@ __all__ = ["handle"]
 STEPS = frozenset({"compact", "rewrite_position_deletes", "compute_statistics"})
 
 
-@logger.inject_lambda_context
+@function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """The state machine's ``CompactSmall``."""
-    return carry_out(event, STEPS, max_bytes=2 * deployment().settings.thresholds.compaction_bytes)
+    return carry_out(event, context, STEPS, max_bytes=2 * deployment().settings.thresholds.compaction_bytes)

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from cloudwatch import tell_detection
 from icekeeper.pipeline.detect_tables import detect_tables
 from icekeeper.pipeline.events import DetectEvent, parse_event
-from observability import about, deployment, logger, tell_detection
+from idempotency import once
+from observability import about, deployment, function, logger
 
 __all__ = ["handle"]
 
 
-@logger.inject_lambda_context
+@function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """The state machine's ``Detect``."""
     asked = parse_event(DetectEvent, event)
     about(asked.run_id)
-    answer, found = detect_tables(deployment(), asked)
-    tell_detection(found)
-    return dict(answer)
+
+    def work() -> dict[str, Any]:
+        answer, found = detect_tables(deployment(), asked)
+        logger.info("%s", found.reason, extra={"proposals": len(found.items)})
+        tell_detection(deployment(), found)
+        return dict(answer)
+
+    return once("detect", asked.model_dump(mode="json"), context, work)

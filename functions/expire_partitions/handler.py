@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from observability import logger
+from observability import function
 from steps import carry_out
 
 __all__ = ["handle"]
@@ -12,7 +12,7 @@ __all__ = ["handle"]
 STEPS = frozenset({"expire_partitions"})
 
 
-@logger.inject_lambda_context
+@function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """The state machine's ``ExpirePartitions``."""
-    return carry_out(event, STEPS)
+    return carry_out(event, context, STEPS)

@@ -6,15 +6,21 @@ from typing import Any
 
 from icekeeper.engines.local import LocalEngine
 from icekeeper.pipeline.events import OperationEvent, parse_event
-from icekeeper.pipeline.run_step import list_orphans
-from observability import about, deployment, logger
+from icekeeper.pipeline.run_step import LISTED_ORPHANS, list_orphans
+from idempotency import once
+from observability import about, deployment, function
+from steps import step_key
 
 __all__ = ["handle"]
 
 
-@logger.inject_lambda_context
+@function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """The state machine's ``ListOrphans``."""
     asked = parse_event(OperationEvent, event)
-    about(asked.run_id, asked.item)
-    return dict(list_orphans(deployment(), asked, LocalEngine(processes=1)))
+    about(asked.run_id, asked.item, step=LISTED_ORPHANS)
+
+    def work() -> dict[str, Any]:
+        return dict(list_orphans(deployment(), asked, LocalEngine(processes=1)))
+
+    return once(LISTED_ORPHANS, step_key(asked), context, work)

@@ -6,14 +6,23 @@ from typing import Any
 
 from icekeeper.pipeline.events import PlanEvent, parse_event
 from icekeeper.pipeline.plan_table import plan_table
-from observability import about, deployment, logger
+from idempotency import once
+from observability import about, deployment, function, logger
 
 __all__ = ["handle"]
 
 
-@logger.inject_lambda_context
+@function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """The state machine's ``Plan``."""
     asked = parse_event(PlanEvent, event)
     about(asked.run_id, asked.item)
-    return plan_table(deployment(), asked).model_dump(mode="json")
+
+    def work() -> dict[str, Any]:
+        plan = plan_table(deployment(), asked)
+        routes = {step: route for step, route in plan.routes.items() if route != "none"}
+        logger.info("%s is planned", asked.item.table, extra={"attempt": plan.attempt, "routes": routes})
+        return plan.model_dump(mode="json")
+
+    key = {"run_id": asked.run_id, "table": asked.item.identity.key, "attempt": asked.attempt}
+    return once("plan", key, context, work)

@@ -22,7 +22,7 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.errors import CommitConflict, CommitStateUnknown, MetadataUnreadable, PolicyError, StorageError
 from icekeeper.model import TableName
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 from support.faults import FaultyProxy, closed_port, faulty_proxy
 from support.moto_server import MotoServer
 from support.tables import new_document, snapshot

@@ -15,7 +15,7 @@ from icekeeper.catalogs.load import open_catalog
 from icekeeper.catalogs.table_buckets import TableBucket, find_table_buckets
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.model import TableName
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 from support.faults import closed_port
 from support.moto_server import REGION, MotoServer
 from support.tables import new_document

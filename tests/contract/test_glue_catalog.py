@@ -19,8 +19,8 @@ from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, St
 from icekeeper.model import TableName
 from icekeeper.report.outcome import PassStatus
 from icekeeper.runtime import EngineName, Runtime, open_engine
-from icekeeper.state.sqlite import SqliteStateStore
-from icekeeper.storage import Storage
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.storage.storage import Storage
 from support.moto_server import MotoServer
 
 ROWS = pa.table({"id": pa.array(range(5), pa.int64()), "name": ["a", "b", "c", "d", "e"]})

@@ -9,7 +9,7 @@ import pytest
 
 from icekeeper.errors import StorageError
 from icekeeper.state.pending_deletions import PendingDeletionStore
-from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.state.sqlite.store import SqliteStateStore
 from support.state_stores import IDENTITY, OTHERS, OpenStore
 
 

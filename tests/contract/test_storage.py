@@ -17,8 +17,8 @@ import pytest
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.errors import StorageError
-from icekeeper.storage import Storage
-from icekeeper.storage_capabilities import Capabilities
+from icekeeper.storage.s3 import scrub
+from icekeeper.storage.storage import Storage
 from support.faults import closed_port, faulty_proxy
 from support.moto_server import MotoServer
 
@@ -142,7 +142,8 @@ def test_deletion_reports_every_path_and_ignores_what_is_gone(place: Place) -> N
 def test_what_can_be_listed_and_deleted_is_known_without_a_trace(place: Place) -> None:
     place.storage.write(f"{place.location}/data/a.parquet", b"x")
     before = list(place.storage.list(place.location))
-    assert place.storage.capabilities(place.location) == Capabilities(can_list=True, can_delete=True)
+    assert place.storage.can_list(place.location)
+    assert place.storage.can_delete(place.location)
     assert list(place.storage.list(place.location)) == before
 
 
@@ -150,7 +151,8 @@ def test_what_can_be_listed_and_deleted_is_known_without_a_trace(place: Place) -
 def test_a_table_bucket_neither_lists_nor_deletes(place: Place) -> None:
     path = f"{place.location}/data/a.parquet"
     place.storage.write(path, b"x")
-    assert place.storage.capabilities(place.location) == Capabilities(can_list=False, can_delete=False)
+    assert not place.storage.can_list(place.location)
+    assert not place.storage.can_delete(place.location)
     report = place.storage.delete([path])
     assert report.deleted == ()
     assert list(report.failed) == [path]
@@ -165,17 +167,18 @@ def test_the_probe_leaves_no_delete_marker_in_a_versioned_bucket(seaweedfs: Seaw
     s3 = seaweedfs.client("s3")
     s3.create_bucket(Bucket=bucket)
     s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
-    found = Storage(seaweedfs.catalog_properties(bucket)).capabilities(f"s3://{bucket}/t")
-    assert found == Capabilities(can_list=True, can_delete=True)
+    assert Storage(seaweedfs.catalog_properties(bucket)).can_delete(f"s3://{bucket}/t")
     assert not s3.list_object_versions(Bucket=bucket).get("DeleteMarkers")
     # The marker that it takes care not to leave:
     s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "t/never"}]})
     assert [marker["Key"] for marker in s3.list_object_versions(Bucket=bucket)["DeleteMarkers"]] == ["t/never"]
 
 
-def test_capabilities_of_a_missing_bucket_are_an_error(moto_server: MotoServer) -> None:
-    with pytest.raises(StorageError, match="s3://no-such-bucket/t failed with NoSuchBucket"):
-        Storage(moto_server.s3_properties).capabilities("s3://no-such-bucket/t")
+def test_what_a_missing_bucket_allows_is_an_error(moto_server: MotoServer) -> None:
+    storage = Storage(moto_server.s3_properties)
+    for ask in (storage.can_list, storage.can_delete):
+        with pytest.raises(StorageError, match="s3://no-such-bucket/t failed with NoSuchBucket"):
+            ask("s3://no-such-bucket/t")
 
 
 @pytest.mark.parametrize("place", ["seaweedfs"], indirect=True)
@@ -262,7 +265,8 @@ def test_an_unreachable_endpoint_fails_soon_and_in_one_sentence(moto_server: Mot
             lambda: storage.write(path, b"x"),
             lambda: storage.size(path),
             lambda: list(storage.list("s3://b/t")),
-            lambda: storage.capabilities("s3://b/t"),
+            lambda: storage.can_list("s3://b/t"),
+            lambda: storage.can_delete("s3://b/t"),
         ]
         for action in actions:
             start = time.monotonic()
@@ -273,7 +277,7 @@ def test_an_unreachable_endpoint_fails_soon_and_in_one_sentence(moto_server: Mot
 
 
 def test_throttled_deletions_are_tried_again(moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("icekeeper.storage_s3.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("icekeeper.storage.s3.time.sleep", lambda seconds: None)
     bucket = f"bucket-{uuid.uuid4()}"
     moto_server.client("s3").create_bucket(Bucket=bucket)
     storage = Storage(moto_server.s3_properties)
@@ -305,7 +309,7 @@ def test_throttled_deletions_are_tried_again(moto_server: MotoServer, monkeypatc
 
 def test_wrong_credentials_are_an_error_that_keeps_the_secret(table_bucket: dict[str, str]) -> None:
     storage = Storage({**table_bucket, "s3.secret-access-key": "not-the-secret-key"})
-    for action in (storage.read, storage.capabilities, lambda path: list(storage.list(path))):
+    for action in (storage.read, storage.can_list, storage.can_delete, lambda path: list(storage.list(path))):
         with pytest.raises(StorageError) as caught:
             action(f"{table_bucket['warehouse']}ns/t")
         assert "not-the-secret-key" not in str(caught.value)
@@ -324,7 +328,19 @@ def test_a_connection_that_breaks_is_an_error_of_storage(moto_server: MotoServer
 
 
 def test_other_stores_are_neither_listed_nor_deleted_from() -> None:
-    assert Storage({}).capabilities("gs://b/t") == Capabilities(can_list=False, can_delete=False)
+    assert not Storage({}).can_list("gs://b/t")
+    assert not Storage({}).can_delete("gs://b/t")
     assert list(Storage({}).delete(["gs://b/t/x"]).failed) == ["gs://b/t/x"]
     with pytest.raises(StorageError, match="only S3 and local folders"):
         Storage({}).list("gs://b/t")
+
+
+def test_no_secret_of_the_properties_is_told() -> None:
+    properties = {
+        "uri": "https://reader:hunter22@catalog.example/",
+        "credential": "id:client-secret",
+        "s3.secret-access-key": "abcdef",
+        "warehouse": "s3://lake/",
+    }
+    told = scrub("https://reader:hunter22@catalog.example/ with id:client-secret, abcdef at s3://lake/", properties)
+    assert told == "https://reader:***@catalog.example/ with ***, *** at s3://lake/"

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from icekeeper import storage_listing, storage_local, storage_s3_listing
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.errors import StorageError
-from icekeeper.storage import Storage
-from icekeeper.storage_listing import LISTING_THREADS, in_parallel
+from icekeeper.storage import listing as storage_listing
+from icekeeper.storage import local as storage_local
+from icekeeper.storage import s3_listing as storage_s3_listing
+from icekeeper.storage.listing import LISTING_THREADS, in_parallel
+from icekeeper.storage.storage import Storage
 from support.moto_server import MotoServer
 
 # Folders in folders, files at every level, names that sort around the slash.

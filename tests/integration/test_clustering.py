@@ -27,7 +27,7 @@ from icekeeper.operations.compaction.clustering import rows as cluster_rows
 from icekeeper.operations.context import Engine
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.paths import normalise
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete
 from support.local import LocalTable
 from support.passes import outcome_of

@@ -22,7 +22,7 @@ from icekeeper.metadata.theta import decode_theta
 from icekeeper.operations.statistics import sketches, task
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
 from support.passes import NAME, local_path, outcome_of
 from support.readers import duckdb_rows

@@ -20,8 +20,8 @@ from icekeeper.operations.deletion import DeletedFiles, delete_unreferenced
 from icekeeper.operations.table_handle import identity_of
 from icekeeper.policy import resolve
 from icekeeper.state.table_memory import TableMemory
-from icekeeper.storage import DeleteReport, Storage
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import DeleteReport, Storage
 from support.local import NAME, LocalTable, ScriptedCatalog
 
 Delete = Callable[[Storage, Iterable[str]], DeleteReport]

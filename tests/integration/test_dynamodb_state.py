@@ -16,11 +16,11 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 from icekeeper.clock import HOUR_MS
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
-from icekeeper.state import dynamodb_path_lists
-from icekeeper.state.dynamodb import DynamoStateStore
-from icekeeper.state.dynamodb_batches import delete_all, get_all, put_all
-from icekeeper.state.dynamodb_items import Item
-from icekeeper.state.dynamodb_table import DynamoTable
+from icekeeper.state.dynamodb import path_lists as dynamodb_path_lists
+from icekeeper.state.dynamodb.batches import delete_all, get_all, put_all
+from icekeeper.state.dynamodb.items import Item
+from icekeeper.state.dynamodb.store import DynamoStateStore
+from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.leases import Lease

@@ -21,8 +21,8 @@ from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_l
 from icekeeper.model import EntryStatus, ManifestContent
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
-from icekeeper.storage import Storage
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 from support.passes import TableUnderMaintenance, outcome_of
 from support.readers import canonical, duckdb_rows
 from support.sabotage import SabotagedTable, sabotaged_table

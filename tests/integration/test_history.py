@@ -6,7 +6,7 @@ import pytest
 
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import PassRecord
 from support.command import CATALOG, Command, one_sentence
 

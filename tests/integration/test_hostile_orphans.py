@@ -12,9 +12,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from icekeeper.storage import Storage
-from icekeeper.storage_listing import ListedObject
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 from support.local import LocalTable, grow_old
 
 SWEEP = Operation.REMOVE_ORPHANS

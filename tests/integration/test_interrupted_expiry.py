@@ -15,9 +15,9 @@ from icekeeper.operations import deletion
 from icekeeper.operations.table_handle import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from icekeeper.state.sqlite_pending_deletions import SqlitePendingDeletions
-from icekeeper.storage import DeleteReport, Storage
-from icekeeper.storage_paths import normalise
+from icekeeper.state.sqlite.pending_deletions import SqlitePendingDeletions
+from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import DeleteReport, Storage
 from support.local import LocalTable, ScriptedCatalog
 
 EXPIRE = Operation.EXPIRE_SNAPSHOTS

@@ -15,7 +15,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.runtime import Runtime
 from icekeeper.state.staging import LoadState, StagedLoad
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 from support.aws_table_bucket import runtime_of_table_bucket
 from support.moto_server import MotoServer
 

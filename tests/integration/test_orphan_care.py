@@ -18,7 +18,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.staging import LoadState, StagedLoad
 from icekeeper.state.store import Pin
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.paths import normalise
 from support.local import DAY_S, LocalTable, grow_old
 
 

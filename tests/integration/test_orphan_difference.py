@@ -25,9 +25,9 @@ from icekeeper.operations.orphans.sift import Sifted, sift
 from icekeeper.operations.orphans.sources import SourcePart
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from icekeeper.storage import Storage
-from icekeeper.storage_listing import ListedObject
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 from support.local import LocalTable, ScriptedCatalog, grow_old
 
 HOME, LIMIT_MS = "s3://b/t", 1000

@@ -21,9 +21,9 @@ from icekeeper.errors import PolicyError
 from icekeeper.operations.orphans.inventory import InventoryFiles
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
-from icekeeper.storage import Storage
-from icekeeper.storage_listing import ListedObject
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 from support.local import LocalTable, grow_old
 from support.moto_server import MotoServer
 

@@ -12,9 +12,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
-from icekeeper.storage import Storage
-from icekeeper.storage_listing import ListedObject
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 from support.local import LocalTable, ScriptedCatalog, grow_old
 
 # A pass over one operation loads: for the policy, for the pass, for the operation; then after the listing, then

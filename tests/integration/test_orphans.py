@@ -17,7 +17,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import Pin
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.paths import normalise
 from support.local import NAME, LocalTable, ScriptedCatalog, grow_old
 from support.tables import new_document
 

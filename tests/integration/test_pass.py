@@ -18,8 +18,8 @@ from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
 from icekeeper.state.identity import TableIdentity
-from icekeeper.storage import Storage
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 from support.local import NAME, LocalTable, ScriptedCatalog
 from support.plans import policy
 

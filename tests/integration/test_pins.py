@@ -17,9 +17,9 @@ from icekeeper.operations.pins import add_pin, list_pins, remove_pin
 from icekeeper.operations.table_handle import TableHandle, identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import Pin, PinKind
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.paths import normalise
 from support.command import EVERYTHING_IS_OLD, Command, one_sentence
 from support.local import NAME, LocalTable, ScriptedCatalog
 from support.readers import canonical, duckdb_rows, pyiceberg_rows

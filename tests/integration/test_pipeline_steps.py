@@ -11,11 +11,14 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.clock import system_clock
+from icekeeper.detection.proposal import FleetReport
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import LeaseHeld, LeaseLost, OperationRefused, PlanStale, PolicyError, StorageError
+from icekeeper.model import TableName
+from icekeeper.operations.table_handle import identity_of
 from icekeeper.pipeline import run_step as step_module
-from icekeeper.pipeline.control_bucket import table_folder
-from icekeeper.pipeline.deployment import FLEET_LEASE, Deployment
+from icekeeper.pipeline.control_bucket import ControlBucket, table_folder
+from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.detect_tables import detect_tables
 from icekeeper.pipeline.events import (
     DetectEvent,
@@ -30,16 +33,19 @@ from icekeeper.pipeline.events import (
     TableResult,
     parse_event,
 )
+from icekeeper.pipeline.fleet_turn import FLEET_LEASE
 from icekeeper.pipeline.glue_job import run_job
 from icekeeper.pipeline.plan_table import MAX_ATTEMPTS, plan_table
 from icekeeper.pipeline.report_run import report_run
 from icekeeper.pipeline.report_table import TableReport, report_table
 from icekeeper.pipeline.routes import STEPS
 from icekeeper.pipeline.run_step import list_orphans, run_step
-from icekeeper.pipeline.turn import give_back_turn, lease_ttl_ms, take_turn
+from icekeeper.pipeline.turn import give_back_turn, take_turn
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
+from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.storage.storage import Storage
 from support.local import LocalTable
 
 RUN = "run-1"
@@ -89,6 +95,10 @@ class Pipeline:
         assert answer["proposals"]["count"] == len(proposals)
         return answer, [parse_event(Item, proposal) for proposal in proposals]
 
+    @property
+    def identity(self) -> TableIdentity:
+        return identity_of(self.table.catalog, self.table.catalog.load(TableName.parse("ns.t")))
+
     def begin(self, run_id: str = RUN, **wanted: Any) -> tuple[Item, PlanReference]:
         (item,) = self.detect(run_id, table="ns.t", **wanted)[1]
         take_turn(self.deployment, run_id, item)
@@ -104,6 +114,10 @@ class Pipeline:
     def report(self, item: Item, plan: PlanReference | None, run_id: str = RUN, **failures: Failure) -> TableReport:
         event = ReportTableEvent(run_id=run_id, item=item, plan=plan, failures=failures)
         return report_table(self.deployment, event)
+
+    def fleet_lease(self) -> str | None:
+        lease = self.deployment.state.leases.current(FLEET_LEASE, now_ms=self.clock.now_ms)
+        return None if lease is None else lease.holder
 
     def journal(self, item: Item) -> list[tuple[str, str, str]]:
         records = self.deployment.state.history(item.identity)
@@ -280,6 +294,20 @@ def test_orphans_are_listed_by_one_step_and_removed_by_the_next(pipeline: Pipeli
     assert report.outcome.metrics["remove_orphans.files_listed"] > 10
 
 
+def test_the_listing_never_asks_whether_it_could_delete(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no right to; and asking would be denied, which looks as if the storage knew no deletion."""
+    orphan = Path(pipeline.table.table.location().removeprefix("file://")) / "data" / "left.parquet"
+    orphan.write_bytes(b"left")
+    item, plan = pipeline.begin()
+    event = parse_event(OperationEvent, {"run_id": RUN, "item": item, "plan": plan, "operation": "remove_orphans"})
+    monkeypatch.setattr(Storage, "can_delete", lambda *_: False)
+    assert list_orphans(pipeline.deployment, event, LocalEngine(1))["count"] == 1
+    removal = pipeline.run(item, plan, "remove_orphans")
+    assert removal["status"] == "skipped"
+    assert "objects cannot be deleted in this storage" in removal["summary"]
+    assert orphan.exists()
+
+
 def test_an_orphan_that_is_referenced_meanwhile_stays(pipeline: Pipeline) -> None:
     item, plan = pipeline.begin()
     live = pipeline.table.table.inspect.files().column("file_path").to_pylist()[0]
@@ -342,42 +370,156 @@ def test_a_scan_proposes_what_needs_work_and_what_was_requested(pipeline: Pipeli
     assert pipeline.deployment.state.requests.pending(asked.catalog, asked.warehouse) == ()
 
 
+def requested(pipeline: Pipeline, requested_ms: int, **settings: str) -> MaintenanceRequest:
+    """A request for the table, filed."""
+    request = MaintenanceRequest(identity=pipeline.identity, requested_ms=requested_ms, settings=settings)
+    pipeline.deployment.state.requests.file(request)
+    return request
+
+
+def pending(pipeline: Pipeline) -> tuple[MaintenanceRequest, ...]:
+    return pipeline.deployment.state.requests.pending(pipeline.identity.catalog, pipeline.identity.warehouse)
+
+
+def test_a_request_is_claimed_once_its_plan_is_there(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash before leaves it to the next run; one between plan and claim is made good by the repetition."""
+    request = requested(pipeline, 1, operations="compact")
+    (item,) = pipeline.detect(table="ns.t", operations="compact")[1]
+    take_turn(pipeline.deployment, RUN, item)
+    store = type(pipeline.deployment.state.requests)
+    with monkeypatch.context() as patch:
+        patch.setattr(ControlBucket, "write", broken)
+        with pytest.raises(StorageError):
+            pipeline.plan(item)
+    assert pending(pipeline) == (request,)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "claim", broken)
+        with pytest.raises(StorageError):
+            pipeline.plan(item)
+    assert pending(pipeline) == (request,)
+    pipeline.plan(item)
+    assert pending(pipeline) == ()
+
+
+def broken(*_: object) -> None:
+    raise StorageError("it crashed")
+
+
+def test_what_is_requested_during_a_pass_stays_for_the_next(pipeline: Pipeline) -> None:
+    requested(pipeline, 1)
+    item, _ = pipeline.begin()
+    assert pending(pipeline) == ()
+    newer = requested(pipeline, 2)
+    pipeline.plan(item, attempt=2)
+    assert pending(pipeline) == (newer,)
+
+
+def test_a_request_refreshed_while_it_is_planned_stays(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    requested(pipeline, 1)
+    write, newer = ControlBucket.write, []
+
+    def refresh(self: ControlBucket, key: str, document: Any) -> str:
+        if key.endswith("/plan.json"):
+            newer.append(requested(pipeline, 2))
+        return write(self, key, document)
+
+    monkeypatch.setattr(ControlBucket, "write", refresh)
+    pipeline.begin()
+    assert pending(pipeline) == tuple(newer)
+
+
+def test_a_pass_with_other_settings_does_not_serve_a_request(pipeline: Pipeline) -> None:
+    request = requested(pipeline, 1, operations="expire_snapshots")
+    pipeline.begin(operations="compact")
+    assert pending(pipeline) == (request,)
+
+
+@pytest.mark.parametrize("happens", ["dropped", "wrong settings"])
+def test_a_request_that_cannot_be_served_is_answered_once(pipeline: Pipeline, happens: str) -> None:
+    settings = {} if happens == "dropped" else {"min_input_files": "2"}
+    requested(pipeline, 1, **settings)
+    (item,) = pipeline.detect(table="ns.t", settings=settings)[1]
+    take_turn(pipeline.deployment, RUN, item)
+    if happens == "dropped":
+        pipeline.table.pyiceberg.drop_table("ns.t")
+        pipeline.plan(item)
+    else:
+        with pipeline.table.table.transaction() as transaction:
+            transaction.set_properties({"icekeeper.max_snapshots_to_keep": "few"})
+        with pytest.raises(PolicyError):
+            pipeline.plan(item)
+    stored = pipeline.deployment.state.requests.pending(item.catalog, item.warehouse)
+    assert stored == ()
+
+
 def test_a_scan_that_proposes_nothing_gives_the_fleet_back(pipeline: Pipeline) -> None:
     pipeline.deployment = pipeline.open(ICEKEEPER_TABLE_FILTER="other*")
     assert pipeline.detect()[1] == []
-    assert pipeline.deployment.state.leases.current(FLEET_LEASE, now_ms=pipeline.clock.now_ms) is None
+    assert pipeline.fleet_lease() is None
 
 
-def test_a_scan_that_fails_gives_the_fleet_back(pipeline: Pipeline) -> None:
-    Path(pipeline.environment["ICEKEEPER_CATALOG_FILE"]).write_text("catalog: [")
-    with pytest.raises(PolicyError, match="is no catalog file"):
+def test_a_detection_that_fails_gives_the_fleet_back(pipeline: Pipeline) -> None:
+    pipeline.deployment = pipeline.open(ICEKEEPER_MIN_INPUT_FILES="many")
+    with pytest.raises(PolicyError, match="min_input_files"):
         pipeline.detect()
-    assert pipeline.deployment.state.leases.current(FLEET_LEASE, now_ms=pipeline.clock.now_ms) is None
+    assert pipeline.fleet_lease() is None
 
 
-def test_every_step_of_a_scheduled_run_keeps_the_fleet_and_an_aborted_run_loses_it(pipeline: Pipeline) -> None:
-    def until() -> int:
-        lease = pipeline.deployment.state.leases.current(FLEET_LEASE, now_ms=pipeline.clock.now_ms)
-        assert lease is not None
-        return lease.expires_ms - pipeline.clock.now_ms
-
+def test_a_run_keeps_the_fleet_for_as_long_as_its_steps_go_on(pipeline: Pipeline) -> None:
     (item,) = pipeline.detect()[1]
-    pipeline.clock.now_ms += HOUR_MS
     take_turn(pipeline.deployment, RUN, item)
-    assert until() == lease_ttl_ms() == 2.5 * HOUR_MS
-    pipeline.clock.now_ms += 2 * HOUR_MS
     plan = pipeline.plan(item)
-    assert until() == 2.5 * HOUR_MS
-    pipeline.clock.now_ms += 2 * HOUR_MS
+    for step in ("compact", "expire_snapshots"):
+        pipeline.clock.now_ms += 2 * HOUR_MS
+        pipeline.run(item, plan, step)
+        assert pipeline.fleet_lease() == RUN
+    pipeline.clock.now_ms += 3 * HOUR_MS  # it was stopped
+    assert pipeline.fleet_lease() is None
+
+
+def test_a_forced_run_does_not_keep_the_fleet(pipeline: Pipeline) -> None:
+    item, plan = pipeline.begin()
     pipeline.run(item, plan, "compact")
-    assert until() == 2.5 * HOUR_MS
-    pipeline.clock.now_ms += int(2.5 * HOUR_MS)  # nothing more is heard of it
-    assert pipeline.detect("run-2")[0]["reason"] == "1 of 1 table(s) need maintenance"
-    report_run(pipeline.deployment, ReportRunEvent(run_id="run-2"))
-    pipeline.clock.now_ms += 1
-    give_back_turn(pipeline.deployment, RUN, item)
-    pipeline.begin("forced")
-    assert pipeline.deployment.state.leases.current(FLEET_LEASE, now_ms=pipeline.clock.now_ms) is None
+    assert pipeline.fleet_lease() is None
+
+
+def test_a_scan_goes_on_where_the_last_one_stopped(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[str, str] | None] = []
+
+    def stops(*arguments: Any, cursor: tuple[str, str] | None, **options: Any) -> FleetReport:
+        given.append(cursor)
+        return FleetReport(scanned=1, listed=2, proposals=(), skipped=(), cursor=("local", "ns.t"), not_reached=1)
+
+    monkeypatch.setattr("icekeeper.pipeline.detect_tables.detect_fleet", stops)
+    pipeline.detect()
+    pipeline.detect("run-2")
+    cursor = pipeline.control / "detection" / "cursor.json"
+    for damaged in ("[]", "{}", '{"after": "ns.t"}', '{"after": ["ns.t"]}', '{"after": null}'):
+        cursor.write_text(damaged)
+        pipeline.detect("run-3")
+    assert given == [None, ("local", "ns.t"), *[None] * 5]
+
+
+def test_why_each_table_was_proposed_or_not_can_be_read(pipeline: Pipeline) -> None:
+    pipeline.table.create_beside("ns.quiet", str(pipeline.table.folder.parent / "quiet"))
+    pipeline.detect()
+    told = json.loads((pipeline.control / "runs" / RUN / "detection.json").read_text())
+    assert [one["proposal"]["table"] for one in told["proposals"]] == ["ns.t"]
+    assert told["skipped"] == [
+        {"catalog": "local", "table": "ns.quiet", "reason": "no current snapshot", "is_error": False}
+    ]
+
+
+def test_steps_do_not_look_for_the_table_buckets_again(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run recorded where its table is; a fleet may have hundreds of buckets."""
+    item, plan = pipeline.begin()
+    pipeline.deployment = pipeline.open(ICEKEEPER_TABLE_BUCKETS="all")
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise AssertionError("listed")
+
+    monkeypatch.setattr("icekeeper.pipeline.deployment.fleet_catalogs", fail)
+    assert pipeline.run(item, plan, "compact")["status"] == "succeeded"
 
 
 def test_a_catalog_that_does_not_answer_does_not_stop_the_others(pipeline: Pipeline) -> None:
@@ -441,6 +583,53 @@ def test_how_a_run_ended(pipeline: Pipeline, statuses: list[str], expected: str)
     assert report["status"] == expected
     stored = json.loads((pipeline.control / "runs" / RUN / "report.json").read_text())
     assert [one["status"] for one in stored["results"]] == statuses
+
+
+def failed_child(**sent: Any) -> dict[str, Any]:
+    """As AWS describes it in the output of a Distributed Map."""
+    told = {
+        "Status": "FAILED",
+        "Error": "States.Runtime",
+        "Cause": "a bug in the definition",
+        "Input": json.dumps(sent),
+    }
+    return {"ExecutionArn": "arn:aws:states:…:execution:m/x:1", "Name": "1", **told}
+
+
+def report_of(pipeline: Pipeline, *children: Any) -> tuple[str, list[tuple[str, str, str]]]:
+    event = parse_event(ReportRunEvent, {"run_id": RUN, "tables": children})
+    report = report_run(pipeline.deployment, event)
+    stored = json.loads((pipeline.control / "runs" / RUN / "report.json").read_text())
+    return report["status"], [(one["table"], one["status"], one["summary"]) for one in stored["results"]]
+
+
+def test_a_table_whose_execution_failed_counts_as_failed(pipeline: Pipeline) -> None:
+    (item,) = pipeline.detect()[1]
+    vanished = ("ns.t", "failed", "its execution ended without a report; its lease runs out by itself")
+    assert report_of(pipeline) == ("failed", [vanished])
+    assert report_of(pipeline, None) == ("failed", [vanished])
+    described = failed_child(run_id=RUN, item=item.model_dump(mode="json"))
+    sentence = "its execution ended as FAILED: States.Runtime: a bug in the definition"
+    assert report_of(pipeline, described) == ("failed", [("ns.t", "failed", sentence)])
+    assert report_of(pipeline, {**described, "Input": "{"}) == ("failed", [vanished])
+    well = {"table": "ns.other", "status": "succeeded", "summary": "well"}
+    assert report_of(pipeline, well) == ("partial", [("ns.other", "succeeded", "well"), vanished])
+    with pytest.raises(PolicyError, match=r"^malformed event: tables\.0\.status: "):
+        report_of(pipeline, {"table": "ns.t", "status": "odd"})
+
+
+def test_a_table_whose_result_was_lost_is_looked_up(pipeline: Pipeline) -> None:
+    item, plan = pipeline.begin()
+    pipeline.run(item, plan, "compact")
+    report = pipeline.report(item, plan)
+    assert report_of(pipeline) == ("partial", [("ns.t", "partial", report.summary)])
+    # Another catalog has a table of this name; of which of them the one result is, nobody knows.
+    twin = item.model_copy(update={"catalog": "twin"})
+    both = [one.model_dump(mode="json") for one in (twin, item)]
+    (pipeline.control / "runs" / RUN / "proposals.json").write_text(json.dumps(both))
+    told = {"table": "ns.t", "status": "partial", "summary": report.summary}
+    assert [status for _, status, _ in report_of(pipeline, told)[1]] == ["partial", "failed"]
+    assert [status for _, status, _ in report_of(pipeline)[1]] == ["failed", "partial"]
 
 
 def test_a_document_that_is_damaged_is_told(pipeline: Pipeline) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from icekeeper.errors import PolicyError, StorageError
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 from icekeeper.table_policy import read_policy_file
 from support.command import Command, one_sentence
 from support.faults import closed_port

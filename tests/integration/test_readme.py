@@ -36,7 +36,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_commands_of_the_readme_work_in_their_order(environment: dict[str, str]) -> None:
-    assert len(BLOCKS) == 7
+    assert len(BLOCKS) == 8
     shown = ""
     for block in BLOCKS:
         done = subprocess.run(

@@ -23,11 +23,11 @@ from icekeeper.operations.table_handle import TableHandle, identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
 from icekeeper.runtime import Runtime
-from icekeeper.state.sqlite_staging import SqliteStaging
+from icekeeper.state.sqlite.staging import SqliteStaging
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.state.store import Pin, PinKind
 from icekeeper.state.table_memory import TableMemory
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.paths import normalise
 from support.deletes import commit_deletes, create_by_region, position_delete
 from support.local import EAGER, NAME, LocalTable, ScriptedCatalog
 from support.sabotage import sabotaged_table
@@ -191,7 +191,7 @@ def test_a_process_that_is_killed_leaves_a_record_that_is_cleaned(table: LocalTa
         from icekeeper.engines.local import LocalEngine
         from icekeeper.model import TableName
         from icekeeper.runtime import Runtime
-        from icekeeper.state.sqlite import SqliteStateStore
+        from icekeeper.state.sqlite.store import SqliteStateStore
 
         class Dying(LocalEngine):
             def map(self, function, tasks, on_done):

@@ -15,7 +15,7 @@ from icekeeper.operations.table_handle import identity_of
 from icekeeper.report.outcome import Status
 from icekeeper.runtime import EngineName, Runtime, open_engine
 from icekeeper.state.staging import LoadState
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 from support.aws_table_bucket import runtime_of_table_bucket
 from support.moto_server import MotoServer
 

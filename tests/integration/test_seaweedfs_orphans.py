@@ -13,8 +13,8 @@ from icekeeper.catalogs.load import open_catalog
 from icekeeper.engines.local import LocalEngine
 from icekeeper.model import TableName
 from icekeeper.runtime import Runtime
-from icekeeper.state.sqlite import SqliteStateStore
-from icekeeper.storage import Storage
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.storage.storage import Storage
 
 A, B = TableName(("ns",), "a"), TableName(("ns",), "b")
 

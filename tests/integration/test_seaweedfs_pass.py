@@ -23,9 +23,9 @@ from icekeeper.operations.pins import add_pin, remove_pin
 from icekeeper.operations.staging.loads import declare_load, stage_load
 from icekeeper.report.outcome import PassStatus
 from icekeeper.runtime import EngineName, Runtime, open_engine
-from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.staging import LoadState
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 NAME = TableName.parse("ns.t")
 SETTINGS = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1", "min_input_files": "2"}

@@ -22,9 +22,8 @@ from icekeeper.report.outcome import PassOutcome, StagedOutcome, Status
 from icekeeper.runtime import Runtime
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.state.store import Pin
-from icekeeper.storage import Storage
-from icekeeper.storage_capabilities import Capabilities
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 from support.command import Command, local_path, one_sentence
 from support.local import EAGER, NAME, LocalTable, ScriptedCatalog
 
@@ -449,7 +448,7 @@ def test_storage_without_deletion_releases_the_record(table: StagedTable, monkey
     path = table.plant("data/load.parquet")
     table.stage("L", path, state=LoadState.FAILED)
     table.clock.now_ms += GRACE_MS
-    monkeypatch.setattr(Storage, "capabilities", lambda *_: Capabilities(can_list=False, can_delete=False))
+    monkeypatch.setattr(Storage, "can_delete", lambda *_: False)
     metrics = table.cleaned().metrics
     assert (metrics["staged.files_left_to_bucket"], metrics["staged.loads_settled"]) == (1, 1)
     assert path in table.files()

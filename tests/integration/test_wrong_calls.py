@@ -36,7 +36,7 @@ WRONG_CALLS: dict[str, tuple[tuple[str, ...], str]] = {
         (*MAINTAIN, "--set", "snapshot_retain_max=2"),
         "snapshot_retain_max 2 (from --set) contradicts max_snapshots_to_keep 5 (from default)",
     ),
-    "not available": ((*MAINTAIN, "--set", "ownership=icekeeper"), "is not available in"),
+    "unknown owner": ((*MAINTAIN, "--set", "ownership=nobody"), "ownership"),
     "unknown operation": ((*MAINTAIN, "--operations", "compact,tidy"), "'tidy' is no operation"),
     "no operation": ((*MAINTAIN, "--operations", ""), "write all, or a comma-separated list of operations"),
     "young orphans": (

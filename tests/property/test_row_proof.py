@@ -20,7 +20,7 @@ from icekeeper.operations.compaction.proof import COUNTS, FULL, Evidence, RowPro
 from icekeeper.operations.compaction.row_hash import row_checksum
 from icekeeper.operations.compaction.writing.metrics_modes import metrics_modes
 from icekeeper.operations.compaction.writing.write import write_data_file
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 from support.rewrites import rows, struct, task
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

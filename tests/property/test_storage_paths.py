@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.storage_paths import PathSet, authority, is_under, may_be_under, normalise, split_path
+from icekeeper.storage.paths import PathSet, authority, is_under, may_be_under, normalise, split_path
 
 SEGMENTS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1), min_size=1, max_size=5)
 # The characters that mean something, so that they meet each other often.

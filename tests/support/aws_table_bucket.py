@@ -10,7 +10,7 @@ from pyiceberg.catalog import load_catalog
 
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.runtime import Runtime
-from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.state.sqlite.store import SqliteStateStore
 from support.moto_server import MotoServer
 
 __all__ = ["runtime_of_table_bucket"]

@@ -24,7 +24,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import Pin
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.paths import normalise
 from support.cleanup_histories import Act, Cleaning, CleanupHistory, CleanupStep
 from support.java_writer import JavaTable, JavaTables
 from support.passes import NAME, local_path, outcome_of

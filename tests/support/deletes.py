@@ -19,7 +19,7 @@ from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_l
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 from support.passes import outcome_of
 from support.readers import duckdb_rows
 from support.sabotage import SabotagedTable

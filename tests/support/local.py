@@ -25,9 +25,9 @@ from icekeeper.model import DataFile, ManifestEntry, TableName
 from icekeeper.operations.context import Engine, OperationContext
 from icekeeper.policy import Operation, layers_for, resolve
 from icekeeper.report.outcome import OperationOutcome, PassOutcome
-from icekeeper.state.sqlite import SqliteStateStore
-from icekeeper.storage import Storage
-from icekeeper.storage_paths import normalise
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 from icekeeper.verification.findings import Verification
 from icekeeper.verification.verify import verify_table
 from support.readers import canonical, duckdb_rows, pyiceberg_rows

@@ -63,6 +63,18 @@ class LocalLake:
         """Let something happen just before each call of a function."""
         self.stack.functions[role].before = happens
 
+    def let_deadlines_pass(self) -> None:
+        """As if every attempt that is remembered as being under way had had its time."""
+        client, table = self.stack.moto.client("dynamodb"), self.stack.template.name("StateTable")
+        found = client.query(
+            TableName=table,
+            KeyConditionExpression="pk = :pk",
+            ExpressionAttributeValues={":pk": {"S": "idempotency"}},
+        )
+        for item in found["Items"]:
+            if item["status"]["S"] == "INPROGRESS":
+                client.put_item(TableName=table, Item={**item, "in_progress_expiration": {"N": "0"}})
+
     def metrics(self, name: str) -> list[Metric]:
         """Every value of a metric that functions told in this test."""
         return [metric for metric in told_metrics(self.stack) if metric.name == name]

@@ -13,7 +13,7 @@ import pytest
 from moto.core.responses import ActionResult
 from moto.dynamodb.responses import DynamoHandler
 
-from icekeeper.state.dynamodb_table import DynamoTable, create_table
+from icekeeper.state.dynamodb.table import DynamoTable, create_table
 from support.moto_server import REGION, MotoServer
 
 __all__ = ["a_table", "dynamodb_that_keeps_its_promises", "state_address"]

@@ -62,7 +62,7 @@ def _answer_sooner() -> None:
     modules = tuple(backends.list_of_moto_modules())
     backends.list_of_moto_modules = lambda: modules
     by_host = functools.lru_cache(maxsize=256)(DomainDispatcherApplication.get_backend_for_host)
-    DomainDispatcherApplication.get_backend_for_host = by_host  # type: ignore[method-assign]
+    DomainDispatcherApplication.get_backend_for_host = by_host  # type: ignore[method-assign]  # a cache around it
 
 
 @contextmanager

@@ -17,9 +17,9 @@ from icekeeper.operations.context import Engine
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome
 from icekeeper.runtime import Runtime
-from icekeeper.state.sqlite import SqliteStateStore
-from icekeeper.storage import Storage
-from icekeeper.storage_paths import split_path
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.storage.paths import split_path
+from icekeeper.storage.storage import Storage
 
 NAME = TableName(("ns",), "t")
 

@@ -23,9 +23,9 @@ from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.runtime import Runtime
-from icekeeper.state.sqlite import SqliteStateStore
-from icekeeper.storage import Storage
-from icekeeper.storage_paths import normalise
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 from support.passes import NAME, THOROUGH
 from support.readers import CanonicalRows, canonical, pyiceberg_rows
 

@@ -116,6 +116,7 @@ class ScriptedPipeline:
             "run_id": event["run_id"],
             "proposals": {"bucket": self.bucket, "key": key, "count": len(items)},
             "reason": f"{len(items)} table(s) need maintenance",
+            "forced": forced is not None,
         }
 
     def _lease(self, event: Any) -> Any:
@@ -156,7 +157,7 @@ class ScriptedPipeline:
         if "item" not in event:
             self._tell("*", "report_run", event)
             statuses = {table["status"] for table in event["tables"] if table is not None}
-            status = "succeeded" if statuses <= {"succeeded"} else "failed" if statuses == {"failed"} else "partial"
+            (status,) = statuses if len(statuses) == 1 else ("partial",)
             return {"status": status, "summary": f"{len(event['tables'])} table(s)"}
         table = event["item"]["table"]
         self._tell(table, "report", event)

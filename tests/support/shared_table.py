@@ -12,8 +12,8 @@ from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.errors import CommitConflict
 from icekeeper.model import TableName
 from icekeeper.runtime import Runtime
-from icekeeper.state.sqlite import SqliteStateStore
-from icekeeper.storage import Storage
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.storage.storage import Storage
 from support.java_writer import JavaTable
 from support.passes import NAME, TableUnderMaintenance
 from support.sabotage import WatchedCatalog, WatchedEngine

@@ -10,9 +10,9 @@ from typing import TypeAlias
 import pytest
 
 from icekeeper.model import TableName
-from icekeeper.state.dynamodb import DynamoStateStore
+from icekeeper.state.dynamodb.store import DynamoStateStore
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import StateStore
 from support.moto_dynamodb import a_table
 

@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
 from icekeeper.metadata.puffin import decode_deletion_vector, encode_puffin
 from icekeeper.model import DataFile, FileContent, ManifestEntry
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 from support.deletes import rows_of
 from support.passes import local_path
 from support.sabotage import SabotagedTable

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
 from typing import Any
 
 import pytest
 
 from icekeeper.activity import operation_finished, operation_started, progress_of
+from icekeeper.pipeline.job_log import JsonLines
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +68,34 @@ def test_slow_work_gives_a_sign_of_life_now_and_then(caplog: pytest.LogCaptureFi
 def test_work_of_nothing_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     progressed(0, 100)
     assert caplog.records == []
+
+
+def test_a_jobs_lines_are_json_by_the_names_of_the_functions_lines(caplog: pytest.LogCaptureFixture) -> None:
+    lines = JsonLines()
+    operation_started("ns.t", "compact", "run-1")
+    (record,) = caplog.records
+    assert "run_id" not in json.loads(lines.format(logging.makeLogRecord({"msg": "no %s", "args": ("extra",)})))
+    lines.about(run_id="another", catalog="C", table="ns.u")
+    line = json.loads(lines.format(record))
+    assert line.pop("timestamp").startswith("20")
+    assert line == {
+        "level": "INFO",
+        "message": "ns.t: compact started",
+        "name": "icekeeper.activity",
+        "catalog": "C",
+        # What a line says for itself is what counts.
+        "event": "operation_started",
+        "table": "ns.t",
+        "operation": "compact",
+        "run_id": "run-1",
+    }
+
+
+def test_a_jobs_failure_is_one_line_with_all_of_it() -> None:
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        record = logging.LogRecord("n", logging.ERROR, "f", 1, "it broke", (), sys.exc_info())
+    text = JsonLines().format(record)
+    assert "\n" not in text
+    assert json.loads(text)["exception"].endswith("ValueError: two\nlines")

@@ -13,14 +13,14 @@ import pytest
 from icekeeper.detection import CatalogSource, FleetProposal, FleetReport, FleetSkip, Proposal, scan_fleet
 from icekeeper.detection.assessor import Assessor, Observer, assessor
 from icekeeper.detection.turns import Turn, fair_order
-from icekeeper.errors import PolicyError, StorageError
+from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
 from icekeeper.fleet import choose_clustering, detect_fleet
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import Glance
 from support.prepared_catalog import PreparedCatalog
 from support.settings import MB, NOW_MS, policy, resolved, small_files, table
@@ -289,6 +289,8 @@ def test_a_request_for_a_table_that_was_created_anew_is_not_for_the_new_one(stat
     state.requests.file(request("ns.t", "old"))
     (item,) = scanned(state, catalog).proposals
     assert (item.is_requested, item.proposal.reasons) == (False, (FILES.format(10),))
+    assert state.requests.pending("C", "s3://prod-lake/") == ()  # nobody will ever serve it
+    state.requests.file(request("ns.t", "old"))
     assert scanned(state, catalog, table_filter="x").skipped == (
         FleetSkip("C", "ns.t", "a pass was requested for a table of this name that is gone"),
     )
@@ -300,6 +302,16 @@ def test_a_requested_table_that_is_gone_or_cannot_be_assessed_is_an_error(state:
     catalog = PreparedCatalog({"ns.t": PolicyError("there is no table ns.t in catalog C")})
     state.requests.file(request("ns.t"))
     assert scanned(state, catalog).skipped == (FleetSkip("C", "ns.t", "there is no table ns.t in catalog C", True),)
+    assert scanned(state, PreparedCatalog({})).skipped == ()  # told once
+
+
+def test_a_requested_table_that_cannot_be_read_now_keeps_its_request(state: CountedState) -> None:
+    state.requests.file(request("ns.t"))
+    for trouble in (StorageError("no answer"), MetadataUnreadable("damaged")):
+        assert scanned(state, PreparedCatalog({"ns.t": trouble})).errors == 1
+    wrong = TableMetadata({**table().document, "properties": {"icekeeper.min_input_files": "few"}})
+    assert scanned(state, PreparedCatalog({"ns.t": wrong})).errors == 1
+    assert len(state.requests.pending("C", "s3://prod-lake/")) == 1
 
 
 def test_a_table_that_is_being_maintained_is_left_out_and_others_move_up(

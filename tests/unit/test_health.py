@@ -14,12 +14,13 @@ from icekeeper.clock import HOUR_MS
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.health.examine import examine
 from icekeeper.health.lake_log import LakeLog
+from icekeeper.health.totals import lake_totals
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import ManifestContent, ManifestFile, TableName
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
-from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.state.sqlite.store import SqliteStateStore
 from support.settings import MB, NOW_MS, policy, table
 
 IDENTITY = TableIdentity("C", "s3://prod-lake/", TableName(("ns",), "t"), "u")
@@ -274,3 +275,31 @@ def test_stats_that_cannot_be_kept_cost_one_message(
     monkeypatch.setattr(store.lake_stats, "of_catalog", lost)
     opened(store).observe(health(SMALL))
     assert caplog.records[-1].getMessage().startswith("lake stats cannot be read")
+
+
+def looks(**counters: float) -> LakeStats:
+    return LakeStats(identity=IDENTITY, observed_ms=NOW_MS, snapshot_id=None, counters=counters)
+
+
+def test_a_lake_is_the_sum_of_its_tables() -> None:
+    first = looks(
+        lake_snapshots=3,
+        lake_oldest_snapshot_age_hours=4.5,
+        lake_data_files=3,
+        lake_delete_files=1,
+        lake_bytes=400,
+        lake_average_file_bytes=100,
+    )
+    # Its size is unknown, so it says nothing about the average.
+    second = looks(lake_snapshots=1, lake_oldest_snapshot_age_hours=90.0, lake_data_files=1000, lake_delete_files=0)
+    assert lake_totals([first, replace(second, warnings={"small_files": "…", "delete_debt": "…"})]) == {
+        "lake_tables": 2,
+        "lake_tables_warned": 1,
+        "lake_snapshots": 4,
+        "lake_oldest_snapshot_age_hours": 90.0,
+        "lake_data_files": 1003,
+        "lake_delete_files": 1,
+        "lake_bytes": 400,
+        "lake_average_file_bytes": 100,
+    }
+    assert lake_totals([]) == {"lake_tables": 0, "lake_tables_warned": 0}

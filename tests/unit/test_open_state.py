@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from icekeeper.errors import PolicyError, StorageError
-from icekeeper.state.dynamodb import DynamoStateStore
+from icekeeper.state.dynamodb.store import DynamoStateStore
 from icekeeper.state.open import TableAddress, open_state, open_table, parse_address, state_folder
-from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.state.sqlite.store import SqliteStateStore
 
 HELP = "write a path, or dynamodb://TABLE[?region=REGION&endpoint=URL]"
 

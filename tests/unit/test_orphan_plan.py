@@ -18,8 +18,8 @@ from icekeeper.operations.orphans.plan import OrphanPlan, plan_orphans, refuse_m
 from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
 from icekeeper.operations.orphans.sift import Sifted, is_metadata_file, sift
 from icekeeper.operations.twins import find_twin
-from icekeeper.storage_listing import ListedObject
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.paths import normalise
 from support.tables import new_document, snapshot
 
 LIMIT_MS = 1_000_000

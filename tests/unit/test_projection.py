@@ -18,7 +18,7 @@ from icekeeper.metadata.json_value import raw_from_json
 from icekeeper.operations.compaction.arrow_schema import stored_schema
 from icekeeper.operations.compaction.reading.file_rows import projected_rows
 from icekeeper.operations.compaction.reading.project import Projection
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 from support.corpus import digest, expected, require_corpus
 from support.rewrites import struct
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from icekeeper.operations.orphans import referenced_paths
 from icekeeper.operations.orphans.referenced_paths import ReferencedPaths, path_hash
 from icekeeper.operations.twins import without_authority
-from icekeeper.storage_paths import authority, normalise
+from icekeeper.storage.paths import authority, normalise
 
 HOME = "s3://b/t"
 SEGMENTS = st.sampled_from(["data", "a b", "a%20b", "%41", "A", "..", ".", "", "é", "\udcff"])

@@ -18,7 +18,7 @@ from icekeeper.model import TableName
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.policy import Policy, resolve
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.sqlite import SqliteStateStore
+from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import LastSeen, Pin
 from support.prepared_catalog import PreparedCatalog
 from support.settings import MB, NOW_MS, policy, resolved, small_files, table

@@ -11,11 +11,11 @@ import pytest
 
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
-from icekeeper.state import sqlite_lake_stats
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
-from icekeeper.state.sqlite import SqliteStateStore, state_path
-from icekeeper.state.sqlite_file import SCHEMA_VERSION
+from icekeeper.state.sqlite import lake_stats as sqlite_lake_stats
+from icekeeper.state.sqlite.file import SCHEMA_VERSION
+from icekeeper.state.sqlite.store import SqliteStateStore, state_path
 from icekeeper.state.store import LastSeen, PassRecord, Pin
 
 IDENTITY = TableIdentity("C", "w", TableName(("ns",), "t"), "u")

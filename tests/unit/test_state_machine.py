@@ -28,16 +28,17 @@ LAMBDA_ERRORS = {
     "Lambda.SdkClientException",
     "Lambda.TooManyRequestsException",
     "Lambda.Unknown",
-    "Runtime.ExitError",
 }
+KILLED = {"Runtime.ExitError", "Runtime.OutOfMemory"}
 OURS = set(errors.__all__) | {"IdempotencyAlreadyInProgressError"}
 OF_STEP_FUNCTIONS = {
     "States.TaskFailed",
     "States.Timeout",
     "States.ItemReaderFailed",
     "States.ExceedToleratedFailureThreshold",
+    "States.DataLimitExceeded",
 }
-KNOWN_ERRORS = LAMBDA_ERRORS | OURS | OF_STEP_FUNCTIONS | {"Glue.ConcurrentRunsExceededException"}
+KNOWN_ERRORS = LAMBDA_ERRORS | KILLED | OURS | OF_STEP_FUNCTIONS | {"Glue.ConcurrentRunsExceededException"}
 
 
 def tasks(kind: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -143,7 +144,7 @@ class TestEveryTask:
         """Only Detect may replace the state's data: there is nothing yet to keep."""
         assert (state["ResultPath"] == "$") == (name == "Detect")
         for catch in state["Catch"]:
-            assert (catch["ResultPath"] == "$") == (name == "Detect")
+            assert catch["ResultPath"] != "$"
 
 
 class TestRetries:
@@ -156,16 +157,28 @@ class TestRetries:
 
     def test_a_function_is_retried_for_lambda_itself_and_for_what_passes(self) -> None:
         for name, state in tasks("lambda"):
-            service, passing, *busy = (set(retry["ErrorEquals"]) for retry in state["Retry"])
-            assert service == LAMBDA_ERRORS, name
+            service, killed, passing, *busy = (set(retry["ErrorEquals"]) for retry in state["Retry"])
+            assert (service, killed) == (LAMBDA_ERRORS, KILLED), name
+            # What is killed for want of memory is killed again, each time after 15 minutes of waiting for the first.
+            assert state["Retry"][1]["MaxAttempts"] == 1, name
             assert passing == {"StorageError", "CommitConflict", "CommitStateUnknown"}, name
             assert busy in ([], [{"IdempotencyAlreadyInProgressError"}]), name
 
     def test_what_acts_twice_when_repeated_waits_for_its_first_attempt(self) -> None:
-        """Leases and plans are the same when taken twice."""
-        waits = {name for name, state in tasks("lambda") if len(state["Retry"]) == 3}
+        """Leases are the same when taken twice."""
+        waits = {name for name, state in tasks("lambda") if len(state["Retry"]) == 4}
 
-        assert waits == {name for name, _ in tasks("lambda")} - {"Lease", "Release", "Plan"}
+        assert waits == {name for name, _ in tasks("lambda")} - {"Lease", "Release"}
+
+    def test_waiting_for_a_first_attempt_outlasts_it(self) -> None:
+        """Full jitter takes half of each pause on average; a killed attempt bars others for 15 minutes."""
+        for name, state in tasks("lambda"):
+            for retry in state["Retry"][3:]:
+                pauses = [
+                    min(retry["IntervalSeconds"] * retry["BackoffRate"] ** count, retry["MaxDelaySeconds"])
+                    for count in range(retry["MaxAttempts"])
+                ]
+                assert sum(pauses) / 2 > 1.5 * 900, name
 
     def test_a_glue_job_is_started_once_more_after_a_failure(self) -> None:
         for name, state in tasks("glue"):
@@ -285,11 +298,32 @@ class TestTheRun:
     def test_is_told_when_its_proposals_cannot_be_read(self) -> None:
         caught = MACHINE.states["MaintainTables"]["Catch"]
 
-        assert [(catch["ResultPath"], catch["Next"]) for catch in caught] == [("$.map_failed", "ReportUnread")]
+        assert [(catch["ResultPath"], catch["Next"]) for catch in caught] == [
+            ("$.failed", "ReportUnread"),
+            ("$.failed", "ResultsTooLong"),
+        ]
         assert {"States.ItemReaderFailed", "States.TaskFailed", "States.Timeout"} <= set(caught[0]["ErrorEquals"])
-        assert payload(MACHINE.states["ReportUnread"])["failure.$"] == "$.map_failed"
-        assert MACHINE.states["ReportUnread"]["Next"] == "TablesNotRead"
-        assert MACHINE.states["TablesNotRead"]["Type"] == "Fail"
+        assert payload(MACHINE.states["ReportUnread"])["failure.$"] == "$.failed"
+        assert MACHINE.states["ReportUnread"]["Next"] == "WhatFailed"
+        assert MACHINE.next_states("WhatFailed") == ["DetectionFailed", "TablesNotRead"]
+        for name in ("DetectionFailed", "TablesNotRead"):
+            assert MACHINE.states[name]["Type"] == "Fail"
+
+    def test_is_told_when_detection_fails_which_also_gives_the_fleet_lease_back(self) -> None:
+        caught = MACHINE.states["Detect"]["Catch"]
+
+        assert [(catch["ResultPath"], catch["Next"]) for catch in caught] == [("$.failed", "ReportUnread")]
+        # The input may hold anything but the run's name.
+        assert payload(MACHINE.states["ReportUnread"])["run_id.$"] == "$$.Execution.Name"
+
+    def test_is_reported_when_the_results_are_too_long_together(self) -> None:
+        """moto ends an execution whose Map has too much to say before any Catch is asked, so this is not run."""
+        caught = MACHINE.states["MaintainTables"]["Catch"][1]
+        state = MACHINE.states[caught["Next"]]
+
+        assert caught["ErrorEquals"] == ["States.DataLimitExceeded"]  # which no other name stands for
+        assert (state["Type"], state["Result"], state["ResultPath"]) == ("Pass", [], "$.tables")
+        assert state["Next"] == "Report"
 
     def test_is_reported_alike_either_way(self) -> None:
         told, unread = MACHINE.states["Report"], MACHINE.states["ReportUnread"]

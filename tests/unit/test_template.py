@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from icekeeper.policy import Policy
 from icekeeper.policy.keys import POLICY_KEYS
 from icekeeper.policy.layers import BOUND_KEYS, BOUND_PREFIX, ENVIRONMENT_PREFIX, layers_for
 from support.cloudformation import TEMPLATE, Wildcard, load_template, strings, wildcards
@@ -34,7 +35,7 @@ MAY: Mapping[str, set[str]] = {
     "compact_small": {READ, COMMIT},
     "expire_snapshots": {READ, COMMIT, DELETE},
     # It asks the storage, by deleting what never existed, whether deleting is possible at all.
-    "list_orphans": {READ, DELETE},
+    "list_orphans": {READ},
     "remove_orphans": {READ, DELETE},
     "rewrite_manifests": {READ, COMMIT},
     "clean_staged": {READ, DELETE},
@@ -59,6 +60,7 @@ OTHER_VARIABLES = {
     "POWERTOOLS_SERVICE_NAME",
     "POWERTOOLS_METRICS_NAMESPACE",
     "POWERTOOLS_LOG_LEVEL",
+    "METRICS_PER_TABLE",
 }
 
 
@@ -191,6 +193,18 @@ class TestRights:
 
         assert None not in verbs
 
+    def test_every_function_may_remember_what_it_does(self) -> None:
+        """For its state, and for Powertools' idempotency, which is kept in the same table (pk "idempotency")."""
+        needed = {f"dynamodb:{verb}Item" for verb in ("Get", "Put", "Update", "Delete")}
+
+        assert needed <= actions(RESOURCES["StateAccessPolicy"])
+        assert "StateTable" in referred(RESOURCES["StateAccessPolicy"])
+        for role, (_, properties) in FUNCTIONS.items():
+            assert "StateAccessPolicy" in referred(properties["Policies"]), role
+        store = RESOURCES["StateTable"]["Properties"]
+        assert [key["AttributeName"] for key in store["KeySchema"]] == ["pk", "sk"]
+        assert store["TimeToLiveSpecification"]["AttributeName"] == "expires_s"
+
     def test_no_function_holds_rights_to_tables_of_its_own(self) -> None:
         for role, (_, properties) in FUNCTIONS.items():
             own = {text for found in statements(properties["Policies"]) for text in strings(found["Resource"])}
@@ -245,7 +259,18 @@ class TestStateMachine:
                     assert function["Timeout"] < state["TimeoutSeconds"], name
                 elif state["Type"] == "Task":
                     job = RESOURCES[state["Parameters"]["JobName"]]["Properties"]
-                    assert job["Timeout"] * 60 < state["TimeoutSeconds"], name
+                    assert job["Timeout"] == {"Ref": "JobTimeoutMinutes"}, name
+                    assert DOCUMENT["Mappings"]["JobTimes"]["60"]["Task"] == state["TimeoutSeconds"], name
+
+    def test_a_slow_job_ends_before_its_task_whatever_its_time(self) -> None:
+        times = DOCUMENT["Mappings"]["JobTimes"]
+
+        assert list(times) == PARAMETERS["JobTimeoutMinutes"]["AllowedValues"]
+        for minutes, seconds in times.items():
+            assert int(minutes) * 60 == seconds["Policy"] == seconds["Task"] - 900
+        assert MACHINE["DefinitionSubstitutions"]["JobTaskSeconds"] == {
+            "Fn::FindInMap": ["JobTimes", {"Ref": "JobTimeoutMinutes"}, "Task"]
+        }
 
 
 class TestFunctions:
@@ -298,6 +323,24 @@ class TestEnvironment:
 
         assert named == set(VARIABLES) - OTHER_VARIABLES
 
+    def test_keys_of_the_policy_that_the_stack_decides_say_by_which_parameter(self) -> None:
+        """Nothing in the package asks for their values: whoever sets them must not wonder why nothing happens."""
+        decided = {
+            "detection_interval_s": "ScheduleExpression",
+            "max_concurrent_jobs": "MaxConcurrentTables",
+            "job_timeout_s": "JobTimeoutMinutes",
+            "job_retry_limit": "JobRetryLimit",
+        }
+        for key, parameter in decided.items():
+            assert parameter in PARAMETERS
+            assert f"parameter {parameter}" in str(Policy.model_fields[key].description)
+            told = VARIABLES.get(f"{ENVIRONMENT_PREFIX}{key.upper()}")
+            assert key == "detection_interval_s" or referred(told) >= {parameter}
+        substituted = MACHINE["DefinitionSubstitutions"]
+        assert substituted["MaxConcurrentTables"] == {"Ref": "MaxConcurrentTables"}
+        assert substituted["JobRetryLimit"] == {"Ref": "JobRetryLimit"}
+        assert referred(RESOURCES["Schedule"]) >= {"ScheduleExpression"}
+
     def test_leaves_out_settings_that_are_empty(self) -> None:
         for name, value in VARIABLES.items():
             parameters = referred(value) & {key for key, found in PARAMETERS.items() if found.get("Default") == ""}
@@ -316,7 +359,7 @@ class TestJobs:
 
     def test_are_bounded_and_repeated_by_the_state_machine_only(self) -> None:
         for script, (_, job) in JOBS.items():
-            assert (job["GlueVersion"], job["Timeout"], job["MaxRetries"]) == ("5.1", 60, 0), script
+            assert (job["GlueVersion"], job["MaxRetries"]) == ("5.1", 0), script
             runs = job["ExecutionProperty"]["MaxConcurrentRuns"]
             assert runs >= 2 * PARAMETERS["MaxConcurrentTables"]["MaxValue"], script
             assert job["DefaultArguments"]["--job-bookmark-option"] == "job-bookmark-disable"
@@ -436,13 +479,16 @@ class TestAlarms:
 
     def test_ask_by_the_dimensions_that_the_functions_write(self, capsys: pytest.CaptureFixture[str]) -> None:
         """Powertools adds ``service``; a metric with another set of dimensions is another metric to CloudWatch."""
-        observability = script("functions/observability.py")
-        observability._emit({"PassesFailed": 1}, {})
-        observability._emit({"compact.bins": 1}, {"catalog": "c", "table": "t"})
-        total, of_table = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-        dimensions = [told["_aws"]["CloudWatchMetrics"][0]["Dimensions"][0] for told in (total, of_table)]
+        cloudwatch = script("functions/cloudwatch.py")
+        cloudwatch._emit({"PassesFailed": 1})
+        cloudwatch._emit({"compact.bins": 1}, ("c", "t"))
+        cloudwatch._emit({"lake_snapshots": 1}, ("c", "t"), total=False)
+        total, both, of_table = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+        sets = [told["_aws"]["CloudWatchMetrics"][0]["Dimensions"] for told in (total, both, of_table)]
+        dimensions = [sets[0][0], sorted(sets[2][0])]
         body = RESOURCES["Dashboard"]["Properties"]["DashboardBody"]["Fn::Sub"]
 
+        assert [sorted(group) for group in sets[1]] == dimensions
         assert total["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "Icekeeper"
         for alarm in of_type("AWS::CloudWatch::Alarm").values():
             if alarm["Namespace"] == "Icekeeper":
@@ -461,7 +507,7 @@ class TestAlarms:
         documented = (ROOT / "docs" / "operations.md").read_text()
         shown = re.findall(r'MetricName=\\"([\w.]+)\\"', body)
 
-        assert len(widgets) == 8
+        assert len(widgets) == 10
         assert len(shown) == 4
         for key in shown:
             operation, metric = key.split(".")

@@ -285,6 +285,7 @@ def test_a_second_start_for_the_same_table_is_refused(scripted_stack: LocalStack
     second = scripted_stack.run({"table": "ns.t"})
     may_go_on.set()
     assert second.child.output["status"] == "refused"
+    assert (second.status, second.error) == ("FAILED", "LeaseHeld")
     assert scripted_stack.wait(first).child.output["status"] == "succeeded"
 
 

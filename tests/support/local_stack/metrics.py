@@ -19,15 +19,15 @@ class Metric:
 
 
 def metrics_in(printed: str) -> Iterator[Metric]:
-    """Every metric of a function's output, in order; lines that are none are passed over."""
+    """Every metric of a function's output, in order, once for each set of dimensions; other lines are passed over."""
     for line in printed.splitlines():
         if not line.startswith("{"):
             continue
         document = json.loads(line)
         for directive in document.get("_aws", {}).get("CloudWatchMetrics", ()):
-            names = [name for group in directive["Dimensions"] for name in group]
-            dimensions = {name: str(document[name]) for name in names}
-            for metric in directive["Metrics"]:
-                values = document[metric["Name"]]
-                for value in values if isinstance(values, list) else [values]:
-                    yield Metric(metric["Name"], float(value), dimensions)
+            for group in directive["Dimensions"]:
+                dimensions = {name: str(document[name]) for name in group}
+                for metric in directive["Metrics"]:
+                    values = document[metric["Name"]]
+                    for value in values if isinstance(values, list) else [values]:
+                        yield Metric(metric["Name"], float(value), dimensions)

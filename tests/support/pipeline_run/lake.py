@@ -17,7 +17,7 @@ from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
 from icekeeper.operations.table_handle import identity_of
 from icekeeper.state.identity import TableIdentity
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["BROKEN", "CATALOG", "Lake"]
 

@@ -31,9 +31,9 @@ from icekeeper.report.bucket_outcome import BucketOutcome, ForeignTable, Outside
 from icekeeper.report.outcome import OperationOutcome, Status, failed, refused, skipped, succeeded
 from icekeeper.state.store import PassRecord
 from icekeeper.state.table_memory import TableMemory
-from icekeeper.storage import Storage
-from icekeeper.storage_listing import ListedObject
-from icekeeper.storage_paths import may_be_under, normalise
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.paths import may_be_under, normalise
+from icekeeper.storage.storage import Storage
 
 __all__ = ["run_bucket_pass"]
 

@@ -34,7 +34,7 @@ from icekeeper.report.outcome import PassOutcome
 from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 from icekeeper.table_policy import TablePolicies
 from icekeeper.verification.findings import Verification
 from icekeeper.verification.verify import verify_table

@@ -12,8 +12,8 @@ from icekeeper.policy import ResolvedPolicy, layers_for, resolve
 from icekeeper.policy.bucket_settings import bucket_layers
 from icekeeper.policy.ownership import decide_owners
 from icekeeper.policy.policy_file import PolicyFile, parse_policy_file
-from icekeeper.storage import Storage
-from icekeeper.storage_paths import S3_SCHEMES, split_path
+from icekeeper.storage.paths import S3_SCHEMES, split_path
+from icekeeper.storage.storage import Storage
 
 __all__ = ["POLICY_FILE", "TablePolicies", "read_policy_file"]
 

@@ -21,7 +21,7 @@ from botocore.parsers import ResponseParserError
 
 from icekeeper.errors import CommitConflict, CommitStateUnknown, MaintenanceError, PolicyError, StorageError
 from icekeeper.model import TableName
-from icekeeper.storage_s3 import aws_session, client_config, describe_failure, scrub
+from icekeeper.storage.s3 import aws_session, client_config, describe_failure, scrub
 
 __all__ = ["AWS_ERRORS", "AwsClients", "AwsService", "error_code"]
 

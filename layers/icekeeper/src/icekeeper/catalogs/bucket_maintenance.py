@@ -18,7 +18,7 @@ from botocore.parsers import ResponseParserError
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.policy.ownership import BucketMaintenance, BuiltIn, BuiltInState
-from icekeeper.storage_s3 import aws_session, client_config, describe_failure, scrub
+from icekeeper.storage.s3 import aws_session, client_config, describe_failure, scrub
 
 __all__ = [
     "S3TABLES_PREFIXES",

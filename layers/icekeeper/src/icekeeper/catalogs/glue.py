@@ -23,7 +23,7 @@ from icekeeper.catalogs.pointer import Swap, commit_document, load_document
 from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, StorageError
 from icekeeper.model import TableName
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["GLUE", "GlueCatalog"]
 

@@ -19,8 +19,8 @@ from icekeeper.metadata.document import (
 )
 from icekeeper.metadata.document_files import parse_document, render_document
 from icekeeper.metadata.updates import apply_updates, check_requirements
-from icekeeper.storage import Storage
-from icekeeper.storage_paths import is_under, normalise
+from icekeeper.storage.paths import is_under, normalise
+from icekeeper.storage.storage import Storage
 
 __all__ = ["Swap", "commit_document", "load_document", "next_metadata_location"]
 

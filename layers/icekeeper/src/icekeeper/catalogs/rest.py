@@ -24,7 +24,7 @@ from icekeeper.errors import CommitConflict, CommitStateUnknown, MetadataUnreada
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.pyiceberg_private.rest import BoundedRestCatalog, rest_credentials, rest_request
-from icekeeper.storage_s3 import has_credentials, scrub
+from icekeeper.storage.s3 import has_credentials, scrub
 
 __all__ = ["RestCatalog"]
 
@@ -49,7 +49,7 @@ class RestCatalog:
         """
         self._name = name
         self._properties = {key: value for key, value in properties.items() if isinstance(value, str)}
-        self._uri = str(properties["uri"])
+        self._uri = scrub(str(properties["uri"]), self._properties)
         try:
             if self._properties.get("rest.sigv4-enabled", "").lower() == "true" and not has_credentials(
                 self._properties, ("client",)

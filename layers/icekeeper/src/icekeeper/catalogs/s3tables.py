@@ -19,7 +19,7 @@ from icekeeper.catalogs.table_bucket_arn import TableBucketArn
 from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
 from icekeeper.model import TableName
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["S3_TABLES", "S3TablesCatalog"]
 

@@ -15,7 +15,7 @@ from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import CommitConflict, CommitStateUnknown, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.pyiceberg_private.sql import sql_engine, sql_pointer, sql_swap, sql_tables
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["SqlCatalog"]
 

@@ -19,6 +19,7 @@ from icekeeper.cli.arguments import (
     AsJson,
     CatalogName,
     Engine,
+    Operations,
     Settings,
     Table,
     Unsafe,
@@ -43,6 +44,7 @@ from icekeeper.cli.orphans import orphans
 from icekeeper.cli.pin import pin_app
 from icekeeper.cli.plan import plan
 from icekeeper.cli.policy import policy_app
+from icekeeper.cli.request import request
 from icekeeper.cli.stage import stage_app
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.report.outcome import PassStatus
@@ -68,15 +70,14 @@ app.command()(plan)
 app.command()(health)
 app.command()(orphans)
 app.command()(history)
+app.command()(request)
 
 
 @app.command()
 def maintain(
     table: Table,
     catalog: CatalogName,
-    operations: Annotated[
-        str | None, typer.Option("--operations", metavar="LIST|all", help="comma-separated; run in canonical order")
-    ] = None,
+    operations: Operations = None,
     settings: Settings = None,
     engine: Engine = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be done, and change nothing")] = False,

@@ -12,7 +12,19 @@ from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
 from icekeeper.runtime import EngineName
 
-__all__ = ["AsJson", "CatalogName", "Engine", "Settings", "Table", "Unsafe", "overrides", "table_name", "ttl_ms"]
+__all__ = [
+    "AsJson",
+    "CatalogName",
+    "Engine",
+    "Operations",
+    "Settings",
+    "Table",
+    "Unsafe",
+    "overrides",
+    "table_name",
+    "time_ms",
+    "ttl_ms",
+]
 
 Table: TypeAlias = Annotated[str, typer.Argument(metavar="NS.TABLE", help="namespace and table; the last dot divides")]
 CatalogName: TypeAlias = Annotated[
@@ -22,6 +34,9 @@ CatalogName: TypeAlias = Annotated[
         metavar="C",
         help="a catalog of PyIceberg's configuration (~/.pyiceberg.yaml), or a table bucket's ARN",
     ),
+]
+Operations: TypeAlias = Annotated[
+    str | None, typer.Option("--operations", metavar="LIST|all", help="comma-separated; run in canonical order")
 ]
 Settings: TypeAlias = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="a policy setting for this call; repeatable")
@@ -36,7 +51,7 @@ AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="print exactly o
 
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_LONGEST_TTL_S = 366 * 86_400
+_LONGEST_S = 366 * 86_400
 
 
 def table_name(text: str) -> TableName:
@@ -47,17 +62,22 @@ def table_name(text: str) -> TableName:
         raise PolicyError(str(error)) from None
 
 
-def ttl_ms(text: str) -> int:
+def time_ms(text: str, option: str) -> int:
     """``90s``, ``30m``, ``6h`` or ``7d`` in milliseconds.
 
     Raises:
-        PolicyError: it is none of these, or longer than a year: pins keep every newer snapshot from expiring.
+        PolicyError: it is none of these, or longer than a year; the message names the option.
     """
     match = re.fullmatch(r"([0-9]{1,9})([smhd])", text.strip())
     seconds = 0 if match is None else int(match.group(1)) * _SECONDS[match.group(2)]
-    if not 0 < seconds <= _LONGEST_TTL_S:
-        raise PolicyError(f"--ttl takes a time like 90s, 30m, 6h or 7d, at most 366d, not '{text}'")
+    if not 0 < seconds <= _LONGEST_S:
+        raise PolicyError(f"{option} takes a time like 90s, 30m, 6h or 7d, at most 366d, not '{text}'")
     return seconds * 1000
+
+
+def ttl_ms(text: str) -> int:
+    """How long a pin holds, at most a year: pins keep every newer snapshot from expiring; see :func:`time_ms`."""
+    return time_ms(text, "--ttl")
 
 
 def overrides(settings: Sequence[str] | None, operations: str | None = None) -> dict[str, str]:

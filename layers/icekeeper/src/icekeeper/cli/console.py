@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from icekeeper.operations.context import Progress as ProgressCallback
 from icekeeper.operations.context import silent
@@ -32,6 +32,7 @@ __all__ = [
     "print_json",
     "print_usage_error",
     "progress_bar",
+    "waiting",
 ]
 
 EXIT_OK = 0
@@ -102,3 +103,16 @@ def progress_bar() -> Iterator[ProgressCallback]:
             bars.update(tasks[what], completed=done, total=total)
 
         yield show
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[Callable[[str], None]]:
+    """A line on standard error that says what is waited for and how long; nothing where that is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as line:
+        task = line.add_task(text, total=None)
+        yield lambda news: line.update(task, description=news)

@@ -11,8 +11,8 @@ from icekeeper.demo.duckdb_reader import TableChecksum, read_checksum
 from icekeeper.metadata.reachability import reachable_files
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestContent
-from icekeeper.storage import Storage
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 
 __all__ = ["Contents", "Figures", "measure", "read_contents"]
 

@@ -27,8 +27,8 @@ from icekeeper.model import TableName
 from icekeeper.report.outcome import PassOutcome, PassStatus
 from icekeeper.report.terminal import print_detection, print_outcome
 from icekeeper.runtime import EngineName, Runtime, open_engine
-from icekeeper.state.sqlite import SqliteStateStore
-from icekeeper.storage import Storage
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.storage.storage import Storage
 
 __all__ = ["DemoResult", "explore", "run_demo"]
 

@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, StringType, TimestampType
 
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["NAMESPACE", "MessyTable", "create_messy_tables"]
 

@@ -53,6 +53,8 @@ class _Found:
 
     found: Proposal | Skip
     request: MaintenanceRequest | None = None
+    stale: tuple[MaintenanceRequest, ...] = ()
+    """Requests for a table of this name that is gone."""
 
 
 def scan_fleet(
@@ -73,8 +75,10 @@ def scan_fleet(
     ``max_jobs_per_detection`` proposals remain, ordered by need.  Health is recorded of every table that was loaded,
     maintained or not.  At most ``threads`` documents are in memory.
 
+    A request for a table that is gone is told of and dropped; every other is claimed by the run that serves it.
+
     Raises:
-        StorageError: the requests cannot be read from the state.
+        StorageError: the requests cannot be read from the state, or dropped.
     """
     started_s = monotonic_s()
     scan_started(len(sources))
@@ -116,6 +120,8 @@ def scan_fleet(
         budget_s=left_s(),
         monotonic_s=monotonic_s,
     )
+    for request in (one for _, result in reached.done for one in result.stale):
+        store.requests.claim(request)  # told of in this report; no run will ever serve it
     proposals, more = _ranked(reached, places, settings, store, now_ms)
     done = {turn.cursor for turn, _ in reached.done}
     missed = [turn for turn in (*asked, *order) if turn.cursor not in done]
@@ -126,6 +132,7 @@ def scan_fleet(
         proposals=tuple(proposals),
         skipped=tuple(sorted(skipped, key=lambda skip: (skip.catalog, skip.table))),
         cursor=_next_cursor(order, reached.begun - len(asked), cursor),
+        not_reached=len(missed),
     )
     scan_finished(
         listed=report.listed,
@@ -155,17 +162,22 @@ def _place(listed: ListedCatalog, assessor_of: AssessorOf, store: StateStore, no
 
 def _reach(place: _Place, turn: Turn, *, is_selected: bool) -> _Found:
     """Load and assess one table; a request counts only for the very table that it was left for."""
+    asked = place.requests.get(turn.text, ())
     meant: list[MaintenanceRequest] = []
+    stale: list[MaintenanceRequest] = []
 
     def assess_table(loaded: LoadedTable) -> Proposal | Skip:
         uuid = loaded.metadata.uuid or ""
-        meant.extend(r for r in place.requests.get(turn.text, ()) if r.identity.uuid == uuid)
+        for request in asked:
+            (meant if request.identity.uuid == uuid else stale).append(request)
         if not meant and not is_selected:
             return Skip(turn.text, "a pass was requested for a table of this name that is gone")
         return place.assess_table(loaded, is_requested=bool(meant))
 
     found = assess_one(place.catalog, turn.table, assess_table)
-    return _Found(found, meant[0] if meant else None)
+    if isinstance(found, Skip) and found.is_gone:
+        stale = list(asked)
+    return _Found(found, meant[0] if meant else None, tuple(stale))
 
 
 def _ranked(

@@ -28,6 +28,8 @@ class Skip:
     table: str
     reason: str
     is_error: bool = False
+    is_gone: bool = False
+    """The catalog has no such table any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,8 @@ class FleetReport:
     proposals: tuple[FleetProposal, ...]
     skipped: tuple[FleetSkip, ...]
     cursor: tuple[str, str] | None
+    not_reached: int = 0
+    """Tables that the time did not suffice for."""
 
     @property
     def errors(self) -> int:

@@ -9,7 +9,7 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.detection.budget import within_budget
 from icekeeper.detection.filters import selects_bucket, selects_table
 from icekeeper.detection.proposal import DetectionReport, Proposal, Skip
-from icekeeper.errors import MaintenanceError
+from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.model import TableName
 from icekeeper.policy import Policy
 
@@ -90,7 +90,11 @@ def assess_one(
 ) -> Proposal | Skip:
     """Load one table, once, and assess it; what speaks against that becomes the reason it is skipped."""
     try:
-        return assess_table(catalog.load(table))
+        try:
+            loaded = catalog.load(table)
+        except PolicyError as error:
+            return Skip(str(table), str(error), is_error=True, is_gone=True)
+        return assess_table(loaded)
     except MaintenanceError as error:
         return Skip(str(table), str(error), is_error=True)
     except OSError as error:

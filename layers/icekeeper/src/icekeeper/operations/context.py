@@ -21,7 +21,7 @@ from icekeeper.operations.orphans.sources import FileSource
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.store import StateStore
 from icekeeper.state.table_memory import TableMemory
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["Engine", "OperationContext", "Progress", "branch_head", "require_writable", "silent", "stopwatch"]
 
@@ -93,6 +93,8 @@ class OperationContext:
     """What is remembered about this table; known when the pass has loaded it."""
     orphan_candidates: FileSource | None = None
     """What orphan removal looks at instead of listing: what a listing of this very pass has found."""
+    only_lists: bool = False
+    """Whether another process deletes what this one lists, and is asked there whether it may."""
     _job: Job | None = None
     _storages: dict[tuple[tuple[str, str], ...], Storage] = field(default_factory=dict)
 

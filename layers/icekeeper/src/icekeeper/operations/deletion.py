@@ -21,8 +21,8 @@ from icekeeper.metadata.reachability import References, reachable_files
 from icekeeper.operations.context import OperationContext
 from icekeeper.operations.held_files import HeldFiles
 from icekeeper.policy import gc_enabled
-from icekeeper.storage import DeleteReport
-from icekeeper.storage_paths import is_under, normalise
+from icekeeper.storage.paths import is_under, normalise
+from icekeeper.storage.storage import DeleteReport
 
 __all__ = ["GC_DISABLED", "Confirm", "DeletedFiles", "delete_unreferenced", "owned_locations"]
 

@@ -19,7 +19,7 @@ from icekeeper.operations.table_handle import identity_of
 from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import Pin
 from icekeeper.state.table_memory import TableMemory
-from icekeeper.storage_paths import PathSet, normalise
+from icekeeper.storage.paths import PathSet, normalise
 
 __all__ = ["HeldFiles", "held_by_others"]
 

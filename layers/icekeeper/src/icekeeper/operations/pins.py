@@ -20,8 +20,8 @@ from icekeeper.operations.table_handle import TableHandle
 from icekeeper.policy import Policy
 from icekeeper.state.store import Pin
 from icekeeper.state.table_memory import TableMemory
-from icekeeper.storage import Storage
-from icekeeper.storage_paths import split_path
+from icekeeper.storage.paths import split_path
+from icekeeper.storage.storage import Storage
 
 __all__ = ["CURRENT", "add_pin", "list_pins", "remove_pin", "require_name"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from icekeeper.errors import OperationRefused
-from icekeeper.storage_paths import authority, normalise
+from icekeeper.storage.paths import authority, normalise
 
 __all__ = ["find_twin", "same_path_elsewhere", "without_authority"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from icekeeper.errors import OperationRefused, StorageError
 from icekeeper.report.outcome import ListingWriter
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["ControlBucket", "table_folder"]
 

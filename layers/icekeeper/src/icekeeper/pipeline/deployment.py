@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from icekeeper.catalogs.addresses import CatalogAddress
 from icekeeper.catalogs.catalog import Catalog
-from icekeeper.catalogs.fleet import fleet_catalogs, open_address, parse_catalog_file
+from icekeeper.catalogs.fleet import fleet_catalogs, open_address, parse_catalog_file, recorded_address
 from icekeeper.clock import Clock, system_clock
-from icekeeper.errors import PolicyError, StorageError
+from icekeeper.errors import StorageError
 from icekeeper.pipeline.control_bucket import ControlBucket
+from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.settings import PipelineSettings
 from icekeeper.runtime import Runtime
 from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
-__all__ = ["FLEET_LEASE", "Deployment"]
+__all__ = ["Deployment"]
 
-FLEET_LEASE = "fleet"
-"""Held by the one scheduled run that may be under way, so that the concurrency holds for the fleet."""
 CATALOG_FILE = "ICEKEEPER_CATALOG_FILE"
 
 
@@ -34,7 +33,7 @@ class Deployment:
     control: ControlBucket
     state: StateStore
     clock: Clock = system_clock
-    _catalogs: dict[str, Catalog] = field(default_factory=dict)
+    _catalogs: dict[tuple[str, str | None], Catalog] = field(default_factory=dict)
 
     @classmethod
     def open(cls, environment: Mapping[str, str], *, clock: Clock = system_clock) -> Deployment:
@@ -53,28 +52,36 @@ class Deployment:
             clock=clock,
         )
 
-    def addresses(self) -> tuple[CatalogAddress, ...]:
-        """Every catalog of the fleet.
+    def addresses(self, unreachable: Callable[[StorageError], None] | None = None) -> Sequence[CatalogAddress]:
+        """Every catalog of the fleet; ``unreachable`` is told when the table buckets cannot be listed.
 
         Raises:
             PolicyError: a variable or the catalog file is malformed.
-            StorageError: the catalog file or the list of table buckets cannot be read.
+            StorageError: the catalog file cannot be read; or the list of table buckets, and nobody wants to be told.
         """
-        return tuple(fleet_catalogs(self.environment, self._catalog_file()))
+        return fleet_catalogs(self.environment, self._catalog_file(), unreachable=unreachable)
 
-    def runtime(self, name: str) -> Runtime:
+    def runtime(self, item: Item) -> Runtime:
+        """What works on a table of a run, as the run's detection recorded where it is.
+
+        Raises:
+            PolicyError: the deployment does not have its catalog any more.
+            StorageError: it cannot be reached.
+        """
+        document = {"catalog": item.catalog, "warehouse": item.warehouse}
+        return self.runtime_at(recorded_address(document, self._catalog_file()))
+
+    def runtime_at(self, address: CatalogAddress) -> Runtime:
         """What works on the tables of one catalog.
 
         Raises:
-            PolicyError: the deployment has no such catalog.
+            PolicyError: its type is not supported, or its properties are incomplete.
             StorageError: it cannot be reached.
         """
-        if name not in self._catalogs:
-            known = {address.name: address for address in self.addresses()}
-            if name not in known:
-                raise PolicyError(f"this deployment has no catalog '{name}'; it has: {', '.join(known) or 'none'}")
-            self._catalogs[name] = open_address(known[name])
-        return Runtime(self._catalogs[name], self.state, environment=self.environment, clock=self.clock)
+        key = (address.name, address.warehouse)
+        if key not in self._catalogs:
+            self._catalogs[key] = open_address(address)
+        return Runtime(self._catalogs[key], self.state, environment=self.environment, clock=self.clock)
 
     def new_name(self) -> str:
         """A name nobody else has."""

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
-from icekeeper.detection.proposal import DetectionReport
-from icekeeper.errors import LeaseHeld, MaintenanceError, PolicyError, StorageError
+from icekeeper.catalogs.addresses import CatalogAddress, find_address
+from icekeeper.catalogs.catalog import Catalog
+from icekeeper.detection.fleet_catalogs import CatalogSource
+from icekeeper.detection.proposal import FleetReport
+from icekeeper.errors import LeaseHeld, StorageError
+from icekeeper.fleet import detect_fleet
 from icekeeper.model import TableName
 from icekeeper.operations.table_handle import identity_of
-from icekeeper.pipeline.deployment import FLEET_LEASE, Deployment
-from icekeeper.pipeline.events import DetectEvent, Item, MachineInput
-from icekeeper.pipeline.turn import lease_ttl_ms
-from icekeeper.policy import layers_for, resolve
-from icekeeper.state.leases import Lease
+from icekeeper.pipeline.deployment import Deployment
+from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, parse_event
+from icekeeper.pipeline.fleet_turn import give_back_fleet, take_fleet
 
-__all__ = ["Detected", "detect_tables", "end_scheduled_run"]
+__all__ = ["Detected", "detect_tables"]
 
 log = logging.getLogger(__name__)
+
+_CURSOR = "detection/cursor.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +47,25 @@ def detect_tables(deployment: Deployment, event: DetectEvent) -> tuple[Mapping[s
         PolicyError: the input or the deployment's settings are wrong.
         StorageError: nothing can be detected, or written.
     """
-    key = f"runs/{event.run_id}/proposals.json"
     try:
         found = _forced(deployment, event.input) if event.input.table is not None else _scheduled(deployment, event)
+        key = f"runs/{event.run_id}/proposals.json"
         deployment.control.write(key, [item.model_dump(mode="json") for item in found.items])
-    except MaintenanceError:
+    except BaseException:
         with suppress(StorageError):  # what is not given back runs out
-            end_scheduled_run(deployment, event.run_id)
+            give_back_fleet(deployment, event.run_id)
         raise
     if not found.items:
-        end_scheduled_run(deployment, event.run_id)
+        give_back_fleet(deployment, event.run_id)
     proposals = {"bucket": deployment.control.name, "key": key, "count": len(found.items)}
-    return {"run_id": event.run_id, "proposals": proposals, "reason": found.reason}, found
-
-
-def end_scheduled_run(deployment: Deployment, run_id: str) -> None:
-    """Give the fleet's lease back, if this run has it."""
-    deployment.state.leases.release(Lease(key=FLEET_LEASE, holder=run_id, expires_ms=0))
+    answer = {"run_id": event.run_id, "proposals": proposals, "reason": found.reason}
+    return {**answer, "forced": event.input.table is not None}, found
 
 
 def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
     name = TableName.parse(wanted.table or "")
-    runtime = deployment.runtime(wanted.catalog or _only_catalog(deployment))
+    address = find_address(deployment.addresses(), wanted.catalog)
+    runtime = deployment.runtime_at(address)
     loaded = runtime.catalog.load(name)
     settings = {**wanted.settings, **({} if wanted.operations is None else {"operations": wanted.operations})}
     runtime.policy(loaded, settings)  # a mistake is told now, not by a pass that fails
@@ -82,67 +84,49 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
     return Detected((item,), "asked for")
 
 
-def _only_catalog(deployment: Deployment) -> str:
-    names = [address.name for address in deployment.addresses()]
-    if len(names) != 1:
-        raise PolicyError(f"name the table's catalog; this deployment has: {', '.join(names) or 'none'}")
-    return names[0]
-
-
 def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
-    settings = resolve(layers_for({}, deployment.environment, event.input.settings)).policy
     try:
-        deployment.state.leases.acquire(FLEET_LEASE, event.run_id, now_ms=deployment.clock(), ttl_ms=lease_ttl_ms())
+        take_fleet(deployment, event.run_id)
     except LeaseHeld as error:
         return Detected((), f"another run is under way: {error}")
-    items: list[Item] = []
-    scanned = not_reached = errors = 0
-    for address in deployment.addresses():
-        try:
-            runtime = deployment.runtime(address.name)
-            report = runtime.detect(event.input.settings)
-            warehouse = runtime.catalog.warehouse
-            requested = _requested(deployment, address.name, warehouse)
-        except MaintenanceError as error:  # one catalog that fails does not stop the others
-            log.error("catalog %s was not scanned: %s", address.name, error)
-            errors += 1
-            continue
-        asked_for = {item.table for item in requested}
-        items += [*requested, *(item for item in _proposed(report, warehouse) if item.table not in asked_for)]
-        scanned += report.scanned
-        not_reached += sum(skip.reason.startswith("not reached") for skip in report.skipped)
-        errors += sum(skip.is_error for skip in report.skipped)
-    items.sort(key=lambda item: (-item.priority, item.catalog, item.table))
-    chosen = items[: settings.max_jobs_per_detection]
-    reason = f"{len(chosen)} of {scanned} table(s) need maintenance"
-    return Detected(tuple(chosen), reason, scanned, not_reached, errors)
-
-
-def _requested(deployment: Deployment, catalog: str, warehouse: str) -> Sequence[Item]:
-    return [
-        Item(
-            catalog=catalog,
-            warehouse=warehouse,
-            table=str(request.identity.table),
-            uuid=request.identity.uuid,
-            reasons=("requested by a person",),
-            priority=1.0,
-            forced=True,
-            settings=dict(request.settings),
-        )
-        for request in deployment.state.requests.pending(catalog, warehouse)
+    unlisted: list[StorageError] = []
+    sources = [
+        CatalogSource(address.name, partial(_open, deployment, address))
+        for address in deployment.addresses(unreachable=unlisted.append)
     ]
+    for why in unlisted:
+        log.error("the table buckets were not listed, those that are named are looked at: %s", why)
+    report = detect_fleet(
+        sources,
+        deployment.state,
+        environment=deployment.environment,
+        overrides=event.input.settings,
+        clock=deployment.clock,
+        cursor=_cursor(deployment),
+    )
+    for skip in report.skipped:
+        if skip.is_error:
+            log.warning("%s was not looked at: %s", f"{skip.catalog} {skip.table}".strip(), skip.reason)
+    _tell(deployment, event.run_id, report)
+    items = tuple(parse_event(Item, proposal.to_json()) for proposal in report.proposals)
+    reason = f"{len(items)} of {report.scanned} table(s) need maintenance"
+    return Detected(items, reason, report.scanned, report.not_reached, report.errors + len(unlisted))
 
 
-def _proposed(report: DetectionReport, warehouse: str) -> Sequence[Item]:
-    return [
-        Item(
-            catalog=report.catalog,
-            warehouse=warehouse,
-            table=proposal.table,
-            uuid=proposal.uuid,
-            reasons=proposal.reasons,
-            priority=proposal.priority,
-        )
-        for proposal in report.proposals
-    ]
+def _open(deployment: Deployment, address: CatalogAddress) -> Catalog:
+    return deployment.runtime_at(address).catalog
+
+
+def _cursor(deployment: Deployment) -> tuple[str, str] | None:
+    """Where the last scan stopped; one that cannot be understood only makes this one begin at the front."""
+    left = deployment.control.find(_CURSOR)
+    if not isinstance(left, dict) or not isinstance(left.get("after"), list):
+        return None
+    after = [str(part) for part in left["after"]]
+    return (after[0], after[1]) if len(after) == 2 else None
+
+
+def _tell(deployment: Deployment, run_id: str, report: FleetReport) -> None:
+    """Leave the cursor for the next scan, and for people why every table was proposed or not."""
+    deployment.control.write(_CURSOR, {"after": report.cursor})
+    deployment.control.write(f"runs/{run_id}/detection.json", asdict(report))

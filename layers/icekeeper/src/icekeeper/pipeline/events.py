@@ -6,6 +6,7 @@ Step Functions console.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 Route = Literal["none", "function", "glue"]
+_MAX_SENTENCE = 500
 
 
 class _Event(BaseModel):
@@ -137,6 +139,16 @@ class Failure(BaseModel):
     Error: str = "Unknown"
     Cause: str = ""
 
+    @property
+    def sentence(self) -> str:
+        """The message within: Lambda's and Glue's causes are JSON."""
+        try:
+            cause = json.loads(self.Cause)
+            message = cause.get("errorMessage") or cause.get("ErrorMessage") or self.Cause
+        except (ValueError, AttributeError):
+            message = self.Cause
+        return f"{self.Error}: {' '.join(str(message).split())}".removesuffix(": ")
+
 
 class ReportTableEvent(_Event):
     """Gather the outcomes of one table's pass."""
@@ -158,11 +170,39 @@ class TableResult(BaseModel):
 
 
 class ReportRunEvent(_Event):
-    """Gather the tables of a run, and end it."""
+    """Gather the tables of a run, and end it; ``tables`` is the output of the state machine's Distributed Map.
+
+    What that holds of a child execution that failed is not a result: AWS puts the execution's description there (Step
+    Functions Developer Guide, "ResultWriter": "returns its execution result unchanged"), others nothing, or ``null``.
+    """
 
     run_id: str
     tables: tuple[TableResult, ...] = ()
     failure: Failure | None = None
+
+    @field_validator("tables", mode="before")
+    @classmethod
+    def _of_children(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            return value
+        results = (_failed_child(child) if _is_description(child) else child for child in value)
+        return [result for result in results if result is not None]
+
+
+def _is_description(child: Any) -> bool:
+    """Whether it describes an execution, rather than being what one has left."""
+    return isinstance(child, Mapping) and "Status" in child and "status" not in child
+
+
+def _failed_child(child: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What is known of a table whose execution failed; ``None`` where not even its name is."""
+    try:
+        sent = json.loads(child.get("Input", "null"))
+        table = sent["item"]["table"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    told = f"its execution ended as {child['Status']}: {child.get('Error', '')}: {child.get('Cause', '')}"
+    return {"table": table, "status": "failed", "summary": " ".join(told.split())[:_MAX_SENTENCE].rstrip(": ")}
 
 
 AnyEvent = TypeVar("AnyEvent", bound=BaseModel)

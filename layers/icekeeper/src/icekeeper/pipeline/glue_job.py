@@ -12,6 +12,7 @@ from icekeeper.errors import MaintenanceError
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import OperationEvent, PlanReference
+from icekeeper.pipeline.job_log import JsonLines
 from icekeeper.pipeline.plan_document import PlanDocument
 from icekeeper.pipeline.run_step import run_step
 from icekeeper.pipeline.settings import CONTROL_BUCKET, PipelineSettings
@@ -21,6 +22,7 @@ from icekeeper.runtime import EngineName, open_engine
 __all__ = ["run_job", "start_logging"]
 
 log = logging.getLogger(__name__)
+_lines = JsonLines()
 
 
 def run_job(arguments: Sequence[str], operations: frozenset[Operation]) -> int:
@@ -32,8 +34,10 @@ def run_job(arguments: Sequence[str], operations: frozenset[Operation]) -> int:
     for name in ("--plan-key", "--plan-digest", "--operation", "--run-id", "--control-bucket", "--state"):
         parser.add_argument(name, required=True)
     given, _ = parser.parse_known_args(list(arguments))
+    _lines.about(run_id=given.run_id, operation=given.operation)
     try:
         event, deployment = _open(given)
+        _lines.about(catalog=event.item.catalog, table=event.item.table)
         if event.operation not in operations:
             raise ValueError(f"this job does not do {event.step}")
         with open_engine(EngineName.SPARK) as engine:
@@ -49,7 +53,9 @@ def run_job(arguments: Sequence[str], operations: frozenset[Operation]) -> int:
 
 def start_logging() -> None:
     """For a script, whose process is its own: everything goes to the job's error log."""
-    logging.basicConfig(level=os.environ.get("ICEKEEPER_LOG", "INFO").upper(), stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_lines)
+    logging.basicConfig(level=os.environ.get("ICEKEEPER_LOG", "INFO").upper(), handlers=[handler])
     logging.getLogger("py4j").setLevel(logging.WARNING)
 
 

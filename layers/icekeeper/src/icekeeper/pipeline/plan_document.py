@@ -30,6 +30,8 @@ class PlanDocument(BaseModel):
     run_id: str
     item: Item
     attempt: int
+    requested_ms: int | None = None
+    """When the request was filed that the pass serves."""
     started_ms: int
     planned_ms: int
     metadata_location: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.engines.local import LocalEngine
-from icekeeper.errors import PolicyError
+from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.maintenance import begin, head_id, run_operation, why_not
 from icekeeper.operations.context import OperationContext
 from icekeeper.pipeline.control_bucket import table_folder
@@ -18,6 +19,7 @@ from icekeeper.pipeline.settings import travelling_environment
 from icekeeper.pipeline.turn import lease_ttl_ms, resume_turn
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status, failed, skipped
+from icekeeper.state.requests import MaintenanceRequest
 
 __all__ = ["MAX_ATTEMPTS", "PLAN", "plan_table"]
 
@@ -29,17 +31,40 @@ PLAN = "plan.json"
 def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
     """Write a plan to the control bucket; steps that an earlier attempt finished are not routed again.
 
+    A pass serves the request that was pending for its table, with its settings, when it was first planned.  The
+    request is claimed once the plan is there, so that a crash before leaves it to the next run.
+
     Raises:
         LeaseLost: another run maintains the table.
         MaintenanceError: the table, its policy or the state cannot be read.
     """
     folder = table_folder(event.run_id, event.item.identity.key)
     resume_turn(deployment, event.run_id, event.item, lease_ttl_ms())
-    _claim_request(deployment, event.item)
-    runtime = deployment.runtime(event.item.catalog)
+    first = deployment.control.find(f"{folder}/{PLAN}") or {}
+    request = _request(deployment, event.item, first)
+    try:
+        document = _document(deployment, event, folder, first, request)
+    except (PolicyError, TableUnsupported):
+        _claim(deployment, request)  # this is the answer to it, which asking again would not change
+        raise
+    reference = _write(deployment, folder, document)
+    _claim(deployment, request)
+    return reference
+
+
+def _document(
+    deployment: Deployment,
+    event: PlanEvent,
+    folder: str,
+    first: Mapping[str, Any],
+    request: MaintenanceRequest | None,
+) -> PlanDocument:
+    """``first`` is the plan that an earlier attempt wrote, if there is one."""
+    requested_ms = None if request is None else request.requested_ms
+    runtime = deployment.runtime(event.item)
     loaded = _load(deployment, event.item)
     if loaded is None:
-        return _gone(deployment, event, folder)
+        return _gone(deployment, event, requested_ms)
     context = runtime.context(
         loaded,
         runtime.policy(loaded, event.item.settings),
@@ -48,7 +73,6 @@ def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
         dry_run=True,
     )
     begin(context)
-    first = deployment.control.find(f"{folder}/{PLAN}") or {}
     done = {step for step in STEPS if deployment.control.find(f"{folder}/{step}.json") is not None}
     outcomes, compaction = _known_outcomes(context, event, done)
     size = TableSize.of(_head_summary(context, loaded), _bytes_to_compact(compaction))
@@ -59,10 +83,11 @@ def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
         is_due = is_wanted and step not in done and step not in outcomes
         routes[step] = route(step, size, deployment.settings.thresholds) if is_due else "none"
     listing = deployment.control.listings(folder)
-    document = PlanDocument(
+    return PlanDocument(
         run_id=event.run_id,
         item=event.item,
         attempt=event.attempt,
+        requested_ms=requested_ms,
         started_ms=first.get("started_ms", deployment.clock()),
         planned_ms=deployment.clock(),
         metadata_location=loaded.metadata_location,
@@ -74,12 +99,11 @@ def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
         outcomes={step: outcome.to_json(event.run_id, listing) for step, outcome in outcomes.items()},
         compaction=None if compaction is None else compaction.to_json(f"{event.run_id}-planned", listing),
     )
-    return _write(deployment, folder, document)
 
 
 def _load(deployment: Deployment, item: Item) -> LoadedTable | None:
     """The table, ``None`` when it was dropped or replaced since it was detected."""
-    runtime = deployment.runtime(item.catalog)
+    runtime = deployment.runtime(item)
     try:
         loaded = runtime.catalog.load(item.name)
     except PolicyError:
@@ -87,12 +111,13 @@ def _load(deployment: Deployment, item: Item) -> LoadedTable | None:
     return loaded if (loaded.metadata.uuid or "") == item.uuid else None
 
 
-def _gone(deployment: Deployment, event: PlanEvent, folder: str) -> PlanReference:
+def _gone(deployment: Deployment, event: PlanEvent, requested_ms: int | None) -> PlanDocument:
     now_ms = deployment.clock()
-    document = PlanDocument(
+    return PlanDocument(
         run_id=event.run_id,
         item=event.item,
         attempt=event.attempt,
+        requested_ms=requested_ms,
         started_ms=now_ms,
         planned_ms=now_ms,
         metadata_location="",
@@ -102,7 +127,6 @@ def _gone(deployment: Deployment, event: PlanEvent, folder: str) -> PlanReferenc
         bounds=Bounds(pinned_snapshots=(), staged_loads=(), orphan_older_than_ms=0),
         routes=dict.fromkeys(STEPS, "none"),
     )
-    return _write(deployment, folder, document)
 
 
 def _known_outcomes(
@@ -146,11 +170,22 @@ def _bounds(context: OperationContext) -> Bounds:
     )
 
 
-def _claim_request(deployment: Deployment, item: Item) -> None:
-    """The pass that begins is the one somebody asked for."""
+def _request(deployment: Deployment, item: Item, first: Mapping[str, Any]) -> MaintenanceRequest | None:
+    """What the pass serves: not what was filed since it began, nor what was asked with other settings."""
+    if first:
+        filed_ms = first.get("requested_ms")
+        if filed_ms is None:
+            return None
+        return MaintenanceRequest(identity=item.identity, requested_ms=filed_ms, settings=item.settings)
     for request in deployment.state.requests.pending(item.catalog, item.warehouse):
         if request.identity == item.identity and dict(request.settings) == dict(item.settings):
-            deployment.state.requests.claim(request)
+            return request
+    return None
+
+
+def _claim(deployment: Deployment, request: MaintenanceRequest | None) -> None:
+    if request is not None:
+        deployment.state.requests.claim(request)
 
 
 def _write(deployment: Deployment, folder: str, document: PlanDocument) -> PlanReference:

@@ -3,38 +3,69 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.detect_tables import end_scheduled_run
-from icekeeper.pipeline.events import ReportRunEvent
+from icekeeper.pipeline.events import Item, ReportRunEvent, TableResult, parse_event
+from icekeeper.pipeline.fleet_turn import give_back_fleet
 
 __all__ = ["report_run"]
 
 _WELL = frozenset({"succeeded", "skipped"})
+_VANISHED = "its execution ended without a report; its lease runs out by itself"
 
 
 def report_run(deployment: Deployment, event: ReportRunEvent) -> Mapping[str, Any]:
     """Write ``runs/RUN/report.json``; ``status`` is ``failed`` when no table ended well, ``partial`` when some did.
 
+    A table that was proposed and of which nothing came back is looked up, and else counts as failed.
+
     Raises:
-        StorageError: it cannot be written.
+        StorageError: it cannot be written, or what was proposed cannot be read.
     """
-    counts: Counter[str] = Counter(result.status for result in event.tables)
+    results = (*event.tables, *(() if event.failure is not None else _missing(deployment, event)))
+    counts: Counter[str] = Counter(result.status for result in results)
     well = sum(counts[status] for status in _WELL)
-    if event.failure is not None or (event.tables and well == 0 and counts["partial"] == 0):
-        only_refused = event.failure is None and counts["refused"] == len(event.tables)
+    if event.failure is not None or (results and well == 0 and counts["partial"] == 0):
+        only_refused = event.failure is None and counts["refused"] == len(results)
         status = "refused" if only_refused else "failed"
     else:
-        status = "succeeded" if well == len(event.tables) else "partial"
+        status = "succeeded" if well == len(results) else "partial"
     told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "no table"
     if event.failure is not None:
         told = f"no table's pass is known: {event.failure.Error}"
     report = {"run_id": event.run_id, "status": status, "summary": told, "tables": dict(sorted(counts.items()))}
-    document = {**report, "results": [result.model_dump(mode="json") for result in event.tables]}
+    document = {**report, "results": [result.model_dump(mode="json") for result in results]}
     if event.failure is not None:
         document["failure"] = event.failure.model_dump(mode="json")
     deployment.control.write(f"runs/{event.run_id}/report.json", document)
-    end_scheduled_run(deployment, event.run_id)
+    give_back_fleet(deployment, event.run_id)
     return report
+
+
+def _missing(deployment: Deployment, event: ReportRunEvent) -> Iterator[TableResult]:
+    """The tables that were proposed and are not among the results, as their pass left them.
+
+    Results name no catalog: of tables of one name that many are missing, those first whose pass left nothing.
+    """
+    told = Counter(result.table for result in event.tables)
+    proposed = [parse_event(Item, proposal) for proposal in deployment.control.find(_proposals(event.run_id)) or ()]
+    missing = Counter(item.table for item in proposed) - told
+    left = [_left(deployment, event.run_id, item) for item in proposed if missing[item.table] > 0]
+    for result in sorted(left, key=lambda result: result.summary != _VANISHED):
+        missing[result.table] -= 1
+        if missing[result.table] >= 0:
+            yield result
+
+
+def _left(deployment: Deployment, run_id: str, item: Item) -> TableResult:
+    found = deployment.control.find(f"{table_folder(run_id, item.identity.key)}/pass.json")
+    if found is None:
+        return TableResult(table=item.table, status="failed", summary=_VANISHED)
+    return parse_event(TableResult, {"table": item.table, "status": found["status"], "summary": found["summary"]})
+
+
+def _proposals(run_id: str) -> str:
+    return f"runs/{run_id}/proposals.json"

@@ -7,10 +7,12 @@ one of a step that crashed finds what its commits did.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from icekeeper.activity import operation_finished, operation_started
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.snapshot import RUN_ID_KEY
 from icekeeper.errors import CommitConflict, CommitStateUnknown, PlanStale, StorageError
@@ -69,10 +71,14 @@ def run_step(
         return _answer(done)
     step = open_step(deployment, event, engine, progress=progress)
     if not isinstance(event.operation, Operation):
+        told, started_s = (event.item.table, event.step, event.run_id), time.monotonic()
+        operation_started(*told)
         staged = clean_staged_files(step.context)
         listing = deployment.control.listings(folder)
         document = {"staged": None if staged is None else staged.to_json(event.run_id, listing)}
         summary = "no files of failed loads to clean" if staged is None else staged.summary
+        seconds = time.monotonic() - started_s
+        operation_finished(*told, status=Status.SUCCEEDED.value, summary=summary, seconds=seconds)
         return _finish(step, {**document, "status": Status.SUCCEEDED.value, "summary": summary})
     before = _remember_commits(step)
     if event.operation is Operation.REMOVE_ORPHANS:
@@ -94,6 +100,7 @@ def list_orphans(deployment: Deployment, event: OperationEvent, engine: Engine) 
         MaintenanceError: as :func:`run_step`.
     """
     step = open_step(deployment, event, engine, dry_run=True)
+    step.context.only_lists = True  # this function has no right to delete
     outcome = run_operation(Operation.REMOVE_ORPHANS, step.context, passing=RETRIED)
     document = outcome.to_json(event.run_id, deployment.control.listings(f"{step.folder}/listed"))
     must_record = step.context.policy.orphan_min_sightings > 1
@@ -129,7 +136,7 @@ def open_step(
         StorageError: something cannot be read.
     """
     plan = PlanDocument.model_validate(deployment.control.read(event.plan.key, event.plan.digest))
-    runtime = deployment.runtime(event.item.catalog)
+    runtime = deployment.runtime(event.item)
     loaded = runtime.catalog.load(event.item.name)
     if (loaded.metadata.uuid or "") != event.item.uuid:
         raise PlanStale(f"{event.item.table} was replaced by another table since it was planned")

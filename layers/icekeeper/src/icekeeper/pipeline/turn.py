@@ -1,16 +1,10 @@
-"""Whose turn it is: a table's lease, taken before its pass is planned and given back after its report.
-
-A scheduled run also holds the fleet's.  Each of its steps prolongs both, so that a run that somebody aborted bars its
-tables and the schedule only as long as one job may take, not for as long as a run may.
-"""
+"""Whose turn it is: a table's lease, taken before its pass is planned and given back after its report."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-
-from icekeeper.errors import LeaseLost
-from icekeeper.pipeline.deployment import FLEET_LEASE, Deployment
+from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
+from icekeeper.pipeline.fleet_turn import prolong_fleet
 from icekeeper.policy import Policy
 from icekeeper.state.leases import Lease
 
@@ -33,7 +27,6 @@ def take_turn(deployment: Deployment, run_id: str, item: Item) -> Lease:
         LeaseHeld: another run maintains the table.
         StorageError: the state store does not answer.
     """
-    _keep_fleet(deployment, run_id, lease_ttl_ms())
     return deployment.state.leases.acquire(item.identity.key, run_id, now_ms=deployment.clock(), ttl_ms=lease_ttl_ms())
 
 
@@ -44,8 +37,9 @@ def resume_turn(deployment: Deployment, run_id: str, item: Item, ttl_ms: int) ->
         LeaseLost: another run has taken it; nothing may be done.
         StorageError: the state store does not answer.
     """
-    _keep_fleet(deployment, run_id, ttl_ms)
-    return _renewed(deployment, item.identity.key, run_id, ttl_ms)
+    prolong_fleet(deployment, run_id)
+    ours = Lease(key=item.identity.key, holder=run_id, expires_ms=0)
+    return deployment.state.leases.renew(ours, now_ms=deployment.clock(), ttl_ms=ttl_ms)
 
 
 def give_back_turn(deployment: Deployment, run_id: str, item: Item) -> bool:
@@ -55,13 +49,3 @@ def give_back_turn(deployment: Deployment, run_id: str, item: Item) -> bool:
         StorageError: the state store does not answer; the lease runs out by itself.
     """
     return deployment.state.leases.release(Lease(key=item.identity.key, holder=run_id, expires_ms=0))
-
-
-def _keep_fleet(deployment: Deployment, run_id: str, ttl_ms: int) -> None:
-    with suppress(LeaseLost):  # a forced run never had it
-        _renewed(deployment, FLEET_LEASE, run_id, ttl_ms)
-
-
-def _renewed(deployment: Deployment, key: str, run_id: str, ttl_ms: int) -> Lease:
-    ours = Lease(key=key, holder=run_id, expires_ms=0)
-    return deployment.state.leases.renew(ours, now_ms=deployment.clock(), ttl_ms=ttl_ms)

@@ -142,19 +142,31 @@ class Policy(BaseModel):
     detection_timeout_s: int = _key(300, "seconds that one scan may take", ge=1, json_schema_extra=_DEPLOYMENT)
     # A deployed stack has parameters of the same meaning, from which it sets these.
     detection_interval_s: int = _key(
-        3600, "seconds between scans; set by the stack's parameter", ge=1, json_schema_extra=_DEPLOYMENT
+        3600,
+        "seconds between scans; the stack's parameter ScheduleExpression decides",
+        ge=1,
+        json_schema_extra=_DEPLOYMENT,
     )
     max_concurrent_jobs: int = _key(
-        4, "tables maintained at once; set by the stack's parameter", ge=1, json_schema_extra=_DEPLOYMENT
+        4,
+        "tables maintained at once; set by the stack's parameter MaxConcurrentTables",
+        ge=1,
+        json_schema_extra=_DEPLOYMENT,
     )
     max_concurrent_jobs_per_worker: int = _key(
-        2, "jobs one worker runs at once; set by the stack's parameter", ge=1, json_schema_extra=_DEPLOYMENT
+        2,
+        "jobs one worker runs at once; in the stack each job has its own workers",
+        ge=1,
+        json_schema_extra=_DEPLOYMENT,
     )
     job_timeout_s: int = _key(
-        3600, "seconds that one job may take; set by the stack's parameter", ge=1, json_schema_extra=_DEPLOYMENT
+        3600,
+        "seconds that one job may take; set by the stack's parameter JobTimeoutMinutes",
+        ge=1,
+        json_schema_extra=_DEPLOYMENT,
     )
     job_retry_limit: int = _key(
-        1, "retries of a failed job; set by the stack's parameter", ge=0, json_schema_extra=_DEPLOYMENT
+        1, "retries of a failed job; set by the stack's parameter JobRetryLimit", ge=0, json_schema_extra=_DEPLOYMENT
     )
 
     @property

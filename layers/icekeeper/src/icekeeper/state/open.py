@@ -13,9 +13,9 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
 from icekeeper.errors import PolicyError, StorageError
-from icekeeper.state.dynamodb import DynamoStateStore
-from icekeeper.state.dynamodb_table import DynamoTable
-from icekeeper.state.sqlite import SqliteStateStore, state_path
+from icekeeper.state.dynamodb.store import DynamoStateStore
+from icekeeper.state.dynamodb.table import DynamoTable
+from icekeeper.state.sqlite.store import SqliteStateStore, state_path
 from icekeeper.state.store import StateStore
 
 __all__ = ["TableAddress", "open_state", "open_table", "parse_address", "state_folder"]

@@ -13,8 +13,8 @@ from icekeeper.metadata.statistics import StatisticsFile, statistics_by_snapshot
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
 from icekeeper.operations.deletion import owned_locations
-from icekeeper.storage import Storage
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 from icekeeper.verification.document_checks import document_problems
 from icekeeper.verification.findings import Problem, ProblemKind, Verification
 from icekeeper.verification.lineage_checks import (
@@ -162,7 +162,7 @@ def _missing_or_wrong(loaded: LoadedTable, storage: Storage, sizes: dict[str, in
     """Compare stated sizes with what is there; one listing answers for everything under the table's locations."""
     known: dict[str, int] = {}
     locations = owned_locations(loaded.metadata)
-    if storage.capabilities(loaded.metadata.location).can_list:
+    if storage.can_list(loaded.metadata.location):
         for location in locations:
             known.update((normalise(found.path), found.size) for found in storage.list(location))
     ask = [path for path in sizes if normalise(path) not in known]

@@ -28,7 +28,7 @@ from icekeeper.operations.compaction.reading.read import Tally, read_rows
 from icekeeper.operations.compaction.task import RewriteTask, Routing
 from icekeeper.operations.compaction.writing.output_names import partition_path
 from icekeeper.operations.compaction.writing.write import write_data_file
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["PartitionRouter", "makes_fewer_files", "write_partitions"]
 

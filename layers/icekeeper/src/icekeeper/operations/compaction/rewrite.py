@@ -18,7 +18,7 @@ from icekeeper.operations.compaction.proof import Evidence, RowProof, disproof, 
 from icekeeper.operations.compaction.reading.read import Tally, read_rows
 from icekeeper.operations.compaction.task import RewriteResult, RewriteTask, Routing
 from icekeeper.operations.compaction.writing.even_files import write_evenly
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["rewrite_group"]
 

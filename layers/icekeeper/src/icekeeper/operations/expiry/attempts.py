@@ -115,7 +115,7 @@ class ExpiryAttempts:
     def _remembering(self, head: LoadedTable) -> PreparedCommit | Nothing:
         prepared = self.prepare(head)
         if not isinstance(prepared, Nothing) and self.expiry is not None and self.expiry.files:
-            self.can_delete = self._context.storage(head).capabilities(head.metadata.location).can_delete
+            self.can_delete = self._context.storage(head).can_delete(head.metadata.location)
             # On a newer head the files of the same snapshots only become fewer.
             if self.can_delete and self._remembered is not self.expiry.unreferenced:
                 self._remembered = self.expiry.unreferenced

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 
 from icekeeper.operations.twins import same_path_elsewhere, without_authority
-from icekeeper.storage_paths import is_under, normalise
+from icekeeper.storage.paths import is_under, normalise
 
 __all__ = ["Candidates"]
 

@@ -45,7 +45,7 @@ def unfinished(context: OperationContext, loaded: LoadedTable) -> Leftovers:
         StorageError: the state store cannot be read.
     """
     lists = context.memory.unfinished_deletions()
-    if not lists or not context.storage(loaded).capabilities(loaded.metadata.location).can_delete:
+    if not lists or not context.storage(loaded).can_delete(loaded.metadata.location):
         return Leftovers()
     metadata, reader = loaded.metadata, context.reader(loaded)
     held = HeldFiles(context.memory, reader.read)

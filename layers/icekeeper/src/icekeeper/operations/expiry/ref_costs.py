@@ -18,7 +18,7 @@ from typing import TypeAlias
 from icekeeper.metadata.document import Ref, TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.operations.expiry.listings import listed_manifests
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.paths import normalise
 
 __all__ = ["RefCost", "SnapshotCost", "TableCosts", "Weights", "cost_of_refs", "weigh"]
 

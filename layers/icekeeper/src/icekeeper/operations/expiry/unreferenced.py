@@ -32,7 +32,7 @@ from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestContent
 from icekeeper.operations.expiry.candidates import Candidates
 from icekeeper.operations.expiry.listings import INLINE_SPEC, listed_manifests
-from icekeeper.storage_paths import normalise
+from icekeeper.storage.paths import normalise
 
 __all__ = ["Unreferenced", "still_unreferenced", "unreferenced_files"]
 

@@ -17,7 +17,7 @@ from icekeeper.model import ManifestFile
 from icekeeper.operations.manifests.cuts import OrderKey, even_cuts
 from icekeeper.operations.manifests.partition_ranges import partition_order
 from icekeeper.operations.manifests.task import EntryPart, KindOfTable, Lane, LaneResult, SampleTask, SplitTask
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["MAX_PARTITIONS", "evenly", "sample_entries", "split_entries", "write_lane"]
 

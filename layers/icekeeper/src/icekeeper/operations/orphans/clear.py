@@ -23,8 +23,8 @@ from icekeeper.operations.orphans.sift import Sifted, without_referenced
 from icekeeper.operations.twins import find_twin, same_path_elsewhere
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Metrics, OperationOutcome, succeeded
-from icekeeper.storage_listing import ListedObject
-from icekeeper.storage_paths import PathSet, may_be_under
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.paths import PathSet, may_be_under
 
 __all__ = ["Listed", "clear_orphans"]
 

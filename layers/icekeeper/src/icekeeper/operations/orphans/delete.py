@@ -10,8 +10,8 @@ from icekeeper.metadata.reachability import References
 from icekeeper.operations.context import OperationContext
 from icekeeper.operations.deletion import Confirm, DeletedFiles, delete_unreferenced
 from icekeeper.operations.orphans.shared_references import SharedReferences
-from icekeeper.storage import Storage
-from icekeeper.storage_listing import ListedObject
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.storage import Storage
 
 __all__ = ["delete_orphans", "still_old"]
 

@@ -22,8 +22,8 @@ from icekeeper.operations.orphans.referenced_paths import ReferencedPaths, path_
 from icekeeper.operations.orphans.sift import Sifted, join_sifted, sift
 from icekeeper.operations.orphans.sources import FileSource, SourcePart
 from icekeeper.operations.twins import without_authority
-from icekeeper.storage import Storage
-from icekeeper.storage_listing import ListedObject
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.storage import Storage
 
 __all__ = ["DISTRIBUTED_ABOVE", "live_files", "sift_by_engine", "sift_here"]
 

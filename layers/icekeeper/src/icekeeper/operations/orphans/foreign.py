@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from icekeeper.errors import MetadataUnreadable, OperationRefused, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import leading_uuid, parse_document
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["ForeignMetadata", "foreign_metadata", "metadata_owner", "refuse_foreign"]
 

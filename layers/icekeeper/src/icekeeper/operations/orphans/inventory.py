@@ -15,9 +15,9 @@ from itertools import chain
 from icekeeper.errors import PolicyError
 from icekeeper.operations.orphans.inventory_rows import Columns, file_rows
 from icekeeper.operations.orphans.sources import SourcePart
-from icekeeper.storage import Storage
-from icekeeper.storage_listing import ListedObject
-from icekeeper.storage_paths import is_local, is_under, split_path
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.paths import is_local, is_under, split_path
+from icekeeper.storage.storage import Storage
 
 __all__ = ["InventoryFiles"]
 

@@ -16,9 +16,9 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from icekeeper.errors import PolicyError
-from icekeeper.storage import Storage
-from icekeeper.storage_listing import ListedObject
-from icekeeper.storage_paths import S3_SCHEMES, split_path
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.paths import S3_SCHEMES, split_path
+from icekeeper.storage.storage import Storage
 
 __all__ = ["Columns", "file_rows"]
 

@@ -21,8 +21,8 @@ from icekeeper.operations.context import OperationContext
 from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, skipped
-from icekeeper.storage import Storage
-from icekeeper.storage_paths import is_under
+from icekeeper.storage.paths import is_under
+from icekeeper.storage.storage import Storage
 
 __all__ = ["known_orphans"]
 

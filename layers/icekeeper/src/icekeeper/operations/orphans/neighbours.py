@@ -13,7 +13,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.reachability import metadata_files, statistics_files
 from icekeeper.operations.orphans.foreign import ForeignMetadata
-from icekeeper.storage_paths import authority, may_be_under, normalise
+from icekeeper.storage.paths import authority, may_be_under, normalise
 
 __all__ = ["Claims", "Neighbours", "claims_of", "has_its_own_bucket", "neighbours_of"]
 

@@ -13,8 +13,8 @@ from icekeeper.errors import OperationRefused
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.operations.orphans.sift import is_metadata_file
 from icekeeper.policy import DEFAULT_SOURCE
-from icekeeper.storage_listing import ListedObject
-from icekeeper.storage_paths import PathSet, is_under, normalise
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.paths import PathSet, is_under, normalise
 
 __all__ = ["FEW_ORPHANS", "OrphanPlan", "is_hidden_beside", "plan_orphans", "refuse_mass_deletion"]
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icekeeper.operations.twins import without_authority
-from icekeeper.storage_paths import authority, normalise
+from icekeeper.storage.paths import authority, normalise
 
 __all__ = ["ReferencedPaths", "path_hash"]
 

@@ -55,9 +55,9 @@ def why_skipped(context: OperationContext, table: LoadedTable) -> OperationOutco
     require_writable(table.metadata)
     if not gc_enabled(table.metadata):
         return skipped(_OPERATION, GC_DISABLED)
-    allowed = context.storage(table).capabilities(table.metadata.location)
-    can_be_read = allowed.can_list or context.policy.orphan_inventory is not None
-    if can_be_read and allowed.can_delete:
+    storage, location = context.storage(table), table.metadata.location
+    can_be_read = context.policy.orphan_inventory is not None or storage.can_list(location)
+    if can_be_read and (context.only_lists or storage.can_delete(location)):
         return None
     verb = "listed" if not can_be_read else "deleted"
     reason = f"objects cannot be {verb} in this storage; it removes unreferenced files itself"

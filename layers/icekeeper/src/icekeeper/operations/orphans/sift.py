@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from icekeeper.storage_listing import ListedObject
+from icekeeper.storage.listing import ListedObject
 
 __all__ = ["Sieve", "Sifted", "is_metadata_file", "join_sifted", "sift", "without_referenced"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from icekeeper.storage import Storage
-from icekeeper.storage_listing import ListedObject
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.storage import Storage
 
 __all__ = ["FileSource", "KnownFiles", "ListedLocation", "SourcePart"]
 

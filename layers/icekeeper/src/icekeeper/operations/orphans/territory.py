@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from icekeeper.model import TableName
-from icekeeper.storage_paths import is_under, normalise
+from icekeeper.storage.paths import is_under, normalise
 
 __all__ = ["Territory"]
 

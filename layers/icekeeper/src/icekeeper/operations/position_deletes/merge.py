@@ -20,7 +20,7 @@ from icekeeper.operations.compaction.arrow_schema import FIELD_ID_KEY
 from icekeeper.operations.compaction.reading.file_rows import BATCH_ROWS
 from icekeeper.operations.compaction.reading.position_rows import position_rows
 from icekeeper.operations.position_deletes.task import MergeResult, MergeTask, PositionDeletes
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["merge_deletes"]
 

@@ -18,7 +18,7 @@ from icekeeper.operations.staging.unneeded import unneeded_files
 from icekeeper.policy import gc_enabled
 from icekeeper.report.outcome import StagedOutcome
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["clean_staged_files"]
 
@@ -63,7 +63,7 @@ def _clean(context: OperationContext, plan: CleaningPlan) -> StagedOutcome | Non
         if plan.failed:
             log.info("%s: %d failed load(s) wait: %s", context.table, len(plan.failed), GC_DISABLED)
         return _outcome(context, settled) if settled else None
-    if not storage.capabilities(loaded.metadata.location).can_delete:
+    if not storage.can_delete(loaded.metadata.location):
         settled += [load for load in plan.failed if _forget(context, load)]
         left = sum(load.file_count for load in plan.failed)
         return _outcome(context, settled, counters={"staged.files_left_to_bucket": left})

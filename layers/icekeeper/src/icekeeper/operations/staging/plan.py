@@ -14,7 +14,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.operations.deletion import owned_locations
 from icekeeper.operations.orphans.sift import is_metadata_file
 from icekeeper.state.staging import LoadState, StagedLoad
-from icekeeper.storage_paths import is_under
+from icekeeper.storage.paths import is_under
 
 __all__ = ["CleaningPlan", "may_be_staged", "plan_cleaning", "require_stageable"]
 

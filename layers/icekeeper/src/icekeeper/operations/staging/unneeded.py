@@ -13,7 +13,7 @@ from icekeeper.operations.held_files import HeldFiles
 from icekeeper.operations.orphans.neighbours import has_its_own_bucket, neighbours_of
 from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
 from icekeeper.operations.orphans.shared_references import SharedReferences, other_tables
-from icekeeper.storage_paths import PathSet
+from icekeeper.storage.paths import PathSet
 
 __all__ = ["Unneeded", "unneeded_files"]
 

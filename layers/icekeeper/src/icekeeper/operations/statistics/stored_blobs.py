@@ -11,7 +11,7 @@ from icekeeper.metadata.puffin import PuffinBlob, decode_footer
 from icekeeper.metadata.statistics import blob_metadata
 from icekeeper.metadata.theta import ThetaSketch, decode_theta
 from icekeeper.operations.statistics.plan import StoredBlob
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["StatisticsFileUnusable", "stored_blobs", "stored_sketch"]
 

@@ -18,7 +18,7 @@ from icekeeper.operations.compaction.reading.read import Tally, read_rows
 from icekeeper.operations.compaction.task import ReadTask
 from icekeeper.operations.statistics.column_sketch import ColumnSketch
 from icekeeper.operations.statistics.plan import Reading, RowFile
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["SketchResult", "SketchTask", "sketch_rows", "sketch_tasks"]
 

@@ -39,7 +39,7 @@ from icekeeper.operations.compaction.proof import Evidence, RowProof, proof_of_f
 from icekeeper.operations.compaction.reading.read import Tally, read_rows
 from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.operations.compaction.writing.planned_names import planned_sorted_names
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["lane_names", "merge_lane", "split_rows", "write_clustered"]
 

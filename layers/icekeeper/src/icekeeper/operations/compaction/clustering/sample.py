@@ -14,7 +14,7 @@ from icekeeper.operations.compaction.clustering.row_order import RowOrder
 from icekeeper.operations.compaction.clustering.task import Sample, SampleTask
 from icekeeper.operations.compaction.reading.file_rows import projected_rows
 from icekeeper.operations.compaction.task import InputFile, RewriteTask
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["sample_keys"]
 

@@ -22,7 +22,7 @@ from icekeeper.operations.compaction.reading.file_rows import BATCH_ROWS
 from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.operations.compaction.writing.parquet_options import for_sample
 from icekeeper.operations.compaction.writing.write import write_data_file
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["SortedPiece", "one_batch", "sort_piece", "write_sorted_files"]
 

@@ -24,7 +24,7 @@ from icekeeper.operations.compaction.reading.equality import EqualityLookup, del
 from icekeeper.operations.compaction.reading.file_rows import projected_rows
 from icekeeper.operations.compaction.reading.position_rows import position_rows
 from icekeeper.operations.compaction.task import DeleteFile, InputFile, ReadTask
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["DeletedRows"]
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.operations.compaction.reading.file_rows import open_rows
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["PositionRows", "position_rows"]
 

@@ -14,7 +14,7 @@ from icekeeper.operations.compaction.reading.apply_deletes import DeletedRows
 from icekeeper.operations.compaction.reading.file_rows import projected_rows
 from icekeeper.operations.compaction.reading.lineage import resolved_lineage
 from icekeeper.operations.compaction.task import ReadTask
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["Tally", "read_rows"]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.operations.compaction.writing.write import write_data_file
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["write_evenly"]
 

@@ -21,7 +21,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.model import PartitionValue
 from icekeeper.operations.compaction.task import Layout, OutputNames
-from icekeeper.storage_paths import split_path
+from icekeeper.storage.paths import split_path
 
 __all__ = ["output_names", "partition_path", "require_known_layout"]
 

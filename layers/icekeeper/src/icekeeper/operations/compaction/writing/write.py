@@ -17,7 +17,7 @@ from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.operations.compaction.writing.metrics import NanCounter, file_metrics
 from icekeeper.operations.compaction.writing.metrics_modes import metrics_modes
 from icekeeper.operations.compaction.writing.parquet_options import row_group_bytes, writer_options
-from icekeeper.storage import Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["write_data_file"]
 

@@ -1,0 +1,107 @@
+"""What happened, counted: metrics in CloudWatch's embedded format, which are lines of a function's log.
+
+Custom metrics are billed for every hour in which a name and dimensions were told, so ``METRICS_PER_TABLE`` decides how
+many there are: totals always (dimension ``service``); what a pass did by table (``catalog``, ``service``, ``table``),
+unless it is ``none``; and with ``all`` also how each table of the lake looks, which grows with the lake and not with
+the work.
+What is 0 is not told by table: a sum is the same without it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
+
+from icekeeper.errors import MaintenanceError
+from icekeeper.health.totals import lake_totals
+from icekeeper.pipeline.deployment import Deployment
+from icekeeper.pipeline.detect_tables import Detected
+from icekeeper.pipeline.events import Item
+from icekeeper.pipeline.report_table import TableReport
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import Status
+from icekeeper.state.lake_stats import LakeStats
+from observability import logger
+
+__all__ = ["tell_detection", "tell_table"]
+
+_SERVICE = "icekeeper"
+# The most that one document of the embedded metric format holds.
+_MAX_METRICS = 100
+_PASSES = {"succeeded": "PassesSucceeded", "partial": "PassesPartial", "failed": "PassesFailed"}
+
+
+def tell_detection(deployment: Deployment, found: Detected) -> None:
+    """Count what a scan came to, and how the lake looks."""
+    _emit(
+        {
+            "TablesScanned": found.scanned,
+            "TablesProposed": len(found.items),
+            "TablesNotReached": found.not_reached,
+            "TablesNotReadable": found.errors,
+        }
+    )
+    if found.scanned == 0:
+        return
+    try:
+        _tell_lake(list(_remembered(deployment)))
+    except MaintenanceError as error:  # health is told beside a scan, and never costs it
+        logger.warning("how the lake looks cannot be told: %s", error)
+
+
+def tell_table(item: Item, report: TableReport) -> None:
+    """Count how a table's pass ended, and what its operations did."""
+    totals: dict[str, float] = {}
+    if report.status in _PASSES:
+        totals[_PASSES[report.status]] = 1
+    if report.outcome is not None:
+        refused = [one for one in report.outcome.operations if one.status is Status.REFUSED]
+        totals["OrphanRemovalsRefused"] = sum(one.operation is Operation.REMOVE_ORPHANS for one in refused)
+        done = {name: value for name, value in report.outcome.metrics.items() if value}
+        _emit(done, None if _wanted() == "none" else (item.catalog, item.table))
+    _emit(totals)
+
+
+def _tell_lake(lake: Sequence[LakeStats]) -> None:
+    _emit(lake_totals(lake))
+    if _wanted() == "all":
+        for stats in lake:
+            values = {**stats.counters, "lake_warnings": len(stats.warnings)}
+            _emit(values, (stats.identity.catalog, str(stats.identity.table)), total=False)
+
+
+def _remembered(deployment: Deployment) -> Iterator[LakeStats]:
+    for address in deployment.addresses(unreachable=lambda error: None):  # it was told by the scan
+        try:
+            warehouse = deployment.runtime_at(address).catalog.warehouse
+        except MaintenanceError:
+            continue
+        yield from deployment.state.lake_stats.of_catalog(address.name, warehouse)
+
+
+def _wanted() -> str:
+    return os.environ.get("METRICS_PER_TABLE", "passes")
+
+
+def _emit(values: Mapping[str, int | float], table: tuple[str, str] | None = None, *, total: bool = True) -> None:
+    """By ``service``; of a table (its catalog's name and its own) also by these, or without ``total`` only so."""
+    names = sorted(values)
+    of_table = {} if table is None else {"catalog": table[0], "table": table[1]}
+    for start in range(0, len(names), _MAX_METRICS):
+        metrics = EphemeralMetrics(namespace="Icekeeper", service=_SERVICE)
+        if of_table and total:
+            metrics.add_dimensions(service=_SERVICE, **of_table)
+        elif of_table:
+            for dimension, value in of_table.items():
+                metrics.add_dimension(dimension, value)
+        for name in names[start : start + _MAX_METRICS]:
+            metrics.add_metric(name=name, unit=_unit(name), value=float(values[name]))
+        metrics.flush_metrics()
+
+
+def _unit(name: str) -> MetricUnit:
+    if name.endswith("_ms"):
+        return MetricUnit.Milliseconds
+    return MetricUnit.Bytes if "bytes" in name else MetricUnit.Count

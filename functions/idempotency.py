@@ -1,0 +1,98 @@
+"""Work that must not be done by two attempts at once: Lambda's caller tries again while the first may still run.
+
+What happens once is remembered in the state table, under ``pk = "idempotency"``; the state itself names every one of
+its partitions ``KIND#NAME`` (``icekeeper.state.dynamodb.items``), so the two never meet.  An attempt that raises
+forgets itself, one that is killed bars others until its own deadline, and one that ended gives its answer again.
+
+* Operations and ``clean_staged``: key are run, table, operation and plan.  A plan that was made again has another
+  digest, so an answer never hides what is still to be done.
+* ``list_orphans``: changes no table, but a late attempt would put its list over the one that is being worked off.
+* ``plan``: a late attempt would put its plan over the one whose digest the state machine has; every step would refuse.
+* ``detect``: a late attempt that finds nothing would give back the fleet's lease, which its run still needs.
+* ``report`` of a table: a repetition would write the journal's entry and count the metrics twice.
+
+Not: ``lease``, whose writes are conditional, and whose answer must be asked for anew each time; ``report`` of a run,
+which writes the same document again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from aws_lambda_powertools.utilities.idempotency import (
+    DynamoDBPersistenceLayer,
+    IdempotencyConfig,
+    idempotent_function,
+)
+from aws_lambda_powertools.utilities.idempotency.exceptions import (
+    IdempotencyInconsistentStateError,
+    IdempotencyPersistenceLayerError,
+)
+
+from icekeeper.errors import StorageError
+from icekeeper.state.open import open_table, parse_address
+from observability import logger
+
+__all__ = ["once"]
+
+# No execution lasts longer than the state machine's twelve hours.
+_REMEMBERED_S = 24 * 60 * 60
+
+
+@cache
+def _memory() -> DynamoDBPersistenceLayer | None:
+    """``None`` where the state is a file: a laptop's or a test's, which nobody else shares."""
+    address = parse_address(os.environ)
+    if address is None:
+        return None
+    table = open_table(address)
+    return DynamoDBPersistenceLayer(
+        table_name=table.name,
+        key_attr="pk",
+        sort_key_attr="sk",
+        static_pk_value="idempotency",
+        expiry_attr="expires_s",
+        boto3_client=table.client,
+    )
+
+
+def once(step: str, key: Mapping[str, Any], context: Any, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Do the work, unless an attempt under the same key is doing it or has done it: then its answer is the answer.
+
+    Raises:
+        IdempotencyAlreadyInProgressError: another attempt may still be at it; the state machine waits by this name.
+        StorageError: the state table cannot be used; nothing was begun.
+    """
+    memory = _memory()
+    if memory is None:
+        return work()
+    config = IdempotencyConfig(
+        expires_after_seconds=_REMEMBERED_S, hash_function="sha256", raise_on_no_idempotency_key=True
+    )
+    config.register_lambda_context(context)
+    answers: list[dict[str, Any]] = []
+    errors: list[Exception] = []
+
+    def attempt(*, key: dict[str, Any]) -> dict[str, Any]:
+        try:
+            answers.append(work())
+        except Exception as error:
+            errors.append(error)
+            raise
+        return answers[0]
+
+    barred = idempotent_function(
+        attempt, data_keyword_argument="key", persistence_store=memory, config=config, key_prefix=step
+    )
+    try:
+        return dict(barred(key=dict(key)))
+    except (IdempotencyPersistenceLayerError, IdempotencyInconsistentStateError) as error:
+        if errors:  # what went wrong, rather than that it could not be forgotten
+            raise errors[0] from None
+        if answers:  # a repetition finds the outcome that the work left
+            logger.warning("that %s ended could not be remembered: %s", step, error)
+            return answers[0]
+        raise StorageError(f"the state table does not tell whether {step} is being done already: {error}") from error

@@ -1,0 +1,162 @@
+"""Executions of the deployed state machine, started and followed from outside of it through AWS Step Functions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from icekeeper.catalogs.aws_service import AWS_ERRORS, error_code
+from icekeeper.errors import MaintenanceError, PolicyError, StorageError
+from icekeeper.pipeline.events import Failure, TableResult
+from icekeeper.storage.s3 import aws_session, client_config, describe_failure
+
+__all__ = ["Execution", "StateMachine", "StateMachineArn"]
+
+RUNNING = frozenset({"RUNNING", "PENDING_REDRIVE"})
+# Step Functions API reference, StartExecution, "Errors".
+_MISSING = frozenset({"ExecutionDoesNotExist", "InvalidArn", "StateMachineDoesNotExist"})
+_DENIED = frozenset({"AccessDenied", "AccessDeniedException"})
+# The machine's own states end the history; a child execution has its own.
+_NEWEST_EVENTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class StateMachineArn:
+    """The name by which AWS knows a state machine, perhaps with a version or alias."""
+
+    text: str
+    region: str
+
+    @classmethod
+    def parse(cls, text: str) -> StateMachineArn:
+        """Raises PolicyError for another text."""
+        match = re.fullmatch(r"arn:aws[a-z-]*:states:([a-z0-9-]+):[0-9]{12}:stateMachine:[^:\s]{1,80}(:[^:\s]+)?", text)
+        if match is None:
+            raise PolicyError(
+                f"'{text}' is not the ARN of a state machine, arn:aws:states:REGION:ACCOUNT:stateMachine:NAME: "
+                "take the stack's output StateMachineArn"
+            )
+        return cls(text, match.group(1))
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """An execution as AWS describes it; ``result`` is that of its one table, where the execution told it."""
+
+    status: str
+    result: TableResult | None = None
+    failure: Failure | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self.status in RUNNING
+
+
+class StateMachine:
+    """One state machine; nothing is sent before the first call."""
+
+    def __init__(self, arn: StateMachineArn, client: Any) -> None:
+        self.arn = arn
+        self._client = client
+
+    @classmethod
+    def open(cls, arn: str) -> StateMachine:
+        """With AWS's own settings, in the region of the ARN.
+
+        Raises:
+            PolicyError: the ARN is malformed.
+            StorageError: boto3's own settings cannot be used.
+        """
+        parsed = StateMachineArn.parse(arn.strip())
+        try:
+            client = aws_session({}).client("stepfunctions", region_name=parsed.region, config=client_config({}))
+        except (*AWS_ERRORS, ValueError) as error:
+            raise StorageError(f"AWS Step Functions cannot be used: {error}") from error
+        return cls(parsed, client)
+
+    def start(self, name: str, machine_input: Mapping[str, Any]) -> str:
+        """Start an execution, and give its ARN; a repetition by the same name and input starts no second one.
+
+        Raises:
+            PolicyError: there is no such state machine.
+            StorageError: AWS refuses, or does not answer.
+        """
+        try:
+            answer = self._client.start_execution(
+                stateMachineArn=self.arn.text, name=name, input=json.dumps(machine_input, ensure_ascii=False)
+            )
+        except AWS_ERRORS as error:
+            raise self._error(error, "start a run of", "states:StartExecution") from error
+        return str(answer["executionArn"])
+
+    def describe(self, execution: str) -> Execution:
+        """How an execution is doing.
+
+        Raises:
+            PolicyError: there is none.
+            StorageError: AWS refuses, or does not answer.
+        """
+        try:
+            answer = self._client.describe_execution(executionArn=execution)
+        except AWS_ERRORS as error:
+            raise self._error(error, "follow a run of", "states:DescribeExecution") from error
+        failure = None
+        if "error" in answer or "cause" in answer:
+            failure = Failure(Error=answer.get("error") or "Unknown", Cause=answer.get("cause") or "")
+        return Execution(answer["status"], _result(answer.get("output")), failure)
+
+    def explain(self, execution: str) -> Execution | None:
+        """What the newest events of an execution that failed say, as its description holds none of it.
+
+        ``None`` when they say nothing, or may not be read (``states:GetExecutionHistory``).
+        """
+        try:
+            answer = self._client.get_execution_history(
+                executionArn=execution, reverseOrder=True, maxResults=_NEWEST_EVENTS, includeExecutionData=True
+            )
+        except AWS_ERRORS:  # the failure itself is known, only not its reason
+            return None
+        return _told(answer["events"])
+
+    def is_denied(self, error: MaintenanceError) -> bool:
+        """Whether asking again is in vain."""
+        return isinstance(error, PolicyError) or _code(error.__cause__) in _DENIED
+
+    def _error(self, error: Exception, what: str, right: str) -> MaintenanceError:
+        if _code(error) in _MISSING:
+            return PolicyError(f"there is no state machine {self.arn.text}: take the stack's output StateMachineArn")
+        if _code(error) in _DENIED:
+            return StorageError(f"you may not {what} {self.arn.text}: ask for the right {right}")
+        described = describe_failure(error, self._client.meta.endpoint_url)
+        return StorageError(f"AWS Step Functions {described}")
+
+
+def _told(events: Sequence[Mapping[str, Any]]) -> Execution | None:
+    """From the newest event back: the table's result, or the failure of the task that ended the execution."""
+    for event in events:
+        result = _result(event.get("stateExitedEventDetails", {}).get("output"))
+        if result is not None:
+            return Execution("FAILED", result)
+        if failed := event.get("taskFailedEventDetails") or event.get("taskTimedOutEventDetails"):
+            failure = Failure(Error=failed.get("error") or "Unknown", Cause=failed.get("cause") or "")
+            return Execution("FAILED", None, failure)
+    return None
+
+
+def _result(output: str | None) -> TableResult | None:
+    """The result of the one table of a forced run, in the output of the machine or one of its later states."""
+    try:
+        document = json.loads(output or "null")
+        (result,) = document["tables"]
+        return TableResult.model_validate(result)
+    except (ValueError, TypeError, KeyError):  # not yet, or it never came to the table
+        return None
+
+
+def _code(error: BaseException | None) -> str:
+    return error_code(error) if isinstance(error, ClientError) else ""

@@ -1,0 +1,45 @@
+"""Whose turn it is to maintain the fleet: one scheduled run at a time, so that its concurrency holds for all tables."""
+
+from __future__ import annotations
+
+from icekeeper.errors import LeaseLost
+from icekeeper.pipeline.deployment import Deployment
+from icekeeper.state.leases import Lease
+
+__all__ = ["FLEET_LEASE", "give_back_fleet", "prolong_fleet", "take_fleet"]
+
+FLEET_LEASE = "fleet"
+# Longer than any one step of a table with its retries.  A run that was stopped bars the next ones only for this long.
+_TTL_MS = 3 * 60 * 60 * 1000
+
+
+def take_fleet(deployment: Deployment, run_id: str) -> Lease:
+    """Take the fleet's lease; a repeat by the same run has it already.
+
+    Raises:
+        LeaseHeld: another scheduled run is under way.
+        StorageError: the state store does not answer.
+    """
+    return deployment.state.leases.acquire(FLEET_LEASE, run_id, now_ms=deployment.clock(), ttl_ms=_TTL_MS)
+
+
+def prolong_fleet(deployment: Deployment, run_id: str) -> None:
+    """Keep the lease while the run's tables are being maintained; nothing happens for a run that has none (forced).
+
+    Raises:
+        StorageError: the state store does not answer.
+    """
+    lease = Lease(key=FLEET_LEASE, holder=run_id, expires_ms=0)
+    try:
+        deployment.state.leases.renew(lease, now_ms=deployment.clock(), ttl_ms=_TTL_MS)
+    except LeaseLost:
+        return
+
+
+def give_back_fleet(deployment: Deployment, run_id: str) -> None:
+    """Give the lease back, if this run has it.
+
+    Raises:
+        StorageError: the state store does not answer; the lease runs out by itself.
+    """
+    deployment.state.leases.release(Lease(key=FLEET_LEASE, holder=run_id, expires_ms=0))

@@ -1,0 +1,237 @@
+"""A pass that a person asks for out of schedule (seed 002, "Forcing a pass"): filed, started, waited for.
+
+The request is filed in the state in any case, where the next scheduled run finds it; so it outlives a run that could
+not be started, or that ended before the pass began.  The pass that serves it claims it (``plan_table``).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from icekeeper.clock import Clock, system_clock
+from icekeeper.engines.local import LocalEngine
+from icekeeper.errors import MaintenanceError, PolicyError, StorageError
+from icekeeper.maintenance import begin
+from icekeeper.model import TableName
+from icekeeper.operations.table_handle import identity_of
+from icekeeper.pipeline.executions import Execution, StateMachine
+from icekeeper.runtime import Runtime
+from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.store import PassRecord, StateStore
+
+__all__ = ["Answer", "await_pass", "file_request", "follow_pass", "machine_input", "require_shared_state", "start_pass"]
+
+FIRST_PAUSE_S = 1.0
+"""Between two questions; each pause is longer than the one before, up to :data:`LONGEST_PAUSE_S`."""
+LONGEST_PAUSE_S = 30.0
+# A laptop may lose its network for a while; the run does not mind.
+_ATTEMPTS = 6
+_OPERATIONS = "operations"
+
+Tell = Callable[[str], None]
+
+
+def _silent(_: str) -> None:
+    """Nobody watches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What has become of a request: ``requested``, ``running``, or how its pass ended."""
+
+    status: str
+    summary: str
+    record: PassRecord | None = None
+    """The pass in the journal, which has those that did something."""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the pass has ended, and every operation succeeded or was skipped."""
+        return self.status in ("succeeded", "skipped")
+
+
+def require_shared_state(environment: Mapping[str, str]) -> None:
+    """Raises PolicyError when the request would be filed where no deployment looks."""
+    if not environment.get("ICEKEEPER_STATE", "").strip():
+        raise PolicyError(
+            "ICEKEEPER_STATE is not set, so no deployment would ever see the request: "
+            "set it to the stack's output State, dynamodb://TABLE"
+        )
+
+
+def file_request(runtime: Runtime, table: TableName, overrides: Mapping[str, str]) -> MaintenanceRequest:
+    """Check what can be checked here, and leave the request, in place of the one that is pending for the table.
+
+    Raises:
+        PolicyError: unknown table, or settings that are wrong or do not fit it; nothing was filed.
+        StorageError: the table or the state cannot be used; nothing was filed.
+    """
+    loaded = runtime.catalog.load(table)
+    resolved = runtime.policy(loaded, overrides)
+    begin(runtime.context(loaded, resolved, LocalEngine(processes=1), dry_run=True))
+    identity = identity_of(runtime.catalog, loaded)
+    request = MaintenanceRequest(identity=identity, requested_ms=runtime.clock(), settings=dict(overrides))
+    runtime.state.requests.file(request)
+    return request
+
+
+def machine_input(request: MaintenanceRequest) -> dict[str, Any]:
+    """What the state machine is started with: the same settings as those of the request, so that its pass claims it.
+
+    The run waits for its turn while another one maintains the table; refused, it would be lost without a schedule.
+    """
+    identity, settings = request.identity, dict(request.settings)
+    operations = settings.pop(_OPERATIONS, None)
+    return {
+        "table": str(identity.table),
+        "catalog": identity.catalog,
+        **({} if operations is None else {_OPERATIONS: operations}),
+        "settings": settings,
+        "wait": True,
+    }
+
+
+def start_pass(machine: StateMachine, request: MaintenanceRequest) -> str:
+    """Start a run that serves a filed request; its ARN.
+
+    Raises:
+        PolicyError: there is no such state machine.
+        StorageError: it cannot be started; in both cases the request stays filed.
+    """
+    try:
+        return machine.start(f"request-{uuid.uuid4()}", machine_input(request))
+    except MaintenanceError as error:
+        raise type(error)(f"{error}; the request stays filed, and the next scheduled run takes it first") from error
+
+
+def follow_pass(
+    machine: StateMachine,
+    execution: str,
+    state: StateStore,
+    request: MaintenanceRequest,
+    *,
+    limit_ms: int | None = None,
+    tell: Tell = _silent,
+    clock: Clock = system_clock,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Answer:
+    """Wait until a run has ended, at most so long.
+
+    Raises:
+        StorageError: it cannot be followed any more; it goes on all the same.
+    """
+    failures = 0
+    for _ in _rounds(limit_ms, clock, sleep):
+        try:
+            found = machine.describe(execution)
+            failures = 0
+        except MaintenanceError as error:
+            failures += 1
+            if failures < _ATTEMPTS and not machine.is_denied(error):
+                continue
+            raise StorageError(f"{error}; the run itself goes on: {execution}") from error
+        if not found.is_running:
+            return _ended(machine, execution, found, state, request)
+        tell(_whose_turn(state, request, clock, _run_id(execution)))
+    return Answer(status="running", summary=f"the run still goes on after {_seconds(limit_ms)}: {execution}")
+
+
+def await_pass(
+    state: StateStore,
+    request: MaintenanceRequest,
+    *,
+    limit_ms: int,
+    tell: Tell = _silent,
+    clock: Clock = system_clock,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Answer:
+    """Wait until some run has served a request, at most so long.
+
+    Raises:
+        StorageError: the state cannot be read; the request stays.
+    """
+    is_pending = True
+    for _ in _rounds(limit_ms, clock, sleep):
+        # In this order: a request is claimed under the lease, which is given back after the pass is in the journal.
+        is_pending = _is_pending(state, request)
+        is_leased = state.leases.current(request.identity.key, now_ms=clock()) is not None
+        if not is_pending:
+            newest = next(iter(state.history(request.identity, limit=1)), None)
+            if newest is not None and newest.started_ms >= request.requested_ms:
+                return _recorded(newest)
+            if not is_leased:
+                return _unrecorded(state, request)
+        tell("waiting for the next scheduled run" if is_pending else "a run has taken the request")
+    what = "no run has taken the request, which stays filed" if is_pending else "the pass has not ended"
+    return Answer(status="requested" if is_pending else "running", summary=f"after {_seconds(limit_ms)} {what}")
+
+
+def _rounds(limit_ms: int | None, clock: Clock, sleep: Callable[[float], None]) -> Iterator[None]:
+    """Ask, pause, ask again; the last time at the limit."""
+    end_ms = None if limit_ms is None else clock() + limit_ms
+    pause_s = FIRST_PAUSE_S
+    while True:
+        yield
+        left_s = pause_s if end_ms is None else (end_ms - clock()) / 1000
+        if left_s <= 0:
+            return
+        sleep(min(pause_s, left_s))
+        pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
+
+
+def _ended(
+    machine: StateMachine, execution: str, found: Execution, state: StateStore, request: MaintenanceRequest
+) -> Answer:
+    for record in state.history(request.identity, limit=20):
+        if record.run_id == _run_id(execution):
+            return _recorded(record)
+    told = found
+    if found.result is None and found.status != "SUCCEEDED":
+        told = machine.explain(execution) or found
+    if told.result is not None:
+        return Answer(status=told.result.status, summary=told.result.summary)
+    if told.failure is not None:
+        return Answer(status="failed", summary=told.failure.sentence)
+    if found.status == "SUCCEEDED":
+        return Answer(status="skipped", summary="the run found nothing to do")
+    return Answer(status="failed", summary=f"the run ended as {found.status}: {execution}")
+
+
+def _recorded(record: PassRecord) -> Answer:
+    return Answer(status=record.status, summary=record.summary, record=record)
+
+
+def _unrecorded(state: StateStore, request: MaintenanceRequest) -> Answer:
+    seen = state.last_seen(request.identity)
+    if seen is not None and seen.finished_ms >= request.requested_ms:
+        return Answer(status="skipped", summary="every operation of the pass was skipped")
+    return Answer(status="failed", summary="the run that took the request has ended, and left nothing in the journal")
+
+
+def _is_pending(state: StateStore, request: MaintenanceRequest) -> bool:
+    """Whether a request for the table waits: this one, or the one that has taken its place."""
+    identity = request.identity
+    return any(one.identity == identity for one in state.requests.pending(identity.catalog, identity.warehouse))
+
+
+def _whose_turn(state: StateStore, request: MaintenanceRequest, clock: Clock, run_id: str) -> str:
+    try:
+        lease = state.leases.current(request.identity.key, now_ms=clock())
+    except StorageError:  # only a person who watches asks
+        return "the run goes on"
+    if lease is None:
+        return "the run has started"
+    return "the table is being maintained" if lease.holder == run_id else f"waiting for {lease.holder} to be done"
+
+
+def _run_id(execution: str) -> str:
+    """The name of an execution, which is the run's id."""
+    return execution.rpartition(":")[2]
+
+
+def _seconds(limit_ms: int | None) -> str:
+    return f"{(limit_ms or 0) // 1000} s"

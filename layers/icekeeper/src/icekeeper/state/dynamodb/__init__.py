@@ -1,0 +1,1 @@
+"""State in one DynamoDB table, for deployments in AWS."""

@@ -1,0 +1,71 @@
+"""Lake stats in the state table: those of a catalog lie in one partition, a megabyte of them in each request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from icekeeper.clock import HOUR_MS
+from icekeeper.model import TableName
+from icekeeper.state.dynamodb.items import Item, catalog_key, json_text, sort_key
+from icekeeper.state.dynamodb.table import DynamoTable
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.lake_stats import LakeStats
+
+__all__ = ["DynamoLakeStats"]
+
+# Of a table that was not seen for so long.
+_KEPT_MS = 400 * 24 * HOUR_MS
+
+
+class DynamoLakeStats:
+    """A :class:`icekeeper.state.lake_stats.LakeStatsStore`."""
+
+    def __init__(self, table: DynamoTable) -> None:
+        self._table = table
+
+    def record(self, stats: LakeStats) -> None:
+        pk, sk = _key(stats.identity)
+        self._table.put(
+            {
+                "pk": pk,
+                "sk": sk,
+                "table_name": str(stats.identity.table),
+                "uuid": stats.identity.uuid,
+                "observed_ms": stats.observed_ms,
+                "snapshot_id": stats.snapshot_id,
+                "counters": json_text(stats.counters),
+                "warnings": json_text(stats.warnings),
+                "policy": json_text(stats.policy),
+                "expires_s": self._table.expires_s(_KEPT_MS, at_least_ms=stats.observed_ms),
+            }
+        )
+
+    def of_table(self, identity: TableIdentity) -> LakeStats | None:
+        item = self._table.get(*_key(identity))
+        return None if item is None else _stats(identity, item)
+
+    def of_catalog(self, catalog: str, warehouse: str) -> Iterator[LakeStats]:
+        for item in self._table.query(catalog_key("lake", catalog, warehouse)):
+            identity = TableIdentity(catalog, warehouse, TableName.parse(item["table_name"]), item["uuid"])
+            yield _stats(identity, item)
+
+    def forget(self, identity: TableIdentity) -> None:
+        self._table.delete(*_key(identity))
+
+
+def _key(identity: TableIdentity) -> tuple[str, str]:
+    # The separator orders before whatever a name may hold, so that tables come by their names.
+    sk = sort_key("", f"{identity.table}\x1f{identity.uuid}")
+    return catalog_key("lake", identity.catalog, identity.warehouse), sk
+
+
+def _stats(identity: TableIdentity, item: Item) -> LakeStats:
+    return LakeStats(
+        identity=identity,
+        observed_ms=item["observed_ms"],
+        snapshot_id=item.get("snapshot_id"),
+        counters=json.loads(item["counters"]),
+        warnings=json.loads(item["warnings"]),
+        policy=json.loads(item["policy"]),
+    )

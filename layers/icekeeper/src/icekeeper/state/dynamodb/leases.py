@@ -1,0 +1,80 @@
+"""Leases in the state table: an item each, replaced on condition that it is as it was read."""
+
+from __future__ import annotations
+
+from icekeeper.clock import HOUR_MS
+from icekeeper.state.dynamodb.items import Item, named_key
+from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
+from icekeeper.state.lease_errors import lease_held, lease_lost
+from icekeeper.state.leases import Lease
+
+__all__ = ["DynamoLeases"]
+
+# How long after it ran out a lease that nobody took can still be renewed, at least.
+_KEPT_MS = 24 * HOUR_MS
+_SORT_KEY = "lease"
+
+
+class DynamoLeases:
+    """A :class:`icekeeper.state.leases.LeaseStore`."""
+
+    def __init__(self, table: DynamoTable) -> None:
+        self._table = table
+
+    def acquire(self, key: str, holder: str, *, now_ms: int, ttl_ms: int) -> Lease:
+        taken = Lease(key=key, holder=holder, expires_ms=now_ms + ttl_ms)
+
+        def decide(item: Item | None) -> Item:
+            nonlocal taken
+            taken = Lease(key=key, holder=holder, expires_ms=now_ms + ttl_ms)
+            if item is not None:
+                found = _lease(key, item)
+                if found.holder == holder:
+                    taken = _longer(taken, found)
+                elif found.expires_ms > now_ms:
+                    raise lease_held(found)
+            return self._item(taken)
+
+        self._table.change(_pk(key), _SORT_KEY, decide)
+        return taken
+
+    def renew(self, lease: Lease, *, now_ms: int, ttl_ms: int) -> Lease:
+        renewed = lease
+
+        def decide(item: Item | None) -> Item:
+            nonlocal renewed
+            found = None if item is None else _lease(lease.key, item)
+            if found is None or found.holder != lease.holder:
+                raise lease_lost(lease, None if found is None else found.holder)
+            renewed = _longer(Lease(key=lease.key, holder=lease.holder, expires_ms=now_ms + ttl_ms), found)
+            return self._item(renewed)
+
+        self._table.change(_pk(lease.key), _SORT_KEY, decide)
+        return renewed
+
+    def release(self, lease: Lease) -> bool:
+        def decide(item: Item | None) -> Item | None:
+            return REMOVED if item is not None and item["holder"] == lease.holder else None
+
+        return self._table.change(_pk(lease.key), _SORT_KEY, decide)
+
+    def current(self, key: str, *, now_ms: int) -> Lease | None:
+        item = self._table.get(_pk(key), _SORT_KEY)
+        found = None if item is None else _lease(key, item)
+        return found if found is not None and found.expires_ms > now_ms else None
+
+    def _item(self, lease: Lease) -> Item:
+        expires_s = self._table.expires_s(_KEPT_MS, at_least_ms=lease.expires_ms)
+        return {"holder": lease.holder, "until_ms": lease.expires_ms, "expires_s": expires_s}
+
+
+def _lease(key: str, item: Item) -> Lease:
+    return Lease(key=key, holder=item["holder"], expires_ms=item["until_ms"])
+
+
+def _longer(one: Lease, other: Lease) -> Lease:
+    return max(one, other, key=lambda lease: lease.expires_ms)
+
+
+def _pk(key: str) -> str:
+    return named_key("lease", key)

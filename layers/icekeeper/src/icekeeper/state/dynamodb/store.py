@@ -1,0 +1,177 @@
+"""The state store of a fleet: one DynamoDB table, shared by functions, jobs and laptops.
+
+What is known about a table lies in one partition, so that detection asks for it with one query; paths and orphans,
+which may be very many, lie in partitions of their own: where there is a local index, a partition holds at most 10 GB.
+"""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+
+from icekeeper.clock import HOUR_MS
+from icekeeper.state.dynamodb.items import Item, json_text, sort_key, table_key
+from icekeeper.state.dynamodb.lake_stats import DynamoLakeStats
+from icekeeper.state.dynamodb.leases import DynamoLeases
+from icekeeper.state.dynamodb.pending_deletions import DynamoPendingDeletions
+from icekeeper.state.dynamodb.quarantine import DynamoQuarantine
+from icekeeper.state.dynamodb.requests import DynamoRequests
+from icekeeper.state.dynamodb.staging import LOADS, DynamoStaging, load_of
+from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.store import Glance, LastSeen, PassRecord, Pin, PinKind
+
+__all__ = ["DynamoStateStore"]
+
+_DAY_MS = 24 * HOUR_MS
+_PASSES_KEPT_MS = 400 * _DAY_MS
+_PINS_KEPT_MS = 7 * _DAY_MS
+_PASSES = "pass#"
+_NOW = "now#"
+_PINS = f"{_NOW}pin#"
+_SEEN = f"{_NOW}seen"
+
+
+class DynamoStateStore:
+    """A :class:`icekeeper.state.store.StateStore`; the table must exist."""
+
+    def __init__(self, table: DynamoTable) -> None:
+        self._table = table
+        self.staging = DynamoStaging(table)
+        self.pending_deletions = DynamoPendingDeletions(table)
+        self.quarantine = DynamoQuarantine(table)
+        self.leases = DynamoLeases(table)
+        self.requests = DynamoRequests(table)
+        self.lake_stats = DynamoLakeStats(table)
+
+    def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
+        items = list(self._table.query(table_key("table", identity), _NOW))
+        return Glance(
+            tuple(_pin(identity, item) for item in items if _holds(item, now_ms)),
+            next((_last_seen(item) for item in items if item["sk"] == _SEEN), None),
+            tuple(load_of(identity, item) for item in items if item["sk"].startswith(LOADS)),
+        )
+
+    def require_writable(self) -> None:
+        self._table.require_writable()
+
+    def record_pass(self, record: PassRecord) -> None:
+        self._table.put(
+            {
+                "pk": table_key("table", record.identity),
+                "sk": sort_key(_PASSES, record.run_id),
+                "run_id": record.run_id,
+                "started_ms": record.started_ms,
+                "finished_ms": record.finished_ms,
+                "status": record.status,
+                "summary": record.summary,
+                "metrics": json_text(record.metrics),
+                "engine": record.engine,
+                "expires_s": self._table.expires_s(_PASSES_KEPT_MS, at_least_ms=record.finished_ms),
+            }
+        )
+
+    def history(self, identity: TableIdentity, *, limit: int = 100) -> tuple[PassRecord, ...]:
+        if limit < 1:
+            return ()
+        newest = self._table.newest(table_key("table", identity), limit)
+        return tuple(_pass(identity, item) for _, item in zip(range(limit), newest, strict=False))
+
+    def add_pin(self, pin: Pin) -> None:
+        self._table.put(
+            {
+                "pk": table_key("table", pin.identity),
+                "sk": sort_key(_PINS, pin.name),
+                "name": pin.name,
+                "snapshot_id": pin.snapshot_id,
+                "metadata_location": pin.metadata_location,
+                "until_ms": pin.expires_ms,
+                "kind": pin.kind.value,
+                "tag": pin.tag,
+                "expires_s": self._table.expires_s(_PINS_KEPT_MS, at_least_ms=pin.expires_ms),
+            }
+        )
+
+    def pins(self, identity: TableIdentity, *, now_ms: int) -> tuple[Pin, ...]:
+        items = self._table.query(table_key("table", identity), _PINS)
+        return tuple(_pin(identity, item) for item in items if _holds(item, now_ms))
+
+    def remove_pin(self, identity: TableIdentity, name: str) -> bool:
+        def decide(found: Item | None) -> Item | None:
+            return None if found is None else REMOVED
+
+        return self._table.change(table_key("table", identity), sort_key(_PINS, name), decide)
+
+    def remember(self, identity: TableIdentity, seen: LastSeen) -> None:
+        def decide(found: Item | None) -> Item | None:
+            if found is not None and found["seen_ms"] > seen.finished_ms:
+                return None
+            return {
+                "snapshot_id": seen.snapshot_id,
+                "fingerprint": seen.fingerprint,
+                "seen_ms": seen.finished_ms,  # not finished_ms: it is no pass, and has no place in the journal's index
+                "idle": seen.idle,
+            }
+
+        self._table.change(table_key("table", identity), _SEEN, decide)
+
+    def record_clustering(self, identity: TableIdentity, snapshot_id: int, recipe: str) -> None:
+        self._table.put(
+            {
+                "pk": table_key("table", identity),
+                "sk": f"{_clusterings(recipe)}{snapshot_id}",
+                "snapshot_id": snapshot_id,
+                "recipe": recipe,
+            }
+        )
+
+    def clustered_snapshots(self, identity: TableIdentity, recipe: str) -> frozenset[int]:
+        items = self._table.query(table_key("table", identity), _clusterings(recipe), attributes=("snapshot_id",))
+        return frozenset(item["snapshot_id"] for item in items)
+
+    def last_seen(self, identity: TableIdentity) -> LastSeen | None:
+        item = self._table.get(table_key("table", identity), _SEEN)
+        return None if item is None else _last_seen(item)
+
+
+def _clusterings(recipe: str) -> str:
+    """Where the sort keys of one recipe begin; recipes may be long, and one may begin as another does."""
+    return f"clustering#{sha256(recipe.encode()).hexdigest()}#"
+
+
+def _holds(item: Item, now_ms: int) -> bool:
+    return bool(item["sk"].startswith(_PINS)) and item["until_ms"] > now_ms
+
+
+def _pin(identity: TableIdentity, item: Item) -> Pin:
+    return Pin(
+        identity=identity,
+        name=item["name"],
+        snapshot_id=item["snapshot_id"],
+        metadata_location=item["metadata_location"],
+        expires_ms=item["until_ms"],
+        kind=PinKind(item["kind"]),
+        tag=item.get("tag"),
+    )
+
+
+def _last_seen(item: Item) -> LastSeen:
+    return LastSeen(
+        snapshot_id=item.get("snapshot_id"),
+        fingerprint=item["fingerprint"],
+        finished_ms=item["seen_ms"],
+        idle=item["idle"],
+    )
+
+
+def _pass(identity: TableIdentity, item: Item) -> PassRecord:
+    return PassRecord(
+        identity=identity,
+        run_id=item["run_id"],
+        started_ms=item["started_ms"],
+        finished_ms=item["finished_ms"],
+        status=item["status"],
+        summary=item["summary"],
+        metrics=json.loads(item["metrics"]),
+        engine=item["engine"],
+    )

@@ -1,0 +1,228 @@
+"""The DynamoDB table that a fleet's state lives in: its shape, its client, and the few requests that are made of it.
+
+Every conditional write is a transaction of one item, because those carry a token: a request that was repeated after it
+had landed (boto3 does so when the answer is lost) is answered as the first one was, and not as if its condition failed
+(Amazon DynamoDB API reference, TransactWriteItems, "ClientRequestToken").
+
+The table's own expiry of items (TTL, ``expires_s``) tidies up what is long past and decides nothing: it may come days
+late, and its moment is never before the one that an item itself names.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from botocore.parsers import ResponseParserError
+
+from icekeeper.clock import Clock, system_clock
+from icekeeper.errors import StorageError
+from icekeeper.state.dynamodb.items import Item, decoded, encoded
+
+__all__ = ["JOURNAL_INDEX", "REMOVED", "TABLE_SCHEMA", "DynamoTable", "create_table"]
+
+JOURNAL_INDEX = "newest"
+"""Local secondary index: the passes over one table by ``finished_ms``."""
+
+TABLE_SCHEMA: Mapping[str, Any] = {
+    "BillingMode": "PAY_PER_REQUEST",
+    "AttributeDefinitions": [
+        {"AttributeName": "pk", "AttributeType": "S"},
+        {"AttributeName": "sk", "AttributeType": "S"},
+        {"AttributeName": "finished_ms", "AttributeType": "N"},
+    ],
+    "KeySchema": [{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
+    "LocalSecondaryIndexes": [
+        {
+            "IndexName": JOURNAL_INDEX,
+            "KeySchema": [
+                {"AttributeName": "pk", "KeyType": "HASH"},
+                {"AttributeName": "finished_ms", "KeyType": "RANGE"},
+            ],
+            "Projection": {"ProjectionType": "ALL"},
+        }
+    ],
+}
+"""As CreateTable takes it; the stack's template must say the same."""
+
+REMOVED: Item = {}
+"""What a decision answers to have the item removed."""
+
+Decision: TypeAlias = Callable[[Item | None], Item | None]
+"""From an item as it is to what shall replace it: ``REMOVED``, or ``None`` to leave it alone."""
+
+_ATTEMPTS = 30
+_LONGEST_PAUSE_S = 1.0
+# A transaction that met another one, or a throttle; see CancellationReasons in the API reference.
+_COLLISIONS = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
+_STILL_RUNNING = frozenset({"TransactionInProgressException"})
+
+
+class DynamoTable:
+    """One table; may be shared by threads.  Every method raises StorageError when the table cannot be used.
+
+    Reads are strongly consistent: what one function wrote, the next one sees.
+    """
+
+    def __init__(
+        self, client: Any, name: str, *, clock: Clock = system_clock, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self.client = client
+        self.name = name
+        self._clock = clock
+        self._sleep = sleep
+
+    def get(self, pk: str, sk: str) -> Item | None:
+        with self.speaking():
+            answer = self.client.get_item(TableName=self.name, Key=encoded({"pk": pk, "sk": sk}), ConsistentRead=True)
+        return decoded(answer["Item"]) if "Item" in answer else None
+
+    def query(self, pk: str, prefix: str = "", *, attributes: tuple[str, ...] = ()) -> Iterator[Item]:
+        """The items of a partition whose sort keys begin with ``prefix``, in their order (of UTF-8 bytes)."""
+        asked: dict[str, Any] = {"KeyConditionExpression": "pk = :pk", "ExpressionAttributeValues": {":pk": pk}}
+        if prefix:
+            asked["KeyConditionExpression"] += " AND begins_with(sk, :prefix)"
+            asked["ExpressionAttributeValues"][":prefix"] = prefix
+        if attributes:
+            asked["ProjectionExpression"] = ", ".join(f"#{name}" for name in attributes)
+            asked["ExpressionAttributeNames"] = {f"#{name}": name for name in attributes}
+        return self._pages(asked)
+
+    def newest(self, pk: str, limit: int) -> Iterator[Item]:
+        """The passes of a partition that finished last, newest first."""
+        asked = {
+            "KeyConditionExpression": "pk = :pk",
+            "ExpressionAttributeValues": {":pk": pk},
+            "IndexName": JOURNAL_INDEX,
+            "ScanIndexForward": False,
+            "Limit": limit,
+        }
+        return self._pages(asked)
+
+    def put(self, item: Item) -> None:
+        """Write an item, whatever was there."""
+        with self.speaking():
+            self.client.put_item(TableName=self.name, Item=encoded(_versioned(item)))
+
+    def delete(self, pk: str, sk: str) -> None:
+        """Remove an item, if it is there."""
+        with self.speaking():
+            self.client.delete_item(TableName=self.name, Key=encoded({"pk": pk, "sk": sk}))
+
+    def change(self, pk: str, sk: str, decide: Decision) -> bool:
+        """Replace an item by what ``decide`` makes of it, which is asked again whenever another writer was faster.
+
+        The answer is whether it was replaced or removed.  What ``decide`` raises is passed on, with nothing changed.
+        """
+        for attempt in range(_ATTEMPTS):
+            found = self.get(pk, sk)
+            wanted = decide(found)
+            if wanted is None:
+                return False
+            if wanted:
+                written = _versioned({**wanted, "pk": pk, "sk": sk})
+                action = {"Put": {"TableName": self.name, "Item": encoded(written)}}
+            else:
+                action = {"Delete": {"TableName": self.name, "Key": encoded({"pk": pk, "sk": sk})}}
+            if self._write_unless_changed(action, found):
+                return True
+            self.pause(attempt)
+        raise StorageError(f"the state table {self.name} was changed by others each time an item was to be written")
+
+    def require_writable(self) -> None:
+        """A write that is permitted like every other, and whose condition never holds."""
+        nothing = encoded({"pk": "writable", "sk": "?"})
+        try:
+            with self.speaking():
+                self.client.put_item(TableName=self.name, Item=nothing, ConditionExpression="attribute_exists(pk)")
+        except StorageError as error:
+            if _code(error.__cause__) != "ConditionalCheckFailedException":
+                raise
+
+    def expires_s(self, keep_ms: int, *, at_least_ms: int = 0) -> int:
+        """The TTL of an item that shall be kept so long from now, and from a moment of its own (epoch seconds)."""
+        return (max(self._clock(), at_least_ms) + keep_ms) // 1000
+
+    def pause(self, attempt: int) -> None:
+        """Before a request is repeated: from 10 ms to a second, with jitter."""
+        self._sleep(random.uniform(0.5, 1) * min(_LONGEST_PAUSE_S, 0.01 * 2 ** min(attempt, 10)))
+
+    @contextmanager
+    def speaking(self) -> Iterator[None]:
+        """Whatever boto3 raises becomes a StorageError that names the table."""
+        try:
+            yield
+        except (BotoCoreError, ClientError, ResponseParserError) as error:
+            raise StorageError(_sentence(self.name, self.client.meta, error)) from error
+
+    def _write_unless_changed(self, action: dict[str, dict[str, Any]], found: Item | None) -> bool:
+        ((_, request),) = action.items()
+        if found is None:
+            request["ConditionExpression"] = "attribute_not_exists(pk)"
+        else:
+            request["ConditionExpression"] = "version = :version"
+            request["ExpressionAttributeValues"] = encoded({":version": found["version"]})
+        token = str(uuid.uuid4())  # one for all attempts, so that one that landed after all is known again
+        for attempt in range(_ATTEMPTS):
+            try:
+                with self.speaking():
+                    self.client.transact_write_items(TransactItems=[action], ClientRequestToken=token)
+                return True
+            except StorageError as error:
+                reasons = _reasons(error.__cause__)
+                if "ConditionalCheckFailed" in reasons:
+                    return False
+                if not reasons & _COLLISIONS and _code(error.__cause__) not in _STILL_RUNNING:
+                    raise
+            self.pause(attempt)
+        raise StorageError(f"the state table {self.name} does not keep up: a write met others each time")
+
+    def _pages(self, asked: Mapping[str, Any]) -> Iterator[Item]:
+        request = {**asked, "ExpressionAttributeValues": encoded(asked["ExpressionAttributeValues"])}
+        while True:
+            with self.speaking():
+                answer = self.client.query(TableName=self.name, ConsistentRead=True, **request)
+            yield from map(decoded, answer["Items"])
+            if "LastEvaluatedKey" not in answer:
+                return
+            request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+
+
+def create_table(client: Any, name: str) -> None:
+    """Create the table as the stack's template does: for tests and a local stack.  In AWS the stack owns it."""
+    client.create_table(TableName=name, **TABLE_SCHEMA)
+    client.get_waiter("table_exists").wait(TableName=name, WaiterConfig={"Delay": 1})
+    client.update_time_to_live(TableName=name, TimeToLiveSpecification={"Enabled": True, "AttributeName": "expires_s"})
+
+
+def _versioned(item: Item) -> Item:
+    """With a mark that no other write of it has, so that a change in between is seen."""
+    return {**item, "version": uuid.uuid4().hex}
+
+
+def _code(error: BaseException | None) -> str:
+    return str(error.response["Error"].get("Code")) if isinstance(error, ClientError) else ""
+
+
+def _reasons(error: BaseException | None) -> set[str]:
+    """Why a transaction was cancelled."""
+    reasons = error.response.get("CancellationReasons", ()) if isinstance(error, ClientError) else ()
+    return {str(reason.get("Code")) for reason in reasons}
+
+
+def _sentence(table: str, meta: Any, error: Exception) -> str:
+    if _code(error) == "ResourceNotFoundException":
+        return (
+            f"the state table {table} does not exist in {meta.region_name}: deploy the stack that creates it, or "
+            "correct ICEKEEPER_STATE"
+        )
+    if isinstance(error, NoCredentialsError):
+        return (
+            f"the state table {table} cannot be used: no AWS credentials were found; configure them as for the AWS CLI"
+        )
+    return f"the state table {table} cannot be used: {error}"

@@ -1,0 +1,113 @@
+"""Staged loads in the SQLite state file; the paths of a load lie in rows of a thousand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.sqlite.file import THIS_TABLE, Read, SqliteFile, identity_columns
+from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
+
+__all__ = ["SqliteStaging", "read_loads"]
+
+_PATHS_PER_ROW = 1000
+_COLUMNS = "name, origin, state, prefixes, changed_ms, expires_ms, file_count"
+_THIS_LOAD = f"{THIS_TABLE} AND name = ?"
+# "IS" compares null with null.
+_UNCHANGED = f"{_THIS_LOAD} AND state = ? AND changed_ms = ? AND expires_ms IS ? AND file_count = ?"
+
+
+class SqliteStaging:
+    """A :class:`icekeeper.state.staging.StagingStore`."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+
+    def stage(self, load: StagedLoad, files: Iterable[str]) -> StagedLoad:
+        key = (*identity_columns(load.identity), load.name)
+        with self._file.transaction() as connection:
+            last = connection.execute(f"SELECT max(part) FROM staged_files WHERE {_THIS_LOAD}", key).fetchone()[0]
+            part, count, paths = (0 if last is None else last + 1), 0, iter(files)
+            while some := list(islice(paths, _PATHS_PER_ROW)):
+                row = (*key, part, json.dumps(some))
+                connection.execute("INSERT INTO staged_files VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+                part, count = part + 1, count + len(some)
+            connection.execute(
+                "INSERT INTO staged_loads VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (catalog, warehouse, table_name, uuid, name) DO UPDATE SET origin = excluded.origin, "
+                "state = excluded.state, prefixes = excluded.prefixes, changed_ms = excluded.changed_ms, "
+                "expires_ms = excluded.expires_ms, file_count = file_count + excluded.file_count",
+                (
+                    *key,
+                    load.origin.value,
+                    load.state.value,
+                    json.dumps(load.prefixes),
+                    load.changed_ms,
+                    load.expires_ms,
+                    count,
+                ),
+            )
+            row = connection.execute(f"SELECT {_COLUMNS} FROM staged_loads WHERE {_THIS_LOAD}", key).fetchone()
+            return _load(load.identity, row)
+
+    def loads(self, identity: TableIdentity) -> tuple[StagedLoad, ...]:
+        return read_loads(self._file.read, identity)
+
+    def files(self, identity: TableIdentity, name: str) -> Iterator[Sequence[str]]:
+        part = -1
+        while rows := self._file.read(
+            f"SELECT part, paths FROM staged_files WHERE {_THIS_LOAD} AND part > ? ORDER BY part LIMIT 1",
+            *identity_columns(identity),
+            name,
+            part,
+        ):
+            ((part, paths),) = rows
+            yield json.loads(paths)
+
+    def change(self, before: StagedLoad, after: StagedLoad) -> bool:
+        statement = f"UPDATE staged_loads SET state = ?, changed_ms = ?, expires_ms = ? WHERE {_UNCHANGED}"
+        now = (after.state.value, after.changed_ms, after.expires_ms)
+        return self._file.write(statement, *now, *_unchanged(before)) > 0
+
+    def forget(self, load: StagedLoad) -> bool:
+        with self._file.transaction() as connection:
+            gone = connection.execute(f"DELETE FROM staged_loads WHERE {_UNCHANGED}", _unchanged(load)).rowcount > 0
+            if gone:
+                key = (*identity_columns(load.identity), load.name)
+                connection.execute(f"DELETE FROM staged_files WHERE {_THIS_LOAD}", key)
+            return gone
+
+
+def read_loads(read: Read, identity: TableIdentity) -> tuple[StagedLoad, ...]:
+    """Every load of a table that is not forgotten, by name."""
+    rows = read(f"SELECT {_COLUMNS} FROM staged_loads WHERE {THIS_TABLE} ORDER BY name", *identity_columns(identity))
+    return tuple(_load(identity, row) for row in rows)
+
+
+def _load(identity: TableIdentity, row: Sequence[Any]) -> StagedLoad:
+    name, origin, state, prefixes, changed_ms, expires_ms, file_count = row
+    return StagedLoad(
+        identity=identity,
+        name=name,
+        origin=LoadOrigin(origin),
+        state=LoadState(state),
+        prefixes=tuple(json.loads(prefixes)),
+        changed_ms=changed_ms,
+        expires_ms=expires_ms,
+        file_count=file_count,
+    )
+
+
+def _unchanged(load: StagedLoad) -> tuple[Any, ...]:
+    """What fills the condition that a record is still as it was read."""
+    return (
+        *identity_columns(load.identity),
+        load.name,
+        load.state.value,
+        load.changed_ms,
+        load.expires_ms,
+        load.file_count,
+    )

@@ -1,0 +1,1 @@
+"""Files: list, read, write, delete, and what a store allows."""

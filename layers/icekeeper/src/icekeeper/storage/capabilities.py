@@ -1,0 +1,50 @@
+"""What S3 lets a caller do under a location, found out by asking, without leaving a trace."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from icekeeper.storage.s3 import is_refused
+
+__all__ = ["can_delete_s3", "can_list_s3"]
+
+
+def can_list_s3(client: Any, bucket: str, directory: str) -> bool:
+    """Ask for one key of a directory (a prefix that ends in ``/``).
+
+    Raises:
+        ClientError: the bucket does not exist, or the credentials are wrong.
+        BotoCoreError: the endpoint does not answer.
+    """
+    try:
+        client.list_objects_v2(Bucket=bucket, Prefix=directory, MaxKeys=1)
+    except ClientError as error:
+        if not is_refused(error):
+            raise
+        return False
+    return True
+
+
+def can_delete_s3(client: Any, bucket: str, directory: str) -> bool:
+    """Batch-delete a key of a directory that never existed.
+
+    That is refused exactly where real deletions are (AWS table buckets: 405; a missing permission: 403).  In a
+    versioned bucket it would leave a delete marker, so it is conditional on the key's existence (Amazon S3 user guide,
+    "How to perform conditional deletes"); a store that ignores the condition has nothing to delete.
+
+    Raises:
+        ClientError: the bucket does not exist, or the credentials are wrong.
+        BotoCoreError: the endpoint does not answer.
+    """
+    never_existed = {"Key": f"{directory}metadata/{uuid.uuid4()}.avro", "ETag": "*"}
+    try:
+        answer = client.delete_objects(Bucket=bucket, Delete={"Objects": [never_existed]})
+    except ClientError as error:
+        if not is_refused(error):
+            raise
+        return False
+    # Any other answer about the key (no such key, precondition failed) comes after the permission was checked.
+    return not any(is_refused(error) for error in answer.get("Errors", ()))

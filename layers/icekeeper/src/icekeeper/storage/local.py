@@ -1,0 +1,134 @@
+"""Files on this machine: walk a folder, look at one level of it, remove a file, remove what became empty."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+
+from icekeeper.errors import StorageError
+from icekeeper.storage.listing import Level, ListedObject
+
+__all__ = ["is_empty", "local_level", "local_status", "old_folders", "remove_if_empty", "unlink", "walk"]
+
+# A folder of more entries than this is walked by one thread, entry by entry.
+_LEVEL_ENTRIES = 10_000
+
+
+def walk(root: str) -> Iterator[tuple[str, int, int]]:
+    """Every regular file below a folder: name relative to it, size in bytes, modification as epoch milliseconds.
+
+    Symbolic links are neither listed nor followed; a missing folder, or a file deleted meanwhile, is passed over.
+
+    Raises:
+        StorageError: a folder cannot be read.
+    """
+    pending = [("", os.path.abspath(root))]
+    while pending:
+        prefix, directory = pending.pop()
+        for entry in _entries(directory):
+            if entry.is_dir(follow_symlinks=False):
+                pending.append((f"{prefix}{entry.name}/", entry.path))
+            elif (found := _file(entry)) is not None:
+                yield f"{prefix}{entry.name}", *found
+
+
+def local_level(prefix: str, root: str) -> Level | None:
+    """Files and folders directly in a folder, spelled as the prefix is; ``None`` when there are very many.
+
+    Raises:
+        StorageError: the folder cannot be read.
+    """
+    objects: list[ListedObject] = []
+    folders: list[str] = []
+    for entry in _entries(os.path.abspath(root)):
+        if len(objects) + len(folders) >= _LEVEL_ENTRIES:
+            return None
+        path = f"{prefix.rstrip('/')}/{entry.name}"
+        if entry.is_dir(follow_symlinks=False):
+            folders.append(path)
+        elif (found := _file(entry)) is not None:
+            objects.append(ListedObject(path, *found))
+    return Level(objects, folders)
+
+
+def local_status(path: str) -> tuple[int, int] | None:
+    """Size and modification of a regular file, ``None`` when there is none.
+
+    Raises:
+        OSError: it cannot be told.
+    """
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return (status.st_size, status.st_mtime_ns // 1_000_000) if stat.S_ISREG(status.st_mode) else None
+
+
+def old_folders(root: str, older_than_ms: int) -> Sequence[str]:
+    """Folders below ``root``, the deepest first, in which nothing was created or removed since ``older_than_ms``.
+
+    Raises:
+        StorageError: a folder cannot be read.
+    """
+    found: list[str] = []
+    pending = [os.path.abspath(root)]
+    while pending:
+        for entry in _entries(pending.pop()):
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(entry.path)
+                try:
+                    if entry.stat(follow_symlinks=False).st_mtime_ns // 1_000_000 < older_than_ms:
+                        found.append(entry.path)
+                except FileNotFoundError:
+                    continue
+    return sorted(found, key=lambda path: path.count("/"), reverse=True)
+
+
+def is_empty(folder: str) -> bool:
+    """Whether nothing lies in a folder; in doubt, no."""
+    try:
+        with os.scandir(folder) as entries:
+            return next(entries, None) is None
+    except OSError:
+        return False
+
+
+def remove_if_empty(folder: str) -> bool:
+    """Remove a folder; false when something lies in it, or it cannot be removed."""
+    try:
+        os.rmdir(folder)
+    except OSError:
+        return False
+    return True
+
+
+def unlink(path: str) -> str | None:
+    """Remove a file; the reason when it is still there, ``None`` when it is gone."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _entries(directory: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            yield from entries
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError(f"{directory} cannot be listed: {error.strerror or error}") from error
+
+
+def _file(entry: os.DirEntry[str]) -> tuple[int, int] | None:
+    try:
+        if not entry.is_file(follow_symlinks=False):
+            return None
+        status = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return status.st_size, status.st_mtime_ns // 1_000_000

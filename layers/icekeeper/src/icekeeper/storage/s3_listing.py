@@ -1,0 +1,72 @@
+"""Listing and looking at S3 objects through a boto3 client; paths are spelled as the prefix is.
+
+Source: Amazon S3 API reference, "ListObjectsV2", "HeadObject".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from icekeeper.storage.listing import Level, ListedObject
+from icekeeper.storage.paths import split_path
+
+__all__ = ["list_s3", "s3_directory", "s3_level", "s3_status"]
+
+# The most that one answer holds.
+_PAGE = 1000
+
+
+def list_s3(client: Any, prefix: str) -> Iterator[ListedObject]:
+    """Everything below a prefix, page by page; directory markers are left out."""
+    parts = split_path(prefix)
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=parts.authority, Prefix=s3_directory(parts.key))
+    for page in pages:
+        yield from _objects(prefix, page)
+
+
+def s3_level(client: Any, prefix: str) -> Level | None:
+    """What lies directly below a prefix; ``None`` when that is more than one answer holds."""
+    parts = split_path(prefix)
+    page = client.list_objects_v2(Bucket=parts.authority, Prefix=s3_directory(parts.key), Delimiter="/", MaxKeys=_PAGE)
+    if page.get("IsTruncated"):
+        return None
+    folders = [f"{_root(prefix)}/{found['Prefix']}" for found in page.get("CommonPrefixes", ())]
+    return Level(list(_objects(prefix, page)), folders)
+
+
+def s3_status(client: Any, path: str) -> ListedObject | None:
+    """Size and age of one object, ``None`` when there is no such object."""
+    parts = split_path(path)
+    try:
+        answer = client.head_object(Bucket=parts.authority, Key=parts.key)
+    except ClientError as error:
+        # An answer to HEAD has no body, so the code is only the status.
+        if error.response["Error"].get("Code") in ("404", "NoSuchKey", "NotFound"):
+            return None
+        raise
+    return ListedObject(path, int(answer["ContentLength"]), _modified_ms(answer))
+
+
+def s3_directory(key: str) -> str:
+    """A key as the prefix of what lies below it; empty for the whole bucket."""
+    return key if not key or key.endswith("/") else f"{key}/"
+
+
+def _objects(prefix: str, page: Mapping[str, Any]) -> Iterator[ListedObject]:
+    root = _root(prefix)
+    for entry in page.get("Contents", ()):
+        if not entry["Key"].endswith("/"):
+            yield ListedObject(f"{root}/{entry['Key']}", int(entry["Size"]), _modified_ms(entry))
+
+
+def _root(prefix: str) -> str:
+    """Scheme and bucket, as spelled."""
+    return prefix[: len(prefix) - len(split_path(prefix).key)].rstrip("/")
+
+
+def _modified_ms(entry: Mapping[str, Any]) -> int | None:
+    modified = entry.get("LastModified")
+    return None if modified is None else int(modified.timestamp() * 1000)

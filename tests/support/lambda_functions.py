@@ -1,0 +1,103 @@
+"""The functions as Lambda calls them, in this process: an event of events/, a context, a result, log lines, metrics."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aws_lambda_powertools.logging import logger as powertools
+
+from icekeeper.pipeline.deployment import Deployment
+from support.local_stack.functions import LambdaContext, forget_modules
+from support.local_stack.metrics import Metric, metrics_in
+
+__all__ = ["FUNCTIONS", "Answer", "LambdaFunctions", "sample"]
+
+ROOT = Path(__file__).resolve().parents[2]
+FUNCTIONS = ROOT / "functions"
+
+
+def sample(name: str) -> Any:
+    """An event of events/."""
+    return json.loads((ROOT / "events" / f"{name}.json").read_text())
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one call gave, and what went to its log."""
+
+    result: Any
+    error: Exception | None
+    output: str
+
+    @property
+    def lines(self) -> list[Mapping[str, Any]]:
+        """Log lines, which all must be JSON."""
+        documents = [json.loads(line) for line in self.output.splitlines()]
+        return [document for document in documents if "_aws" not in document]
+
+    def lines_of(self, event: str) -> list[Mapping[str, Any]]:
+        return [line for line in self.lines if line.get("event") == event]
+
+    @property
+    def metrics(self) -> list[Metric]:
+        return list(metrics_in(self.output))
+
+    def values(self, *dimensions: str) -> dict[str, float]:
+        """The metrics that have exactly these dimensions."""
+        return {metric.name: metric.value for metric in self.metrics if set(metric.dimensions) == set(dimensions)}
+
+
+class LambdaFunctions:
+    """A deployment's functions in one environment, cold at first."""
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        patch: pytest.MonkeyPatch,
+        capture: pytest.CaptureFixture[str],
+    ) -> None:
+        self._capture = capture
+        for name in [name for name in os.environ if name.startswith(("ICEKEEPER_", "POWERTOOLS_"))]:
+            patch.delenv(name)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        # The package's logger is Powertools' own here, which it is for the process: another test wants it back.
+        self._logger = logging.getLogger("icekeeper")
+        self._level = self._logger.level
+        patch.setattr(self._logger, "handlers", [])
+        for mark in ("init", "powertools_handler"):
+            patch.setattr(self._logger, mark, None, raising=False)
+        patch.setattr(powertools, "is_cold_start", True)
+        forget_modules(FUNCTIONS)
+
+    def end(self) -> None:
+        """As it was before."""
+        self._logger.setLevel(self._level)
+        forget_modules(FUNCTIONS)
+
+    @property
+    def deployment(self) -> Deployment:
+        """What the functions themselves work with."""
+        found: Callable[[], Deployment] = importlib.import_module("observability").deployment
+        return found()
+
+    def call(self, role: str, event: Any, *, seconds: float = 900.0) -> Answer:
+        """Call a function as Lambda does."""
+        handler = importlib.import_module(f"{role}.handler").handle
+        context = LambdaContext(f"icekeeper-{role}", 1024, time.monotonic() + seconds)
+        self._capture.readouterr()
+        result, failure = None, None
+        try:
+            result = json.loads(json.dumps(handler(event, context)))
+        except Exception as error:
+            failure = error
+        return Answer(result, failure, self._capture.readouterr().out)

@@ -1,0 +1,239 @@
+"""Waiting for a requested pass: what is asked, how long, and what is made of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from icekeeper.errors import PolicyError, StorageError
+from icekeeper.model import TableName
+from icekeeper.pipeline.events import Failure, MachineInput, TableResult, parse_event
+from icekeeper.pipeline.executions import Execution, StateMachine, StateMachineArn
+from icekeeper.pipeline.request_pass import (
+    Answer,
+    await_pass,
+    follow_pass,
+    machine_input,
+    require_shared_state,
+    start_pass,
+)
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.state.store import LastSeen, PassRecord
+
+ARN = "arn:aws:states:eu-west-1:123456789012:stateMachine:m"
+EXECUTION = "arn:aws:states:eu-west-1:123456789012:execution:m:request-1"
+IDENTITY = TableIdentity("C", "s3://lake", TableName(("ns",), "t"), "u")
+NOON_MS = 1_767_268_800_000
+REQUEST = MaintenanceRequest(identity=IDENTITY, requested_ms=NOON_MS, settings={"operations": "compact", "branch": "b"})
+DONE = Execution("SUCCEEDED", TableResult(table="ns.t", status="skipped", summary="dropped"))
+GOING_ON = Execution("RUNNING")
+
+
+class Machine(StateMachine):
+    """Answers what a test says, in order; the last answer stays."""
+
+    def __init__(self, *answers: Execution | Exception, explained: Execution | None = None) -> None:
+        super().__init__(StateMachineArn.parse(ARN), None)
+        self.answers = list(answers)
+        self.explained = explained
+
+    def start(self, name: str, machine_input: Any) -> str:
+        return str(self._answer())
+
+    def describe(self, execution: str) -> Execution:
+        answer = self._answer()
+        assert isinstance(answer, Execution)
+        return answer
+
+    def explain(self, execution: str) -> Execution | None:
+        return self.explained
+
+    def _answer(self) -> object:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class World:
+    """Time that passes only by sleeping, and what happens meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state = SqliteStateStore(folder / "state.db")
+        self.now_ms = NOON_MS
+        self.pauses: list[float] = []
+        self.told: list[str] = []
+        self.happens: Iterator[Callable[[], object]] = iter(())
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now_ms += round(seconds * 1000)
+        next(self.happens, lambda: None)()
+
+    def follow(self, machine: StateMachine, limit_ms: int | None = None) -> Answer:
+        return follow_pass(
+            machine, EXECUTION, self.state, REQUEST, limit_ms=limit_ms, tell=self.told.append, **self.time()
+        )
+
+    def wait(self, limit_ms: int = 60_000) -> Answer:
+        return await_pass(self.state, REQUEST, limit_ms=limit_ms, tell=self.told.append, **self.time())
+
+    def time(self) -> dict[str, Any]:
+        return {"clock": lambda: self.now_ms, "sleep": self.sleep}
+
+    def record(self, run_id: str = "request-1", started_ms: int = NOON_MS, status: str = "partial") -> PassRecord:
+        record = PassRecord(
+            identity=IDENTITY,
+            run_id=run_id,
+            started_ms=started_ms,
+            finished_ms=started_ms + 1,
+            status=status,
+            summary=f"by {run_id}",
+            engine="pipeline",
+        )
+        self.state.record_pass(record)
+        return record
+
+    def lease(self, holder: str) -> None:
+        self.state.leases.acquire(IDENTITY.key, holder, now_ms=self.now_ms, ttl_ms=3_600_000)
+
+    def unlease(self) -> None:
+        lease = self.state.leases.current(IDENTITY.key, now_ms=self.now_ms)
+        assert lease is not None
+        self.state.leases.release(lease)
+
+    def claim(self) -> None:
+        assert self.state.requests.claim(REQUEST)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_the_machine_is_asked_for_what_the_request_says() -> None:
+    assert machine_input(REQUEST) == {
+        "table": "ns.t",
+        "catalog": "C",
+        "operations": "compact",
+        "settings": {"branch": "b"},
+        "wait": True,
+    }
+    plain = MaintenanceRequest(identity=IDENTITY, requested_ms=1)
+    assert machine_input(plain) == {"table": "ns.t", "catalog": "C", "settings": {}, "wait": True}
+    for request in (REQUEST, plain):
+        wanted = parse_event(MachineInput, machine_input(request))
+        operations = {} if wanted.operations is None else {"operations": wanted.operations}
+        assert {**wanted.settings, **operations} == request.settings  # so that the pass claims the request
+
+
+@pytest.mark.parametrize("value", ["", " ", None])
+def test_a_state_that_nobody_shares_takes_no_requests(value: str | None) -> None:
+    environment = {} if value is None else {"ICEKEEPER_STATE": value}
+    with pytest.raises(PolicyError, match=r"^ICEKEEPER_STATE is not set, so no deployment would ever see the request"):
+        require_shared_state(environment)
+    require_shared_state({"ICEKEEPER_STATE": "dynamodb://T"})
+
+
+@pytest.mark.parametrize("error", [PolicyError("no machine"), StorageError("denied")], ids=["missing", "denied"])
+def test_a_run_that_cannot_be_started_leaves_the_request(error: Exception) -> None:
+    with pytest.raises(type(error), match=f"^{error}; the request stays filed, and the next scheduled run takes it"):
+        start_pass(Machine(error), REQUEST)
+
+
+def test_a_run_is_asked_less_and_less_often(world: World) -> None:
+    world.follow(Machine(*[GOING_ON] * 12, DONE))
+    assert world.pauses[:4] == [1.0, 1.5, 2.25, 3.375]
+    assert world.pauses[-2:] == [30.0, 30.0]
+
+
+def test_the_pass_in_the_journal_is_the_answer(world: World) -> None:
+    world.record("another")
+    record = world.record()
+    assert world.follow(Machine(DONE)) == Answer(status="partial", summary="by request-1", record=record)
+
+
+def test_what_the_journal_does_not_hold_the_run_says(world: World) -> None:
+    world.record("another")
+    assert world.follow(Machine(DONE)) == Answer(status="skipped", summary="dropped")
+    assert world.follow(Machine(Execution("SUCCEEDED"))) == Answer(
+        status="skipped", summary="the run found nothing to do"
+    )
+
+
+def test_a_run_that_failed_is_explained_where_it_may_be(world: World) -> None:
+    failed = Execution("FAILED", None, Failure(Error="DetectionFailed", Cause="see Detect"))
+    reason = Execution("FAILED", None, Failure(Error="PolicyError", Cause='{"errorMessage": "no catalog"}'))
+    refused = Execution("FAILED", TableResult(table="ns.t", status="refused", summary="another run maintains it"))
+    assert world.follow(Machine(failed)).summary == "DetectionFailed: see Detect"
+    assert world.follow(Machine(failed, explained=reason)).summary == "PolicyError: no catalog"
+    answer = world.follow(Machine(failed, explained=refused))
+    assert (answer.status, answer.is_well) == ("refused", False)
+    stopped = world.follow(Machine(Execution("ABORTED")))
+    assert (stopped.status, stopped.summary) == ("failed", f"the run ended as ABORTED: {EXECUTION}")
+
+
+def test_a_network_that_comes_back_is_no_trouble(world: World) -> None:
+    away = StorageError("AWS Step Functions cannot be reached")
+    assert world.follow(Machine(*[away] * 5, GOING_ON, *[away] * 5, DONE)).status == "skipped"
+    with pytest.raises(StorageError, match=f"cannot be reached; the run itself goes on: {EXECUTION}$"):
+        world.follow(Machine(away))
+
+
+def test_a_run_that_may_not_be_followed_is_told_at_once(world: World) -> None:
+    with pytest.raises(StorageError, match=f"^there is none; the run itself goes on: {EXECUTION}$"):
+        world.follow(Machine(PolicyError("there is none")))
+    assert world.pauses == []
+
+
+def test_waiting_for_a_run_ends_at_its_limit(world: World) -> None:
+    answer = world.follow(Machine(GOING_ON), limit_ms=10_000)
+    assert answer == Answer(status="running", summary=f"the run still goes on after 10 s: {EXECUTION}")
+    assert sum(world.pauses) == 10.0
+
+
+def test_whoever_watches_sees_whose_turn_it_is(world: World) -> None:
+    world.lease("night-run")
+    world.happens = iter([world.unlease, lambda: world.lease("request-1")])
+    world.follow(Machine(GOING_ON, GOING_ON, GOING_ON, DONE))
+    assert world.told == [
+        *("waiting for night-run to be done", "the run has started", "the table is being maintained"),
+    ]
+
+
+def test_a_scheduled_run_is_waited_for_by_request_lease_and_journal(world: World) -> None:
+    world.state.requests.file(REQUEST)
+    world.record("earlier", NOON_MS - 1)
+
+    def begin() -> None:
+        world.lease("night-run")
+        world.claim()
+
+    world.happens = iter([lambda: None, begin, lambda: world.record("night-run", NOON_MS + 2_000, "succeeded")])
+    answer = world.wait()
+    assert (answer.status, answer.summary, answer.is_well) == ("succeeded", "by night-run", True)
+    assert world.told == [*["waiting for the next scheduled run"] * 2, "a run has taken the request"]
+
+
+def test_a_pass_that_began_before_the_request_does_not_answer_it(world: World) -> None:
+    world.state.requests.file(REQUEST)
+    world.lease("day-run")
+    world.happens = iter([lambda: world.record("day-run", NOON_MS - 1), world.unlease])
+    answer = world.wait()
+    assert answer == Answer(status="requested", summary="after 60 s no run has taken the request, which stays filed")
+
+
+def test_a_served_request_without_a_record_was_skipped_or_came_to_nothing(world: World) -> None:
+    assert world.wait().summary == "the run that took the request has ended, and left nothing in the journal"
+    world.state.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=NOON_MS, idle=True))
+    assert world.wait() == Answer(status="skipped", summary="every operation of the pass was skipped")
+
+
+def test_a_pass_longer_than_the_limit_is_told(world: World) -> None:
+    world.lease("night-run")
+    assert world.wait(5_000) == Answer(status="running", summary="after 5 s the pass has not ended")
