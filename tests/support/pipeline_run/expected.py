@@ -84,7 +84,9 @@ def surprises(run: PipelineRun) -> Iterator[str]:
         found = {part["operation"]: (part["status"], _without_path(part["summary"])) for part in parts}
         yield from _differs(f"the pass over {name}", found, expected)
         if name in run.journal:
-            yield from _differs(f"the journal of {name}", run.journal[name].summary, run.passes[name]["summary"])
+            yield from _differs(
+                f"the journal of {name}", run.journal[name].summary, run.passes.get(name, {}).get("summary")
+            )
     for child in run.execution.children:
         name = child.input["item"]["table"]
         in_glue = {task for task in child.tasks if task.endswith("Job")}
