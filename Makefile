@@ -1,6 +1,6 @@
 # Every target does its own set-up.  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test nightly lint wheel layer clean
+.PHONY: help setup demo pipeline test nightly lint wheel layer clean
 .SUFFIXES:
 
 VENV := .venv
@@ -15,12 +15,15 @@ endif
 SOURCES := layers/icekeeper/src
 
 help: ## show the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## create .venv with everything pinned in constraints.txt
 
 demo: $(STAMP) ## make a messy local table bucket healthy, with proof
 	$(BIN)/icekeeper demo
+
+pipeline: $(STAMP) ## run the whole stack on this machine: one compaction fails on purpose, the rest is done
+	@PYTHONPATH=tests $(BIN)/python -m support.pipeline_run
 
 test: $(STAMP) ## run all tests
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests

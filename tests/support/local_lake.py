@@ -36,15 +36,13 @@ class LocalLake:
         self.stack = stack
         self.table = LocalTable(catalog, folder)
         self.pyiceberg = catalog
-        stack.stand_in({}, {})
+        stack.start_afresh()
         stack.put_control(
             "config/pyiceberg.yaml",
             f"catalog:\n  local:\n    type: sql\n    uri: sqlite:///{folder / 'catalog.db'}\n"
             f"    warehouse: {(folder / 'warehouse').as_uri()}\n",
         )
         stack.put_control("config/policy.yaml", POLICY_FILE)
-        stack.start_cold()
-        stack.forget_calls()
 
     @property
     def state(self) -> StateStore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import boto3
+from moto import backends
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.server import ThreadedMotoServer
 
 from support import built_in_maintenance
@@ -53,9 +56,19 @@ class MotoServer:
         }
 
 
+@functools.cache
+def _answer_sooner() -> None:
+    """moto lists its own folder on disk and tries 200 patterns for each request, behind one lock: most of its time."""
+    modules = tuple(backends.list_of_moto_modules())
+    backends.list_of_moto_modules = lambda: modules
+    by_host = functools.lru_cache(maxsize=256)(DomainDispatcherApplication.get_backend_for_host)
+    DomainDispatcherApplication.get_backend_for_host = by_host  # type: ignore[method-assign]  # a cache around it
+
+
 @contextmanager
 def running_moto() -> Iterator[MotoServer]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    _answer_sooner()
     built_in_maintenance.install()
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

@@ -56,6 +56,8 @@ class ScriptedPipeline:
     wait: bool = False
     orphans: int = 2
     routes: Mapping[str, str] = field(default_factory=lambda: dict(ROUTES))
+    own_routes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By table, where they are not those of all."""
     happening: dict[str, Callable[[Any], object]] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     leases: dict[str, str] = field(default_factory=dict)
@@ -137,7 +139,7 @@ class ScriptedPipeline:
             "key": f"runs/{event['run_id']}/{event['item']['table']}/plan.json",
             "digest": "0" * 64,
             "attempt": event["attempt"],
-            "routes": dict(self.routes),
+            "routes": {**self.routes, **self.own_routes.get(event["item"]["table"], {})},
         }
 
     def _list_orphans(self, event: Any) -> Any:

@@ -1,4 +1,7 @@
-"""One worker runs all workflows: they share moto's server and its engine."""
+"""Two workers run the workflows: what is real in the one, what is scripted in the other.
+
+Each has its own moto and its own engine, which take longer to start than most of these tests to run.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,15 @@ from support.moto_server import MotoServer
 from support.scripted_pipeline import ScriptedPipeline
 
 _HERE = Path(__file__).parent
+_REAL = {"test_pipeline", "test_pipeline_run"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE):
-            item.add_marker(pytest.mark.xdist_group("workflow"))
+            is_real = item.path.stem in _REAL
+            item.add_marker(pytest.mark.xdist_group("workflow of real tables" if is_real else "workflow"))
 
 
 @pytest.fixture(scope="session")

@@ -2,72 +2,186 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from moto.core.exceptions import JsonRESTError
+from moto.s3tables.responses import S3TablesResponse
 
 from icekeeper.model import TableName
-from icekeeper.operations.table_handle import identity_of
+from icekeeper.pipeline.events import Item
+from icekeeper.policy.ownership import OWNED, OWNED_FOR_ALL_TABLES, BuiltIn
 from icekeeper.runtime import Runtime
 from icekeeper.state.open import open_state
+from support import built_in_maintenance
 from support.aws_table_bucket import runtime_of_table_bucket
 from support.local_lake import POLICY_FILE, told_metrics
+from support.local_stack.executions import Execution
 from support.local_stack.stack import LocalStack
 
 TABLE = TableName.parse("ns.t")
+COMPACTION, SNAPSHOTS, FILES = (built_in.value for built_in in BuiltIn)
+BLIND = "objects cannot be listed in this storage; it removes unreferenced files itself"
+NO_DELETES = "no position delete files eligible for merging"
+
+DONE = ("succeeded", None)
+ALL_ON: tuple[dict[str, Any], dict[str, Any]] = ({}, {})  # of the table, of the bucket; what is not said is on
+ALL_OFF = (
+    {COMPACTION: {"status": "disabled"}, SNAPSHOTS: {"status": "disabled"}},
+    {FILES: {"status": "disabled"}},
+)
+# What is never done in any of them: nothing else may be skipped.
+BEGIN, END = ["Lease", "Plan"], ["CleanStaged", "ReportTable", "Release"]
+
+
+def unknown(action: str) -> tuple[str, str]:
+    why = "S3 Tables was refused by the store (AccessDeniedException: not authorized)"
+    return "skipped", f"whether the table bucket does this itself cannot be read ({why}); allow s3tables:{action}"
 
 
 @pytest.fixture
 def bucket(scripted_stack: LocalStack, tmp_path: Path) -> Iterator[Runtime]:
-    """``ns.t`` in a table bucket that the stack is deployed for."""
+    """``ns.t``, six small files, in a table bucket that the stack is deployed for."""
     runtime = runtime_of_table_bucket(scripted_stack.moto, tmp_path, appends=6)
-    scripted_stack.stand_in({}, {})
-    scripted_stack.put_control("config/pyiceberg.yaml", "catalog: {}\n")
+    scripted_stack.start_afresh()
+    scripted_stack.put_control("config/pyiceberg.yaml", "")
     scripted_stack.put_control("config/policy.yaml", POLICY_FILE)
     scripted_stack.start_cold({"ICEKEEPER_TABLE_BUCKETS": runtime.catalog.warehouse})
-    scripted_stack.forget_calls()
     yield runtime
     scripted_stack.start_cold({"ICEKEEPER_TABLE_BUCKETS": ""})
+    built_in_maintenance.ANSWERS.clear()
+    built_in_maintenance.PUTS.clear()
 
 
-def test_a_pass_skips_what_the_bucket_does_not_allow_and_no_alarm_fires(
-    scripted_stack: LocalStack, bucket: Runtime
-) -> None:
-    execution = scripted_stack.run({})
-    assert execution.status == "SUCCEEDED", execution.visits
-    assert execution.child.output["status"] == "succeeded"
-    identity = identity_of(bucket.catalog, bucket.catalog.load(TABLE))
-    (record,) = open_state({"ICEKEEPER_STATE": f"dynamodb://{scripted_stack.template.name('StateTable')}"}).history(
-        identity
-    )
-    assert record.status == "succeeded"
+def answers(bucket: Runtime, of_table: Mapping[str, Any], of_bucket: Mapping[str, Any]) -> None:
+    built_in_maintenance.ANSWERS[bucket.catalog.warehouse, "ns", "t"] = dict(of_table)
+    built_in_maintenance.ANSWERS[(bucket.catalog.warehouse,)] = dict(of_bucket)
+
+
+def endings(stack: LocalStack, execution: Execution) -> dict[str, tuple[str, str | None]]:
+    """How every operation of the only table's pass ended, and the reason if it was skipped."""
     key = execution.child.visit("Plan").output["plan"]["key"].replace("plan.json", "pass.json")
-    outcomes = {part["operation"]: part for part in scripted_stack.control(key)["operations"]}
-    assert outcomes["remove_orphans"]["status"] == "skipped"
-    print({name: (part["status"], part["summary"]) for name, part in outcomes.items()})
-    assert alarms(scripted_stack) == {}
+    return {part["operation"]: (part["status"], part["reason"]) for part in stack.control(key)["operations"]}
 
 
-def alarms(stack: LocalStack) -> dict[str, float]:
-    """The alarms of the template that fire on what functions told: by metric and dimensions, as CloudWatch would."""
-    firing = {}
+def alarms(stack: LocalStack, execution: Execution) -> list[str]:
+    """The alarms of the template that fire on what this execution came to and what its functions told."""
+    of_states = {"ExecutionsFailed": "FAILED", "ExecutionsTimedOut": "TIMED_OUT"}
+    firing = []
     for logical_id, alarm in stack.template.resources("AWS::CloudWatch::Alarm"):
-        if alarm["Namespace"] != "Icekeeper":
-            continue
         dimensions = {one["Name"]: one["Value"] for one in alarm["Dimensions"]}
-        total = sum(
-            metric.value
-            for metric in told_metrics(stack)
-            if metric.name == alarm["MetricName"] and metric.dimensions == dimensions
-        )
-        if total > float(alarm["Threshold"]):
-            firing[logical_id] = total
+        name, value = alarm["MetricName"], 0.0
+        if alarm["Namespace"] == "Icekeeper":
+            value = sum(m.value for m in told_metrics(stack) if m.name == name and m.dimensions == dimensions)
+        elif alarm["Namespace"] == "AWS/States":
+            value = float(execution.status == of_states[name])
+        if value > float(alarm["Threshold"]):
+            firing.append(logical_id)
     return firing
 
 
-def test_the_alarm_of_a_failed_pass_would_fire(scripted_stack: LocalStack, bucket: Runtime) -> None:
+@pytest.mark.parametrize(
+    ("configured", "ownership", "tasks", "expected", "switched_off"),
+    [
+        pytest.param(
+            ALL_OFF,
+            "auto",
+            ["Compact", "RewritePositionDeletes", "ExpireSnapshots", "ListOrphans", "RewriteManifests"],
+            {
+                "compact": DONE,
+                "rewrite_position_deletes": ("skipped", NO_DELETES),
+                "expire_snapshots": DONE,
+                "remove_orphans": ("skipped", BLIND),
+                "rewrite_manifests": DONE,
+            },
+            [],
+            id="switched off, so all is ours",
+        ),
+        pytest.param(
+            ALL_ON,
+            "auto",
+            ["RewriteManifests"],
+            {
+                "compact": ("skipped", OWNED),
+                "rewrite_position_deletes": ("skipped", OWNED),
+                "expire_snapshots": ("skipped", OWNED),
+                "remove_orphans": ("skipped", OWNED),
+                "rewrite_manifests": DONE,
+            },
+            [],
+            id="enabled, as AWS begins",
+        ),
+        pytest.param(
+            ALL_ON,
+            "icekeeper",
+            ["Compact", "RewritePositionDeletes", "ExpireSnapshots", "RewriteManifests"],
+            {
+                "compact": DONE,
+                "rewrite_position_deletes": ("skipped", NO_DELETES),
+                "expire_snapshots": DONE,
+                "remove_orphans": ("skipped", OWNED_FOR_ALL_TABLES),
+                "rewrite_manifests": DONE,
+            },
+            [COMPACTION, SNAPSHOTS],
+            id="enabled, and taken over",
+        ),
+        pytest.param(
+            None,
+            "icekeeper",
+            ["RewriteManifests"],
+            {
+                "compact": unknown("GetTableMaintenanceConfiguration"),
+                "rewrite_position_deletes": unknown("GetTableMaintenanceConfiguration"),
+                "expire_snapshots": unknown("GetTableMaintenanceConfiguration"),
+                "remove_orphans": unknown("GetTableBucketMaintenanceConfiguration"),
+                "rewrite_manifests": DONE,
+            },
+            [],
+            id="not to be read, so left alone",
+        ),
+    ],
+)
+def test_a_pass_does_what_the_bucket_allows_and_no_alarm_fires(
+    scripted_stack: LocalStack,
+    bucket: Runtime,
+    monkeypatch: pytest.MonkeyPatch,
+    configured: tuple[dict[str, Any], dict[str, Any]] | None,
+    ownership: str,
+    tasks: list[str],
+    expected: dict[str, tuple[str, str | None]],
+    switched_off: list[str],
+) -> None:
+    scripted_stack.put_control("config/policy.yaml", f"{POLICY_FILE}    ownership: {ownership}\n")
+    if configured is None:
+        for name in built_in_maintenance.OPERATIONS:
+            monkeypatch.setattr(S3TablesResponse, name, _denied)
+    else:
+        answers(bucket, *configured)
+    execution = scripted_stack.run({})
+    if not execution.children:  # a scan of metadata sees no more than what is ours; a person may still ask
+        assert execution.output["reason"] == "0 of 1 table(s) need maintenance"
+        assert tasks == ["RewriteManifests"]
+        execution = scripted_stack.run({"table": "ns.t"})
+    assert (execution.status, execution.child.output["status"]) == ("SUCCEEDED", "succeeded")
+    assert execution.child.tasks == [*BEGIN, *tasks, *END]
+    assert endings(scripted_stack, execution) == expected
+    assert [kind for _, kind, _ in built_in_maintenance.PUTS] == switched_off
+    assert alarms(scripted_stack, execution) == []
+    state = open_state({"ICEKEEPER_STATE": f"dynamodb://{scripted_stack.template.name('StateTable')}"})
+    (record,) = state.history(Item.model_validate(execution.child.input["item"]).identity)
+    assert (record.run_id, record.status) == (execution.name, "succeeded")
+    assert bucket.verify(TABLE).problems == ()
+
+
+def _denied(self: S3TablesResponse) -> Any:
+    error = JsonRESTError("AccessDeniedException", "not authorized")
+    error.code = 403
+    raise error
+
+
+def test_the_alarms_would_fire(scripted_stack: LocalStack, bucket: Runtime) -> None:
     """So that the silence above says something."""
 
     def drop(event: Any) -> None:
@@ -77,5 +191,6 @@ def test_the_alarm_of_a_failed_pass_would_fire(scripted_stack: LocalStack, bucke
             client.delete_table(tableBucketARN=bucket.catalog.warehouse, namespace="ns", name="t")
 
     scripted_stack.functions["compact_small"].before = drop
-    scripted_stack.run({})
-    assert list(alarms(scripted_stack)) == ["PassesFailedAlarm"]
+    execution = scripted_stack.run({})
+    assert execution.error == "PassesFailed"
+    assert alarms(scripted_stack, execution) == ["PassesFailedAlarm", "ExecutionsFailedAlarm"]

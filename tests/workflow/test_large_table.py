@@ -11,30 +11,54 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
-from support.local_lake import LocalLake
+from support.local_lake import POLICY_FILE, LocalLake
 from support.local_stack.stack import LocalStack
 from support.scripted_pipeline import ScriptedPipeline
 
 FILES, PER_MANIFEST = 100_000, 5_000
+ORPHANS = 1_000
 SNAPSHOT = 7_000_000_000_000_000_001
 
 
 @pytest.mark.slow
 def test_payloads_stay_small(scripted_stack: LocalStack, local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    """Everything is real but the rewriting itself: the data files exist in the manifests only."""
+    """Everything is real but what would rewrite: the data files exist in the manifests only."""
     lake = LocalLake(scripted_stack, local_catalog, tmp_path)
     _grow(lake)
+    # Orphans have a test of their own below; here, finding none among 100,000 files would only take time.
+    lake.stack.put_control("config/policy.yaml", f"{POLICY_FILE}    orphan_sweep_enabled: false\n")
     script = ScriptedPipeline(lambda key, body: None, "")
-    rewriting = {"compact_small": script.functions["compact_small"]}
+    rewriting = {name: script.functions[name] for name in ("compact_small", "rewrite_manifests")}
     scripted_stack.stand_in(rewriting, script.jobs)
     execution = scripted_stack.run({}, timeout_s=300)
     scripted_stack.stand_in({}, {})
     plan = scripted_stack.control(execution.child.visit("Plan").output["plan"]["key"])
-    assert plan["compaction"]["metrics"]["compact.files_planned"] == FILES
+    assert plan["compaction"]["summary"] == f"would compact {FILES} files into 1 (across 1 bins)"
+    assert plan["compaction"]["metrics"]["compact.bytes_planned"] == FILES * 1_000
     listed = plan["compaction"]["files"]["listing"]
     assert len(scripted_stack.control(listed.split("/", 3)[3])["planned"]) == FILES
     assert len(json.dumps(plan)) < 64 * 1024
-    assert execution.child.tasks[-2:] == ["ReportTable", "Release"]
+    assert execution.child.tasks == [
+        *("Lease", "Plan", "Compact", "RewritePositionDeletes", "ExpireSnapshots", "RewriteManifests"),
+        *("CleanStaged", "ReportTable", "Release"),
+    ]
+    assert execution.largest_payload < 16 * 1024, execution.largest_payload
+
+
+def test_many_orphans_are_handed_on_by_reference(
+    scripted_stack: LocalStack, local_catalog: SqlCatalog, tmp_path: Path
+) -> None:
+    lake = LocalLake(scripted_stack, local_catalog, tmp_path)
+    lake.table.fill(2)
+    orphans = [Path(lake.table.plant(f"data/{'orphan' * 40}-{number}.parquet")) for number in range(ORPHANS)]
+    asked = {"table": "ns.t", "operations": "remove_orphans", "settings": {"orphan_max_delete_ratio": "1"}}
+    execution = scripted_stack.run(asked)
+    assert execution.child.visit("RemoveOrphans").output["outcomes"]["remove_orphans"] == {
+        "status": "succeeded",
+        "summary": f"removed {ORPHANS} orphan file(s)",
+    }
+    assert not any(path.exists() for path in orphans)
+    assert sum(len(str(path)) for path in orphans) > 256 * 1024
     assert execution.largest_payload < 16 * 1024, execution.largest_payload
 
 

@@ -292,7 +292,8 @@ def test_a_second_start_for_the_same_table_is_refused(scripted_stack: LocalStack
 
 def test_of_100_tables_never_more_than_four_are_at_work(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
     script.tables = tuple(f"ns.t{number:03}" for number in range(100))
-    script.routes = {**dict.fromkeys(ROUTES, "none"), "compact": "function", "rewrite_manifests": "glue"}
+    script.routes = {**dict.fromkeys(ROUTES, "none"), "compact": "function"}
+    script.own_routes = {table: {"rewrite_manifests": "glue"} for table in script.tables[::10]}
     broken = "ns.t017"
 
     four = threading.Barrier(4)
@@ -311,6 +312,7 @@ def test_of_100_tables_never_more_than_four_are_at_work(scripted_stack: LocalSta
     assert [child.output["table"] for child in execution.children] == list(script.tables)
     assert {child.output["table"] for child in execution.children if child.output["status"] != "succeeded"} == {broken}
     assert 2 <= script.most_at_once <= 4  # how many meet is up to the machine's load; the limit is not
+    assert script.steps.count("job:rewrite_manifests") == 10
     assert execution.largest_payload < 64 * 1024
     begun = [call.table for call in script.calls if call.step == "lease"]
     assert set(begun[:4]) == set(script.tables[:4])  # in the order of need
@@ -338,6 +340,10 @@ def test_a_run_that_cannot_be_told_is_red(
     script.happening[step] = failing(RuntimeError("a bug"))
     execution = scripted_stack.run()
     assert (execution.status, execution.error) == ("FAILED", error)
+    if step == "detect":  # which may have taken the fleet's lease; the run's report gives it back
+        assert script.steps == ["detect", "report_run"]
+        told = script.event_of("report_run")
+        assert (told["run_id"], told["tables"], told["failure"]["Error"]) == (execution.name, [], "RuntimeError")
     if step == "report":
         assert execution.child.output == {
             "table": "ns.t",

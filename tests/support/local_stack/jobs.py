@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -43,12 +44,14 @@ class DeployedJob:
     environment: dict[str, str]
     stand_in: StandInJob | None = None
     runs: list[JobRun] = field(default_factory=list)
+    is_stopped: bool = False
 
     def stop(self) -> None:
-        """End what still runs."""
+        """End what still runs; from now on nothing is started, whatever an execution that goes on asks for."""
+        self.is_stopped = True
         for run in self.runs:
             if run.process is not None and run.process.poll() is None:
-                run.process.kill()
+                os.killpg(run.process.pid, signal.SIGKILL)  # with its Java
 
 
 DEPLOYED: dict[str, DeployedJob] = {}
@@ -81,11 +84,16 @@ def _script(job: DeployedJob, name: str, run: JobRun, timeout_min: int | None) -
     for key, value in {**run.arguments, "--JOB_NAME": name, "--JOB_RUN_ID": run.run_id}.items():
         command += [key, value]
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    if job.is_stopped:
+        run.state = "STOPPED"
+        return
+    # A session of its own: an interrupt of ours is not a failure of the job, and ends it through stop().
+    options["start_new_session"] = True
     run.process = subprocess.Popen(command, env={**os.environ, **job.environment}, **options)
     try:
         run.log, _ = run.process.communicate(timeout=None if timeout_min is None else timeout_min * 60)
         run.state = "SUCCEEDED" if run.process.returncode == 0 else "FAILED"
     except subprocess.TimeoutExpired:
-        run.process.kill()
+        os.killpg(run.process.pid, signal.SIGKILL)
         run.log, _ = run.process.communicate()
         run.state = "TIMEOUT"

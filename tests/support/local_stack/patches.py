@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import functools
 import importlib
+import io
 import json
 import threading
 import time
@@ -17,6 +18,8 @@ from typing import Any
 
 import boto3
 from botocore.config import Config
+from botocore.exceptions import ClientError
+from moto.awslambda.models import lambda_backends
 from moto.core.config import default_user_config
 from moto.core.exceptions import JsonRESTError
 from moto.glue import models as glue_models
@@ -24,13 +27,14 @@ from moto.settings import moto_server_port
 
 from support.local_stack import distributed_map, functions, jobs
 from support.local_stack.pace import PACE
+from support.local_stack.template import ACCOUNT
 
 __all__ = ["PATCHES", "Patch", "ServiceFault", "apply_patches"]
 
 _ENGINE = "moto.stepfunctions.parser.asl"
 _TASK_SERVICES = f"{_ENGINE}.component.state.exec.state_task.service"
 _DISTRIBUTED = f"{_ENGINE}.component.state.exec.state_map.iteration.itemprocessor.distributed_item_processor_worker"
-_POLL_S = 0.02
+_FIRST_POLL_S, _LAST_POLL_S = 0.02, 0.5
 
 _start_job_run = glue_models.FakeJob.start_job_run
 _job_run_as_dict = glue_models.FakeJobRun.as_dict
@@ -106,15 +110,39 @@ def _await_job_run(
     self: Any, env: Any, resource_runtime_part: Any, normalised_parameters: Any, state_credentials: Any
 ) -> None:
     look = self._build_sync_resolver(env, resource_runtime_part, normalised_parameters, state_credentials)
+    pause_s = _FIRST_POLL_S
     while env.is_running():
         if run := look():
             env.stack.append(json.loads(json.dumps(run, default=str)))
             return
-        time.sleep(_POLL_S)
+        time.sleep(pause_s)
+        pause_s = min(1.2 * pause_s, _LAST_POLL_S)  # a job that takes long needs the processor more than we do
 
 
 def _wait(self: Any, env: Any, wait_seconds: float) -> None:
     PACE.sleep(wait_seconds)
+
+
+class _Lambda:
+    """The engine's client of Lambda, without a connection of its own for every call."""
+
+    def __init__(self, region: str) -> None:
+        self._backend = lambda_backends[ACCOUNT][region]
+
+    def invoke(self, **parameters: Any) -> dict[str, Any]:
+        headers: dict[str, str] = {}
+        try:
+            payload = self._backend.invoke(
+                parameters["FunctionName"], None, parameters.get("Payload") or b"", {}, headers
+            )
+        except JsonRESTError as error:
+            details = {"Error": {"Code": error.error_type, "Message": error.message}}
+            raise ClientError(
+                {**details, "ResponseMetadata": {"HTTPStatusCode": 400, "RequestId": "-"}}, "Invoke"
+            ) from error
+        assert payload is not None, f"there is no function {parameters['FunctionName']}"
+        answer = {"StatusCode": 200, "Payload": io.BytesIO(payload if isinstance(payload, bytes) else payload.encode())}
+        return {**answer, **({"FunctionError": "Unhandled"} if "x-amz-function-error" in headers else {})}
 
 
 _clients_lock = threading.Lock()
@@ -135,6 +163,8 @@ def _client(region: str, service: str, port: str) -> Any:
 
 
 def _engine_client(region: str, service: str, state_credentials: Any = None) -> Any:
+    if service == "lambda":
+        return _Lambda(region)
     with _clients_lock:
         return _client(region, service, moto_server_port())
 

@@ -16,13 +16,15 @@ from typing import Any
 from unittest.mock import patch
 
 import yaml
+from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 
 from support.local_stack import distributed_map, functions, jobs
 from support.local_stack.executions import ChildExecution, Execution
 from support.local_stack.functions import DeployedFunction, Invocation, StandIn
 from support.local_stack.jobs import DeployedJob, StandInJob
 from support.local_stack.patches import apply_patches
-from support.local_stack.template import REGION, Template
+from support.local_stack.template import ACCOUNT, REGION, Template
+from support.moto_dynamodb import dynamodb_that_keeps_its_promises
 from support.moto_server import MotoServer
 
 __all__ = ["ROOT", "LocalStack", "deployed"]
@@ -59,10 +61,13 @@ class LocalStack:
     def wait(self, execution: str, *, timeout_s: float = 120.0) -> Execution:
         """Wait for the end of an execution."""
         client = self.moto.client("stepfunctions")
+        # Not through the API: asking it all the time takes as much of the processor as the execution does.
+        running = stepfunctions_parser_backends[ACCOUNT][REGION].describe_execution(execution)
         deadline = time.monotonic() + timeout_s
-        while (described := client.describe_execution(executionArn=execution))["status"] == "RUNNING":
+        while running.status == "RUNNING":
             assert time.monotonic() < deadline, f"{execution} still runs after {timeout_s:g} s"
             time.sleep(0.02)
+        described = client.describe_execution(executionArn=execution)
         return Execution(
             name=described["name"],
             status=described["status"],
@@ -98,6 +103,15 @@ class LocalStack:
             function.stand_in, function.before = stand_ins.get(role), None
         for role, job in self.jobs.items():
             job.stand_in = stand_in_jobs.get(role)
+
+    def start_afresh(self) -> None:
+        """As if it were deployed just now: nothing is recorded, leased or asked for, and nothing was called."""
+        name, client = self.template.name("StateTable"), self.moto.client("dynamodb")
+        for item in client.scan(TableName=name, ProjectionExpression="pk, sk")["Items"]:
+            client.delete_item(TableName=name, Key=item)
+        self.stand_in({}, {})
+        self.start_cold()
+        self.forget_calls()
 
     def start_cold(self, environment: Mapping[str, str] | None = None) -> None:
         """Functions begin anew, as after a deployment; ``environment`` is added to everybody's."""
@@ -160,6 +174,7 @@ def deployed(
         # moto's engine calls its own server, and asks the environment where that is.
         server = {"MOTO_PORT": moto.endpoint.rsplit(":", 1)[1]}
         ending.enter_context(patch.dict(os.environ, {**server, **aws}))
+        ending.enter_context(dynamodb_that_keeps_its_promises())
         if (template.folder / "functions").is_dir():
             ending.enter_context(functions.loadable(template.folder / "functions"))
         role = moto.client("iam").create_role(RoleName=template.stack, AssumeRolePolicyDocument="{}")["Role"]["Arn"]

@@ -1,124 +1,132 @@
-"""The run for people: what happened while it happens, then history, journal and metrics."""
+"""The run for people: the execution's history, the journal and the metrics."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from icekeeper.policy import Operation
 from icekeeper.state.store import PassRecord
-from support.local_stack import distributed_map
-from support.local_stack.executions import ChildExecution, Execution, Visit, visits_of
+from support.local_stack.executions import ChildExecution, Execution, Visit
 from support.local_stack.metrics import Metric
 
-__all__ = ["tell_history", "tell_journal", "tell_metrics", "telling_progress"]
+__all__ = ["task_line", "tell_history", "tell_journal", "tell_metrics"]
 
-_COLOURS = {"succeeded": "green", "partial": "yellow", "skipped": "dim", "failed": "red", "refused": "yellow"}
-# Metrics that say how the passes ended, and what was done.
-_WORTH_TELLING = ("Passes", "Tables", "OrphanRemovals")
-_POLL_S = 0.2
-
-
-@contextmanager
-def telling_progress(console: Console, execution: str) -> Iterator[None]:
-    """One line for every task that ends, as it ends."""
-    ended = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(console, execution, ended), daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        watcher.join()
+_STYLES = {"succeeded": "green", "partial": "yellow", "skipped": "dim", "failed": "red", "refused": "yellow"}
+_STEPS = (*(operation.value for operation in Operation), "clean_staged")
+# Where the sentence of one operation ends and that of the next begins.
+_NEXT = re.compile(rf"; (?=(?:{'|'.join(_STEPS)}): )")
+_BY_TABLE = {
+    "compact.files_merged": "files merged",
+    "compact.files_written": "files written",
+    "compact.bins_failed": "bins failed",
+    "expire_snapshots.snapshots_expired": "snapshots expired",
+    "expire_snapshots.files_deleted": "files deleted",
+    "rewrite_manifests.manifests_rewritten": "manifests rewritten",
+}
 
 
-def _watch(console: Console, execution: str, ended: threading.Event) -> None:
-    told: dict[int, int] = {}
-    is_last = False
-    while not is_last:
-        is_last = ended.wait(_POLL_S)
-        for child in distributed_map.children_of(execution):
-            events = list(child.events.get_event_history())
-            done = [visit for visit in visits_of(events) if visit.kind == "Task" and visit.exited is not None]
-            for visit in done[told.get(child.index, 0) :]:
-                console.print(_task(child.input["item"]["table"], visit))
-            told[child.index] = len(done)
+def task_line(table: str, visit: Visit) -> Text:
+    """A task that ended: how long it took, of which table, how it ended, and what it said."""
+    status, sentence = _ending(visit, {})
+    line = Text(f"  {visit.seconds:6.1f} s  {table:16} {visit.name:22} ")
+    return line.append(f"{status:10}", style=_STYLES.get(status, "")).append(sentence)
 
 
-def _task(table: str, visit: Visit) -> Text:
-    word, why = _ending(visit)
-    line = Text(f"  {visit.seconds:6.1f} s  {table:15} {visit.name:24} ")
-    line.append(word, style=_COLOURS.get(word, ""))
-    return line.append(f"  {why}" if why else "")
-
-
-def tell_history(console: Console, execution: Execution) -> None:
-    """The states of the machine and of every table's part of it."""
-    console.print(f"\nExecution {execution.name}: {execution.status}")
+def tell_history(console: Console, execution: Execution, passes: Mapping[str, Mapping[str, Any]]) -> None:
+    """The states of the machine and of every table's part of it: duration, outcome, sentence."""
+    console.print(f"\nexecution {execution.name}: {execution.status}", style="bold")
     for visit in execution.visits:
-        console.print(f"  {visit.name}{f'  {visit.seconds:.1f} s' if visit.kind in ('Task', 'Map') else ''}")
+        console.print(_timed(visit))
         if visit.name == "MaintainTables":
             for child in execution.children:
-                _tell_child(console, child)
+                _tell_child(console, child, passes.get(child.input["item"]["table"], {}))
 
 
-def _tell_child(console: Console, child: ChildExecution) -> None:
-    result = child.output or {"table": child.input["item"]["table"], "status": "failed", "summary": "no result"}
-    heading = Text(f"    {result['table']}: ")
-    console.print(heading.append(result["status"], style=_COLOURS.get(result["status"], "")))
-    reasons = "; ".join(child.input["item"]["reasons"])
-    console.print(f"      proposed because {reasons}", markup=False)
-    table = Table(box=None, show_header=False, padding=(0, 1, 0, 6))
+def _timed(visit: Visit) -> Text:
+    took = f"{visit.seconds:6.1f} s" if visit.kind in ("Task", "Map") else ""
+    return Text(f"  {visit.name:24}{took}")
+
+
+def _tell_child(console: Console, child: ChildExecution, of_pass: Mapping[str, Any]) -> None:
+    result = child.output or {"table": child.input["item"]["table"], "status": "failed"}
+    status = result["status"]
+    console.print(Text.assemble(f"\n    {result['table']}: ", (status, _STYLES.get(status, ""))))
+    sentences = {part["operation"]: (part["status"], part["summary"]) for part in of_pass.get("operations", ())}
+    table = _columns(indent=4)
+    table.add_row(
+        "", Text("proposed", style="dim"), "", "", Text("\n".join(child.input["item"]["reasons"]), style="dim")
+    )
     for visit in child.visits:
         if visit.kind == "Task":
-            word, why = _ending(visit)
-            tries = f"{len(visit.errors) + (word != 'failed')} attempts" if visit.errors else ""
-            table.add_row(
-                visit.name, f"{visit.seconds:.1f} s", Text(word, style=_COLOURS.get(word, "")), tries, Text(why)
-            )
+            word, sentence = _ending(visit, sentences)
+            tries = f" ({len(visit.errors) + (word != 'failed')} attempts)" if visit.errors else ""
+            row = (f"{visit.seconds:.1f} s", Text(word, style=_STYLES.get(word, "")), Text(f"{sentence}{tries}"))
+            table.add_row("", visit.name, *row)
     console.print(table)
 
 
-def _ending(visit: Visit) -> tuple[str, str]:
-    """How a task ended, and what it or its error said."""
+def _columns(indent: int) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column(width=indent)
+    table.add_column(no_wrap=True, min_width=22)
+    table.add_column(no_wrap=True, justify="right", min_width=6)
+    table.add_column(no_wrap=True, min_width=9)
+    table.add_column(ratio=1)
+    return table
+
+
+def _ending(visit: Visit, sentences: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
+    """How a task ended, and what it, its pass or its error said."""
     output = visit.output if isinstance(visit.output, dict) else {}
     if visit.name == "ReportTable":
-        report = output.get("report", {})
-        return str(report.get("status", "failed")), ""
-    found = [value for name, value in output.get("outcomes", {}).items() if _is_of(visit.name, name)]
-    if found and "summary" in found[0]:
-        return str(found[0]["status"]), str(found[0]["summary"])
-    failure = next((value for name, value in output.get("failures", {}).items() if _is_of(visit.name, name)), None)
+        return str(output.get("report", {}).get("status", "failed")), ""
+    step = next((step for step in _STEPS if _is_of(visit.name, step)), "")
+    failure = output.get("failures", {}).get(step)
     if failure is not None:
         return "failed", str(failure["Error"])
-    return "succeeded", ""
+    if step in sentences:  # a job answers nothing: what it did is in the control bucket
+        return sentences[step]
+    outcome = output.get("outcomes", {}).get(step, {})
+    return str(outcome.get("status", "succeeded")).lower(), str(outcome.get("summary", ""))
 
 
-def _is_of(state: str, operation: str) -> bool:
-    name = "".join(part.capitalize() for part in operation.split("_"))
+def _is_of(state: str, step: str) -> bool:
+    name = "".join(part.capitalize() for part in step.split("_"))
     return state in (name, f"{name}Job", name.replace("Remove", "List"))
 
 
 def tell_journal(console: Console, records: Sequence[PassRecord]) -> None:
-    """What ``icekeeper history`` would print."""
-    console.print("\nJournal, from DynamoDB")
+    """What ``icekeeper history`` would tell."""
+    console.print("\njournal, from DynamoDB", style="bold")
     for record in records:
-        line = Text(f"  {record.identity.table}: ")
-        line.append(record.status, style=_COLOURS.get(record.status, ""))
-        console.print(line.append(f"  {record.summary}"), soft_wrap=True)
+        console.print(Text.assemble(f"  {record.identity.table}: ", (record.status, _STYLES.get(record.status, ""))))
+        table = Table(box=None, show_header=False, padding=(0, 1, 0, 0), pad_edge=False)
+        table.add_column(width=4)
+        table.add_column(ratio=1)
+        for sentence in _NEXT.split(record.summary):
+            table.add_row("", Text(sentence))
+        console.print(table)
 
 
 def tell_metrics(console: Console, metrics: Sequence[Metric]) -> None:
-    """The totals, as CloudWatch takes them from the functions' output."""
-    console.print("\nMetrics, from what the functions printed")
-    totals = [metric for metric in metrics if metric.value and metric.name.startswith(_WORTH_TELLING)]
-    for name in sorted({metric.name for metric in totals}):
-        console.print(f"  {name} {sum(metric.value for metric in totals if metric.name == name):g}")
-    merged = ("compact.files_merged", "compact.files_written")
-    by_table = [metric for metric in metrics if metric.name in merged and "table" in metric.dimensions]
-    for metric in by_table:
-        console.print(f"  {metric.name} {metric.value:g}  ({metric.dimensions.get('table', '')})", markup=False)
+    """As CloudWatch takes them from what the functions print: totals, then some by table."""
+    console.print("\nmetrics, from what the functions printed", style="bold")
+    totals = [metric for metric in metrics if "table" not in metric.dimensions]
+    told = {name: sum(m.value for m in totals if m.name == name) for name in sorted({m.name for m in totals})}
+    console.print("  " + ", ".join(f"{name} {value:g}" for name, value in told.items()), markup=False)
+    tables = sorted({metric.dimensions["table"] for metric in metrics if "table" in metric.dimensions})
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for name in tables:
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, words in _BY_TABLE.items():
+        values = {m.dimensions["table"]: m.value for m in metrics if m.name == name and "table" in m.dimensions}
+        if values:
+            table.add_row(f"  {words}", *(f"{values[t]:g}" if t in values else "-" for t in tables))
+    console.print(table)

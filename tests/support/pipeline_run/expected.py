@@ -1,0 +1,109 @@
+"""What the run must come to, exactly; every difference is a sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from icekeeper.demo.tables import NAMESPACE
+from support.pipeline_run.lake import BROKEN
+from support.pipeline_run.run import PipelineRun
+
+__all__ = ["surprises"]
+
+_NO_DELETES = ("skipped", "no position delete files eligible for merging")
+_NO_ORPHANS = ("succeeded", "removed 0 orphan file(s)")
+_ONE_LEFT = ("succeeded", "rewrote 2 manifests into 1 (1 entries)")
+
+
+def _pass(compact: str, expire: str, manifests: tuple[str, str]) -> Mapping[str, tuple[str, str]]:
+    return {
+        "compact": ("succeeded", compact),
+        "rewrite_position_deletes": _NO_DELETES,
+        "expire_snapshots": ("succeeded", expire),
+        "remove_orphans": _NO_ORPHANS,
+        "rewrite_manifests": manifests,
+    }
+
+
+PASSES: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    f"{NAMESPACE}.clicks": _pass(
+        "compacted 60 files into 1 (across 1 bins)",
+        "expired 60 snapshot(s), deleted 180 unreferenced file(s)",
+        _ONE_LEFT,
+    ),
+    f"{NAMESPACE}.events": _pass(
+        "compacted 40 files into 1 (across 1 bins)",
+        "expired 39 snapshot(s), deleted 79 unreferenced file(s)",
+        _ONE_LEFT,
+    ),
+    f"{NAMESPACE}.customers": _pass(
+        "compacted 8 files into 1 (across 1 bins)", "expired 8 snapshot(s), deleted 24 unreferenced file(s)", _ONE_LEFT
+    ),
+    f"{NAMESPACE}.{BROKEN}": {
+        **_pass(
+            "",
+            "expired 6 snapshot(s), deleted 6 unreferenced file(s)",
+            ("succeeded", "rewrote 7 manifests into 1 (7 entries)"),
+        ),
+        "compact": ("failed", "1 bin(s) failed: StorageError: file … cannot be read: Parquet magic bytes not found"),
+    },
+}
+_STATUSES = {name: "partial" if name.endswith(f".{BROKEN}") else "succeeded" for name in PASSES}
+_DATA_FILES = {
+    f"{NAMESPACE}.clicks": 1,
+    f"{NAMESPACE}.events": 1,
+    f"{NAMESPACE}.customers": 1,
+    f"{NAMESPACE}.orders": 7,
+}
+# The largest table's rewriting, each a process of its own; nothing else, and nothing twice.
+_JOBS = {"compact_data_files": ["SUCCEEDED"], "rewrite_manifests": ["SUCCEEDED"], "remove_orphans": []}
+_IN_GLUE = {f"{NAMESPACE}.clicks": {"CompactJob", "RewriteManifestsJob"}}
+_TOTALS = {
+    "TablesScanned": 4,
+    "TablesProposed": 4,
+    "TablesNotReached": 0,
+    "TablesNotReadable": 0,
+    "PassesSucceeded": 3,
+    "PassesPartial": 1,
+    "PassesFailed": 0,
+    "OrphanRemovalsRefused": 0,
+}
+_MERGED = {"clicks": 60, "events": 40, "customers": 8, BROKEN: 0}
+
+
+def surprises(run: PipelineRun) -> Iterator[str]:
+    """What is not as it should be."""
+    yield from _differs("the execution", run.execution.status, "SUCCEEDED")
+    yield from _differs("the run", run.report["status"], "partial")
+    yield from _differs("the report", {one["table"]: one["status"] for one in run.report["results"]}, _STATUSES)
+    yield from _differs("the journal", {name: record.status for name, record in run.journal.items()}, _STATUSES)
+    for name, expected in PASSES.items():
+        parts = run.passes.get(name, {}).get("operations", ())
+        found = {part["operation"]: (part["status"], _without_path(part["summary"])) for part in parts}
+        yield from _differs(f"the pass over {name}", found, expected)
+        if name in run.journal:
+            yield from _differs(f"the journal of {name}", run.journal[name].summary, run.passes[name]["summary"])
+    for child in run.execution.children:
+        name = child.input["item"]["table"]
+        in_glue = {task for task in child.tasks if task.endswith("Job")}
+        yield from _differs(f"what went to Glue of {name}", in_glue, _IN_GLUE.get(name, set()))
+    yield from _differs("Glue", {role: [one.state for one in runs] for role, runs in run.jobs.items()}, _JOBS)
+    totals = {name: sum(m.value for m in run.metrics if m.name == name) for name in _TOTALS}
+    yield from _differs("the metrics", totals, _TOTALS)
+    merged = {m.dimensions["table"]: m.value for m in run.metrics if m.name == "compact.files_merged"}
+    yield from _differs("files merged", merged, {f"{NAMESPACE}.{name}": count for name, count in _MERGED.items()})
+    yield from _differs("leases that were not given back", run.leases, ())
+    yield from _differs("data files", {name: after.data_files for name, (_, after) in run.figures.items()}, _DATA_FILES)
+    yield from (f"rows of {name} changed" for name, (was, now) in run.rows.items() if was != now)
+
+
+def _differs(what: str, found: Any, expected: Any) -> Iterator[str]:
+    if found != expected:
+        yield f"{what}: {found}, where {expected} was expected"
+
+
+def _without_path(summary: str) -> str:
+    """Which file it was, and the library's advice, are left out."""
+    return re.sub(r" file \S+ cannot", " file … cannot", summary).partition(" in footer")[0]

@@ -1,0 +1,122 @@
+"""The run itself: fill the bucket, deploy the stack, let the schedule start it, tell what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from icekeeper.demo.measure import Contents, Figures
+from icekeeper.demo.seaweedfs import running_seaweedfs
+from icekeeper.demo.tables import NAMESPACE, MessyTable
+from icekeeper.demo.tell import tell_contents, tell_figures
+from icekeeper.pipeline.fleet_turn import FLEET_LEASE
+from icekeeper.state.open import open_state
+from icekeeper.state.store import PassRecord
+from support.local_lake import told_metrics
+from support.local_stack.executions import Execution
+from support.local_stack.jobs import JobRun
+from support.local_stack.metrics import Metric
+from support.local_stack.stack import LocalStack, deployed
+from support.moto_server import running_moto
+from support.pipeline_run.lake import CATALOG, Lake
+from support.pipeline_run.progress import telling_progress
+from support.pipeline_run.tell import tell_history, tell_journal, tell_metrics
+
+__all__ = ["PipelineRun", "run_pipeline"]
+
+# Small enough that the largest table goes to Glue and the others to functions.
+PARAMETERS = {"Catalogs": CATALOG, "SmallCompactionMb": "1", "SmallManifests": "50"}
+POLICY_FILE = """\
+rules:
+- settings:  # a demonstration cannot wait a week: old means a moment ago
+    snapshot_retention_hours: 0
+    max_snapshots_to_keep: 1
+    min_manifests_to_rewrite: 2
+"""
+_TIMEOUT_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineRun:
+    """What there is to judge; mappings are by the table's name."""
+
+    execution: Execution
+    report: Mapping[str, Any]
+    passes: Mapping[str, Mapping[str, Any]]
+    """What each pass left in the control bucket."""
+    journal: Mapping[str, PassRecord]
+    metrics: tuple[Metric, ...]
+    jobs: Mapping[str, tuple[JobRun, ...]]
+    """By the name of their script."""
+    leases: tuple[str, ...]
+    """Those that nobody gave back."""
+    figures: Mapping[str, tuple[Figures, Figures]]
+    rows: Mapping[str, tuple[Contents, Contents]]
+    """Before and after."""
+    seconds: float
+
+
+def run_pipeline(folder: Path, console: Console) -> PipelineRun:
+    """Run it once; everything that it starts is stopped, also when it is interrupted.  ``folder`` holds the bucket."""
+    started = time.perf_counter()
+    with running_seaweedfs(folder) as server, running_moto() as moto:
+        console.print(f"SeaweedFS serves a table bucket at {server.s3_endpoint}, moto plays AWS at {moto.endpoint}")
+        lake = Lake.fill(server)
+        for table in lake.tables:
+            console.print(f"  {_name(table):16} {table.mess}", markup=False)
+        before = {_name(table): (lake.figures(table), lake.contents(table)) for table in lake.tables}
+        with deployed(moto, parameters=PARAMETERS) as stack:
+            stack.put_control("config/pyiceberg.yaml", lake.catalog_file)
+            stack.put_control("config/policy.yaml", POLICY_FILE)
+            with lake.one_file_unreadable() as path:
+                console.print(f"\nunreadable on purpose: {path}", soft_wrap=True, markup=False)
+                console.print("\nthe schedule starts a run; every task is told as it ends")
+                arn = stack.start({}, name="pipeline-run")
+                with telling_progress(console, arn):
+                    execution = stack.wait(arn, timeout_s=_TIMEOUT_S)
+            left = _left_behind(stack, lake, execution)
+        after = {_name(table): (lake.figures(table), lake.contents(table)) for table in lake.tables}
+    run = PipelineRun(
+        execution=execution,
+        figures={name: (before[name][0], after[name][0]) for name in before},
+        rows={name: (before[name][1], after[name][1]) for name in before},
+        seconds=time.perf_counter() - started,
+        **left,
+    )
+    tell_history(console, run.execution, run.passes)
+    tell_journal(console, tuple(run.journal.values()))
+    tell_metrics(console, run.metrics)
+    tell_figures(console, [(table, *run.figures[_name(table)]) for table in lake.tables])
+    console.print("orphans stay until they are older than orphan_older_than_hours, 72 unless set", style="dim")
+    tell_contents(console, [(table, *run.rows[_name(table)]) for table in lake.tables])
+    return run
+
+
+def _name(table: MessyTable) -> str:
+    return f"{NAMESPACE}.{table.name}"
+
+
+def _left_behind(stack: LocalStack, lake: Lake, execution: Execution) -> dict[str, Any]:
+    """What the run left in the state table, the control bucket, the logs and Glue."""
+    # As an operator's laptop would read it.
+    state = open_state({"ICEKEEPER_STATE": f"dynamodb://{stack.template.name('StateTable')}"})
+    identities = {_name(table): lake.identity(table) for table in lake.tables}
+    keys = (FLEET_LEASE, *(identity.key for identity in identities.values()))
+    plans = {
+        child.input["item"]["table"]: child.visit("Plan").output["plan"]["key"]
+        for child in execution.children
+        if "Plan" in child.tasks
+    }
+    return {
+        "report": stack.control(f"runs/{execution.name}/report.json"),
+        "passes": {name: stack.control(key.replace("plan.json", "pass.json")) for name, key in plans.items()},
+        "journal": {name: record for name, identity in identities.items() for record in state.history(identity)},
+        "metrics": tuple(told_metrics(stack)),
+        "jobs": {role: tuple(job.runs) for role, job in stack.jobs.items()},
+        "leases": tuple(key for key in keys if state.leases.current(key, now_ms=0) is not None),
+    }
