@@ -95,8 +95,8 @@ def surprises(run: PipelineRun) -> Iterator[str]:
     by_table = [metric for metric in run.metrics if "table" in metric.dimensions]
     merged = {m.dimensions["table"]: m.value for m in by_table if m.name == "compact.files_merged"}
     # What is 0 is not told by table.
-    expected = {f"{NAMESPACE}.{name}": count for name, count in _MERGED.items() if count}
-    yield from _differs("files merged", merged, expected)
+    of_merged = {f"{NAMESPACE}.{name}": count for name, count in _MERGED.items() if count}
+    yield from _differs("files merged", merged, of_merged)
     yield from _differs("leases that were not given back", run.leases, ())
     yield from _differs("data files", {name: after.data_files for name, (_, after) in run.figures.items()}, _DATA_FILES)
     yield from (f"rows of {name} changed" for name, (was, now) in run.rows.items() if was != now)
