@@ -129,5 +129,5 @@ def tell_metrics(console: Console, metrics: Sequence[Metric]) -> None:
     for name, words in _BY_TABLE.items():
         values = {m.dimensions["table"]: m.value for m in metrics if m.name == name and "table" in m.dimensions}
         if values:
-            table.add_row(f"  {words}", *(f"{values[t]:g}" if t in values else "-" for t in tables))
+            table.add_row(f"  {words}", *(f"{values.get(t, 0):g}" for t in tables))  # 0 is not told
     console.print(table)
