@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from aws_lambda_powertools import Logger
+from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyAlreadyInProgressError
 
 from icekeeper.errors import MaintenanceError
 from icekeeper.pipeline.deployment import Deployment
@@ -39,6 +40,12 @@ def function(handler: Handler) -> Handler:
             return handler(event, context)
         except MaintenanceError as error:
             logger.error("%s: %s", type(error).__name__, error)
+            raise
+        except IdempotencyAlreadyInProgressError:
+            logger.warning("another attempt may still be at work; the state machine tries again")
+            raise
+        except Exception:  # a bug: Lambda's own report of it does not say which run
+            logger.exception("%s broke", context.function_name)
             raise
 
     # The run is the execution's name: what Step Functions' own log calls it, too.

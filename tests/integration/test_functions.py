@@ -217,6 +217,7 @@ def test_a_second_attempt_waits_while_the_first_is_at_work(shared: Functions, mo
             patch.setattr(importlib.import_module(module), use_case, work)
             first = shared.send(name, **changed(name))
         assert [type(one.error) for one in tried] == [IdempotencyAlreadyInProgressError], name
+        assert [(line["level"], line["run_id"]) for line in tried[0].lines] == [("WARNING", RUN)], name
         assert str(first.error) == "seen enough", name
 
 
@@ -336,6 +337,19 @@ def test_a_warm_function_keeps_nothing_of_the_call_before(functions: Functions) 
     line = functions.send("detect", run_id="run-2").lines[0]
     assert (line["run_id"], line["correlation_id"]) == ("run-2", "run-2")
     assert line.keys().isdisjoint({"table", "catalog", "operation"})
+
+
+def test_a_bug_is_one_line_that_says_which_run(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: Any, **more: Any) -> Any:
+        raise RuntimeError("not thought of")
+
+    functions.begin()
+    monkeypatch.setattr(importlib.import_module("steps"), "run_step", broken)
+    told = functions.send("compact_small")
+    (line,) = told.lines
+    assert (line["level"], line["message"], line["run_id"]) == ("ERROR", "icekeeper-compact_small broke", RUN)
+    assert (line["table"], line["exception_name"]) == ("ns.t", "RuntimeError")
+    assert line["exception"].endswith("RuntimeError: not thought of")
 
 
 def test_the_first_call_says_that_it_is(functions: Functions) -> None:

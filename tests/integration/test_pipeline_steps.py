@@ -477,6 +477,17 @@ def test_a_run_keeps_the_fleet_for_as_long_as_its_steps_go_on(pipeline: Pipeline
     assert pipeline.fleet_lease() is None
 
 
+def test_a_step_that_may_take_long_keeps_the_fleet_as_long(pipeline: Pipeline) -> None:
+    pipeline.deployment = pipeline.open(ICEKEEPER_JOB_TIMEOUT_S="7200", ICEKEEPER_JOB_RETRY_LIMIT="3")
+    (item,) = pipeline.detect()[1]
+    take_turn(pipeline.deployment, RUN, item)
+    pipeline.run(item, pipeline.plan(item), "compact")
+    pipeline.clock.now_ms += 8 * HOUR_MS
+    assert pipeline.fleet_lease() == RUN
+    pipeline.clock.now_ms += HOUR_MS
+    assert pipeline.fleet_lease() is None
+
+
 def test_a_forced_run_does_not_keep_the_fleet(pipeline: Pipeline) -> None:
     item, plan = pipeline.begin()
     pipeline.run(item, plan, "compact")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from support.local_stack import jobs
 from support.local_stack.pace import PACE
-from support.local_stack.patches import ServiceFault
+from support.local_stack.patches import PATCHES, Patch, ServiceFault
 from support.local_stack.stack import LocalStack, deployed
 from support.moto_server import MotoServer
 
@@ -38,6 +39,47 @@ def run(toy: LocalStack, *items: dict[str, Any]) -> Any:
     bucket = toy.template.name("ControlBucket")
     toy.moto.client("s3").put_object(Bucket=bucket, Key="items.json", Body=json.dumps(items).encode())
     return toy.run({"who": "the machine"})
+
+
+def test_every_patch_is_still_taken(toy: LocalStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that moto no longer calls would be forgotten, and what it is for come back."""
+    taken: set[str] = set()
+
+    def counted(patch: Patch, call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*arguments: Any, **options: Any) -> Any:
+            taken.add(f"{patch.owner}.{patch.name}")
+            return call(*arguments, **options)
+
+        return wrapper
+
+    for patch in PATCHES:
+        replaced = patch.replacement
+        if isinstance(replaced, property):
+            assert replaced.fget is not None
+            replaced = property(counted(patch, replaced.fget), replaced.fset)
+        elif isinstance(replaced, SimpleNamespace):
+            replaced = SimpleNamespace(sleep=counted(patch, replaced.sleep))
+        elif isinstance(replaced, staticmethod):
+            replaced = staticmethod(counted(patch, replaced.__func__))
+        else:
+            replaced = counted(patch, replaced)
+        monkeypatch.setattr(patch.place, patch.name, replaced)
+    toy.start_cold()  # what is transient is so in a container that is new
+    execution = run(toy, {"way": "transient"}, {"way": "job", "how": "well"})
+    assert execution.status == "SUCCEEDED"
+    assert {f"{patch.owner}.{patch.name}" for patch in PATCHES} - taken == set()
+
+
+def test_a_transaction_that_comes_again_is_not_repeated(toy: LocalStack) -> None:
+    """As DynamoDB promises for a client's token; requests take turns, too (tests/contract/test_leases.py)."""
+    client, table = toy.moto.client("dynamodb"), toy.template.name("StateTable")
+    names = [key["AttributeName"] for key in client.describe_table(TableName=table)["Table"]["KeySchema"]]
+    key = {name: {"S": "canary"} for name in names}
+    update = {"TableName": table, "Key": key, "UpdateExpression": "ADD n :one",
+              "ExpressionAttributeValues": {":one": {"N": "1"}}}  # fmt: skip
+    for _ in range(2):
+        client.transact_write_items(TransactItems=[{"Update": update}], ClientRequestToken="the same")
+    assert client.get_item(TableName=table, Key=key)["Item"]["n"] == {"N": "1"}
 
 
 def test_a_function_gets_its_event_its_environment_and_its_time(toy: LocalStack) -> None:
@@ -84,6 +126,7 @@ def test_errors_have_the_names_of_their_classes(toy: LocalStack) -> None:
 
 def test_retries_and_waits_pass_quickly(toy: LocalStack) -> None:
     PACE.forget()
+    toy.start_cold()
     execution = run(toy, {"way": "transient"})
     assert [error for error, _ in execution.child.visit("Work").errors] == ["Transient", "Transient"]
     assert execution.child.status == "SUCCEEDED"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from icekeeper.errors import OperationRefused, PlanStale, StorageError
+from support.lambda_functions import sample
 from support.local_stack.pace import PACE
 from support.local_stack.patches import ServiceFault
 from support.local_stack.stack import LocalStack, deployed
@@ -350,3 +351,11 @@ def test_a_run_that_cannot_be_told_is_red(
             "summary": "the pass could not be reported",
         }
         assert script.leases == {}
+
+
+@pytest.mark.parametrize("name", ["machine_schedule", "machine_forced", "machine_forced_wait"])
+def test_a_sample_of_events_starts_a_run(scripted_stack: LocalStack, script: ScriptedPipeline, name: str) -> None:
+    execution = scripted_stack.run(sample(name))
+    assert execution.status == "SUCCEEDED"
+    assert execution.child.input["item"]["table"] == sample(name).get("table", "ns.t")
+    assert execution.child.input["item"]["wait"] is sample(name).get("wait", False)

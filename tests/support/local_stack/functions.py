@@ -174,9 +174,10 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def loadable(folder: Path) -> Iterator[None]:
-    """Let the modules below ``functions/`` be imported, as on Lambda's path; afterwards they are forgotten, so that the
-    next stack starts cold."""
+    """Let the modules below ``functions/`` be imported, as on Lambda's path; they are forgotten before and after, so
+    that this stack and the next start cold."""
     sys.path.insert(0, str(folder))
+    forget_modules(folder)
     try:
         yield
     finally:

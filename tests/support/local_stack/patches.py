@@ -57,10 +57,16 @@ class Patch:
     replacement: Any
     reason: str
 
-    def apply(self) -> None:
+    @property
+    def place(self) -> Any:
+        """The module or class whose attribute it is."""
         module, _, inside = self.owner.partition(":")
         owner = importlib.import_module(module)
-        setattr(getattr(owner, inside) if inside else owner, self.name, self.replacement)
+        return getattr(owner, inside) if inside else owner
+
+    def apply(self) -> None:
+        assert hasattr(self.place, self.name), f"moto has no {self.owner}.{self.name} any more: {self.reason}"
+        setattr(self.place, self.name, self.replacement)
 
 
 # -- Lambda
@@ -140,8 +146,8 @@ class _Lambda:
             raise ClientError(
                 {**details, "ResponseMetadata": {"HTTPStatusCode": 400, "RequestId": "-"}}, "Invoke"
             ) from error
-        assert payload is not None, f"there is no function {parameters['FunctionName']}"
-        answer = {"StatusCode": 200, "Payload": io.BytesIO(payload if isinstance(payload, bytes) else payload.encode())}
+        assert isinstance(payload, bytes), f"there is no function {parameters['FunctionName']}"
+        answer = {"StatusCode": 200, "Payload": io.BytesIO(payload)}
         return {**answer, **({"FunctionError": "Unhandled"} if "x-amz-function-error" in headers else {})}
 
 

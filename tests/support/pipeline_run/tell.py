@@ -117,7 +117,8 @@ def tell_journal(console: Console, records: Sequence[PassRecord]) -> None:
 def tell_metrics(console: Console, metrics: Sequence[Metric]) -> None:
     """As CloudWatch takes them from what the functions print: totals, then some by table."""
     console.print("\nmetrics, from what the functions printed", style="bold")
-    totals = [metric for metric in metrics if "table" not in metric.dimensions]
+    # Of what operations did there are totals, too; here they stand by table.
+    totals = [metric for metric in metrics if "table" not in metric.dimensions and "." not in metric.name]
     told = {name: sum(m.value for m in totals if m.name == name) for name in sorted({m.name for m in totals})}
     console.print("  " + ", ".join(f"{name} {value:g}" for name, value in told.items()), markup=False)
     tables = sorted({metric.dimensions["table"] for metric in metrics if "table" in metric.dimensions})
@@ -128,5 +129,5 @@ def tell_metrics(console: Console, metrics: Sequence[Metric]) -> None:
     for name, words in _BY_TABLE.items():
         values = {m.dimensions["table"]: m.value for m in metrics if m.name == name and "table" in m.dimensions}
         if values:
-            table.add_row(f"  {words}", *(f"{values[t]:g}" if t in values else "-" for t in tables))
+            table.add_row(f"  {words}", *(f"{values.get(t, 0):g}" for t in tables))  # 0 is not told
     console.print(table)

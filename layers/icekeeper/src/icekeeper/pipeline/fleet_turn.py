@@ -9,7 +9,7 @@ from icekeeper.state.leases import Lease
 __all__ = ["FLEET_LEASE", "give_back_fleet", "prolong_fleet", "take_fleet"]
 
 FLEET_LEASE = "fleet"
-# Longer than any one step of a table with its retries.  A run that was stopped bars the next ones only for this long.
+# A run that was stopped bars the next ones for this long, or as long as its last step could have taken.
 _TTL_MS = 3 * 60 * 60 * 1000
 
 
@@ -23,15 +23,15 @@ def take_fleet(deployment: Deployment, run_id: str) -> Lease:
     return deployment.state.leases.acquire(FLEET_LEASE, run_id, now_ms=deployment.clock(), ttl_ms=_TTL_MS)
 
 
-def prolong_fleet(deployment: Deployment, run_id: str) -> None:
-    """Keep the lease while the run's tables are being maintained; nothing happens for a run that has none (forced).
+def prolong_fleet(deployment: Deployment, run_id: str, ttl_ms: int) -> None:
+    """Keep the lease while a step of the run may take ``ttl_ms``; nothing happens for a run that has none (forced).
 
     Raises:
         StorageError: the state store does not answer.
     """
     lease = Lease(key=FLEET_LEASE, holder=run_id, expires_ms=0)
     try:
-        deployment.state.leases.renew(lease, now_ms=deployment.clock(), ttl_ms=_TTL_MS)
+        deployment.state.leases.renew(lease, now_ms=deployment.clock(), ttl_ms=max(_TTL_MS, ttl_ms))
     except LeaseLost:
         return
 

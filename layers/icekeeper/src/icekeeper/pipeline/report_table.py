@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -80,7 +79,7 @@ def _outcome(
         return operation_outcome(left)
     failure = event.failures.get(step) or event.failures.get(f"list_{step.removeprefix('remove_')}")
     if failure is not None:
-        sentence = _sentence(failure)
+        sentence = failure.sentence[:_MAX_SENTENCE]
         return (refused if failure.Error in _REFUSALS else failed)(operation, sentence)
     if plan.routes.get(step, "none") != "none":
         if "plan" in event.failures:
@@ -96,21 +95,11 @@ def _staged(deployment: Deployment, folder: str, event: ReportTableEvent) -> Sta
     failure = event.failures.get(CLEAN_STAGED)
     if failure is None:
         return None
-    sentence = f"staged files of failed loads were not cleaned: {_sentence(failure)}"
+    sentence = f"staged files of failed loads were not cleaned: {failure.sentence[:_MAX_SENTENCE]}"
     return StagedOutcome(summary=sentence, problem=sentence, metrics={})
 
 
 def _first_failure(failures: Mapping[str, Failure]) -> str:
     for step, failure in failures.items():
-        return f"{step}: {_sentence(failure)}"
+        return f"{step}: {failure.sentence[:_MAX_SENTENCE]}"
     return "it was not planned"
-
-
-def _sentence(failure: Failure) -> str:
-    """The message within what Step Functions tells: Lambda's and Glue's causes are JSON."""
-    try:
-        cause = json.loads(failure.Cause)
-        message = cause.get("errorMessage") or cause.get("ErrorMessage") or failure.Cause
-    except (ValueError, AttributeError):
-        message = failure.Cause
-    return f"{failure.Error}: {' '.join(str(message).split())}"[:_MAX_SENTENCE].removesuffix(": ")

@@ -37,7 +37,7 @@ def resume_turn(deployment: Deployment, run_id: str, item: Item, ttl_ms: int) ->
         LeaseLost: another run has taken it; nothing may be done.
         StorageError: the state store does not answer.
     """
-    prolong_fleet(deployment, run_id)
+    prolong_fleet(deployment, run_id, ttl_ms)
     ours = Lease(key=item.identity.key, holder=run_id, expires_ms=0)
     return deployment.state.leases.renew(ours, now_ms=deployment.clock(), ttl_ms=ttl_ms)
 
