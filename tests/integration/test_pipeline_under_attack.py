@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -40,7 +41,7 @@ def pipeline(local_catalog: SqlCatalog, tmp_path: Path) -> Pipeline:
 
 def test_what_a_run_over_the_fleet_is_told_holds_for_its_passes(pipeline: Pipeline) -> None:
     """Told to compact, it must not expire and delete; told to keep snapshots longer, it must not go by the policy."""
-    asked = {"operations": "compact", "settings": {"target_file_size_mb": "64"}}
+    asked: dict[str, Any] = {"operations": "compact", "settings": {"target_file_size_mb": "64"}}
     (item,) = pipeline.detect(**asked)[1]
     assert dict(item.settings) == {"operations": "compact", "target_file_size_mb": "64"}
     take_turn(pipeline.deployment, RUN, item)

@@ -83,7 +83,8 @@ def _outcome(
         return (refused if failure.Error in _REFUSALS else failed)(operation, sentence)
     if plan.routes.get(step, "none") != "none":
         if "plan" in event.failures:
-            return failed(operation, f"it could not be planned again: {_sentence(event.failures['plan'])}")
+            sentence = event.failures["plan"].sentence[:_MAX_SENTENCE]
+            return failed(operation, f"it could not be planned again: {sentence}")
         return failed(operation, "it did not end: nothing is known of what became of it")
     return None
 
