@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.engines.local import LocalEngine
-from icekeeper.errors import PlanStale, PolicyError, StorageError
+from icekeeper.errors import OperationRefused, PlanStale, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.events import (
@@ -30,6 +31,8 @@ from icekeeper.runtime import Runtime
 from icekeeper.state.requests import MaintenanceRequest
 from integration.test_pipeline_steps import RUN, Pipeline, broken
 from support.local import LocalTable
+
+JOBS = Path(__file__).parents[2] / "glue_jobs"
 
 
 @pytest.fixture
@@ -124,3 +127,24 @@ def test_a_request_that_no_payload_can_carry_does_not_stop_the_fleet(pipeline: P
     filed = MaintenanceRequest(identity=pipeline.identity, requested_ms=1, settings=huge)
     pipeline.deployment.state.requests.file(filed)
     assert pipeline.detect()[1] == []
+
+
+def test_a_name_that_a_run_had_is_not_had_again(pipeline: Pipeline) -> None:
+    """Its documents passed for the new run's: every step had been done, and the pass was a success without work."""
+    item, plan = pipeline.begin()
+    pipeline.run(item, plan, "compact")
+    report_run(pipeline.deployment, ReportRunEvent(run_id=RUN))
+    with pytest.raises(OperationRefused, match=r"^a run called run-1 has ended already"):
+        pipeline.detect(table="ns.t")
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in JOBS.glob("*.py")))
+def test_a_job_that_was_well_just_ends(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Glue may take SystemExit for a failure, whatever its code."""
+    monkeypatch.setattr("icekeeper.pipeline.glue_job.start_logging", lambda: None)
+    monkeypatch.setattr("icekeeper.pipeline.glue_job.run_job", lambda *_: 0)
+    runpy.run_path(str(JOBS / script), run_name="__main__")
+    monkeypatch.setattr("icekeeper.pipeline.glue_job.run_job", lambda *_: 1)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(JOBS / script), run_name="__main__")
+    assert ended.value.code == 1
