@@ -21,6 +21,7 @@ from icekeeper.pipeline.events import (
     ReportTableEvent,
     parse_event,
 )
+from icekeeper.pipeline.fleet_turn import FLEET_LEASE
 from icekeeper.pipeline.plan_table import MAX_ATTEMPTS
 from icekeeper.pipeline.report_run import report_run
 from icekeeper.pipeline.report_table import report_table
@@ -148,3 +149,16 @@ def test_a_job_that_was_well_just_ends(script: str, monkeypatch: pytest.MonkeyPa
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(JOBS / script), run_name="__main__")
     assert ended.value.code == 1
+
+
+def test_nobody_can_ask_for_a_lease_of_years(pipeline: Pipeline) -> None:
+    """Of a run that was stopped, it would have barred the table, and after a schedule the whole fleet."""
+    filed = {"job_timeout_s": "999999999", "job_retry_limit": "9"}
+    request = MaintenanceRequest(identity=pipeline.identity, requested_ms=1, settings=filed)
+    pipeline.deployment.state.requests.file(request)
+    (item,) = pipeline.detect()[1]
+    take_turn(pipeline.deployment, RUN, item)
+    pipeline.run(item, pipeline.plan(item), "compact")
+    tomorrow_ms = pipeline.clock.now_ms + 13 * 3_600_000
+    for key in (FLEET_LEASE, item.identity.key):
+        assert pipeline.deployment.state.leases.current(key, now_ms=tomorrow_ms) is None
