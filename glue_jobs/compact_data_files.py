@@ -11,9 +11,7 @@ __all__: list[str] = []
 
 if __name__ == "__main__":
     start_logging()
-    sys.exit(
-        run_job(
-            sys.argv[1:],
-            frozenset({Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.COMPUTE_STATISTICS}),
-        )
-    )
+    done = {Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.COMPUTE_STATISTICS}
+    # A script that was well just ends: Glue may take SystemExit, even with 0, for a failure.
+    if code := run_job(sys.argv[1:], frozenset(done)):
+        sys.exit(code)

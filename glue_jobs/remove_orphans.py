@@ -11,4 +11,6 @@ __all__: list[str] = []
 
 if __name__ == "__main__":
     start_logging()
-    sys.exit(run_job(sys.argv[1:], frozenset({Operation.REMOVE_ORPHANS})))
+    # A script that was well just ends: Glue may take SystemExit, even with 0, for a failure.
+    if code := run_job(sys.argv[1:], frozenset({Operation.REMOVE_ORPHANS})):
+        sys.exit(code)

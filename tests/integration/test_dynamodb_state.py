@@ -153,6 +153,23 @@ def test_long_paths_are_cut_into_parts_that_fit(table: DynamoTable) -> None:
     assert list(chain.from_iterable(staging.files(IDENTITY, "L"))) == paths
 
 
+def test_a_pass_with_very_much_to_tell_comes_into_the_journal(table: DynamoTable) -> None:
+    store = DynamoStateStore(table)
+    store.record_pass(
+        PassRecord(
+            identity=IDENTITY,
+            run_id="r",
+            started_ms=0,
+            finished_ms=1,
+            status="failed",
+            summary="compact: 🧊" * 100_000,
+            engine="local",
+        )
+    )
+    (entry,) = store.history(IDENTITY)
+    assert (entry.status, entry.summary[:10], len(entry.summary)) == ("failed", "compact: 🧊", 50_000)
+
+
 def test_what_is_written_behind_a_removed_record_protects_no_later_one(table: DynamoTable) -> None:
     """The record goes while files are recorded: whoever records them is told, and the next record begins empty."""
     staging = DynamoStateStore(table).staging

@@ -505,10 +505,10 @@ def test_a_scan_goes_on_where_the_last_one_stopped(pipeline: Pipeline, monkeypat
     pipeline.detect()
     pipeline.detect("run-2")
     cursor = pipeline.control / "detection" / "cursor.json"
-    for damaged in ("[]", "{}", '{"after": "ns.t"}', '{"after": ["ns.t"]}', '{"after": null}'):
+    for damaged in ("", '{"after": ["loc', "[]", "{}", '{"after": "ns.t"}', '{"after": ["ns.t"]}', '{"after": null}'):
         cursor.write_text(damaged)
         pipeline.detect("run-3")
-    assert given == [None, ("local", "ns.t"), *[None] * 5]
+    assert given == [None, ("local", "ns.t"), *[None] * 7]
 
 
 def test_why_each_table_was_proposed_or_not_can_be_read(pipeline: Pipeline) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.engines.local import LocalEngine
-from icekeeper.errors import PlanStale, PolicyError, StorageError
+from icekeeper.errors import OperationRefused, PlanStale, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.events import (
@@ -20,6 +21,7 @@ from icekeeper.pipeline.events import (
     ReportTableEvent,
     parse_event,
 )
+from icekeeper.pipeline.fleet_turn import FLEET_LEASE
 from icekeeper.pipeline.plan_table import MAX_ATTEMPTS
 from icekeeper.pipeline.report_run import report_run
 from icekeeper.pipeline.report_table import report_table
@@ -30,6 +32,8 @@ from icekeeper.runtime import Runtime
 from icekeeper.state.requests import MaintenanceRequest
 from integration.test_pipeline_steps import RUN, Pipeline, broken
 from support.local import LocalTable
+
+JOBS = Path(__file__).parents[2] / "glue_jobs"
 
 
 @pytest.fixture
@@ -124,3 +128,37 @@ def test_a_request_that_no_payload_can_carry_does_not_stop_the_fleet(pipeline: P
     filed = MaintenanceRequest(identity=pipeline.identity, requested_ms=1, settings=huge)
     pipeline.deployment.state.requests.file(filed)
     assert pipeline.detect()[1] == []
+
+
+def test_a_name_that_a_run_had_is_not_had_again(pipeline: Pipeline) -> None:
+    """Its documents passed for the new run's: every step had been done, and the pass was a success without work."""
+    item, plan = pipeline.begin()
+    pipeline.run(item, plan, "compact")
+    report_run(pipeline.deployment, ReportRunEvent(run_id=RUN))
+    with pytest.raises(OperationRefused, match=r"^a run called run-1 has ended already"):
+        pipeline.detect(table="ns.t")
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in JOBS.glob("*.py")))
+def test_a_job_that_was_well_just_ends(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Glue may take SystemExit for a failure, whatever its code."""
+    monkeypatch.setattr("icekeeper.pipeline.glue_job.start_logging", lambda: None)
+    monkeypatch.setattr("icekeeper.pipeline.glue_job.run_job", lambda *_: 0)
+    runpy.run_path(str(JOBS / script), run_name="__main__")
+    monkeypatch.setattr("icekeeper.pipeline.glue_job.run_job", lambda *_: 1)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(JOBS / script), run_name="__main__")
+    assert ended.value.code == 1
+
+
+def test_nobody_can_ask_for_a_lease_of_years(pipeline: Pipeline) -> None:
+    """Of a run that was stopped, it would have barred the table, and after a schedule the whole fleet."""
+    filed = {"job_timeout_s": "999999999", "job_retry_limit": "9"}
+    request = MaintenanceRequest(identity=pipeline.identity, requested_ms=1, settings=filed)
+    pipeline.deployment.state.requests.file(request)
+    (item,) = pipeline.detect()[1]
+    take_turn(pipeline.deployment, RUN, item)
+    pipeline.run(item, pipeline.plan(item), "compact")
+    tomorrow_ms = pipeline.clock.now_ms + 13 * 3_600_000
+    for key in (FLEET_LEASE, item.identity.key):
+        assert pipeline.deployment.state.leases.current(key, now_ms=tomorrow_ms) is None

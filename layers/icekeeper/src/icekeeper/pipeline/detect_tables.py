@@ -13,7 +13,7 @@ from icekeeper.catalogs.addresses import CatalogAddress, find_address
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.detection.fleet_catalogs import CatalogSource
 from icekeeper.detection.proposal import FleetProposal, FleetReport
-from icekeeper.errors import LeaseHeld, StorageError
+from icekeeper.errors import LeaseHeld, OperationRefused, StorageError
 from icekeeper.fleet import detect_fleet
 from icekeeper.model import TableName
 from icekeeper.operations.table_handle import identity_of
@@ -44,9 +44,11 @@ def detect_tables(deployment: Deployment, event: DetectEvent) -> tuple[Mapping[s
     """Write the run's proposals to the control bucket; the answer refers to them.
 
     Raises:
+        OperationRefused: a run of this name has ended already.
         PolicyError: the input or the deployment's settings are wrong.
         StorageError: nothing can be detected, or written.
     """
+    _require_new_name(deployment, event.run_id)
     try:
         found = _forced(deployment, event.input) if event.input.table is not None else _scheduled(deployment, event)
         key = f"runs/{event.run_id}/proposals.json"
@@ -60,6 +62,12 @@ def detect_tables(deployment: Deployment, event: DetectEvent) -> tuple[Mapping[s
     proposals = {"bucket": deployment.control.name, "key": key, "count": len(found.items)}
     answer = {"run_id": event.run_id, "proposals": proposals, "reason": found.reason}
     return {**answer, "forced": event.input.table is not None}, found
+
+
+def _require_new_name(deployment: Deployment, run_id: str) -> None:
+    """What another run of the same name left would pass for what this one did: names can be had again after 90 days."""
+    if deployment.control.find(f"runs/{run_id}/report.json") is not None:
+        raise OperationRefused(f"a run called {run_id} has ended already, and left its report; choose another name")
 
 
 def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
@@ -132,7 +140,12 @@ def _open(deployment: Deployment, address: CatalogAddress) -> Catalog:
 
 def _cursor(deployment: Deployment) -> tuple[str, str] | None:
     """Where the last scan stopped; one that cannot be understood only makes this one begin at the front."""
-    left = deployment.control.find(_CURSOR)
+    try:
+        left = deployment.control.find(_CURSOR)
+    except StorageError as error:
+        if not isinstance(error.__cause__, ValueError):
+            raise
+        return None
     if not isinstance(left, dict) or not isinstance(left.get("after"), list):
         return None
     after = [str(part) for part in left["after"]]

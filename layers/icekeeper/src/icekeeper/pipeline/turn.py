@@ -12,12 +12,14 @@ __all__ = ["give_back_turn", "lease_ttl_ms", "resume_turn", "take_turn"]
 
 # A task may have to wait for its Glue job to get capacity before the job's own time begins.
 _SLACK_MS = 30 * 60 * 1000
+# No execution lasts longer, whatever somebody asked for with --set: who is stopped then bars nobody for years.
+_LONGEST_MS = 12 * 60 * 60 * 1000
 
 
 def lease_ttl_ms(policy: Policy | None = None) -> int:
     """How long a lease lasts unless renewed: one job's time, all its attempts, and some slack."""
     chosen = policy or Policy()
-    return (1 + chosen.job_retry_limit) * chosen.job_timeout_s * 1000 + _SLACK_MS
+    return min(_LONGEST_MS, (1 + chosen.job_retry_limit) * chosen.job_timeout_s * 1000 + _SLACK_MS)
 
 
 def take_turn(deployment: Deployment, run_id: str, item: Item) -> Lease:

@@ -26,6 +26,8 @@ __all__ = ["DynamoStateStore"]
 _DAY_MS = 24 * HOUR_MS
 _PASSES_KEPT_MS = 400 * _DAY_MS
 _PINS_KEPT_MS = 7 * _DAY_MS
+# An item may have 400 KB, and a character four bytes; an error that tells more must not cost the journal its entry.
+_LONGEST_SUMMARY = 50_000
 _PASSES = "pass#"
 _NOW = "now#"
 _PINS = f"{_NOW}pin#"
@@ -64,7 +66,7 @@ class DynamoStateStore:
                 "started_ms": record.started_ms,
                 "finished_ms": record.finished_ms,
                 "status": record.status,
-                "summary": record.summary,
+                "summary": record.summary[:_LONGEST_SUMMARY],
                 "metrics": json_text(record.metrics),
                 "engine": record.engine,
                 "expires_s": self._table.expires_s(_PASSES_KEPT_MS, at_least_ms=record.finished_ms),
