@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import boto3
 import pytest
-from moto import mock_aws
 
 from icekeeper import errors
 from icekeeper.pipeline import events
 from icekeeper.policy import Operation
+from support.moto_server import MotoServer
 from support.state_machine import Machine, load_machine
 
 MACHINE = load_machine()
@@ -352,16 +352,13 @@ class TestTheRun:
         assert not reached & ends
 
 
-def test_step_functions_accepts_it() -> None:
-    with mock_aws():
-        client = boto3.client(
-            "stepfunctions", region_name="us-east-1", aws_access_key_id="testing", aws_secret_access_key="testing"
-        )
-        made = client.create_state_machine(
-            name="maintain",
-            roleArn="arn:aws:iam::123456789012:role/role",
-            definition=json.dumps(MACHINE.definition),
-        )
-        described = client.describe_state_machine(stateMachineArn=made["stateMachineArn"])
+def test_step_functions_accepts_it(moto_server: MotoServer) -> None:
+    client = moto_server.client("stepfunctions")
+    made = client.create_state_machine(
+        name=f"maintain-{uuid.uuid4()}",
+        roleArn="arn:aws:iam::123456789012:role/role",
+        definition=json.dumps(MACHINE.definition),
+    )
+    described = client.describe_state_machine(stateMachineArn=made["stateMachineArn"])
 
     assert json.loads(described["definition"]) == MACHINE.definition
