@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 import re
@@ -16,6 +15,7 @@ import pytest
 from icekeeper.policy import Policy
 from icekeeper.policy.keys import POLICY_KEYS
 from icekeeper.policy.layers import BOUND_KEYS, BOUND_PREFIX, ENVIRONMENT_PREFIX, layers_for
+from icekeeper.state.dynamodb.table import TABLE_SCHEMA
 from support.cloudformation import TEMPLATE, Wildcard, load_template, strings, wildcards
 from support.state_machine import load_machine, substitutions_used
 
@@ -407,33 +407,8 @@ class TestWhatIsKept:
     def test_the_state_table_is_as_the_state_store_expects(self) -> None:
         table = RESOURCES["StateTable"]["Properties"]
         keys = ("AttributeDefinitions", "KeySchema", "LocalSecondaryIndexes", "BillingMode")
-        try:
-            expected = importlib.import_module("icekeeper.state.dynamodb_schema")._SCHEMA
-        except ImportError:
-            expected = {
-                "AttributeDefinitions": [
-                    {"AttributeName": "pk", "AttributeType": "S"},
-                    {"AttributeName": "sk", "AttributeType": "S"},
-                    {"AttributeName": "finished_ms", "AttributeType": "N"},
-                ],
-                "KeySchema": [
-                    {"AttributeName": "pk", "KeyType": "HASH"},
-                    {"AttributeName": "sk", "KeyType": "RANGE"},
-                ],
-                "LocalSecondaryIndexes": [
-                    {
-                        "IndexName": "newest",
-                        "KeySchema": [
-                            {"AttributeName": "pk", "KeyType": "HASH"},
-                            {"AttributeName": "finished_ms", "KeyType": "RANGE"},
-                        ],
-                        "Projection": {"ProjectionType": "ALL"},
-                    }
-                ],
-                "BillingMode": "PAY_PER_REQUEST",
-            }
 
-        assert {key: normal(table[key]) for key in keys} == {key: normal(expected[key]) for key in keys}
+        assert {key: normal(table[key]) for key in keys} == {key: normal(TABLE_SCHEMA[key]) for key in keys}
         assert table["TimeToLiveSpecification"] == {"AttributeName": "expires_s", "Enabled": True}
 
     def test_outlives_the_stack(self) -> None:
