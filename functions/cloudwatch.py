@@ -47,8 +47,8 @@ def tell_detection(deployment: Deployment, found: Detected) -> None:
         return
     try:
         _tell_lake(list(_remembered(deployment)))
-    except MaintenanceError as error:  # health is told beside a scan, and never costs it
-        logger.warning("how the lake looks cannot be told: %s", error)
+    except Exception as error:  # health is told beside a scan, and never costs it
+        logger.warning("how the lake looks cannot be told: %s %s", type(error).__name__, error)
 
 
 def tell_table(item: Item, report: TableReport) -> None:
