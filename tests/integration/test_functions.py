@@ -444,6 +444,20 @@ def test_a_lake_that_cannot_be_read_costs_no_scan(functions: Functions, monkeypa
     assert line["message"] == "how the lake looks cannot be told: KeyError 'counters'"
 
 
+def test_a_pass_that_could_not_tell_that_it_failed_is_counted_by_the_run(functions: Functions) -> None:
+    """The run is partial, which is green: no alarm would ever have heard of it."""
+    results = [
+        {"table": "ns.a", "status": "succeeded", "summary": ""},
+        {"table": "ns.b", "status": "failed", "summary": "compact: StorageError: told by its own report"},
+        {"table": "ns.c", "status": "failed", "summary": "the pass could not be reported"},
+        {"Input": '{"item": {"table": "ns.d"}}', "Status": "ABORTED"},
+    ]
+    told = functions.send("report_run", tables=results)
+    assert (told.result["status"], told.result["untold"]) == ("partial", 2)
+    assert told.values("service") == {"PassesFailed": 2}
+    assert "summary: the pass could not be reported" in (FUNCTIONS / "maintain_tables.asl.yaml").read_text()
+
+
 def test_alarms_and_dashboard_ask_for_what_is_told(functions: Functions) -> None:
     functions.table.plant("data/orphan.parquet")
     answers = [functions.send("detect", run_id="first"), functions.send("report_run", run_id="first", tables=[])]
