@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
@@ -25,7 +26,7 @@ from icekeeper.report.outcome import Status
 from icekeeper.state.lake_stats import LakeStats
 from observability import logger
 
-__all__ = ["tell_detection", "tell_table"]
+__all__ = ["tell_detection", "tell_run", "tell_table"]
 
 _SERVICE = "icekeeper"
 # The most that one document of the embedded metric format holds.
@@ -47,8 +48,8 @@ def tell_detection(deployment: Deployment, found: Detected) -> None:
         return
     try:
         _tell_lake(list(_remembered(deployment)))
-    except MaintenanceError as error:  # health is told beside a scan, and never costs it
-        logger.warning("how the lake looks cannot be told: %s", error)
+    except Exception as error:  # health is told beside a scan, and never costs it
+        logger.warning("how the lake looks cannot be told: %s %s", type(error).__name__, error)
 
 
 def tell_table(item: Item, report: TableReport) -> None:
@@ -62,6 +63,12 @@ def tell_table(item: Item, report: TableReport) -> None:
         done = {name: value for name, value in report.outcome.metrics.items() if value}
         _emit(done, None if _wanted() == "none" else (item.catalog, item.table))
     _emit(totals)
+
+
+def tell_run(report: Mapping[str, Any]) -> None:
+    """Count the passes that ended without telling themselves that they failed."""
+    if report.get("untold"):
+        _emit({_PASSES["failed"]: report["untold"]})
 
 
 def _tell_lake(lake: Sequence[LakeStats]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloudwatch import tell_table
+from cloudwatch import tell_run, tell_table
 from icekeeper.pipeline.events import ReportRunEvent, ReportTableEvent, parse_event
 from icekeeper.pipeline.report_run import report_run
 from icekeeper.pipeline.report_table import report_table
@@ -22,6 +22,7 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
         about(run.run_id)
         told = dict(report_run(deployment(), run))
         logger.info("run %s: %s", told["status"], told["summary"], extra={"status": told["status"]})
+        tell_run(told)
         return told
     asked = parse_event(ReportTableEvent, event)
     about(asked.run_id, asked.item)

@@ -365,7 +365,7 @@ def test_secrets_are_told_to_nobody(functions: Functions, tmp_path: Path, monkey
     monkeypatch.setenv("PYICEBERG_CATALOG__CLOSED__TOKEN", SECRETS[0])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRETS[1])
     monkeypatch.setenv("POWERTOOLS_LOG_LEVEL", "DEBUG")
-    told = [functions.send("detect"), functions.send("report_run", tables=[])]
+    told = [functions.send("detect", run_id="first"), functions.send("report_run", run_id="first", tables=[])]
     assert [
         line["message"]
         for line in told[0].lines
@@ -435,18 +435,32 @@ def test_a_scan_says_when_it_begins_and_ends_and_once_what_is_wrong_with_a_table
 
 def test_a_lake_that_cannot_be_read_costs_no_scan(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*given: Any) -> Any:
-        raise StorageError("the state is gone")
+        raise KeyError("counters")  # an entry that is not as this version writes it
 
     monkeypatch.setattr(importlib.import_module("cloudwatch"), "lake_totals", fail)
     told = functions.send("detect")
     assert told.result["proposals"]["count"] == 1
     (line,) = (line for line in told.lines if line["level"] == "WARNING" and "event" not in line)
-    assert line["message"] == "how the lake looks cannot be told: the state is gone"
+    assert line["message"] == "how the lake looks cannot be told: KeyError 'counters'"
+
+
+def test_a_pass_that_could_not_tell_that_it_failed_is_counted_by_the_run(functions: Functions) -> None:
+    """The run is partial, which is green: no alarm would ever have heard of it."""
+    results = [
+        {"table": "ns.a", "status": "succeeded", "summary": ""},
+        {"table": "ns.b", "status": "failed", "summary": "compact: StorageError: told by its own report"},
+        {"table": "ns.c", "status": "failed", "summary": "the pass could not be reported"},
+        {"Input": '{"item": {"table": "ns.d"}}', "Status": "ABORTED"},
+    ]
+    told = functions.send("report_run", tables=results)
+    assert (told.result["status"], told.result["untold"]) == ("partial", 2)
+    assert told.values("service") == {"PassesFailed": 2}
+    assert "summary: the pass could not be reported" in (FUNCTIONS / "maintain_tables.asl.yaml").read_text()
 
 
 def test_alarms_and_dashboard_ask_for_what_is_told(functions: Functions) -> None:
     functions.table.plant("data/orphan.parquet")
-    answers = [functions.send("detect"), functions.send("report_run", tables=[])]
+    answers = [functions.send("detect", run_id="first"), functions.send("report_run", run_id="first", tables=[])]
     functions.begin()
     answers += [functions.send(name) for name in ("compact_small", "expire_snapshots", "remove_orphans")]
     answers += [functions.send("report_table"), functions.send("report_table", plan=None, run_id="failed")]

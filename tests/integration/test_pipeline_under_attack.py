@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.sql import SqlCatalog as SqlTables
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import OperationRefused, PlanStale, PolicyError, StorageError
 from icekeeper.model import TableName
@@ -162,3 +164,27 @@ def test_nobody_can_ask_for_a_lease_of_years(pipeline: Pipeline) -> None:
     tomorrow_ms = pipeline.clock.now_ms + 13 * 3_600_000
     for key in (FLEET_LEASE, item.identity.key):
         assert pipeline.deployment.state.leases.current(key, now_ms=tomorrow_ms) is None
+
+
+def test_a_journal_that_does_not_answer_is_asked_again(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pass was told as a success, and came into no journal."""
+    item, plan = pipeline.begin()
+    pipeline.run(item, plan, "compact")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(pipeline.deployment.state), "record_pass", broken)
+        with pytest.raises(StorageError, match="it crashed"):
+            pipeline.report(item, plan)
+    assert pipeline.report(item, plan).status == "partial"
+    assert [status for _, status, _ in pipeline.journal(item)] == ["partial"]
+
+
+def test_a_table_has_one_lease_however_it_is_spelt(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Glue folds names to lower case; a forced run in capitals maintained the table beside a scheduled one."""
+    load = SqlTables.load
+
+    def folded(self: SqlTables, table: TableName) -> LoadedTable:
+        return load(self, TableName.parse(str(table).lower()))
+
+    monkeypatch.setattr(SqlTables, "load", folded)
+    (item,) = pipeline.detect(table="NS.T")[1]
+    assert item.identity == pipeline.identity

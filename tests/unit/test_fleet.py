@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +247,15 @@ def test_a_catalog_that_fails_is_reported_and_the_others_are_scanned(state: Coun
         FleetSkip("C", "ns.t", IDLE),
     )
     assert (report.scanned, report.errors) == (1, 3)
+
+
+def test_a_table_that_is_listed_twice_is_proposed_once(state: CountedState) -> None:
+    class Repeating(PreparedCatalog):
+        def list_tables(self) -> Iterator[TableName]:
+            return chain(super().list_tables(), super().list_tables())
+
+    report = scanned(state, Repeating({"ns.t": table(small_files(1000, MB))}))
+    assert (names(report), report.listed, report.scanned) == (["ns.t"], 1, 1)
 
 
 @pytest.mark.parametrize("odd", [RecursionError("too deep"), OverflowError("infinite"), RuntimeError("a client's")])

@@ -48,6 +48,7 @@ __all__ = [
     "begin",
     "conclude",
     "head_id",
+    "record_outcome",
     "run_operation",
     "run_pass",
     "why_not",
@@ -207,30 +208,46 @@ def conclude(
 ) -> PassOutcome:
     """Write a pass into the journal and remember what it saw; never fails, because what was done must be told."""
     try:
-        if outcome.staged is not None or any(part.status is not Status.SKIPPED for part in outcome.operations):
-            state.record_pass(
-                PassRecord(
-                    identity=started.identity,
-                    run_id=outcome.run_id,
-                    started_ms=started.started_ms,
-                    finished_ms=finished_ms,
-                    status=outcome.status.value,
-                    summary=outcome.summary,
-                    metrics=outcome.metrics,
-                    engine=engine,
-                )
-            )
-        state.remember(
-            started.identity,
-            LastSeen(
-                # From before the pass: a commit that came in between was perhaps not looked at, so it must be news.
-                snapshot_id=started.head_id,
-                fingerprint=fingerprint,
-                finished_ms=finished_ms,
-                idle=outcome.is_idle,
-            ),
-        )
+        record_outcome(state, fingerprint, started, outcome, engine, finished_ms)
     except StorageError as error:
         log.warning("%s: the pass could not be recorded: %s", outcome.table, error)
         return replace(outcome, warnings=(*outcome.warnings, f"the pass could not be recorded: {error}"))
     return outcome
+
+
+def record_outcome(
+    state: StateStore,
+    fingerprint: str,
+    started: PassStart,
+    outcome: PassOutcome,
+    engine: str,
+    finished_ms: int,
+) -> None:
+    """As :func:`conclude`, for a caller who can try again.
+
+    Raises:
+        StorageError: the state cannot be written.
+    """
+    if outcome.staged is not None or any(part.status is not Status.SKIPPED for part in outcome.operations):
+        state.record_pass(
+            PassRecord(
+                identity=started.identity,
+                run_id=outcome.run_id,
+                started_ms=started.started_ms,
+                finished_ms=finished_ms,
+                status=outcome.status.value,
+                summary=outcome.summary,
+                metrics=outcome.metrics,
+                engine=engine,
+            )
+        )
+    state.remember(
+        started.identity,
+        LastSeen(
+            # From before the pass: a commit that came in between was perhaps not looked at, so it must be news.
+            snapshot_id=started.head_id,
+            fingerprint=fingerprint,
+            finished_ms=finished_ms,
+            idle=outcome.is_idle,
+        ),
+    )

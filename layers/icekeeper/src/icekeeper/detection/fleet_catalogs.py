@@ -42,7 +42,8 @@ def listed_catalog(source: CatalogSource, settings: Policy) -> ListedCatalog | F
         catalog = source.open()
         if not selects_bucket(settings, catalog.warehouse):
             return ListedCatalog(catalog, None, ())
-        tables = tuple(catalog.list_tables())
+        # A table that a page repeats would be maintained by two at once, who both have the run's lease.
+        tables = tuple(dict.fromkeys(catalog.list_tables()))
     except (MaintenanceError, OSError) as error:
         return FleetSkip(source.name, "", f"the catalog cannot be scanned: {error}", is_error=True)
     except Exception as error:  # a client's own error must not stop the scan of the other catalogs

@@ -81,7 +81,7 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
     item = Item(
         catalog=identity.catalog,
         warehouse=identity.warehouse,
-        table=str(name),
+        table=str(identity.table),  # as the catalog calls it: by another spelling there would be another lease
         uuid=identity.uuid,
         reasons=("asked for",),
         priority=1.0,

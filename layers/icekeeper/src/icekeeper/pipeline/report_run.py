@@ -17,12 +17,16 @@ __all__ = ["report_run"]
 
 _WELL = frozenset({"succeeded", "skipped"})
 _VANISHED = "its execution ended without a report; its lease runs out by itself"
+# How results begin of passes that no report of a table has told, by this, by events.py and by the state machine.
+_UNTOLD = ("its execution ended ", "the pass could not be reported")
 
 
 def report_run(deployment: Deployment, event: ReportRunEvent) -> Mapping[str, Any]:
     """Write ``runs/RUN/report.json``; ``status`` is ``failed`` when no table ended well, ``partial`` when some did.
 
     A table that was proposed and of which nothing came back is looked up, and else counts as failed.
+
+    ``untold`` is the number of failed passes, if there are any, that told nobody of themselves.
 
     The run is over: the fleet is given back also when its report cannot be written.
 
@@ -51,7 +55,11 @@ def _report(deployment: Deployment, event: ReportRunEvent) -> Mapping[str, Any]:
     told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "no table"
     if event.failure is not None:
         told = f"no table's pass is known: {event.failure.Error}"
-    report = {"run_id": event.run_id, "status": status, "summary": told, "tables": dict(sorted(counts.items()))}
+    report: dict[str, Any] = {"run_id": event.run_id, "status": status, "summary": told}
+    report["tables"] = dict(sorted(counts.items()))
+    untold = sum(result.status == "failed" and result.summary.startswith(_UNTOLD) for result in results)
+    if untold:
+        report["untold"] = untold
     document = {**report, "results": [result.model_dump(mode="json") for result in results]}
     if event.failure is not None:
         document["failure"] = event.failure.model_dump(mode="json")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from icekeeper.maintenance import PassStart, conclude
+from icekeeper.maintenance import PassStart, record_outcome
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Failure, ReportTableEvent
@@ -43,7 +43,7 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
 
     Raises:
         OperationRefused: the plan is not the one that was made.
-        StorageError: what the steps left cannot be read.
+        StorageError: what the steps left cannot be read, or the journal not be written.
     """
     item, table = event.item, event.item.table
     if event.plan is None:
@@ -64,9 +64,10 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
     if outcome.staged is not None and outcome.staged.problem is not None:
         outcome = replace(outcome, warnings=(outcome.staged.problem,))
     started = PassStart(item.identity, plan.head_id, plan.started_ms)
-    outcome = conclude(deployment.state, plan.fingerprint, started, outcome, ENGINE, deployment.clock())
     listing = deployment.control.listings(folder)
     deployment.control.write(f"{folder}/pass.json", outcome.to_json(listing))
+    # Last, and it may fail: the state machine tries again, and tells if the journal could not be had at all.
+    record_outcome(deployment.state, plan.fingerprint, started, outcome, ENGINE, deployment.clock())
     return TableReport(table, outcome.status.value, outcome.summary, outcome)
 
 
