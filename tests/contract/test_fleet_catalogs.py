@@ -133,6 +133,22 @@ def test_buckets_that_cannot_be_listed_leave_the_others_served(monkeypatch: pyte
     assert len(told) == 1
 
 
+def test_a_found_bucket_that_is_called_like_a_catalog_stops_no_other() -> None:
+    """Anybody in the account who may create a table bucket could have stopped the maintenance of all tables."""
+    settings = {"ICEKEEPER_TABLE_BUCKETS": "all", "ICEKEEPER_CATALOGS": "lake"}
+    configured = {"lake": {"type": "sql", "uri": "sqlite:///lake.db"}}
+    arn = "arn:aws:s3tables:eu-west-1:111122223333:bucket/"
+    found = [TableBucket(name, f"{arn}{name}") for name in ("lake", "logs")]
+    told: list[StorageError] = []
+    addresses = fleet_catalogs(settings, configured, find=lambda: found, unreachable=told.append)
+    assert [address.name for address in addresses] == ["lake", "logs"]
+    assert [str(error) for error in told] == [
+        f"{arn}lake is left out: two catalogs of this deployment are called 'lake'; name one otherwise"
+    ]
+    with pytest.raises(PolicyError, match="are called 'lake'"):
+        fleet_catalogs(settings, configured, find=lambda: found)
+
+
 def test_the_catalog_file_is_pyicebergs_and_the_environment_wins_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "max-workers: 3\ncatalog:\n  Lake:\n    type: sql\n    URI: sqlite:///old.db\n  g:\n    type: glue\n"
     parsed = parse_catalog_file(text, "s3://control/config/pyiceberg.yaml")

@@ -47,7 +47,8 @@ def fleet_catalogs(
         environment: holds ``ICEKEEPER_CATALOGS`` and ``ICEKEEPER_TABLE_BUCKETS``; with ``all``, S3 Tables is asked.
         catalog_file: what is configured; PyIceberg's own configuration (``PYICEBERG_CATALOG__…``) wins over it.
         find: lists the table buckets.
-        unreachable: told when they cannot be listed; the catalogs that are known without are then returned.
+        unreachable: told when they cannot be listed, and of each found one that clashes with another catalog; the
+            catalogs that are known without are then returned.
 
     Raises:
         PolicyError: the settings are malformed, or give tables two names or two catalogs one.
@@ -64,7 +65,15 @@ def fleet_catalogs(
         if unreachable is None:
             raise
         unreachable(error)
-    return add_found(named, found, catalogs)
+    addresses = named
+    for arn in found:
+        try:
+            addresses = add_found(addresses, [arn], catalogs)
+        except PolicyError as error:  # whoever creates a bucket must not be able to stop the scan of all the others
+            if unreachable is None:
+                raise
+            unreachable(StorageError(f"{arn} is left out: {error}"))
+    return addresses
 
 
 def recorded_address(document: Mapping[str, Any], catalog_file: Catalogs) -> CatalogAddress:

@@ -103,7 +103,7 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
         for address in deployment.addresses(unreachable=unlisted.append)
     ]
     for why in unlisted:
-        log.error("the table buckets were not listed, those that are named are looked at: %s", why)
+        log.error("not every table bucket is looked at: %s", why)
     report = detect_fleet(
         sources,
         deployment.state,
