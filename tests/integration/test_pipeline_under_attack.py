@@ -29,7 +29,7 @@ from icekeeper.pipeline.report_run import report_run
 from icekeeper.pipeline.report_table import report_table
 from icekeeper.pipeline.request_pass import file_request
 from icekeeper.pipeline.run_step import list_orphans
-from icekeeper.pipeline.turn import take_turn
+from icekeeper.pipeline.turn import give_back_turn, take_turn
 from icekeeper.runtime import Runtime
 from icekeeper.state.requests import MaintenanceRequest
 from integration.test_pipeline_steps import RUN, Pipeline, broken
@@ -188,3 +188,21 @@ def test_a_table_has_one_lease_however_it_is_spelt(pipeline: Pipeline, monkeypat
     monkeypatch.setattr(SqlTables, "load", folded)
     (item,) = pipeline.detect(table="NS.T")[1]
     assert item.identity == pipeline.identity
+
+
+def test_a_pass_that_lost_its_lease_does_not_silence_its_table(pipeline: Pipeline) -> None:
+    """All refused was remembered as nothing to do, so that no scan proposed the table until its next commit."""
+    pipeline.deployment = pipeline.open(ICEKEEPER_MIN_INPUT_FILES="5")
+    (item,) = pipeline.detect()[1]
+    take_turn(pipeline.deployment, RUN, item)
+    plan = pipeline.plan(item)
+    lost = Failure(Error="LeaseLost", Cause="run-2 took it")
+    failures = {step: lost for step, route in plan.routes.items() if route != "none"}
+    event = ReportTableEvent(run_id=RUN, item=item, plan=plan, failures=failures)
+    assert report_table(pipeline.deployment, event).status == "partial"
+    give_back_turn(pipeline.deployment, RUN, item)
+    report_run(pipeline.deployment, ReportRunEvent(run_id=RUN))
+    seen = pipeline.deployment.state.last_seen(item.identity)
+    assert seen is not None
+    assert seen.fingerprint != pipeline.document(item, "plan.json")["fingerprint"]
+    assert [one.table for one in pipeline.detect("run-2")[1]] == ["ns.t"]

@@ -19,7 +19,8 @@ from icekeeper.report.outcome_document import operation_outcome, staged_outcome
 __all__ = ["TableReport", "report_table"]
 
 # What a guard raises is a refusal, also when it reaches us through the state machine.
-_REFUSALS = frozenset({"OperationRefused", "LeaseLost", "LeaseHeld"})
+_LEASES = frozenset({"LeaseLost", "LeaseHeld"})
+_REFUSALS = frozenset({"OperationRefused", *_LEASES})
 _MAX_SENTENCE = 500
 ENGINE = "pipeline"
 
@@ -67,7 +68,10 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
     listing = deployment.control.listings(folder)
     deployment.control.write(f"{folder}/pass.json", outcome.to_json(listing))
     # Last, and it may fail: the state machine tries again, and tells if the journal could not be had at all.
-    record_outcome(deployment.state, plan.fingerprint, started, outcome, ENGINE, deployment.clock())
+    # A refusal counts as idle, because it comes from the table; one for want of the lease says nothing of it.
+    is_lost = any(failure.Error in _LEASES for failure in event.failures.values())
+    seen_under = "" if is_lost else plan.fingerprint
+    record_outcome(deployment.state, seen_under, started, outcome, ENGINE, deployment.clock())
     return TableReport(table, outcome.status.value, outcome.summary, outcome)
 
 
