@@ -415,6 +415,13 @@ def test_a_lost_state_costs_the_scan_and_not_the_proposals(
         patch.setattr(state.leases, "current", lost)
         patch.setattr(state.lake_stats, "of_catalog", lost)
         assert names(scanned(state, catalog)) == ["ns.t"]
+
+    def of_another_version(*_: object) -> Any:
+        raise KeyError("policy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(state.lake_stats, "of_catalog", of_another_version)
+        assert names(scanned(state, catalog)) == ["ns.t"]
     monkeypatch.setattr(state.requests, "pending", lost)
     with pytest.raises(StorageError, match=r"^the state does not answer$"):
         scanned(state, catalog)

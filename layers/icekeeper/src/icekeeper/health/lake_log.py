@@ -42,7 +42,7 @@ class LakeLog:
         try:
             for stats in store.of_catalog(catalog, warehouse):
                 self._known[stats.identity] = _Known(stats.identity, _digest(stats), frozenset(stats.warnings))
-        except StorageError as error:
+        except (StorageError, KeyError, TypeError, ValueError) as error:  # also what another version wrote
             self._give_up("read", error)
 
     def observe(self, stats: LakeStats) -> None:
@@ -74,7 +74,7 @@ class LakeLog:
         except StorageError as error:
             self._give_up("written", error)
 
-    def _give_up(self, what: str, error: StorageError) -> None:
+    def _give_up(self, what: str, error: Exception) -> None:
         with self._lock:
             if self._store is not None:
                 log.warning("lake stats cannot be %s, so this scan leaves them: %s", what, error)
