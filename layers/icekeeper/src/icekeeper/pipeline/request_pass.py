@@ -71,12 +71,13 @@ def file_request(runtime: Runtime, table: TableName, overrides: Mapping[str, str
         PolicyError: unknown table, or settings that are wrong or do not fit it; nothing was filed.
         StorageError: the table or the state cannot be used; nothing was filed.
     """
+    # What no run could be started with, no scheduled one could do.
+    parse_event(MachineInput, {"table": str(table), "settings": dict(overrides)})
     loaded = runtime.catalog.load(table)
     resolved = runtime.policy(loaded, overrides)
     begin(runtime.context(loaded, resolved, LocalEngine(processes=1), dry_run=True))
     identity = identity_of(runtime.catalog, loaded)
     request = MaintenanceRequest(identity=identity, requested_ms=runtime.clock(), settings=dict(overrides))
-    parse_event(MachineInput, machine_input(request))  # what no run could be started with, no scheduled one could do
     runtime.state.requests.file(request)
     return request
 
