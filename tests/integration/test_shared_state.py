@@ -128,3 +128,19 @@ def test_a_pass_leaves_the_same_state_in_dynamodb_as_in_sqlite(command: Command,
     assert isinstance(second, PassRecord)
     assert first.metrics["compact.files_merged"] == 6
     assert second.metrics["remove_orphans.orphans_removed"] == 1
+
+
+def test_a_laptop_leaves_a_table_alone_that_the_pipeline_maintains(command: Command) -> None:
+    """They share the state; a dry run changes nothing and may look."""
+    command.table()
+    runtime = Runtime.open(CATALOG)
+    key = identity_of(runtime.catalog, runtime.catalog.load(NAME)).key
+    lease = runtime.state.leases.acquire(key, "run-1", now_ms=runtime.clock(), ttl_ms=60_000)
+    before = command.contents()
+    answer = command("maintain", "ns.t", "--catalog", CATALOG, "--engine", "local")
+    assert answer.code == 1
+    assert "ns.t is leased by run-1 until " in answer.err
+    assert command.contents() == before
+    assert command("maintain", "ns.t", "--catalog", CATALOG, "--engine", "local", "--dry-run").code == 0
+    assert runtime.state.leases.release(lease)
+    assert command("maintain", "ns.t", "--catalog", CATALOG, "--engine", "local").code == 0

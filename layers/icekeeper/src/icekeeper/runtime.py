@@ -32,6 +32,7 @@ from icekeeper.policy import ResolvedPolicy
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.state.lake_stats import LakeStats
+from icekeeper.state.lease_errors import lease_held
 from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.storage.storage import Storage
@@ -125,11 +126,16 @@ class Runtime:
 
         Raises:
             PolicyError: unknown table, or settings that are wrong.
+            LeaseHeld: a run of the pipeline maintains it, which shares this state.
             StorageError: the table cannot be loaded, or the state cannot be written.
         """
         if not dry_run:
             self.state.require_writable()  # before anything is changed, not when it is to be recorded
         loaded = self.catalog.load(table)
+        key = identity_of(self.catalog, loaded).key
+        lease = None if dry_run else self.state.leases.current(key, now_ms=self.clock())
+        if lease is not None:
+            raise lease_held(lease)
         context = self.context(
             loaded, self.policy(loaded, overrides, unsafe=unsafe), engine, dry_run=dry_run, progress=progress
         )
