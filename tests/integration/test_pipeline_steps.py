@@ -350,6 +350,40 @@ def test_a_glue_job_does_the_step_that_its_arguments_name(pipeline: Pipeline) ->
     assert run_job([*arguments[:digest], "0" * 64, *arguments[digest + 1 :]], allowed) == 1
 
 
+@pytest.mark.parametrize("error", ["Sandbox.Timedout", "States.Timeout", "Runtime.ExitError", "Runtime.OutOfMemory"])
+def test_what_was_too_much_for_a_function_goes_to_glue_from_then_on(pipeline: Pipeline, error: str) -> None:
+    item, plan = pipeline.begin()
+    assert (plan.routes["compact"], plan.routes["remove_orphans"]) == ("function", "function")
+    pipeline.report(item, plan, compact=Failure(Error=error))
+    again = pipeline.plan(item)
+    assert {step for step, route in again.routes.items() if route == "glue"} == {"compact"}
+    pipeline.report(item, again, remove_orphans=Failure(Error=error), expire_snapshots=Failure(Error=error))
+    routes = pipeline.plan(item).routes
+    assert {step for step, route in routes.items() if route == "glue"} == {"compact", "remove_orphans"}
+    assert routes["expire_snapshots"] == "function"  # there is no job that does it
+
+
+def test_a_failure_of_another_kind_stays_where_it_was(pipeline: Pipeline) -> None:
+    item, plan = pipeline.begin()
+    pipeline.report(item, plan, compact=Failure(Error="StorageError"))
+    assert pipeline.plan(item).routes["compact"] == "function"
+    # A job that takes too long is no news about functions.
+    pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_COMPACTION_MB="0")
+    pipeline.report(item, pipeline.plan(item), compact=Failure(Error="States.Timeout"))
+    pipeline.deployment = pipeline.open()
+    assert pipeline.plan(item).routes["compact"] == "function"
+    assert not (pipeline.control / "runs" / "outgrown").exists()
+
+
+def test_a_damaged_note_of_what_was_too_much_is_none(pipeline: Pipeline) -> None:
+    item, _ = pipeline.begin()
+    note = pipeline.control / f"{table_folder('outgrown', item.identity.key)}.json"
+    note.parent.mkdir(parents=True)
+    for damaged in ("{", "{}", "7"):
+        note.write_text(damaged)
+        assert pipeline.plan(item).routes["compact"] == "function"
+
+
 def test_a_scan_proposes_what_needs_work_and_what_was_requested(pipeline: Pipeline) -> None:
     answer, items = pipeline.detect()
     assert answer["reason"] == "1 of 1 table(s) need maintenance"

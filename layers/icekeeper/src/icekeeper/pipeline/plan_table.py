@@ -13,6 +13,7 @@ from icekeeper.operations.context import OperationContext
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item, PlanEvent, PlanReference, Route
+from icekeeper.pipeline.outgrown import outgrown_steps
 from icekeeper.pipeline.plan_document import Bounds, PlanDocument
 from icekeeper.pipeline.routes import CLEAN_STAGED, STEPS, TableSize, route
 from icekeeper.pipeline.settings import travelling_environment
@@ -78,12 +79,13 @@ def _document(
     outcomes, compaction = _known_outcomes(context, event, done)
     size = TableSize.of(_head_summary(context, loaded), _bytes_to_compact(compaction))
     operations = {operation.value for operation in context.policy.operations}
+    outgrown = outgrown_steps(deployment.control, event.item)
     routes: dict[str, Route] = {}
     for step in STEPS:
         # The last attempt has no step at all: one that found its plan stale again would be planned again for ever.
         is_wanted = event.attempt <= MAX_ATTEMPTS and (step in operations or step == CLEAN_STAGED)
         is_due = is_wanted and step not in done and step not in outcomes
-        routes[step] = route(step, size, deployment.settings.thresholds) if is_due else "none"
+        routes[step] = route(step, size, deployment.settings.thresholds, outgrown) if is_due else "none"
     listing = deployment.control.listings(folder)
     return PlanDocument(
         run_id=event.run_id,

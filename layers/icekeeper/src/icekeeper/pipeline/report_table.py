@@ -10,6 +10,7 @@ from icekeeper.maintenance import PassStart, record_outcome
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Failure, ReportTableEvent
+from icekeeper.pipeline.outgrown import remember_outgrown
 from icekeeper.pipeline.plan_document import PlanDocument
 from icekeeper.pipeline.routes import CLEAN_STAGED
 from icekeeper.policy import Operation
@@ -52,6 +53,7 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
     plan = PlanDocument.model_validate(deployment.control.read(event.plan.key, event.plan.digest))
     if not plan.metadata_location:
         return TableReport(table, "skipped", f"{table} was dropped or replaced since it was detected", None)
+    remember_outgrown(deployment.control, item, plan.routes, event.failures)
     folder = table_folder(event.run_id, item.identity.key)
     found = (_outcome(deployment, folder, plan, event, operation) for operation in Operation)
     outcome = PassOutcome(

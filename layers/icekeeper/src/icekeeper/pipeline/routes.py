@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from icekeeper.pipeline.events import Route
@@ -14,6 +14,17 @@ __all__ = ["CLEAN_STAGED", "STEPS", "TableSize", "route"]
 CLEAN_STAGED = "clean_staged"
 """The step that is no operation: what failed loads left is cleaned by every pass."""
 STEPS: tuple[str, ...] = (*(operation.value for operation in Operation), CLEAN_STAGED)
+
+
+_HAVE_JOBS = frozenset(
+    {
+        Operation.COMPACT.value,
+        Operation.REWRITE_POSITION_DELETES.value,
+        Operation.COMPUTE_STATISTICS.value,
+        Operation.REWRITE_MANIFESTS.value,
+        Operation.REMOVE_ORPHANS.value,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +58,13 @@ class TableSize:
         return self.data_files + self.delete_files
 
 
-def route(step: str, size: TableSize, limits: Thresholds) -> Route:
-    """The route of one step that is to run; metadata-only work always fits into a function."""
+def route(step: str, size: TableSize, limits: Thresholds, outgrown: Collection[str] = ()) -> Route:
+    """The route of one step that is to run; ``outgrown`` are those that a function has failed to end.
+
+    Metadata-only work has no job: it always fits into a function.
+    """
+    if step in outgrown and step in _HAVE_JOBS:
+        return "glue"
     if step == Operation.COMPACT:
         return _by_size(size.bytes_to_compact, limits.compaction_bytes)
     if step == Operation.REWRITE_POSITION_DELETES:
