@@ -105,6 +105,7 @@ PURE = (
     "icekeeper.health.warnings",
     "icekeeper.health.words",
     "icekeeper.policy",
+    "icekeeper.state.lease_rules",
     "icekeeper.verification.document_checks",
     "icekeeper.verification.lineage_checks",
     "icekeeper.verification.manifest_checks",

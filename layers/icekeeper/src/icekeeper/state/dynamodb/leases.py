@@ -5,7 +5,7 @@ from __future__ import annotations
 from icekeeper.clock import HOUR_MS
 from icekeeper.state.dynamodb.items import Item, named_key
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
-from icekeeper.state.lease_errors import lease_held, lease_lost
+from icekeeper.state.lease_rules import renewed_lease, taken_lease
 from icekeeper.state.leases import Lease
 
 __all__ = ["DynamoLeases"]
@@ -22,17 +22,11 @@ class DynamoLeases:
         self._table = table
 
     def acquire(self, key: str, holder: str, *, now_ms: int, ttl_ms: int) -> Lease:
-        taken = Lease(key=key, holder=holder, expires_ms=now_ms + ttl_ms)
+        taken = wanted = Lease(key=key, holder=holder, expires_ms=now_ms + ttl_ms)
 
         def decide(item: Item | None) -> Item:
             nonlocal taken
-            taken = Lease(key=key, holder=holder, expires_ms=now_ms + ttl_ms)
-            if item is not None:
-                found = _lease(key, item)
-                if found.holder == holder:
-                    taken = _longer(taken, found)
-                elif found.expires_ms > now_ms:
-                    raise lease_held(found)
+            taken = taken_lease(_lease(key, item), wanted, now_ms=now_ms)
             return self._item(taken)
 
         self._table.change(_pk(key), _SORT_KEY, decide)
@@ -43,10 +37,7 @@ class DynamoLeases:
 
         def decide(item: Item | None) -> Item:
             nonlocal renewed
-            found = None if item is None else _lease(lease.key, item)
-            if found is None or found.holder != lease.holder:
-                raise lease_lost(lease, None if found is None else found.holder)
-            renewed = _longer(Lease(key=lease.key, holder=lease.holder, expires_ms=now_ms + ttl_ms), found)
+            renewed = renewed_lease(_lease(lease.key, item), lease, expires_ms=now_ms + ttl_ms)
             return self._item(renewed)
 
         self._table.change(_pk(lease.key), _SORT_KEY, decide)
@@ -59,8 +50,7 @@ class DynamoLeases:
         return self._table.change(_pk(lease.key), _SORT_KEY, decide)
 
     def current(self, key: str, *, now_ms: int) -> Lease | None:
-        item = self._table.get(_pk(key), _SORT_KEY)
-        found = None if item is None else _lease(key, item)
+        found = _lease(key, self._table.get(_pk(key), _SORT_KEY))
         return found if found is not None and found.expires_ms > now_ms else None
 
     def _item(self, lease: Lease) -> Item:
@@ -68,12 +58,8 @@ class DynamoLeases:
         return {"holder": lease.holder, "until_ms": lease.expires_ms, "expires_s": expires_s}
 
 
-def _lease(key: str, item: Item) -> Lease:
-    return Lease(key=key, holder=item["holder"], expires_ms=item["until_ms"])
-
-
-def _longer(one: Lease, other: Lease) -> Lease:
-    return max(one, other, key=lambda lease: lease.expires_ms)
+def _lease(key: str, item: Item | None) -> Lease | None:
+    return None if item is None else Lease(key=key, holder=item["holder"], expires_ms=item["until_ms"])
 
 
 def _pk(key: str) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from sqlite3 import Connection
 
-from icekeeper.state.lease_errors import lease_held, lease_lost
+from icekeeper.state.lease_rules import renewed_lease, taken_lease
 from icekeeper.state.leases import Lease
 from icekeeper.state.sqlite.file import SqliteFile
 
@@ -21,20 +20,13 @@ class SqliteLeases:
     def acquire(self, key: str, holder: str, *, now_ms: int, ttl_ms: int) -> Lease:
         wanted = Lease(key=key, holder=holder, expires_ms=now_ms + ttl_ms)
         with self._file.transaction() as connection:
-            found = _lease(connection, key)
-            if found is not None and found.holder == holder:
-                wanted = _longer(wanted, found)
-            elif found is not None and found.expires_ms > now_ms:
-                raise lease_held(found)
-            _write(connection, wanted)
-        return wanted
+            taken = taken_lease(_lease(connection, key), wanted, now_ms=now_ms)
+            _write(connection, taken)
+        return taken
 
     def renew(self, lease: Lease, *, now_ms: int, ttl_ms: int) -> Lease:
         with self._file.transaction() as connection:
-            found = _lease(connection, lease.key)
-            if found is None or found.holder != lease.holder:
-                raise lease_lost(lease, None if found is None else found.holder)
-            renewed = _longer(replace(found, expires_ms=now_ms + ttl_ms), found)
+            renewed = renewed_lease(_lease(connection, lease.key), lease, expires_ms=now_ms + ttl_ms)
             _write(connection, renewed)
         return renewed
 
@@ -55,7 +47,3 @@ def _lease(connection: Connection, key: str) -> Lease | None:
 def _write(connection: Connection, lease: Lease) -> None:
     row = (lease.key, lease.holder, lease.expires_ms)
     connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?)", row)
-
-
-def _longer(one: Lease, other: Lease) -> Lease:
-    return max(one, other, key=lambda lease: lease.expires_ms)
