@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 class _Known(NamedTuple):
     """As little as tells whether a table changed: a fleet's stats need not all be in memory."""
 
-    identity: TableIdentity
     digest: bytes
     kinds: frozenset[str]
 
@@ -41,7 +40,7 @@ class LakeLog:
         self._known: dict[TableIdentity, _Known] = {}
         try:
             for stats in store.of_catalog(catalog, warehouse):
-                self._known[stats.identity] = _Known(stats.identity, _digest(stats), frozenset(stats.warnings))
+                self._known[stats.identity] = _Known(_digest(stats), frozenset(stats.warnings))
         except (StorageError, KeyError, TypeError, ValueError) as error:  # also what another version wrote
             self._give_up("read", error)
 
@@ -59,7 +58,7 @@ class LakeLog:
             self._give_up("written", error)
             return
         with self._lock:
-            self._known[stats.identity] = _Known(stats.identity, digest, frozenset(stats.warnings))
+            self._known[stats.identity] = _Known(digest, frozenset(stats.warnings))
         _tell(stats.identity, stats.warnings, frozenset() if known is None else known.kinds)
 
     def forget_all_but(self, tables: Collection[TableName]) -> None:

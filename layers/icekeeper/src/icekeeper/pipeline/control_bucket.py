@@ -11,7 +11,7 @@ from icekeeper.errors import OperationRefused, StorageError
 from icekeeper.report.outcome import ListingWriter
 from icekeeper.storage.storage import Storage
 
-__all__ = ["ControlBucket", "table_folder"]
+__all__ = ["ControlBucket", "proposals_key", "report_key", "table_folder"]
 
 
 class ControlBucket:
@@ -55,6 +55,15 @@ class ControlBucket:
             raise
         return _parse(data, path)
 
+    def find_hint(self, key: str) -> Any | None:
+        """A document that only spares work: a damaged one is none."""
+        try:
+            return self.find(key)
+        except StorageError as error:
+            if not isinstance(error.__cause__, ValueError):
+                raise
+            return None
+
     def listings(self, folder: str) -> ListingWriter:
         """A writer of lists of files that are too long for a document."""
 
@@ -67,6 +76,16 @@ class ControlBucket:
 
     def _path(self, key: str) -> str:
         return f"{self.address}/{key}"
+
+
+def proposals_key(run_id: str) -> str:
+    """Where a run's proposals are, which the state machine's map reads."""
+    return f"runs/{run_id}/proposals.json"
+
+
+def report_key(run_id: str) -> str:
+    """Where a run's report is; one that has it has ended."""
+    return f"runs/{run_id}/report.json"
 
 
 def table_folder(run_id: str, identity_key: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -17,9 +16,10 @@ from icekeeper.errors import LeaseHeld, OperationRefused, StorageError
 from icekeeper.fleet import detect_fleet
 from icekeeper.model import TableName
 from icekeeper.operations.table_handle import identity_of
+from icekeeper.pipeline.control_bucket import proposals_key, report_key
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, fits_payloads, parse_event
-from icekeeper.pipeline.fleet_turn import give_back_fleet, take_fleet
+from icekeeper.pipeline.fleet_turn import fleet_given_back_on_failure, give_back_fleet, take_fleet
 
 __all__ = ["Detected", "detect_tables"]
 
@@ -49,14 +49,10 @@ def detect_tables(deployment: Deployment, event: DetectEvent) -> tuple[Mapping[s
         StorageError: nothing can be detected, or written.
     """
     _require_new_name(deployment, event.run_id)
-    try:
+    with fleet_given_back_on_failure(deployment, event.run_id):
         found = _forced(deployment, event.input) if event.input.table is not None else _scheduled(deployment, event)
-        key = f"runs/{event.run_id}/proposals.json"
+        key = proposals_key(event.run_id)
         deployment.control.write(key, [item.model_dump(mode="json") for item in found.items])
-    except BaseException:
-        with suppress(StorageError):  # what is not given back runs out
-            give_back_fleet(deployment, event.run_id)
-        raise
     if not found.items:
         give_back_fleet(deployment, event.run_id)
     proposals = {"bucket": deployment.control.name, "key": key, "count": len(found.items)}
@@ -66,7 +62,7 @@ def detect_tables(deployment: Deployment, event: DetectEvent) -> tuple[Mapping[s
 
 def _require_new_name(deployment: Deployment, run_id: str) -> None:
     """What another run of the same name left would pass for what this one did: names can be had again after 90 days."""
-    if deployment.control.find(f"runs/{run_id}/report.json") is not None:
+    if deployment.control.find(report_key(run_id)) is not None:
         raise OperationRefused(f"a run called {run_id} has ended already, and left its report; choose another name")
 
 
@@ -140,12 +136,7 @@ def _open(deployment: Deployment, address: CatalogAddress) -> Catalog:
 
 def _cursor(deployment: Deployment) -> tuple[str, str] | None:
     """Where the last scan stopped; one that cannot be understood only makes this one begin at the front."""
-    try:
-        left = deployment.control.find(_CURSOR)
-    except StorageError as error:
-        if not isinstance(error.__cause__, ValueError):
-            raise
-        return None
+    left = deployment.control.find_hint(_CURSOR)
     if not isinstance(left, dict) or not isinstance(left.get("after"), list):
         return None
     after = [str(part) for part in left["after"]]

@@ -18,6 +18,7 @@ from icekeeper.policy import Operation
 from icekeeper.state.identity import TableIdentity
 
 __all__ = [
+    "MAX_SENTENCE",
     "DetectEvent",
     "Failure",
     "Item",
@@ -35,7 +36,8 @@ __all__ = [
 ]
 
 Route = Literal["none", "function", "glue"]
-_MAX_SENTENCE = 500
+MAX_SENTENCE = 500
+"""The most of a sentence that travels through the state machine."""
 # A payload of Step Functions holds 256 KB, of which failures take most when there are any.
 _MAX_SETTINGS = 16 * 1024
 
@@ -229,7 +231,7 @@ def _failed_child(child: Mapping[str, Any]) -> Mapping[str, Any] | None:
     except (ValueError, TypeError, KeyError):
         return None
     told = f"its execution ended as {child['Status']}: {child.get('Error', '')}: {child.get('Cause', '')}"
-    return {"table": table, "status": "failed", "summary": " ".join(told.split())[:_MAX_SENTENCE].rstrip(": ")}
+    return {"table": table, "status": "failed", "summary": " ".join(told.split())[:MAX_SENTENCE].rstrip(": ")}
 
 
 AnyEvent = TypeVar("AnyEvent", bound=BaseModel)

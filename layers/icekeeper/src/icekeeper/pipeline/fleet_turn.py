@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from icekeeper.errors import LeaseLost
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from icekeeper.errors import LeaseLost, StorageError
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.state.leases import Lease
 
-__all__ = ["FLEET_LEASE", "give_back_fleet", "prolong_fleet", "take_fleet"]
+__all__ = ["FLEET_LEASE", "fleet_given_back_on_failure", "give_back_fleet", "prolong_fleet", "take_fleet"]
 
 FLEET_LEASE = "fleet"
 # A run that was stopped bars the next ones for this long, or as long as its last step could have taken.
@@ -34,6 +37,17 @@ def prolong_fleet(deployment: Deployment, run_id: str, ttl_ms: int) -> None:
         deployment.state.leases.renew(lease, now_ms=deployment.clock(), ttl_ms=max(_TTL_MS, ttl_ms))
     except LeaseLost:
         return
+
+
+@contextmanager
+def fleet_given_back_on_failure(deployment: Deployment, run_id: str) -> Iterator[None]:
+    """Whatever ends this block but its own end, a run that failed in it does not keep the fleet."""
+    try:
+        yield
+    except BaseException:
+        with suppress(StorageError):  # what is not given back runs out
+            give_back_fleet(deployment, run_id)
+        raise
 
 
 def give_back_fleet(deployment: Deployment, run_id: str) -> None:

@@ -28,12 +28,7 @@ def outgrown_steps(control: ControlBucket, item: Item) -> frozenset[str]:
     Raises:
         StorageError: the control bucket does not answer.
     """
-    try:
-        found = control.find(_key(item))
-    except StorageError as error:
-        if not isinstance(error.__cause__, ValueError):
-            raise
-        return frozenset()  # damaged: they are found out again
+    found = control.find_hint(_key(item))
     return frozenset(map(str, found)) if isinstance(found, list) else frozenset()
 
 

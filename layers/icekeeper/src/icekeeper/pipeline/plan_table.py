@@ -20,6 +20,7 @@ from icekeeper.pipeline.settings import travelling_environment
 from icekeeper.pipeline.turn import lease_ttl_ms, resume_turn
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status, failed, skipped
+from icekeeper.runtime import Runtime
 from icekeeper.state.requests import MaintenanceRequest
 
 __all__ = ["MAX_ATTEMPTS", "PLAN", "plan_table"]
@@ -64,7 +65,7 @@ def _document(
     """``first`` is the plan that an earlier attempt wrote, if there is one."""
     requested_ms = None if request is None else request.requested_ms
     runtime = deployment.runtime(event.item)
-    loaded = _load(deployment, event.item)
+    loaded = _load(runtime, event.item)
     if loaded is None:
         return _gone(deployment, event, requested_ms)
     context = runtime.context(
@@ -105,9 +106,8 @@ def _document(
     )
 
 
-def _load(deployment: Deployment, item: Item) -> LoadedTable | None:
+def _load(runtime: Runtime, item: Item) -> LoadedTable | None:
     """The table, ``None`` when it was dropped or replaced since it was detected."""
-    runtime = deployment.runtime(item)
     try:
         loaded = runtime.catalog.load(item.name)
     except PolicyError:

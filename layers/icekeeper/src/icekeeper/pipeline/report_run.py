@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
-from icekeeper.errors import StorageError
-from icekeeper.pipeline.control_bucket import table_folder
+from icekeeper.pipeline.control_bucket import proposals_key, report_key, table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item, ReportRunEvent, TableResult, parse_event
-from icekeeper.pipeline.fleet_turn import give_back_fleet
+from icekeeper.pipeline.fleet_turn import fleet_given_back_on_failure, give_back_fleet
 
 __all__ = ["report_run"]
 
@@ -33,12 +31,8 @@ def report_run(deployment: Deployment, event: ReportRunEvent) -> Mapping[str, An
     Raises:
         StorageError: it cannot be written, or what was proposed cannot be read.
     """
-    try:
+    with fleet_given_back_on_failure(deployment, event.run_id):
         report = _report(deployment, event)
-    except BaseException:
-        with suppress(StorageError):  # what is not given back runs out
-            give_back_fleet(deployment, event.run_id)
-        raise
     give_back_fleet(deployment, event.run_id)
     return report
 
@@ -63,7 +57,7 @@ def _report(deployment: Deployment, event: ReportRunEvent) -> Mapping[str, Any]:
     document = {**report, "results": [result.model_dump(mode="json") for result in results]}
     if event.failure is not None:
         document["failure"] = event.failure.model_dump(mode="json")
-    deployment.control.write(f"runs/{event.run_id}/report.json", document)
+    deployment.control.write(report_key(event.run_id), document)
     return report
 
 
@@ -73,7 +67,7 @@ def _missing(deployment: Deployment, event: ReportRunEvent) -> Iterator[TableRes
     Results name no catalog: of tables of one name that many are missing, those first whose pass left nothing.
     """
     told = Counter(result.table for result in event.tables)
-    proposed = [parse_event(Item, proposal) for proposal in deployment.control.find(_proposals(event.run_id)) or ()]
+    proposed = [parse_event(Item, proposal) for proposal in deployment.control.find(proposals_key(event.run_id)) or ()]
     missing = Counter(item.table for item in proposed) - told
     left = [_left(deployment, event.run_id, item) for item in proposed if missing[item.table] > 0]
     for result in sorted(left, key=lambda result: result.summary != _VANISHED):
@@ -87,7 +81,3 @@ def _left(deployment: Deployment, run_id: str, item: Item) -> TableResult:
     if found is None:
         return TableResult(table=item.table, status="failed", summary=_VANISHED)
     return parse_event(TableResult, {"table": item.table, "status": found["status"], "summary": found["summary"]})
-
-
-def _proposals(run_id: str) -> str:
-    return f"runs/{run_id}/proposals.json"

@@ -9,7 +9,7 @@ from typing import Any
 from icekeeper.maintenance import PassStart, record_outcome
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import Failure, ReportTableEvent
+from icekeeper.pipeline.events import MAX_SENTENCE, Failure, ReportTableEvent
 from icekeeper.pipeline.outgrown import remember_outgrown
 from icekeeper.pipeline.plan_document import PlanDocument
 from icekeeper.pipeline.routes import CLEAN_STAGED
@@ -22,7 +22,6 @@ __all__ = ["TableReport", "report_table"]
 # What a guard raises is a refusal, also when it reaches us through the state machine.
 _LEASES = frozenset({"LeaseLost", "LeaseHeld"})
 _REFUSALS = frozenset({"OperationRefused", *_LEASES})
-_MAX_SENTENCE = 500
 ENGINE = "pipeline"
 
 
@@ -37,7 +36,7 @@ class TableReport:
 
     def to_json(self) -> dict[str, str]:
         """What the state machine keeps of it."""
-        return {"table": self.table, "status": self.status, "summary": self.summary[:_MAX_SENTENCE]}
+        return {"table": self.table, "status": self.status, "summary": self.summary[:MAX_SENTENCE]}
 
 
 def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport:
@@ -84,13 +83,13 @@ def _outcome(
     left: Mapping[str, Any] | None = plan.outcomes.get(step) or deployment.control.find(f"{folder}/{step}.json")
     if left is not None:
         return operation_outcome(left)
-    failure = event.failures.get(step) or event.failures.get(f"list_{step.removeprefix('remove_')}")
+    failure = event.failures.get(step)
     if failure is not None:
-        sentence = failure.sentence[:_MAX_SENTENCE]
+        sentence = failure.sentence[:MAX_SENTENCE]
         return (refused if failure.Error in _REFUSALS else failed)(operation, sentence)
     if plan.routes.get(step, "none") != "none":
         if "plan" in event.failures:
-            sentence = event.failures["plan"].sentence[:_MAX_SENTENCE]
+            sentence = event.failures["plan"].sentence[:MAX_SENTENCE]
             return failed(operation, f"it could not be planned again: {sentence}")
         return failed(operation, "it did not end: nothing is known of what became of it")
     return None
@@ -103,11 +102,11 @@ def _staged(deployment: Deployment, folder: str, event: ReportTableEvent) -> Sta
     failure = event.failures.get(CLEAN_STAGED)
     if failure is None:
         return None
-    sentence = f"staged files of failed loads were not cleaned: {failure.sentence[:_MAX_SENTENCE]}"
+    sentence = f"staged files of failed loads were not cleaned: {failure.sentence[:MAX_SENTENCE]}"
     return StagedOutcome(summary=sentence, problem=sentence, metrics={})
 
 
 def _first_failure(failures: Mapping[str, Failure]) -> str:
     for step, failure in failures.items():
-        return f"{step}: {failure.sentence[:_MAX_SENTENCE]}"
+        return f"{step}: {failure.sentence[:MAX_SENTENCE]}"
     return "it was not planned"

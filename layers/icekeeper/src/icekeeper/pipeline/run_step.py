@@ -22,7 +22,7 @@ from icekeeper.operations.orphans.sources import KnownFiles
 from icekeeper.operations.staging.clean import clean_staged_files
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import OperationEvent
+from icekeeper.pipeline.events import MAX_SENTENCE, OperationEvent
 from icekeeper.pipeline.leased_catalog import LeasedCatalog
 from icekeeper.pipeline.plan_document import PlanDocument
 from icekeeper.pipeline.turn import lease_ttl_ms, resume_turn
@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 # The state machine knows these by name, and tries again.
 RETRIED = (PlanStale, CommitConflict, CommitStateUnknown, StorageError)
 LISTED_ORPHANS = "list_orphans"
+# What only the listing counts.
+_OF_THE_LISTING = ("remove_orphans.files_listed", "remove_orphans.files_too_young")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +83,16 @@ def run_step(
         operation_finished(*told, status=Status.SUCCEEDED.value, summary=summary, seconds=seconds)
         return _finish(step, {**document, "status": Status.SUCCEEDED.value, "summary": summary})
     before = _remember_commits(step)
-    if event.operation is Operation.REMOVE_ORPHANS:
-        _take_listed_orphans(step)
+    listed = _listed(step) if event.operation is Operation.REMOVE_ORPHANS else None
+    if listed is not None:
+        _take_listed_orphans(step, listed)
     if max_bytes is not None:
         _limit(step.context, max_bytes)
     outcome = run_operation(event.operation, step.context, passing=RETRIED)
     outcome = _with_earlier_commits(step, outcome, before)
-    outcome = _with_listing_metrics(step, outcome)
+    if listed is not None:
+        counted = {key: listed["metrics"].get(key, 0) for key in _OF_THE_LISTING}
+        outcome = replace(outcome, metrics={**outcome.metrics, **counted})
     return _finish(step, outcome.to_json(event.run_id, deployment.control.listings(folder)))
 
 
@@ -160,7 +165,7 @@ def _finish(step: Step, document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _answer(document: Mapping[str, Any]) -> Mapping[str, Any]:
     # A payload of the state machine stays small whatever the sentence says.
-    return {"status": document["status"], "summary": str(document["summary"])[:500]}
+    return {"status": document["status"], "summary": str(document["summary"])[:MAX_SENTENCE]}
 
 
 def _limit(context: OperationContext, max_bytes: int) -> None:
@@ -210,11 +215,8 @@ def _with_earlier_commits(step: Step, outcome: OperationOutcome, before: frozens
     )
 
 
-def _take_listed_orphans(step: Step) -> None:
+def _take_listed_orphans(step: Step, listed: Mapping[str, Any]) -> None:
     """Look only at what was listed as an orphan; every guard asks about each of them again."""
-    listed = _listed(step)
-    if listed is None:
-        return
     step.context.orphan_candidates = KnownFiles(tuple(listed["paths"]))
     # Their share of the whole listing was judged by the listing.
     policy = step.context.resolved.policy.model_copy(update={"orphan_max_delete_ratio": 1})
@@ -225,14 +227,3 @@ def _listed(step: Step) -> Mapping[str, Any] | None:
     """What was listed by this very plan: another one's policy may allow to delete less."""
     found: Mapping[str, Any] | None = step.deployment.control.find(f"{step.folder}/{LISTED_ORPHANS}.json")
     return found if found is not None and found.get("plan") == step.event.plan.digest else None
-
-
-def _with_listing_metrics(step: Step, outcome: OperationOutcome) -> OperationOutcome:
-    listed = _listed(step) if outcome.operation is Operation.REMOVE_ORPHANS else None
-    if listed is None:
-        return outcome
-    counted = {key: listed["metrics"].get(key, 0) for key in _OF_THE_LISTING}
-    return replace(outcome, metrics={**outcome.metrics, **counted})
-
-
-_OF_THE_LISTING = ("remove_orphans.files_listed", "remove_orphans.files_too_young")
