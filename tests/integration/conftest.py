@@ -1,4 +1,4 @@
-"""Fixtures of the integration suites: the command on a catalog of the test's own."""
+"""Fixtures of the integration suites: the command on a catalog of the test's own, and a deployment over one table."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 from support.command import Command
+from support.local import LocalTable
+from support.pipeline_deployment import Pipeline
 
 
 @pytest.fixture
@@ -16,3 +19,11 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     called = Command(tmp_path, monkeypatch, capsys)
     yield called
     called.catalog.close()
+
+
+@pytest.fixture
+def pipeline(local_catalog: SqlCatalog, tmp_path: Path) -> Pipeline:
+    """A deployment whose bucket is a folder, over a local table of five files."""
+    table = LocalTable(local_catalog, tmp_path)
+    table.fill(5)
+    return Pipeline(table, tmp_path)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.sql import SqlCatalog as SqlTables
@@ -32,17 +31,9 @@ from icekeeper.pipeline.run_step import list_orphans
 from icekeeper.pipeline.turn import give_back_turn, take_turn
 from icekeeper.runtime import Runtime
 from icekeeper.state.requests import MaintenanceRequest
-from integration.test_pipeline_steps import RUN, Pipeline, broken
-from support.local import LocalTable
+from support.pipeline_deployment import RUN, Pipeline, broken
 
 JOBS = Path(__file__).parents[2] / "glue_jobs"
-
-
-@pytest.fixture
-def pipeline(local_catalog: SqlCatalog, tmp_path: Path) -> Pipeline:
-    table = LocalTable(local_catalog, tmp_path)
-    table.fill(5)
-    return Pipeline(table, tmp_path)
 
 
 def test_what_a_run_over_the_fleet_is_told_holds_for_its_passes(pipeline: Pipeline) -> None:

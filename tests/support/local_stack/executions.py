@@ -32,13 +32,10 @@ class Visit:
         return 0.0 if self.exited is None else (self.exited - self.entered).total_seconds()
 
 
-@dataclass(frozen=True, slots=True)
-class ChildExecution:
-    """The pass over one item of a Distributed Map."""
+class _Visited:
+    """What went through states, as its events tell."""
 
-    input: Any
-    status: str
-    output: Any
+    __slots__ = ()
     events: Sequence[Event]
 
     @property
@@ -49,6 +46,16 @@ class ChildExecution:
     def names(self) -> list[str]:
         """The states it went through, in order."""
         return [visit.name for visit in self.visits]
+
+
+@dataclass(frozen=True, slots=True)
+class ChildExecution(_Visited):
+    """The pass over one item of a Distributed Map."""
+
+    input: Any
+    status: str
+    output: Any
+    events: Sequence[Event]
 
     @property
     def tasks(self) -> list[str]:
@@ -61,7 +68,7 @@ class ChildExecution:
 
 
 @dataclass(frozen=True, slots=True)
-class Execution:
+class Execution(_Visited):
     """An execution of the state machine that has ended; children in the order of their items."""
 
     name: str
@@ -71,14 +78,6 @@ class Execution:
     cause: str | None
     events: Sequence[Event]
     children: Sequence[ChildExecution]
-
-    @property
-    def visits(self) -> list[Visit]:
-        return visits_of(self.events)
-
-    @property
-    def names(self) -> list[str]:
-        return [visit.name for visit in self.visits]
 
     @property
     def child(self) -> ChildExecution:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
+from support.cloudformation import load_template
 
 __all__ = ["ACCOUNT", "REGION", "Template"]
 
@@ -26,27 +26,6 @@ _ARNS = {
     "AWS::IAM::Role": f"arn:aws:iam::{ACCOUNT}:role/{{name}}",
 }
 
-
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML publishes no types
-    """Knows the short forms: ``!Ref``, ``!Sub``, ``!GetAtt`` and the rest."""
-
-
-def _short_form(loader: _Loader, suffix: str, node: yaml.Node) -> dict[str, Any]:
-    value: Any
-    if isinstance(node, yaml.ScalarNode):
-        value = loader.construct_scalar(node)
-    elif isinstance(node, yaml.SequenceNode):
-        value = loader.construct_sequence(node, deep=True)
-    else:
-        assert isinstance(node, yaml.MappingNode)
-        value = loader.construct_mapping(node, deep=True)
-    if suffix == "GetAtt" and isinstance(value, str):
-        value = value.split(".", 1)
-    return {suffix if suffix in ("Ref", "Condition") else f"Fn::{suffix}": value}
-
-
-_Loader.add_multi_constructor("!", _short_form)
-
 _NO_VALUE = object()
 
 
@@ -59,7 +38,7 @@ class Template:
     def __init__(self, path: Path, stack: str, parameters: Mapping[str, str]) -> None:
         self.folder = path.parent
         self.stack = stack
-        self._document: Mapping[str, Any] = yaml.load(path.read_text(), Loader=_Loader)
+        self._document: Mapping[str, Any] = load_template(path.read_text())
         declared: Mapping[str, Any] = self._document.get("Parameters", {})
         unknown = set(parameters) - set(declared)
         assert not unknown, f"{path.name} has no parameters {sorted(unknown)}"

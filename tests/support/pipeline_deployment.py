@@ -1,0 +1,119 @@
+"""One deployment over one local table: the pipeline's use cases, called in the order of the state machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from icekeeper.engines.local import LocalEngine
+from icekeeper.errors import StorageError
+from icekeeper.model import TableName
+from icekeeper.operations.table_handle import identity_of
+from icekeeper.pipeline.control_bucket import table_folder
+from icekeeper.pipeline.deployment import Deployment
+from icekeeper.pipeline.detect_tables import detect_tables
+from icekeeper.pipeline.events import (
+    DetectEvent,
+    Failure,
+    Item,
+    MachineInput,
+    OperationEvent,
+    PlanEvent,
+    PlanReference,
+    ReportTableEvent,
+    parse_event,
+)
+from icekeeper.pipeline.fleet_turn import FLEET_LEASE
+from icekeeper.pipeline.plan_table import plan_table
+from icekeeper.pipeline.report_table import TableReport, report_table
+from icekeeper.pipeline.run_step import run_step
+from icekeeper.pipeline.turn import take_turn
+from icekeeper.state.identity import TableIdentity
+from support.local import LocalTable
+
+__all__ = ["HOUR_MS", "RUN", "Pipeline", "broken"]
+
+RUN = "run-1"
+HOUR_MS = 3_600_000
+EAGER = {
+    "ICEKEEPER_MIN_INPUT_FILES": "2",
+    "ICEKEEPER_MIN_MANIFESTS_TO_REWRITE": "2",
+    "ICEKEEPER_MAX_SNAPSHOTS_TO_KEEP": "1",
+    "ICEKEEPER_SNAPSHOT_RETENTION_HOURS": "0",
+}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 4_000_000_000_000  # all that the tests write is old
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class Pipeline:
+    """A deployment whose bucket is a folder, and its one table."""
+
+    def __init__(self, table: LocalTable, folder: Path) -> None:
+        self.table = table
+        self.clock = Clock()
+        self.control = folder / "control"
+        (folder / "pyiceberg.yaml").write_text(
+            f"catalog:\n  local:\n    type: sql\n    uri: sqlite:///{folder / 'catalog.db'}\n"
+            f"    warehouse: {(folder / 'warehouse').as_uri()}\n"
+        )
+        self.environment = {
+            **EAGER,
+            "ICEKEEPER_CONTROL_BUCKET": str(self.control),
+            "ICEKEEPER_CATALOG_FILE": str(folder / "pyiceberg.yaml"),
+            "ICEKEEPER_STATE": str(folder / "state.db"),
+        }
+        self.deployment = self.open()
+
+    def open(self, **environment: str) -> Deployment:
+        """As a function does that starts anew."""
+        return Deployment.open({**self.environment, **environment}, clock=self.clock)
+
+    def detect(self, run_id: str = RUN, **wanted: Any) -> tuple[Mapping[str, Any], list[Item]]:
+        answer, _ = detect_tables(self.deployment, DetectEvent(run_id=run_id, input=MachineInput(**wanted)))
+        proposals = json.loads((self.control / answer["proposals"]["key"]).read_text())
+        assert answer["proposals"]["count"] == len(proposals)
+        return answer, [parse_event(Item, proposal) for proposal in proposals]
+
+    @property
+    def identity(self) -> TableIdentity:
+        return identity_of(self.table.catalog, self.table.catalog.load(TableName.parse("ns.t")))
+
+    def begin(self, run_id: str = RUN, **wanted: Any) -> tuple[Item, PlanReference]:
+        (item,) = self.detect(run_id, table="ns.t", **wanted)[1]
+        take_turn(self.deployment, run_id, item)
+        return item, self.plan(item, run_id)
+
+    def plan(self, item: Item, run_id: str = RUN, attempt: int = 1) -> PlanReference:
+        return plan_table(self.deployment, PlanEvent(run_id=run_id, item=item, attempt=attempt))
+
+    def run(self, item: Item, plan: PlanReference, step: str, run_id: str = RUN, **options: Any) -> Mapping[str, Any]:
+        event = parse_event(OperationEvent, {"run_id": run_id, "item": item, "plan": plan, "operation": step})
+        return run_step(self.deployment, event, LocalEngine(1), **options)
+
+    def report(self, item: Item, plan: PlanReference | None, run_id: str = RUN, **failures: Failure) -> TableReport:
+        event = ReportTableEvent(run_id=run_id, item=item, plan=plan, failures=failures)
+        return report_table(self.deployment, event)
+
+    def fleet_lease(self) -> str | None:
+        lease = self.deployment.state.leases.current(FLEET_LEASE, now_ms=self.clock.now_ms)
+        return None if lease is None else lease.holder
+
+    def journal(self, item: Item) -> list[tuple[str, str, str]]:
+        records = self.deployment.state.history(item.identity)
+        return [(record.run_id, record.status, record.summary) for record in records]
+
+    def document(self, item: Item, name: str, run_id: str = RUN) -> Any:
+        return json.loads((self.control / table_folder(run_id, item.identity.key) / name).read_text())
+
+
+def broken(*_: object) -> None:
+    """Stands in for a write that fails."""
+    raise StorageError("it crashed")
