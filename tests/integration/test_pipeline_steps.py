@@ -242,7 +242,7 @@ def test_large_work_goes_to_glue(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("spark_session")  # which the job finds: a Java of its own would have no Iceberg for later tests
+@pytest.mark.usefixtures("spark_session")  # a Java of its own would have no Iceberg for later tests
 def test_a_glue_job_does_the_step_that_its_arguments_name(pipeline: Pipeline) -> None:
     pipeline.clock.now_ms = system_clock()  # the job has no other
     item, plan = pipeline.begin()
