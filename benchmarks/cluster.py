@@ -32,7 +32,7 @@ from icekeeper.engines.spark import SparkEngine, local_session
 from icekeeper.operations.compaction.clustering.exchange import cluster_groups
 from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.task import InputFile, OutputNames, RewriteTask
-from icekeeper.operations.context import Engine
+from icekeeper.pass_context.context import Engine
 from icekeeper.policy import Strategy
 
 # user_id and at: the seed's example.

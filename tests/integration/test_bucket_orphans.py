@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from icekeeper.operations.orphans.delete import delete_orphans
+from icekeeper.deletion.delete import delete_orphans
 from support.command import Answer, Command, local_path, one_sentence
 from support.local import grow_old
 from support.tables import new_document

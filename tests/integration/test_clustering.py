@@ -24,7 +24,7 @@ from icekeeper.model import DataFile
 from icekeeper.operations.compaction import dispatch
 from icekeeper.operations.compaction.clustering import exchange
 from icekeeper.operations.compaction.clustering import rows as cluster_rows
-from icekeeper.operations.context import Engine
+from icekeeper.pass_context.context import Engine
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.storage.paths import normalise

@@ -13,7 +13,7 @@ import pytest
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.snapshot import SnapshotWriter
 from icekeeper.errors import CommitConflict, CommitStateUnknown
-from icekeeper.operations.context import OperationContext
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of

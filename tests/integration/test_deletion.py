@@ -11,13 +11,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.clock import system_clock
+from icekeeper.deletion import guard
+from icekeeper.deletion.guard import DeletedFiles, delete_unreferenced
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.metadata.reachability import References, reachable_files
-from icekeeper.operations import deletion
-from icekeeper.operations.context import OperationContext
-from icekeeper.operations.deletion import DeletedFiles, delete_unreferenced
-from icekeeper.operations.table_handle import identity_of
+from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.policy import resolve
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import normalise
@@ -30,7 +30,7 @@ Delete = Callable[[Storage, Iterable[str]], DeleteReport]
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalTable:
     """Two appends; two files make a batch."""
-    monkeypatch.setattr(deletion, "_BATCH", 2)
+    monkeypatch.setattr(guard, "_BATCH", 2)
     made = LocalTable(local_catalog, tmp_path)
     made.fill(2)
     return made

@@ -23,7 +23,7 @@ from icekeeper.engines.spark import SparkEngine, local_session
 from icekeeper.errors import StorageError
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import InputFile, OutputNames, RewriteTask
-from icekeeper.operations.context import Engine
+from icekeeper.pass_context.context import Engine
 
 SCHEMA = {
     "type": "struct",

@@ -10,9 +10,9 @@ from unittest import mock
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icekeeper.deletion import guard
 from icekeeper.errors import StorageError
-from icekeeper.operations import deletion
-from icekeeper.operations.table_handle import identity_of
+from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.sqlite.pending_deletions import SqlitePendingDeletions
@@ -34,7 +34,7 @@ def cut() -> None:
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalTable:
     """Four appends merged into one file; two files make a batch of deletions."""
-    monkeypatch.setattr(deletion, "_BATCH", 2)
+    monkeypatch.setattr(guard, "_BATCH", 2)
     made = LocalTable(local_catalog, tmp_path)
     made.fill(4)
     made.run(Operation.COMPACT)

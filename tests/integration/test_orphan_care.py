@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.model import TableName
 from icekeeper.operations.orphans import plan
-from icekeeper.operations.table_handle import identity_of
+from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.staging import LoadState, StagedLoad

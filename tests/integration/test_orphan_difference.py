@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
+from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.reachability import References
-from icekeeper.operations.context import Engine
 from icekeeper.operations.orphans import difference, remove_orphans
 from icekeeper.operations.orphans.difference import live_files, sift_by_engine
-from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
 from icekeeper.operations.orphans.sift import Sifted, sift
-from icekeeper.operations.orphans.sources import SourcePart
+from icekeeper.pass_context.context import Engine
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
+from icekeeper.storage.sources import SourcePart
 from icekeeper.storage.storage import Storage
 from support.local import LocalTable, ScriptedCatalog, grow_old
 

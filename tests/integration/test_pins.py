@@ -14,7 +14,7 @@ from icekeeper.clock import HOUR_MS, iso_utc, system_clock
 from icekeeper.errors import CommitStateUnknown, OperationRefused
 from icekeeper.model import TableName
 from icekeeper.operations.pins import add_pin, list_pins, remove_pin
-from icekeeper.operations.table_handle import TableHandle, identity_of
+from icekeeper.pass_context.table_handle import TableHandle, identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.sqlite.store import SqliteStateStore

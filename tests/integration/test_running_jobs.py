@@ -18,8 +18,8 @@ from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import CommitStateUnknown, PlanStale, StorageError
 from icekeeper.model import TableName
-from icekeeper.operations.jobs import running_job
-from icekeeper.operations.table_handle import TableHandle, identity_of
+from icekeeper.pass_context.jobs import running_job
+from icekeeper.pass_context.table_handle import TableHandle, identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
 from icekeeper.runtime import Runtime

@@ -13,7 +13,7 @@ import pytest
 
 from icekeeper.engines.local import LocalEngine
 from icekeeper.model import TableName
-from icekeeper.operations.table_handle import identity_of
+from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.report.outcome import PassStatus
 from icekeeper.runtime import Runtime
 from icekeeper.state.open import open_state

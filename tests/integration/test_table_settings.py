@@ -11,8 +11,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.clock import system_clock
 from icekeeper.errors import CommitStateUnknown, PolicyError, TableUnsupported
-from icekeeper.operations.table_handle import TableHandle
 from icekeeper.operations.table_settings import reset_settings, set_settings, unset_settings
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import POLICY_KEYS, ResolvedPolicy, layers_for, resolve
 from support.command import Command, one_sentence
 from support.local import NAME, LocalTable, ScriptedCatalog

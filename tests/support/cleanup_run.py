@@ -19,7 +19,7 @@ from icekeeper.errors import StorageError
 from icekeeper.metadata.document import MAIN
 from icekeeper.model import FileContent
 from icekeeper.operations.staging.loads import stage_load
-from icekeeper.operations.table_handle import TableHandle
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.identity import TableIdentity

@@ -22,7 +22,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.reachability import reachable_files
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, ManifestEntry, TableName
-from icekeeper.operations.context import Engine, OperationContext
+from icekeeper.pass_context.context import Engine, OperationContext
 from icekeeper.policy import Operation, layers_for, resolve
 from icekeeper.report.outcome import OperationOutcome, PassOutcome
 from icekeeper.state.sqlite.store import SqliteStateStore

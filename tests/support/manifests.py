@@ -12,10 +12,10 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_read import decode_manifest
 from icekeeper.metadata.manifest_write import EncodedManifest
 from icekeeper.model import ManifestEntry, ManifestFile
-from icekeeper.operations.context import Engine
 from icekeeper.operations.manifests import rewrite, work
 from icekeeper.operations.manifests.plan import ManifestPlan
 from icekeeper.operations.manifests.rewrite import RewrittenManifests, write_manifests
+from icekeeper.pass_context.context import Engine
 
 
 class MemoryStorage:

@@ -13,7 +13,7 @@ from icekeeper.catalogs.load import open_catalog
 from icekeeper.engines.local import LocalEngine
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestContent, TableName
-from icekeeper.operations.context import Engine
+from icekeeper.pass_context.context import Engine
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome
 from icekeeper.runtime import Runtime

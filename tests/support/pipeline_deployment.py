@@ -10,7 +10,7 @@ from typing import Any
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
-from icekeeper.operations.table_handle import identity_of
+from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.detect_tables import detect_tables

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from icekeeper.deletion.guard import GC_DISABLED
 from icekeeper.operations.compaction.plan import DELETES_DISABLED, NO_SNAPSHOT, NOTHING_ELIGIBLE
-from icekeeper.operations.deletion import GC_DISABLED
 from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
 from icekeeper.operations.manifests.plan import NO_ENTRIES
 from icekeeper.operations.partitions.partition_time import NO_TIME_FIELD

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icekeeper.deletion.foreign import ForeignMetadata, refuse_foreign
+from icekeeper.deletion.referenced_paths import ReferencedPaths
+from icekeeper.deletion.twins import find_twin
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import leading_uuid
-from icekeeper.operations.orphans.foreign import ForeignMetadata, refuse_foreign
 from icekeeper.operations.orphans.plan import OrphanPlan, plan_orphans, refuse_mass_deletion
-from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
 from icekeeper.operations.orphans.sift import Sifted, is_metadata_file, sift
-from icekeeper.operations.twins import find_twin
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
 from support.tables import new_document, snapshot

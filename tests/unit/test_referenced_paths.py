@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.operations.orphans import referenced_paths
-from icekeeper.operations.orphans.referenced_paths import ReferencedPaths, path_hash
-from icekeeper.operations.twins import without_authority
+from icekeeper.deletion import referenced_paths
+from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
+from icekeeper.deletion.twins import without_authority
 from icekeeper.storage.paths import authority, normalise
 
 HOME = "s3://b/t"

@@ -15,7 +15,7 @@ from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.demo.tables import NAMESPACE, MessyTable, create_messy_tables
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
-from icekeeper.operations.table_handle import identity_of
+from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.state.identity import TableIdentity
 from icekeeper.storage.storage import Storage
 

@@ -11,21 +11,20 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, metadata_owner
+from icekeeper.deletion.referenced_paths import ReferencedPaths
+from icekeeper.deletion.shared_references import CatalogTables, load_all
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.maintenance import attempt
 from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.model import TableName
-from icekeeper.operations.context import OperationContext
 from icekeeper.operations.orphans.clear import Listed, clear_orphans
-from icekeeper.operations.orphans.foreign import ForeignMetadata, foreign_metadata, metadata_owner
 from icekeeper.operations.orphans.inventory import InventoryFiles
-from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
 from icekeeper.operations.orphans.remove_orphans import why_skipped
-from icekeeper.operations.orphans.shared_references import CatalogTables, load_all
 from icekeeper.operations.orphans.sift import Sieve, is_metadata_file
-from icekeeper.operations.orphans.sources import FileSource, ListedLocation
 from icekeeper.operations.orphans.territory import Territory
-from icekeeper.operations.table_handle import identity_of
+from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.bucket_outcome import BucketOutcome, ForeignTable, Outside
 from icekeeper.report.outcome import OperationOutcome, Status, failed, refused, skipped, succeeded
@@ -33,6 +32,7 @@ from icekeeper.state.store import PassRecord
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import may_be_under, normalise
+from icekeeper.storage.sources import FileSource, ListedLocation
 from icekeeper.storage.storage import Storage
 
 __all__ = ["run_bucket_pass"]

@@ -22,7 +22,6 @@ from icekeeper.errors import (
 from icekeeper.operations.compaction.clustering.recipe import choose_recipe
 from icekeeper.operations.compaction.compact import compact
 from icekeeper.operations.compaction.where import row_filter
-from icekeeper.operations.context import OperationContext, branch_head
 from icekeeper.operations.expiry.expire_snapshots import expire_snapshots
 from icekeeper.operations.expiry.retention import check_retention
 from icekeeper.operations.manifests.rewrite_manifests import rewrite_manifests
@@ -32,8 +31,9 @@ from icekeeper.operations.position_deletes.rewrite_position_deletes import rewri
 from icekeeper.operations.staging.clean import clean_staged_files
 from icekeeper.operations.statistics.columns import statistics_columns
 from icekeeper.operations.statistics.compute_statistics import compute_statistics
-from icekeeper.operations.table_handle import identity_of
 from icekeeper.operations.take_over import take_over
+from icekeeper.pass_context.context import OperationContext, branch_head
+from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped
 from icekeeper.state.identity import TableIdentity

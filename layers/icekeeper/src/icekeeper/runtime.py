@@ -24,10 +24,10 @@ from icekeeper.health.examine import examine, health_head
 from icekeeper.maintenance import run_pass
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
-from icekeeper.operations.context import Engine, OperationContext, Progress, silent
 from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs
 from icekeeper.operations.expiry.retention import plan_expiry
-from icekeeper.operations.table_handle import TableHandle, identity_of
+from icekeeper.pass_context.context import Engine, OperationContext, Progress, silent
+from icekeeper.pass_context.table_handle import TableHandle, identity_of
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome

@@ -10,8 +10,8 @@ import typer
 from icekeeper.cli.arguments import AsJson, CatalogName, Settings, Table, Unsafe, overrides, table_name
 from icekeeper.cli.console import EXIT_OK, people, print_json
 from icekeeper.errors import PolicyError
-from icekeeper.operations.table_handle import TableHandle
 from icekeeper.operations.table_settings import ResolvePolicy, reset_settings, set_settings, unset_settings
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.report.terminal import print_policy
 from icekeeper.runtime import Runtime

@@ -51,7 +51,7 @@ class DeferredEngine:
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
     ) -> list[Result]:
-        """See :class:`icekeeper.operations.context.Engine`."""
+        """See :class:`icekeeper.pass_context.context.Engine`."""
         return self._running().map(function, tasks, on_done)
 
     def exchange(
@@ -62,7 +62,7 @@ class DeferredEngine:
         parts: Sequence[Part],
         on_done: Callable[[int], None],
     ) -> list[Result]:
-        """See :class:`icekeeper.operations.context.Engine`."""
+        """See :class:`icekeeper.pass_context.context.Engine`."""
         return self._running().exchange(split, tasks, merge, parts, on_done)
 
     def _running(self) -> _Engine:

@@ -36,7 +36,7 @@ class LocalEngine:
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
     ) -> list[Result]:
-        """See :class:`icekeeper.operations.context.Engine`."""
+        """See :class:`icekeeper.pass_context.context.Engine`."""
         with self._pool(len(tasks)) as pool:
             return _run(pool, function, tasks, on_done)
 
@@ -48,7 +48,7 @@ class LocalEngine:
         parts: Sequence[Part],
         on_done: Callable[[int], None],
     ) -> list[Result]:
-        """See :class:`icekeeper.operations.context.Engine`; items wait in a temporary directory."""
+        """See :class:`icekeeper.pass_context.context.Engine`; items wait in a temporary directory."""
         with (
             tempfile.TemporaryDirectory(prefix="icekeeper-exchange-") as folder,
             self._pool(max(len(tasks), len(parts))) as pool,

@@ -84,7 +84,7 @@ class SparkEngine:
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
     ) -> list[Result]:
-        """See :class:`icekeeper.operations.context.Engine`; one Spark task per task, results in order."""
+        """See :class:`icekeeper.pass_context.context.Engine`; one Spark task per task, results in order."""
         if not tasks:
             return []
         rdd = self._context.parallelize(tasks, len(tasks)).map(_with_cheap_start(function))
@@ -98,7 +98,7 @@ class SparkEngine:
         parts: Sequence[Part],
         on_done: Callable[[int], None],
     ) -> list[Result]:
-        """See :class:`icekeeper.operations.context.Engine`; a shuffle whose values are whatever ``split`` made."""
+        """See :class:`icekeeper.pass_context.context.Engine`; a shuffle whose values are whatever ``split`` made."""
         if not parts:
             return []
         wanted = list(parts)

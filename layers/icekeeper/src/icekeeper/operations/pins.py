@@ -15,8 +15,8 @@ from icekeeper.commit.transaction import PreparedCommit, commit_with_retries
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, OperationRefused, PolicyError
 from icekeeper.metadata.document import Ref, TableMetadata
 from icekeeper.model import Nothing
-from icekeeper.operations.context import require_writable
-from icekeeper.operations.table_handle import TableHandle
+from icekeeper.pass_context.context import require_writable
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Policy
 from icekeeper.state.store import Pin
 from icekeeper.state.table_memory import TableMemory

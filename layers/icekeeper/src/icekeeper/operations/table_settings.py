@@ -16,8 +16,8 @@ from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.updates import apply_updates
 from icekeeper.model import Nothing
-from icekeeper.operations.context import require_writable
-from icekeeper.operations.table_handle import TableHandle
+from icekeeper.pass_context.context import require_writable
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import POLICY_KEYS, TABLE_PREFIX, Policy, ResolvedPolicy
 from icekeeper.policy.values import did_you_mean, text_of
 

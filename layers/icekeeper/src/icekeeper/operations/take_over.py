@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from icekeeper.errors import OperationRefused, StorageError
-from icekeeper.operations.context import OperationContext
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 
 __all__ = ["take_over"]

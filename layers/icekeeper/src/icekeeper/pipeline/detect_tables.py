@@ -15,7 +15,7 @@ from icekeeper.detection.proposal import FleetProposal, FleetReport
 from icekeeper.errors import LeaseHeld, OperationRefused, StorageError
 from icekeeper.fleet import detect_fleet
 from icekeeper.model import TableName
-from icekeeper.operations.table_handle import identity_of
+from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.pipeline.control_bucket import proposals_key, report_key
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, fits_payloads, parse_event

@@ -9,7 +9,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.maintenance import begin, head_id, run_operation, why_not
-from icekeeper.operations.context import OperationContext
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item, PlanEvent, PlanReference, Route

@@ -17,7 +17,7 @@ from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.maintenance import begin
 from icekeeper.model import TableName
-from icekeeper.operations.table_handle import identity_of
+from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.pipeline.events import MachineInput, parse_event
 from icekeeper.pipeline.executions import Execution, StateMachine
 from icekeeper.runtime import Runtime

@@ -17,9 +17,8 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.snapshot import RUN_ID_KEY
 from icekeeper.errors import CommitConflict, CommitStateUnknown, PlanStale, StorageError
 from icekeeper.maintenance import begin, run_operation
-from icekeeper.operations.context import Engine, OperationContext, Progress, silent
-from icekeeper.operations.orphans.sources import KnownFiles
 from icekeeper.operations.staging.clean import clean_staged_files
+from icekeeper.pass_context.context import Engine, OperationContext, Progress, silent
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import MAX_SENTENCE, OperationEvent
@@ -28,6 +27,7 @@ from icekeeper.pipeline.plan_document import PlanDocument
 from icekeeper.pipeline.turn import lease_ttl_ms, resume_turn
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.storage.sources import KnownFiles
 
 __all__ = ["LISTED_ORPHANS", "Step", "list_orphans", "open_step", "run_step"]
 

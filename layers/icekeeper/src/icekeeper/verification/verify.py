@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.deletion.guard import owned_locations
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.reachability import statistics_files
 from icekeeper.metadata.statistics import StatisticsFile, statistics_by_snapshot
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
-from icekeeper.operations.deletion import owned_locations
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from icekeeper.verification.document_checks import document_problems

@@ -16,7 +16,7 @@ from icekeeper.operations.compaction.arrow_schema import leaf_columns
 from icekeeper.operations.compaction.candidates import FileKey
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.task import RewriteResult
-from icekeeper.operations.context import OperationContext, require_writable
+from icekeeper.pass_context.context import OperationContext, require_writable
 
 __all__ = ["Landed", "commit_groups"]
 

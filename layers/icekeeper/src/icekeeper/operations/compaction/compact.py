@@ -20,7 +20,7 @@ from icekeeper.operations.compaction.dispatch import rewrite_groups
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, plan_compaction
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.compaction.writing.output_names import require_known_layout
-from icekeeper.operations.context import OperationContext, branch_head, require_writable, stopwatch
+from icekeeper.pass_context.context import OperationContext, branch_head, require_writable, stopwatch
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
 

@@ -21,7 +21,7 @@ from icekeeper.operations.compaction.task import RewriteResult, RewriteTask, Rou
 from icekeeper.operations.compaction.writing.metrics_modes import output_properties
 from icekeeper.operations.compaction.writing.output_names import output_names
 from icekeeper.operations.compaction.writing.planned_names import planned_names
-from icekeeper.operations.context import OperationContext
+from icekeeper.pass_context.context import OperationContext
 
 __all__ = ["rewrite_groups"]
 

@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.transaction import Committed, PreparedCommit
+from icekeeper.deletion.guard import GC_DISABLED, DeletedFiles, owned_locations
+from icekeeper.deletion.held_files import HeldFiles
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, MetadataUnreadable, PolicyError, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import Nothing
-from icekeeper.operations.context import OperationContext, require_writable
-from icekeeper.operations.deletion import GC_DISABLED, DeletedFiles, owned_locations
 from icekeeper.operations.expiry.leftovers import delete_remembered, list_name
 from icekeeper.operations.expiry.removal import removal_of, restore_refs
 from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE, ExpiryPlan, plan_expiry, refuse_protected
 from icekeeper.operations.expiry.unreferenced import Unreferenced, still_unreferenced, unreferenced_files
 from icekeeper.operations.expiry.unused_metadata import UnusedMetadata, unused_metadata
-from icekeeper.operations.held_files import HeldFiles
+from icekeeper.pass_context.context import OperationContext, require_writable
 from icekeeper.policy import gc_enabled
 
 __all__ = ["Expiry", "ExpiryAttempts"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 
-from icekeeper.operations.twins import same_path_elsewhere, without_authority
+from icekeeper.deletion.twins import same_path_elsewhere, without_authority
 from icekeeper.storage.paths import is_under, normalise
 
 __all__ = ["Candidates"]

@@ -7,13 +7,13 @@ decides cannot be read, nothing is committed and nothing deleted.
 from __future__ import annotations
 
 from icekeeper.commit.transaction import PreparedCommit
+from icekeeper.deletion.guard import GC_DISABLED, DeletedFiles
 from icekeeper.model import Nothing
-from icekeeper.operations.context import OperationContext, require_writable, stopwatch
-from icekeeper.operations.deletion import GC_DISABLED, DeletedFiles
 from icekeeper.operations.expiry.attempts import Expiry, ExpiryAttempts
 from icekeeper.operations.expiry.leftovers import Leftovers, delete_leftovers, unfinished
 from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
 from icekeeper.operations.expiry.unused_metadata import UnusedMetadata
+from icekeeper.pass_context.context import OperationContext, require_writable, stopwatch
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 

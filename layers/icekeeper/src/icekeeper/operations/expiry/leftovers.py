@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from itertools import chain
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.deletion.guard import DeletedFiles, delete_unreferenced, owned_locations
+from icekeeper.deletion.held_files import HeldFiles
 from icekeeper.metadata.reachability import References, metadata_files, statistics_files
-from icekeeper.operations.context import OperationContext
-from icekeeper.operations.deletion import DeletedFiles, delete_unreferenced, owned_locations
 from icekeeper.operations.expiry.candidates import Candidates
-from icekeeper.operations.held_files import HeldFiles
+from icekeeper.pass_context.context import OperationContext
 
 __all__ = ["Leftovers", "delete_leftovers", "delete_remembered", "list_name", "unfinished"]
 

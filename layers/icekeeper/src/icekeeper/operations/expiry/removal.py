@@ -10,9 +10,9 @@ from icekeeper.commit.transaction import PreparedCommit
 from icekeeper.errors import CommitConflict
 from icekeeper.metadata.document import Ref, TableMetadata
 from icekeeper.model import Nothing
-from icekeeper.operations.context import OperationContext
 from icekeeper.operations.expiry.retention import ExpiryPlan
 from icekeeper.operations.expiry.unused_metadata import UnusedMetadata
+from icekeeper.pass_context.context import OperationContext
 
 __all__ = ["removal_of", "restore_refs"]
 

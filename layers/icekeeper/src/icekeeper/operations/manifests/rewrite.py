@@ -15,12 +15,12 @@ from typing import Any
 from icekeeper.errors import StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import ManifestContent, ManifestFile
-from icekeeper.operations.context import Engine
 from icekeeper.operations.manifests.cuts import lane_bounds
 from icekeeper.operations.manifests.partition_ranges import PartitionOrder
 from icekeeper.operations.manifests.plan import ManifestGroup, ManifestKind, ManifestPlan
 from icekeeper.operations.manifests.task import EntryPart, KindOfTable, Lane, LaneResult, SampleTask, SplitTask
 from icekeeper.operations.manifests.work import MAX_PARTITIONS, evenly, sample_entries, split_entries, write_lane
+from icekeeper.pass_context.context import Engine
 
 __all__ = ["RewrittenManifests", "write_manifests"]
 

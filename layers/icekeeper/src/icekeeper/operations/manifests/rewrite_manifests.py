@@ -11,10 +11,10 @@ from icekeeper.commit.transaction import Committed, PreparedCommit
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.model import ManifestContent, ManifestFile, Nothing
-from icekeeper.operations.context import OperationContext, branch_head, require_writable, stopwatch
 from icekeeper.operations.manifests.partition_ranges import PartitionOrder, average_opened, range_of
 from icekeeper.operations.manifests.plan import NO_ENTRIES, ManifestPlan, plan_manifests
 from icekeeper.operations.manifests.rewrite import RewrittenManifests, write_manifests
+from icekeeper.pass_context.context import OperationContext, branch_head, require_writable, stopwatch
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 

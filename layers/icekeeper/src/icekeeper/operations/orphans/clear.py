@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.deletion.delete import delete_orphans, still_old
+from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, refuse_foreign
+from icekeeper.deletion.guard import owned_locations
+from icekeeper.deletion.held_files import HeldFiles, held_by_others
+from icekeeper.deletion.neighbours import Claims, Neighbours, has_its_own_bucket, neighbours_of
+from icekeeper.deletion.referenced_paths import ReferencedPaths
+from icekeeper.deletion.shared_references import SharedReferences
+from icekeeper.deletion.twins import find_twin, same_path_elsewhere
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.reachability import References, reachable_paths
-from icekeeper.operations.context import OperationContext
-from icekeeper.operations.deletion import owned_locations
-from icekeeper.operations.held_files import HeldFiles, held_by_others
-from icekeeper.operations.orphans.delete import delete_orphans, still_old
 from icekeeper.operations.orphans.empty_folders import any_empty, removable_folders, remove_empty
-from icekeeper.operations.orphans.foreign import ForeignMetadata, foreign_metadata, refuse_foreign
-from icekeeper.operations.orphans.neighbours import Claims, Neighbours, has_its_own_bucket, neighbours_of
 from icekeeper.operations.orphans.plan import OrphanPlan, plan_orphans, refuse_mass_deletion
-from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
-from icekeeper.operations.orphans.shared_references import SharedReferences
 from icekeeper.operations.orphans.sift import Sifted, without_referenced
-from icekeeper.operations.twins import find_twin, same_path_elsewhere
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Metrics, OperationOutcome, succeeded
 from icekeeper.storage.listing import ListedObject

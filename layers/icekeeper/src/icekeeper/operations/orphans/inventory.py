@@ -14,9 +14,9 @@ from itertools import chain
 
 from icekeeper.errors import PolicyError
 from icekeeper.operations.orphans.inventory_rows import Columns, file_rows
-from icekeeper.operations.orphans.sources import SourcePart
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import is_local, is_under, split_path
+from icekeeper.storage.sources import SourcePart
 from icekeeper.storage.storage import Storage
 
 __all__ = ["InventoryFiles"]
@@ -34,7 +34,7 @@ class InventoryFiles:
     is_current: bool = False
 
     def objects(self) -> Iterator[ListedObject]:
-        """See :class:`icekeeper.operations.orphans.sources.FileSource`.
+        """See :class:`icekeeper.storage.sources.FileSource`.
 
         Raises:
             PolicyError: the list is not what it should be.

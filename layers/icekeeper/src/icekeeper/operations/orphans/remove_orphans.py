@@ -6,18 +6,18 @@ from dataclasses import replace
 from functools import partial
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.deletion.guard import GC_DISABLED
+from icekeeper.deletion.shared_references import other_tables
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.reachability import References, metadata_files, statistics_files
-from icekeeper.operations.context import OperationContext, require_writable, stopwatch
-from icekeeper.operations.deletion import GC_DISABLED
 from icekeeper.operations.orphans.clear import Listed, clear_orphans
 from icekeeper.operations.orphans.difference import DISTRIBUTED_ABOVE, live_files, sift_by_engine, sift_here
 from icekeeper.operations.orphans.inventory import InventoryFiles
 from icekeeper.operations.orphans.known_orphans import known_orphans
-from icekeeper.operations.orphans.shared_references import other_tables
-from icekeeper.operations.orphans.sources import FileSource, ListedLocation
+from icekeeper.pass_context.context import OperationContext, require_writable, stopwatch
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, skipped
+from icekeeper.storage.sources import FileSource, ListedLocation
 
 __all__ = ["remove_orphans"]
 

@@ -16,7 +16,7 @@ _TWINS_KEPT = 100
 
 
 class References(Protocol):
-    """What is asked about a path; see :class:`icekeeper.operations.orphans.referenced_paths.ReferencedPaths`."""
+    """What is asked about a path; see :class:`icekeeper.deletion.referenced_paths.ReferencedPaths`."""
 
     def __contains__(self, path: str) -> bool: ...
 

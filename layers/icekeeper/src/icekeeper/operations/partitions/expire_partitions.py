@@ -16,7 +16,6 @@ from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.single_value import decode
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, FileContent, ManifestContent, ManifestFile, Nothing
-from icekeeper.operations.context import OperationContext, branch_head, require_writable, stopwatch
 from icekeeper.operations.partitions.partition_time import PartitionTimes, partition_times
 from icekeeper.operations.partitions.plan import (
     NO_RETENTION,
@@ -25,6 +24,7 @@ from icekeeper.operations.partitions.plan import (
     LivePartitions,
     goes_with,
 )
+from icekeeper.pass_context.context import OperationContext, branch_head, require_writable, stopwatch
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 

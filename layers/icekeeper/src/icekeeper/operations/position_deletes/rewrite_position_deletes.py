@@ -13,7 +13,6 @@ from icekeeper.commit.transaction import Committed, PreparedCommit
 from icekeeper.errors import MaintenanceError, PlanStale
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, ManifestContent, ManifestEntry, ManifestFile, Nothing
-from icekeeper.operations.context import OperationContext, require_writable, stopwatch
 from icekeeper.operations.position_deletes.merge import merge_deletes
 from icekeeper.operations.position_deletes.plan import (
     DeleteGroup,
@@ -22,6 +21,7 @@ from icekeeper.operations.position_deletes.plan import (
     plan_position_deletes,
 )
 from icekeeper.operations.position_deletes.task import MergeResult, MergeTask, PositionDeletes
+from icekeeper.pass_context.context import OperationContext, require_writable, stopwatch
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
 

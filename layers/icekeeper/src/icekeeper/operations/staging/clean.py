@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.deletion.delete import delete_orphans
+from icekeeper.deletion.guard import GC_DISABLED
 from icekeeper.errors import MaintenanceError, OperationRefused
-from icekeeper.operations.context import OperationContext
-from icekeeper.operations.deletion import GC_DISABLED
-from icekeeper.operations.orphans.delete import delete_orphans
 from icekeeper.operations.staging.plan import CleaningPlan, may_be_staged, plan_cleaning
 from icekeeper.operations.staging.unneeded import unneeded_files
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import gc_enabled
 from icekeeper.report.outcome import StagedOutcome
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad

@@ -8,7 +8,7 @@ from dataclasses import replace
 from icekeeper.errors import CommitConflict, PolicyError
 from icekeeper.operations.pins import require_name
 from icekeeper.operations.staging.plan import require_stageable
-from icekeeper.operations.table_handle import TableHandle
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 
 __all__ = ["declare_load", "list_loads", "stage_load"]

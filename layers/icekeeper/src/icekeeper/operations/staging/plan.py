@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from icekeeper.deletion.guard import owned_locations
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.operations.deletion import owned_locations
 from icekeeper.operations.orphans.sift import is_metadata_file
 from icekeeper.state.staging import LoadState, StagedLoad
 from icekeeper.storage.paths import is_under

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.deletion.guard import owned_locations
+from icekeeper.deletion.held_files import HeldFiles
+from icekeeper.deletion.neighbours import has_its_own_bucket, neighbours_of
+from icekeeper.deletion.referenced_paths import ReferencedPaths
+from icekeeper.deletion.shared_references import SharedReferences, other_tables
 from icekeeper.metadata.reachability import References, reachable_paths
-from icekeeper.operations.context import OperationContext
-from icekeeper.operations.deletion import owned_locations
-from icekeeper.operations.held_files import HeldFiles
-from icekeeper.operations.orphans.neighbours import has_its_own_bucket, neighbours_of
-from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
-from icekeeper.operations.orphans.shared_references import SharedReferences, other_tables
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.storage.paths import PathSet
 
 __all__ = ["Unneeded", "unneeded_files"]

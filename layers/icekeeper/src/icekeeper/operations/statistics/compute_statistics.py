@@ -16,7 +16,6 @@ from icekeeper.metadata.statistics import statistics_entry
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.metadata.theta import ThetaSketch
 from icekeeper.model import ManifestEntry, ManifestFile, Nothing
-from icekeeper.operations.context import OperationContext, branch_head, require_writable, stopwatch
 from icekeeper.operations.statistics.columns import StatisticsColumns, statistics_columns
 from icekeeper.operations.statistics.partition_file import (
     PartitionFileFormat,
@@ -29,6 +28,7 @@ from icekeeper.operations.statistics.row_files import appended_files, live_files
 from icekeeper.operations.statistics.sketches import computed_sketches
 from icekeeper.operations.statistics.statistics_file import statistics_file
 from icekeeper.operations.statistics.stored_blobs import StatisticsFileUnusable, stored_blobs, stored_sketch
+from icekeeper.pass_context.context import OperationContext, branch_head, require_writable, stopwatch
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, failed, skipped, succeeded
 

@@ -9,9 +9,9 @@ from functools import partial
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import StorageError
 from icekeeper.metadata.theta import ThetaSketch, decode_theta, union
-from icekeeper.operations.context import OperationContext
 from icekeeper.operations.statistics.plan import StatisticsPlan, StoredBlob
 from icekeeper.operations.statistics.task import sketch_rows, sketch_tasks
+from icekeeper.pass_context.context import OperationContext
 
 __all__ = ["Sketches", "computed_sketches"]
 

@@ -25,7 +25,7 @@ from icekeeper.operations.compaction.clustering.task import (
 from icekeeper.operations.compaction.clustering.zorder import ZOrderCurve, fit_curve
 from icekeeper.operations.compaction.proof import Evidence, disproof
 from icekeeper.operations.compaction.task import InputFile, RewriteResult, RewriteTask
-from icekeeper.operations.context import Engine
+from icekeeper.pass_context.context import Engine
 from icekeeper.policy import Strategy
 
 __all__ = ["cluster_groups", "fits_one_worker"]

@@ -15,11 +15,11 @@ from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.transaction import backoff_seconds
+from icekeeper.deletion.held_files import HeldFiles
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.reachability import References, reachable_files
-from icekeeper.operations.context import OperationContext
-from icekeeper.operations.held_files import HeldFiles
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import gc_enabled
 from icekeeper.storage.paths import is_under, normalise
 from icekeeper.storage.storage import DeleteReport

@@ -14,7 +14,7 @@ from hashlib import blake2b
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icekeeper.operations.twins import without_authority
+from icekeeper.deletion.twins import without_authority
 from icekeeper.storage.paths import authority, normalise
 
 __all__ = ["ReferencedPaths", "path_hash"]

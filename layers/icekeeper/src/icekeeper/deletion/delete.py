@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.deletion.guard import Confirm, DeletedFiles, delete_unreferenced
+from icekeeper.deletion.shared_references import SharedReferences
 from icekeeper.metadata.reachability import References
-from icekeeper.operations.context import OperationContext
-from icekeeper.operations.deletion import Confirm, DeletedFiles, delete_unreferenced
-from icekeeper.operations.orphans.shared_references import SharedReferences
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.storage import Storage
 

@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.deletion.held_files import HeldFiles
+from icekeeper.deletion.neighbours import Claims, claims_of
+from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError
 from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.model import TableName
-from icekeeper.operations.context import OperationContext
-from icekeeper.operations.held_files import HeldFiles
-from icekeeper.operations.orphans.neighbours import Claims, claims_of
-from icekeeper.operations.orphans.referenced_paths import ReferencedPaths
-from icekeeper.operations.table_handle import identity_of
+from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.state.table_memory import TableMemory
 
 __all__ = ["CatalogTables", "SharedReferences", "load_all", "other_tables"]

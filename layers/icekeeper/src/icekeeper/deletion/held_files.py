@@ -14,8 +14,8 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.reachability import References, statistics_files
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.operations.context import OperationContext
-from icekeeper.operations.table_handle import identity_of
+from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import Pin
 from icekeeper.state.table_memory import TableMemory

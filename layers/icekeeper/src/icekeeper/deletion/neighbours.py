@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.deletion.foreign import ForeignMetadata
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.reachability import metadata_files, statistics_files
-from icekeeper.operations.orphans.foreign import ForeignMetadata
 from icekeeper.storage.paths import authority, may_be_under, normalise
 
 __all__ = ["Claims", "Neighbours", "claims_of", "has_its_own_bucket", "neighbours_of"]

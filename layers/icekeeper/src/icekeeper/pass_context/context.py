@@ -16,11 +16,11 @@ from icekeeper.errors import CommitStateUnknown, MaintenanceError, PolicyError, 
 from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import Nothing, TableName
-from icekeeper.operations.jobs import Job, running_job
-from icekeeper.operations.orphans.sources import FileSource
+from icekeeper.pass_context.jobs import Job, running_job
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.store import StateStore
 from icekeeper.state.table_memory import TableMemory
+from icekeeper.storage.sources import FileSource
 from icekeeper.storage.storage import Storage
 
 __all__ = ["Engine", "OperationContext", "Progress", "branch_head", "require_writable", "silent", "stopwatch"]
