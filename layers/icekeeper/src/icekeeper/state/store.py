@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from icekeeper.state.claims import ClaimStore
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStatsStore
 from icekeeper.state.leases import LeaseStore
@@ -99,6 +100,9 @@ class StateStore(Protocol):
 
     @property
     def lake_stats(self) -> LakeStatsStore: ...
+
+    @property
+    def claims(self) -> ClaimStore: ...
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
         """The pins that hold at ``now_ms``, the last pass and the staged loads of a table."""

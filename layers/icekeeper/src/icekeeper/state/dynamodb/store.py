@@ -10,6 +10,7 @@ import json
 from hashlib import sha256
 
 from icekeeper.clock import HOUR_MS
+from icekeeper.state.dynamodb.claims import DynamoClaims
 from icekeeper.state.dynamodb.items import Item, json_text, sort_key, table_key
 from icekeeper.state.dynamodb.lake_stats import DynamoLakeStats
 from icekeeper.state.dynamodb.leases import DynamoLeases
@@ -45,6 +46,7 @@ class DynamoStateStore:
         self.leases = DynamoLeases(table)
         self.requests = DynamoRequests(table)
         self.lake_stats = DynamoLakeStats(table)
+        self.claims = DynamoClaims(table)
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
         items = list(self._table.query(table_key("table", identity), _NOW))

@@ -18,7 +18,7 @@ from icekeeper.state.identity import TableIdentity
 
 __all__ = ["SCHEMA_VERSION", "THIS_TABLE", "Read", "SqliteFile", "identity_columns"]
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 BUSY_TIMEOUT_S = 30.0
 _IDENTITY = "catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL, uuid TEXT NOT NULL"
 _SCHEMA = (
@@ -68,6 +68,12 @@ _UPGRADES: Mapping[int, tuple[str, ...]] = {
         f"""CREATE TABLE lake_stats ({_IDENTITY}, observed_ms INTEGER NOT NULL, snapshot_id INTEGER,
         counters TEXT NOT NULL, warnings TEXT NOT NULL, policy TEXT NOT NULL,
         PRIMARY KEY (catalog, warehouse, table_name, uuid))""",
+    ),
+    9: (
+        f"""CREATE TABLE claims ({_IDENTITY}, location TEXT NOT NULL, folders TEXT NOT NULL, data_roots TEXT NOT NULL,
+        PRIMARY KEY (catalog, warehouse, table_name))""",
+        """CREATE TABLE claimed_folders (folder TEXT NOT NULL, catalog TEXT NOT NULL, warehouse TEXT NOT NULL,
+        table_name TEXT NOT NULL, PRIMARY KEY (folder, catalog, warehouse, table_name)) WITHOUT ROWID""",
     ),
 }
 THIS_TABLE = "catalog = ? AND warehouse = ? AND table_name = ? AND uuid = ?"

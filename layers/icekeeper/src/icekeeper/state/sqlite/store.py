@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.sqlite.claims import SqliteClaims
 from icekeeper.state.sqlite.file import THIS_TABLE, Read, SqliteFile, identity_columns
 from icekeeper.state.sqlite.lake_stats import SqliteLakeStats
 from icekeeper.state.sqlite.leases import SqliteLeases
@@ -46,6 +47,7 @@ class SqliteStateStore:
         self.leases = SqliteLeases(self._file)
         self.requests = SqliteRequests(self._file)
         self.lake_stats = SqliteLakeStats(self._file)
+        self.claims = SqliteClaims(self._file)
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
         with self._file.reading() as read:

@@ -1,0 +1,111 @@
+"""Claims in the state table: an item per entry of a catalog, and one per folder to find them by.
+
+The folders of one bucket or host lie in one partition, so that what lies below a folder is one range of it, and each
+folder around is one range more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from icekeeper.model import TableName
+from icekeeper.state.claims import Entry, TableClaims, folders_around, store_of
+from icekeeper.state.dynamodb.items import Item, catalog_key, named_key, sort_key
+from icekeeper.state.dynamodb.table import DynamoTable
+
+__all__ = ["DynamoClaims"]
+
+# Orders before every character of a name, so that a folder comes before whatever else begins with its name.
+_END = "\x1f"
+# A sort key holds 1,024 bytes; of a longer folder only so much is searched by, and the rest compared afterwards.
+_SEARCHED = 200
+
+
+class DynamoClaims:
+    """A :class:`icekeeper.state.claims.ClaimStore`."""
+
+    def __init__(self, table: DynamoTable) -> None:
+        self._table = table
+
+    def record(self, claims: TableClaims) -> None:
+        before = self.of_entry(claims.entry)
+        if before == claims:
+            return
+        known = set() if before is None else {before.location, *before.folders}
+        now = {claims.location, *claims.folders}
+        # The new folders first: whoever searches in between finds too much, never too little.
+        for folder in now if before is None or before.uuid != claims.uuid else now - known:
+            pk, sk = _folder_key(folder, claims.entry)
+            self._table.put({"pk": pk, "sk": sk, "folder": folder, "entry": json.dumps(claims.entry)})
+        pk, sk = _entry_key(claims.entry)
+        self._table.put(
+            {
+                "pk": pk,
+                "sk": sk,
+                "entry": json.dumps(claims.entry),
+                "uuid": claims.uuid,
+                "location": claims.location,
+                "folders": json.dumps(sorted(claims.folders)),
+                "data_roots": json.dumps(sorted(claims.data_roots)),
+            }
+        )
+        for folder in known - now:
+            self._table.delete(*_folder_key(folder, claims.entry))
+
+    def of_entry(self, entry: Entry) -> TableClaims | None:
+        item = self._table.get(*_entry_key(entry))
+        return None if item is None else _claims(item)
+
+    def touching(self, folder: str) -> Iterator[TableClaims]:
+        pk = named_key("claimed", store_of(folder))
+        below = folder if folder.endswith("/") else f"{folder}/"
+        entries: dict[Entry, None] = {}
+        for item in self._table.query(pk, below[:_SEARCHED]):
+            if item["folder"].startswith(below):
+                entries.setdefault(_entry(item))
+        for around in folders_around(folder):
+            for item in self._table.query(pk, f"{around}{_END}"[:_SEARCHED]):
+                if item["folder"] == around:
+                    entries.setdefault(_entry(item))
+        for entry in sorted(entries):
+            claims = self.of_entry(entry)
+            if claims is not None:
+                yield claims
+
+    def of_catalog(self, catalog: str, warehouse: str) -> Iterator[TableClaims]:
+        yield from map(_claims, self._table.query(catalog_key("claims", catalog, warehouse)))
+
+    def forget(self, entry: Entry) -> None:
+        claims = self.of_entry(entry)
+        self._table.delete(*_entry_key(entry))
+        if claims is not None:
+            for folder in (claims.location, *claims.folders):
+                self._table.delete(*_folder_key(folder, entry))
+
+
+def _entry_key(entry: Entry) -> tuple[str, str]:
+    catalog, warehouse, table = entry
+    return catalog_key("claims", catalog, warehouse), sort_key("", table)
+
+
+def _folder_key(folder: str, entry: Entry) -> tuple[str, str]:
+    return named_key("claimed", store_of(folder)), sort_key("", f"{folder}{_END}{json.dumps(entry)}")
+
+
+def _entry(item: Item) -> Entry:
+    catalog, warehouse, table = json.loads(item["entry"])
+    return catalog, warehouse, table
+
+
+def _claims(item: Item) -> TableClaims:
+    catalog, warehouse, table = _entry(item)
+    return TableClaims(
+        catalog=catalog,
+        warehouse=warehouse,
+        table=TableName.parse(table),
+        uuid=item["uuid"],
+        location=item["location"],
+        folders=frozenset(json.loads(item["folders"])),
+        data_roots=frozenset(json.loads(item["data_roots"])),
+    )

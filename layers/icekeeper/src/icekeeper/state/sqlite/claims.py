@@ -1,0 +1,81 @@
+"""Claims in the SQLite state file: a row per entry of a catalog, and one per folder to find them by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from icekeeper.model import TableName
+from icekeeper.state.claims import Entry, TableClaims, folders_around
+from icekeeper.state.sqlite.file import SqliteFile
+
+__all__ = ["SqliteClaims"]
+
+_COLUMNS = "catalog, warehouse, table_name, uuid, location, folders, data_roots"
+_ENTRY = "catalog = ? AND warehouse = ? AND table_name = ?"
+
+
+class SqliteClaims:
+    """A :class:`icekeeper.state.claims.ClaimStore`."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+
+    def record(self, claims: TableClaims) -> None:
+        with self._file.transaction() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (*claims.entry, claims.uuid, claims.location, _text(claims.folders), _text(claims.data_roots)),
+            )
+            connection.execute(f"DELETE FROM claimed_folders WHERE {_ENTRY}", claims.entry)
+            connection.executemany(
+                "INSERT OR REPLACE INTO claimed_folders VALUES (?, ?, ?, ?)",
+                [(folder, *claims.entry) for folder in {claims.location, *claims.folders}],
+            )
+
+    def of_entry(self, entry: Entry) -> TableClaims | None:
+        rows = self._file.read(f"SELECT {_COLUMNS} FROM claims WHERE {_ENTRY}", *entry)
+        return _claims(rows[0]) if rows else None
+
+    def touching(self, folder: str) -> Iterator[TableClaims]:
+        around = folders_around(folder)
+        below = folder if folder.endswith("/") else f"{folder}/"
+        # "0" is the character after "/": everything that begins with the folder and a slash lies between the two.
+        rows = self._file.read(
+            f"SELECT DISTINCT {_COLUMNS} FROM claims JOIN claimed_folders USING (catalog, warehouse, table_name) "
+            f"WHERE folder IN ({', '.join('?' * len(around))}) OR (folder >= ? AND folder < ?) "
+            "ORDER BY catalog, warehouse, table_name",
+            *around,
+            below,
+            f"{below[:-1]}0",
+        )
+        yield from map(_claims, rows)
+
+    def of_catalog(self, catalog: str, warehouse: str) -> Iterator[TableClaims]:
+        rows = self._file.read(
+            f"SELECT {_COLUMNS} FROM claims WHERE catalog = ? AND warehouse = ? ORDER BY table_name", catalog, warehouse
+        )
+        yield from map(_claims, rows)
+
+    def forget(self, entry: Entry) -> None:
+        with self._file.transaction() as connection:
+            for table in ("claims", "claimed_folders"):
+                connection.execute(f"DELETE FROM {table} WHERE {_ENTRY}", entry)
+
+
+def _text(folders: frozenset[str]) -> str:
+    return json.dumps(sorted(folders))
+
+
+def _claims(row: Sequence[Any]) -> TableClaims:
+    catalog, warehouse, table, uuid, location, folders, data_roots = row
+    return TableClaims(
+        catalog=catalog,
+        warehouse=warehouse,
+        table=TableName.parse(table),
+        uuid=uuid,
+        location=location,
+        folders=frozenset(json.loads(folders)),
+        data_roots=frozenset(json.loads(data_roots)),
+    )
