@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from icekeeper.deletion.delete import delete_orphans
+from icekeeper.deletion.delete import delete_unneeded
 from support.command import Answer, Command, local_path, one_sentence
 from support.local import grow_old
 from support.tables import new_document
@@ -257,9 +257,9 @@ def test_a_commit_between_listing_and_deletion_protects(command: Command, monkey
 
     def adopt_first(*args: Any) -> Any:
         table.add_files([adopted])
-        return delete_orphans(*args)
+        return delete_unneeded(*args)
 
-    monkeypatch.setattr("icekeeper.operations.orphans.clear.delete_orphans", adopt_first)
+    monkeypatch.setattr("icekeeper.operations.orphans.clear.delete_unneeded", adopt_first)
     answer = sweep(command)
     assert of_table(answer, "ns.a")["files"]["planned"] == [adopted]
     assert of_table(answer, "ns.a")["files"]["deleted"] == []

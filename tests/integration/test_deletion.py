@@ -11,8 +11,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.clock import system_clock
-from icekeeper.deletion import guard
-from icekeeper.deletion.guard import DeletedFiles, delete_unreferenced
+from icekeeper.deletion import delete as deletion
+from icekeeper.deletion.delete import DeletedFiles, delete_unneeded
+from icekeeper.deletion.needs import FileNeeds
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.metadata.reachability import References, reachable_files
@@ -30,7 +31,7 @@ Delete = Callable[[Storage, Iterable[str]], DeleteReport]
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalTable:
     """Two appends; two files make a batch."""
-    monkeypatch.setattr(guard, "_BATCH", 2)
+    monkeypatch.setattr(deletion, "_BATCH", 2)
     made = LocalTable(local_catalog, tmp_path)
     made.fill(2)
     return made
@@ -55,7 +56,7 @@ def deleted(table: LocalTable, paths: list[str], catalog: Catalog | None = None)
         sleep=table.waits.append,
     )
     context.memory = TableMemory(table.state, identity_of(context.catalog, known), system_clock)
-    return delete_unreferenced(context, known, paths, "files", references)
+    return delete_unneeded(context, known, paths, "files", FileNeeds(context, known, references))
 
 
 def deleting_by(monkeypatch: pytest.MonkeyPatch, delete: Delete) -> list[list[str]]:

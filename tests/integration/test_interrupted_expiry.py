@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.deletion import guard
+from icekeeper.deletion import delete as deletion
 from icekeeper.errors import StorageError
 from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.policy import Operation
@@ -34,7 +34,7 @@ def cut() -> None:
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalTable:
     """Four appends merged into one file; two files make a batch of deletions."""
-    monkeypatch.setattr(guard, "_BATCH", 2)
+    monkeypatch.setattr(deletion, "_BATCH", 2)
     made = LocalTable(local_catalog, tmp_path)
     made.fill(4)
     made.run(Operation.COMPACT)

@@ -56,9 +56,13 @@ def by_engine(engine: Engine, listed: Sequence[ListedObject], references: Sequen
     return sift_by_engine(engine, Storage({}), Given(listed), HOME, references, {}, References(), LIMIT_MS)
 
 
+def in_order_of_path(listed: Iterable[ListedObject]) -> list[ListedObject]:
+    return sorted(listed, key=lambda found: (found.path, found.modified_ms or 0, found.size))
+
+
 def in_order(sifted: Sifted) -> tuple[object, ...]:
-    unreferenced = sorted(sifted.unreferenced, key=lambda found: (found.path, found.modified_ms or 0))
-    return sifted.listed, sifted.too_young, unreferenced, sorted(sifted.metadata_files), sorted(sifted.twins)
+    unreferenced = in_order_of_path(sifted.unreferenced)
+    return sifted.listed, sifted.too_young, unreferenced, in_order_of_path(sifted.metadata_files), sorted(sifted.twins)
 
 
 @given(st.lists(LISTED, max_size=30), st.lists(REFERENCES, max_size=10))

@@ -112,7 +112,7 @@ def test_a_table_nested_in_another_is_never_swept_with_it(table: LocalTable) -> 
     ours = table.plant("sub/orphan.parquet")
     grow_old(Path(path) for path in table.files())
     before = table.files()
-    outcome = sweep(table)
+    outcome = sweep(table, orphan_sweep_prefixes=f"{table.metadata.location}/sub")
     assert set(map(normalise, outcome.files_deleted)) == {ours}
     assert table.files() == before - {ours}
     assert theirs in table.files()
@@ -141,7 +141,8 @@ def test_a_table_that_moved_away_protects_what_it_left_here(table: LocalTable) -
     orphan = table.plant("sub/data/orphan.parquet")
     grow_old(Path(path) for path in table.files())
     before = table.files()
-    assert set(map(normalise, sweep(table).files_deleted)) == {orphan}
+    named = {"orphan_sweep_prefixes": f"{table.metadata.location}/sub"}
+    assert set(map(normalise, sweep(table, **named).files_deleted)) == {orphan}
     assert table.files() == before - {orphan}
 
 

@@ -26,7 +26,7 @@ from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.manifest_read import decode_live_files, decode_manifest, decode_manifest_list
 from icekeeper.metadata.manifest_write import EncodedManifest, encode_manifest, encode_manifest_list
 from icekeeper.metadata.single_value import least_decimal
-from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry
+from icekeeper.model import DataFile, EntryStatus, FileContent, LiveFile, ManifestContent, ManifestEntry
 from support.iceberg_java import IcebergJava
 from support.tables import new_document
 
@@ -173,7 +173,9 @@ def test_what_is_written_reads_back(format_version: int, data: st.DataObject) ->
         # An ADDED entry's row ids are the commit's to give (rule 14).
         row_id = None if before.status is EntryStatus.ADDED else before.file.first_row_id
         assert replace(after.file, partition=()) == replace(before.file, partition=(), first_row_id=row_id)
-    live = [(*entry.file.key, entry.file.file_size_in_bytes) for entry in made if entry.is_live]
+    live = [
+        LiveFile(*entry.file.key, entry.file.file_size_in_bytes, entry.snapshot_id) for entry in made if entry.is_live
+    ]
     assert list(decode_live_files(written.data, "s3://b/m.avro")) == live
 
 

@@ -15,9 +15,9 @@ from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.deletion.twins import find_twin
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.document_files import leading_uuid
+from icekeeper.metadata.document_files import is_metadata_file, leading_uuid
 from icekeeper.operations.orphans.plan import OrphanPlan, plan_orphans, refuse_mass_deletion
-from icekeeper.operations.orphans.sift import Sifted, is_metadata_file, sift
+from icekeeper.operations.orphans.sift import Sifted, sift
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
 from support.tables import new_document, snapshot
@@ -48,11 +48,17 @@ def plan(
     protected: Iterable[str] = (),
     others: Iterable[str] = (),
     metadata: TableMetadata | None = None,
+    swept: Iterable[str] = (LOCATION,),
 ) -> OrphanPlan:
     """What the operation does: drop what is referenced or young, plan the rest."""
     left = sifted(listed, referenced)
     return plan_orphans(
-        metadata or table(), left.unreferenced, owned=LOCATION, protected_prefixes=protected, other_tables=others
+        metadata or table(),
+        left.unreferenced,
+        owned=LOCATION,
+        protected_prefixes=protected,
+        other_tables=others,
+        swept=swept,
     )
 
 

@@ -12,23 +12,24 @@ from functools import partial
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, metadata_owner
+from icekeeper.deletion.other_tables import CatalogTables, load_all, recorded_claims
 from icekeeper.deletion.referenced_paths import ReferencedPaths
-from icekeeper.deletion.shared_references import CatalogTables, load_all
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.maintenance import attempt
+from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.model import TableName
 from icekeeper.operations.orphans.clear import Listed, clear_orphans
 from icekeeper.operations.orphans.inventory import InventoryFiles
 from icekeeper.operations.orphans.remove_orphans import why_skipped
-from icekeeper.operations.orphans.sift import Sieve, is_metadata_file
+from icekeeper.operations.orphans.sift import Sieve
 from icekeeper.operations.orphans.territory import Territory
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.bucket_outcome import BucketOutcome, ForeignTable, Outside
 from icekeeper.report.outcome import OperationOutcome, Status, failed, refused, skipped, succeeded
-from icekeeper.state.store import PassRecord
+from icekeeper.state.store import PassRecord, StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import may_be_under, normalise
@@ -77,6 +78,7 @@ class _Beyond:
 
 def run_bucket_pass(
     catalog: Catalog,
+    state: StateStore,
     make_context: MakeContext,
     bucket: str,
     *,
@@ -90,7 +92,7 @@ def run_bucket_pass(
         PolicyError: the catalog has no table below the address.
         StorageError: the catalog or the bucket cannot be listed.
     """
-    tables = load_all(catalog, catalog.list_tables())
+    tables = load_all(catalog, catalog.list_tables(), state, recorded_claims(state, catalog))
     outcomes: dict[str, OperationOutcome] = {
         str(name): refused(_OPERATION, f"{name} cannot be loaded: {reason}") for name, reason in tables.unreadable
     }
@@ -185,7 +187,11 @@ def _clear(one: _Swept, tables: CatalogTables, *, is_current: bool) -> tuple[Ope
     found: list[ForeignMetadata] = []
 
     def clear(context: OperationContext) -> OperationOutcome:
-        found.extend(foreign_metadata(context.storage(one.table), one.table.metadata, sifted.metadata_files))
+        found.extend(
+            foreign_metadata(
+                context.storage(one.table), one.table.metadata, [one.path for one in sifted.metadata_files]
+            )
+        )
         listed = Listed(one.table, sifted, one.references, one.older_than_ms, is_current, tuple(found))
         return clear_orphans(context, listed, partial(tables.others_of, one.table.name))
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from icekeeper.activity import operation_finished, operation_started, progress_of
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.deletion.claims import remember_claims
 from icekeeper.errors import (
     MaintenanceError,
     MetadataUnreadable,
@@ -120,6 +121,7 @@ def begin(context: OperationContext) -> LoadedTable:
     if context.resolved.why_disabled() is None:
         _check_fit(context, loaded)
     context.memory = TableMemory(context.state, identity_of(context.catalog, loaded), context.clock)
+    remember_claims(context, loaded)
     return loaded
 
 
@@ -154,6 +156,9 @@ def run_operation(operation: Operation, context: OperationContext, *, passing: P
         return skipped(operation, reason)
 
     def work(context: OperationContext) -> OperationOutcome:
+        if context.resolved.allowed_prefixes is not None:
+            metadata = context.load().metadata
+            context.require_allowed((metadata.location, metadata.metadata_directory))
         take_over(operation, context)
         return OPERATIONS[operation](context)
 
@@ -189,6 +194,7 @@ def attempt(
         outcome = failed(operation, f"{type(error).__name__}: {error}")
     finally:
         context.progress = report
+        remember_claims(context)
     seconds = time.perf_counter() - started_s
     operation_finished(*told, status=outcome.status.value, summary=outcome.summary, seconds=seconds)
     return _only_planned(outcome) if context.dry_run else outcome

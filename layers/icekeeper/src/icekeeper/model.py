@@ -127,6 +127,8 @@ class LiveFile(NamedTuple):
     path: str
     content_offset: int | None
     size: int
+    snapshot_id: int | None = None
+    """The snapshot that added the file; ``None``: the one that added the manifest."""
 
 
 @dataclass(frozen=True, slots=True)

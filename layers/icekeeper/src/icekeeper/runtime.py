@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from enum import StrEnum
 
 from icekeeper.bucket_pass import run_bucket_pass
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.catalogs.load import open_catalog
+from icekeeper.catalogs.load import configured_catalog, open_catalog
 from icekeeper.clock import Clock, system_clock
 from icekeeper.detection.assessor import assessor
 from icekeeper.detection.proposal import DetectionReport
@@ -86,7 +86,10 @@ class Runtime:
         *,
         environment: Mapping[str, str] | None = None,
         clock: Clock = system_clock,
+        other_catalog: Callable[[str, str], Catalog | None] = configured_catalog,
     ) -> None:
+        """``other_catalog`` opens another catalog by name and warehouse; ``None`` where that is not possible."""
+        self._other_catalog = other_catalog
         self.catalog = catalog
         self.state = state
         self.clock = clock
@@ -162,6 +165,7 @@ class Runtime:
             engine=engine,
             dry_run=dry_run,
             progress=progress,
+            other_catalog=self._other_catalog,
         )
 
     def table(self, name: TableName) -> TableHandle:
@@ -194,7 +198,9 @@ class Runtime:
             return self.context(table, resolved, engine, run_id=run_id, dry_run=dry_run, progress=progress)
 
         inventory = settings.orphan_inventory
-        return run_bucket_pass(self.catalog, make_context, bucket, inventory=inventory, run_id=run_id, dry_run=dry_run)
+        return run_bucket_pass(
+            self.catalog, self.state, make_context, bucket, inventory=inventory, run_id=run_id, dry_run=dry_run
+        )
 
     def detect(self, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False) -> DetectionReport:
         """Which tables of the catalog need work, and why; reads metadata documents only.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import ResolvedPolicy, layers_for, resolve
+from icekeeper.policy.allowed_prefixes import allowed_prefixes, check_allowed_prefixes
 from icekeeper.policy.bucket_settings import bucket_layers
 from icekeeper.policy.ownership import decide_owners
 from icekeeper.policy.policy_file import PolicyFile, parse_policy_file
@@ -35,6 +37,7 @@ class TablePolicies:
             StorageError: the policy file cannot be read.
         """
         _ = self._file  # a broken one stops whatever would go by it, before anything is done
+        check_allowed_prefixes(self._environment)
         return resolve(layers_for({}, self._environment, overrides), unsafe=unsafe)
 
     def of(
@@ -52,7 +55,8 @@ class TablePolicies:
         stated = [] if bucket is None else bucket_layers(bucket, _sort_columns(loaded.metadata))
         layers = layers_for(loaded.metadata.properties, self._environment, overrides, rules=rules, bucket=stated)
         resolved = resolve(layers, unsafe=unsafe)
-        return resolved.owned_by(decide_owners(bucket, resolved.policy.ownership))
+        allowed = allowed_prefixes(self._environment, catalog.name, name.namespace)
+        return replace(resolved.owned_by(decide_owners(bucket, resolved.policy.ownership)), allowed_prefixes=allowed)
 
     @cached_property
     def _file(self) -> PolicyFile:

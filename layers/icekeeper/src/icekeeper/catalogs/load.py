@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,10 +10,13 @@ from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.kind import CatalogKind, canonical_name, kind_of
 from icekeeper.catalogs.lent_properties import table_bucket_properties
 from icekeeper.catalogs.table_bucket_arn import TableBucketArn
-from icekeeper.errors import PolicyError
+from icekeeper.errors import PolicyError, StorageError
 from icekeeper.pyiceberg_private.configuration import configured_catalogs, merged
 
-__all__ = ["connect", "known_catalogs", "open_catalog"]
+__all__ = ["configured_catalog", "connect", "known_catalogs", "open_catalog"]
+
+
+log = logging.getLogger(__name__)
 
 
 def known_catalogs(catalog_file: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, dict[str, Any]]:
@@ -58,6 +62,19 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
         )
     settings = merged(configured or {}, properties or {})
     return connect(name if configured is None else canonical_name(name, kind_of(name, settings)), settings)
+
+
+def configured_catalog(name: str, warehouse: str) -> Catalog | None:
+    """A catalog that PyIceberg's configuration knows by this name, or a table bucket by its address.
+
+    ``None`` where there is none, it cannot be reached, or the name stands for another warehouse by now.
+    """
+    try:
+        catalog = open_catalog(warehouse if warehouse.startswith("arn:") else name)
+    except (PolicyError, StorageError) as error:
+        log.info("catalog %s cannot be opened: %s", name, error)
+        return None
+    return catalog if catalog.warehouse == warehouse else None
 
 
 def connect(name: str, settings: Mapping[str, Any]) -> Catalog:

@@ -1,47 +1,152 @@
-"""Deletes planned orphans, batch by batch, each after another look at every table that could need them."""
+"""Deletes files that nobody needs, batch by batch, each after another look.
+
+Just before each batch everything that could need a file is asked again: what some new snapshot came to reference
+between planning and now is spared, and so is what a pin or a staged load holds by now.  Batches are deleted in
+parallel, and what failed for a reason that passes is tried again, after yet another look.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.deletion.guard import Confirm, DeletedFiles, delete_unreferenced
-from icekeeper.deletion.shared_references import SharedReferences
-from icekeeper.metadata.reachability import References
+from icekeeper.commit.transaction import backoff_seconds
+from icekeeper.deletion.needs import FileNeeds
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.storage import Storage
+from icekeeper.storage.storage import DeleteReport, Storage
 
-__all__ = ["delete_orphans", "still_old"]
+__all__ = ["Confirm", "DeletedFiles", "delete_unneeded", "still_old"]
 
-_WHAT = "remove_orphans: files"
+Confirm: TypeAlias = Callable[[Sequence[str]], Sequence[str]]
+"""Which of some paths may still go, for all that is not a question of who needs them."""
+
 _PARALLEL_LOOKS = 16
+# S3's limit for one DeleteObjects request; also how much is deleted between two looks at the pointer.
+_BATCH = 1000
+# So many requests keep a store busy; more only make S3 answer SlowDown (3,500 deletions a second and prefix).
+_IN_FLIGHT = 8
+_ATTEMPTS = 4
+# The pauses between attempts are 0.8, 1.6 and 3.2 s: storage has waited and tried again by itself before.
+_FIRST_PAUSE = 4
+# So many batches in a row of which nothing could be deleted: the store is down, not busy.
+_HOPELESS = _IN_FLIGHT
 
 
-def delete_orphans(
+@dataclass(slots=True)
+class DeletedFiles:
+    """Paths really deleted, those that could not be, with the reason, and those that are needed again."""
+
+    deleted: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    spared: list[str] = field(default_factory=list)
+
+    @property
+    def settled(self) -> int:
+        return len(self.deleted) + len(self.failed) + len(self.spared)
+
+
+def delete_unneeded(
     context: OperationContext,
     known: LoadedTable,
     paths: Sequence[str],
-    references: References,
-    shared: SharedReferences | None,
-    confirm: Confirm | None,
-    what: str = _WHAT,
+    what: str,
+    needs: FileNeeds,
+    confirm: Confirm | None = None,
 ) -> DeletedFiles:
-    """As :func:`delete_unreferenced`, and nothing that a table sharing the location, or ``confirm``, speaks for.
+    """Delete the files that nobody needs, batch by batch, each after another look.
+
+    ``confirm`` is asked before that look, which so stays the last thing before a request.  Memory grows by a few
+    pointers per path.
 
     Raises:
-        OperationRefused: a table was replaced, or cannot be loaded any more; the rest stays.
-        MetadataUnreadable: new references cannot be read; the rest stays.
+        OperationRefused: the table was replaced meanwhile, its files must not be deleted any more, or a table that
+            shares files cannot be loaded any more.
+        MetadataUnreadable: new references cannot be read; what was not yet deleted stays.
+        StorageError: the catalog does not answer; what was not yet deleted stays.
     """
+    work = _Deletion(context, known, what, len(paths), needs, confirm)
+    waiting = paths
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            context.sleep(backoff_seconds(_FIRST_PAUSE + attempt - 1))
+        waiting = work.attempt(waiting)
+        if not waiting:
+            break
+    work.give_up(waiting)
+    return work.result
 
-    def still_wanted(batch: Sequence[str]) -> Sequence[str]:
-        if shared:
-            shared.refresh()
-            batch = [path for path in batch if path not in shared]
-        return batch if confirm is None else confirm(batch)
 
-    return delete_unreferenced(context, known, paths, what, references, still_wanted)
+class _Deletion:
+    """One list of files on its way out."""
+
+    def __init__(
+        self,
+        context: OperationContext,
+        known: LoadedTable,
+        what: str,
+        total: int,
+        needs: FileNeeds,
+        confirm: Confirm | None,
+    ) -> None:
+        self.result = DeletedFiles()
+        self._confirm = confirm
+        self._context, self._what, self._total = context, what, total
+        self._storage = context.storage(known)
+        self._needs = needs
+        self._reason = ""
+        self._fruitless = 0
+
+    def attempt(self, paths: Sequence[str]) -> list[str]:
+        """Every path once; those that may go when tried again later."""
+        again: list[str] = []
+        running: deque[Future[DeleteReport]] = deque()
+        self._fruitless = 0
+        with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="delete") as pool:
+            for start in range(0, len(paths), _BATCH):
+                if len(running) == _IN_FLIGHT:
+                    again += self._settle(running.popleft().result())
+                if self._fruitless >= _HOPELESS:
+                    again += paths[start:]
+                    break
+                # A worker is free: what is found to be unreferenced now is deleted now.
+                wanted = self._unreferenced(paths[start : start + _BATCH])
+                if wanted:
+                    running.append(pool.submit(self._storage.delete, wanted))
+            while running:
+                again += self._settle(running.popleft().result())
+        return again
+
+    def give_up(self, paths: Sequence[str]) -> None:
+        self.result.failed.update(dict.fromkeys(paths, self._reason))
+        self._tell()
+
+    def _unreferenced(self, batch: Sequence[str]) -> Sequence[str]:
+        if self._confirm is not None:
+            batch = self._confirm(batch)
+        self._needs.look_again()
+        spared = [path for path in batch if self._needs.need(path)]
+        self.result.spared += spared
+        kept = set(spared)
+        return [path for path in batch if path not in kept]
+
+    def _settle(self, report: DeleteReport) -> list[str]:
+        self.result.deleted += report.deleted
+        for path, reason in report.failed.items():
+            if path in report.transient:
+                self._reason = reason
+            else:
+                self.result.failed[path] = reason
+        self._fruitless = self._fruitless + 1 if report.transient and not report.deleted else 0
+        self._tell()
+        return sorted(report.transient)
+
+    def _tell(self) -> None:
+        self._context.progress(self._what, self.result.settled, self._total)
 
 
 def still_old(storage: Storage, paths: Iterable[str], older_than_ms: int) -> list[ListedObject]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
-from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.deletion.neighbours import Claims
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document
@@ -24,15 +24,15 @@ from icekeeper.storage.paths import PathSet, normalise
 __all__ = ["HeldFiles", "held_by_others"]
 
 
-def held_by_others(context: OperationContext, tables: Iterable[LoadedTable]) -> Sequence[str]:
+def held_by_others(context: OperationContext, tables: Iterable[Claims]) -> Sequence[str]:
     """What loads of other tables stage, and the metadata files that are pinned of them: they may lie in our location.
 
     Raises:
         StorageError: the state store cannot be read.
     """
     held: list[str] = []
-    for table in tables:
-        memory = TableMemory(context.state, identity_of(context.catalog, table), context.clock)
+    for claims in tables:
+        memory = TableMemory(context.state, identity_of(claims.catalog, claims.table), context.clock)
         held += (*memory.staged_paths(), *memory.pinned_metadata())
     return held
 

@@ -1,7 +1,7 @@
 """Other tables of the catalog that could have files under a table's location: what each means for its orphans (pure).
 
-A table claims the folders that its metadata names, and every file that its document names.  Files that only its
-manifests name elsewhere (imported ones) cannot be seen without reading all of them; no table is asked for that.
+A table claims the folders that its metadata names, those of the files that its document names, and those where an
+earlier pass over it has seen files that only its manifests name (imported ones).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.deletion.foreign import ForeignMetadata
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.reachability import metadata_files, statistics_files
@@ -22,10 +22,45 @@ _TABLE_BUCKET_SUFFIX = "--table-s3"
 
 
 @dataclass(frozen=True, slots=True)
+class Claims:
+    """Where a table may have files; normalised, made once for many questions."""
+
+    catalog: Catalog
+    table: LoadedTable
+    folders: Mapping[str, str]
+    """Its own, as spelled."""
+    files_in: frozenset[str]
+    """Folders of the files that the document names, and where its manifests were seen to name some."""
+
+    def overlap(self, location: str) -> bool:
+        """Whether the table could have files under a location: its folders lie around or below, or named files do."""
+        place = normalise(location)
+        if any(_is_in(place, folder) for folder in self.folders):
+            return True
+        return any(_is_in(folder, place) for folder in (*self.folders, *self.files_in))
+
+    def is_entry(self, catalog: Catalog, table: LoadedTable) -> bool:
+        """Whether this is the very entry of a catalog."""
+        return (self.catalog.name, self.catalog.warehouse, self.table.name) == (
+            catalog.name,
+            catalog.warehouse,
+            table.name,
+        )
+
+    def is_table_of(self, other: LoadedTable) -> bool:
+        """Whether it is that table, registered twice; perhaps one of the entries has moved on since."""
+        table = self.table
+        if normalise(table.metadata_location) == normalise(other.metadata_location):
+            return True
+        same_place = normalise(table.metadata.location) == normalise(other.metadata.location)
+        return same_place and table.metadata.uuid is not None and table.metadata.uuid == other.metadata.uuid
+
+
+@dataclass(frozen=True, slots=True)
 class Neighbours:
     """What other tables have to do with one table's location."""
 
-    sharing: tuple[LoadedTable, ...] = ()
+    sharing: tuple[Claims, ...] = ()
     """Their references protect files, too."""
     left_alone: tuple[str, ...] = ()
     """Their folders below the location: nothing in them is this table's to delete."""
@@ -40,59 +75,32 @@ def has_its_own_bucket(location: str) -> bool:
     return authority(location).endswith(_TABLE_BUCKET_SUFFIX)
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """Where a table may have files, as far as its document tells; normalised, made once for many questions."""
-
-    table: LoadedTable
-    folders: Mapping[str, str]
-    """Its own, as spelled."""
-    files_in: frozenset[str]
-    """Folders of the files that the document names."""
-
-    def overlap(self, location: str) -> bool:
-        """Whether the table could have files under a location: its folders lie around or below, or named files do."""
-        place = normalise(location)
-        if any(_is_in(place, folder) for folder in self.folders):
-            return True
-        return any(_is_in(folder, place) for folder in (*self.folders, *self.files_in))
-
-    def is_table_of(self, other: LoadedTable) -> bool:
-        """Whether it is that table, registered twice; perhaps one of the entries has moved on since."""
-        table = self.table
-        if normalise(table.metadata_location) == normalise(other.metadata_location):
-            return True
-        same_place = normalise(table.metadata.location) == normalise(other.metadata.location)
-        return same_place and table.metadata.uuid is not None and table.metadata.uuid == other.metadata.uuid
-
-
-def claims_of(table: LoadedTable) -> Claims:
-    """What a table claims by its document."""
+def claims_of(catalog: Catalog, table: LoadedTable, seen_in: Iterable[str] = ()) -> Claims:
+    """What a table claims by its document, and by the (normalised) folders where files of it were seen."""
     metadata = table.metadata
     own = (metadata.location, metadata.data_location, metadata.metadata_directory)
     return Claims(
+        catalog,
         table,
         {normalise(folder): folder for folder in own},
-        frozenset(normalise(path).rpartition("/")[0] for path in _named_files(table)),
+        frozenset((*(normalise(path).rpartition("/")[0] for path in _named_files(table)), *seen_in)),
     )
 
 
 def neighbours_of(table: LoadedTable, others: Iterable[Claims]) -> Neighbours:
-    """Sort the tables of a catalog, ``table`` among them or not, by how they lie to its location.
+    """Sort other tables by how they lie to the location of one.
 
     Raises:
         OperationRefused: another table has the same location.
     """
     location = table.metadata.location
     home = normalise(location)
-    sharing: list[LoadedTable] = []
+    sharing: list[Claims] = []
     left_alone: list[str] = []
     for claims in others:
         other = claims.table
-        if other.name == table.name:
-            continue
         if claims.is_table_of(table):
-            sharing.append(other)
+            sharing.append(claims)
             continue
         if home in claims.folders:
             raise OperationRefused(
@@ -103,7 +111,7 @@ def neighbours_of(table: LoadedTable, others: Iterable[Claims]) -> Neighbours:
         below = [folder for normal, folder in claims.folders.items() if _is_in(normal, home)]
         left_alone += below
         if claims.overlap(location):
-            sharing.append(other)
+            sharing.append(claims)
     return Neighbours(tuple(sharing), tuple(sorted(left_alone)))
 
 

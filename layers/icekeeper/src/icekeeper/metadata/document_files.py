@@ -10,13 +10,20 @@ import zlib
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import TableMetadata
 
-__all__ = ["leading_uuid", "parse_document", "render_document"]
+__all__ = ["is_metadata_file", "leading_uuid", "parse_document", "render_document"]
+
+METADATA_SUFFIXES = (".metadata.json", ".metadata.json.gz")
 
 GZIP_MAGIC = b"\x1f\x8b"
 # Only plain values before it: then it is a member of the document itself, not of something inside.
 _LEADING_UUID = re.compile(
     rb'\s*\{(?:\s*"[^"\\]*"\s*:\s*(?:"[^"\\]*"|[^\s"{}\[\],]+)\s*,)*\s*"table-uuid"\s*:\s*"(?P<uuid>[0-9A-Za-z-]+)"'
 )
+
+
+def is_metadata_file(path: str) -> bool:
+    """Whether the name is that of a table metadata file, compressed or not."""
+    return path.endswith(METADATA_SUFFIXES)
 
 
 def parse_document(data: bytes, location: str) -> TableMetadata:

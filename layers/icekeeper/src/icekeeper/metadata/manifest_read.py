@@ -219,12 +219,17 @@ def decode_live_files(data: bytes, path: str) -> Iterator[LiveFile]:
         entry = renamed(record, entry_names)
         if entry["status"] != EntryStatus.DELETED:
             file = renamed(entry["data_file"], file_names)
-            yield LiveFile(file["file_path"], file.get("content_offset"), file.get("file_size_in_bytes") or 0)
+            yield LiveFile(
+                file["file_path"],
+                file.get("content_offset"),
+                file.get("file_size_in_bytes") or 0,
+                entry.get("snapshot_id"),
+            )
 
 
 def _keys_only(schema: dict[str, Any]) -> dict[str, Any]:
     """The writer's schema cut to what :class:`LiveFile` holds."""
-    return cut_to(schema, {0: "status"}, {i: _FILE_FIELDS[i] for i in _LIVE_FILE_FIELDS})
+    return cut_to(schema, {0: "status", 1: "snapshot_id"}, {i: _FILE_FIELDS[i] for i in _LIVE_FILE_FIELDS})
 
 
 def _partition_names(partition_schema: JsonObject, spec: JsonObject) -> list[str | None]:

@@ -31,6 +31,8 @@ class TableReader:
 
     metadata: TableMetadata
     read: ReadBytes
+    see: Callable[[str], None] | None = None
+    """Told of the path of every data and delete file that a live entry names."""
 
     def manifests(self, snapshot: Snapshot) -> list[ManifestFile]:
         """The snapshot's manifests, from its manifest list or from v1's inline list.
@@ -84,7 +86,7 @@ class TableReader:
                     f"manifest {manifest.manifest_path} uses partition spec {manifest.partition_spec_id}, "
                     "which the table does not have"
                 ) from None
-            yield manifest, decode_manifest(data, manifest, spec)
+            yield manifest, self._seen(decode_manifest(data, manifest, spec))
 
     def live_keys(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, tuple[str, int | None]]]:
         """``(path, content offset)`` of every live entry of every manifest.
@@ -93,7 +95,7 @@ class TableReader:
             MetadataUnreadable: a manifest is missing or damaged.
         """
         for manifest, data in self.contents(manifests):
-            for file in decode_live_files(data, manifest.manifest_path):
+            for file in self._seen_files(decode_live_files(data, manifest.manifest_path)):
                 yield manifest, (file.path, file.content_offset)
 
     def live_files(self, manifest_paths: Iterable[str]) -> Iterator[tuple[str, Iterator[LiveFile]]]:
@@ -103,7 +105,7 @@ class TableReader:
             MetadataUnreadable: a manifest is missing or damaged.
         """
         for path, data in self._fetch(manifest_paths, "manifest"):
-            yield path, decode_live_files(data, path)
+            yield path, self._seen_files(decode_live_files(data, path))
 
     def contents(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
         """Each manifest with its bytes, in order, fetched ahead in parallel.
@@ -115,6 +117,20 @@ class TableReader:
         fetched = self._fetch((manifest.manifest_path for manifest in manifests), "manifest")
         for manifest, (_, data) in zip(manifests, fetched, strict=True):
             yield manifest, data
+
+    def _seen(self, entries: Iterator[ManifestEntry]) -> Iterator[ManifestEntry]:
+        see = self.see
+        for entry in entries:
+            if see is not None and entry.is_live:
+                see(entry.file.file_path)
+            yield entry
+
+    def _seen_files(self, files: Iterator[LiveFile]) -> Iterator[LiveFile]:
+        see = self.see
+        for file in files:
+            if see is not None:
+                see(file.path)
+            yield file
 
     def _fetch(self, paths: Iterable[str], kind: str) -> Iterator[tuple[str, bytes]]:
         """Paths with their bytes, in order."""

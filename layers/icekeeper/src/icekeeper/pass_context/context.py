@@ -16,6 +16,8 @@ from icekeeper.errors import CommitStateUnknown, MaintenanceError, PolicyError, 
 from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import Nothing, TableName
+from icekeeper.pass_context.allowed_locations import require_allowed
+from icekeeper.pass_context.footprint import Footprint
 from icekeeper.pass_context.jobs import Job, running_job
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.store import StateStore
@@ -95,6 +97,10 @@ class OperationContext:
     """What orphan removal looks at instead of listing: what a listing of this very pass has found."""
     only_lists: bool = False
     """Whether another process deletes what this one lists, and is asked there whether it may."""
+    other_catalog: Callable[[str, str], Catalog | None] = lambda name, warehouse: None
+    """Opens another catalog that is served here, by its name and warehouse; ``None`` where it cannot be opened."""
+    footprint: Footprint = field(default_factory=Footprint)
+    """Where this pass has seen files of the table."""
     _job: Job | None = None
     _storages: dict[tuple[tuple[str, str], ...], Storage] = field(default_factory=dict)
 
@@ -114,7 +120,16 @@ class OperationContext:
         return self._storages[key]
 
     def reader(self, loaded: LoadedTable) -> TableReader:
-        return TableReader(loaded.metadata, self.storage(loaded).read)
+        """Reads what the table's metadata points at, and takes note of where its files lie."""
+        return TableReader(loaded.metadata, self.storage(loaded).read, self.footprint.see)
+
+    def require_allowed(self, paths: Iterable[str]) -> None:
+        """Refuse work on files or folders outside the locations that the deployment allows this table.
+
+        Raises:
+            OperationRefused: names the first one; nothing was touched.
+        """
+        require_allowed(paths, self.resolved.allowed_prefixes)
 
     def snapshot_writer(self, head: LoadedTable) -> SnapshotWriter:
         """A writer for one attempt to commit to the policy's branch of this head."""

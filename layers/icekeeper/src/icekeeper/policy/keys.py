@@ -99,6 +99,9 @@ class Policy(BaseModel):
     )
     orphan_older_than_hours: Amount = _key(Fraction(72), "only orphans older than this many hours are removed")
     orphan_protected_prefixes: TextList = _key((), "comma-separated locations whose files are never orphans")
+    orphan_sweep_prefixes: TextList = _key(
+        (), "comma-separated folders, beyond those where the table has had files, whose unreferenced files are orphans"
+    )
     orphan_min_sightings: int = _key(1, "passes that must see an orphan before it is removed", ge=1)
     orphan_max_delete_ratio: Ratio = _key(
         Fraction(1, 2), "largest share of the listed files that may be removed as orphans, 0 to 1"

@@ -46,6 +46,8 @@ class ResolvedPolicy:
     """The sources that are bounds."""
     owners: Owners = field(default_factory=Owners)
     """Who does what in a table bucket that maintains its tables itself."""
+    allowed_prefixes: tuple[str, ...] | None = None
+    """Where the deployment lets the table's files be read, written and deleted; ``None``: it sets no bound."""
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """``(key, value, source, meaning)`` of every key, for people."""

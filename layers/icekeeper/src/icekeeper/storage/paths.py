@@ -131,6 +131,10 @@ class PathSet:
     def __init__(self, paths: Iterable[str] = ()) -> None:
         self._paths = {normalise(path) for path in paths}
 
+    def add(self, paths: Iterable[str]) -> None:
+        """Take in more of them."""
+        self._paths.update(map(normalise, paths))
+
     def may_contain(self, path: str) -> bool:
         """Whether the path could be taken for one of these, or for one inside."""
         if not self._paths:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.deletion.guard import owned_locations
+from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.reachability import statistics_files

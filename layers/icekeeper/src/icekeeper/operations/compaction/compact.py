@@ -59,6 +59,7 @@ def compact(context: OperationContext) -> OperationOutcome:
             return skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
         stored_schema(metadata.current_schema)  # refuses column types that this version cannot rewrite
         require_known_layout(metadata)
+        context.require_allowed((metadata.data_location, *plan.input_files, *plan.delete_files))
         if context.dry_run:
             planned = {"compact.bytes_planned": sum(group.total_bytes for group in plan.groups)}
             metrics = {**_counters(plan), **planned}

@@ -90,6 +90,11 @@ class CompactionPlan:
     def input_files(self) -> tuple[str, ...]:
         return tuple(c.file.file_path for group in self.groups for c in group.files)
 
+    @property
+    def delete_files(self) -> frozenset[str]:
+        """Those that reach an input file."""
+        return frozenset(e.file.file_path for group in self.groups for c in group.files for e in c.deletes)
+
 
 def plan_compaction(
     metadata: TableMetadata,

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.transaction import Committed, PreparedCommit
-from icekeeper.deletion.guard import GC_DISABLED, DeletedFiles, owned_locations
-from icekeeper.deletion.held_files import HeldFiles
+from icekeeper.deletion.delete import DeletedFiles
+from icekeeper.deletion.needs import GC_DISABLED, FileNeeds
+from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, MetadataUnreadable, PolicyError, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import Nothing
@@ -28,6 +29,7 @@ class Expiry:
 
     plan: ExpiryPlan
     base: LoadedTable
+    needs: FileNeeds
     unreferenced: Unreferenced
     files: tuple[str, ...]
     unused: UnusedMetadata
@@ -95,12 +97,11 @@ class ExpiryAttempts:
         """Delete what landed freed, where files can be deleted at all.
 
         Raises:
-            MaintenanceError: as :func:`delete_unreferenced`; a later pass takes over the rest.
+            MaintenanceError: as :func:`delete_unneeded`; a later pass takes over the rest.
         """
         if not expiry.files or not self.can_delete:
             return DeletedFiles()
-        references = expiry.unreferenced.references
-        return delete_remembered(self._context, expiry.base, self._list, expiry.files, references)
+        return delete_remembered(self._context, expiry.base, self._list, expiry.files, expiry.needs)
 
     def _commit(self, loaded: LoadedTable) -> Committed | Nothing:
         try:
@@ -144,12 +145,23 @@ class ExpiryAttempts:
         if before is not None and (before.plan, before.base.metadata_location) == (plan, head.metadata_location):
             return before if self.cleans_metadata else replace(before, unused=unused)
         if before is not None and before.plan.snapshot_ids == plan.snapshot_ids and not self.cleans_metadata:
-            unreferenced = before.unreferenced
+            needs, unreferenced = before.needs, before.unreferenced
             still_unreferenced(reader, expired, unreferenced)
         else:
-            held = HeldFiles(self._context.memory, reader.read)
-            held.look(head.metadata)
-            unreferenced = unreferenced_files(reader, expired, owned_locations(head.metadata), held.hold)
+            needs = FileNeeds(self._context, head)
+            owned = owned_locations(head.metadata)
+            unreferenced = unreferenced_files(reader, expired, owned, needs.need)
+            needs.references = unreferenced.references
+            self._ask(head, needs, unreferenced)
             if self.cleans_metadata:
                 unused = unused_metadata(head.metadata, expired, unreferenced.kept_specs, unreferenced.keeps_deletes)
-        return Expiry(plan, head, unreferenced, unreferenced.candidates.paths(), unused)
+        return Expiry(plan, head, needs, unreferenced, unreferenced.candidates.paths(), unused)
+
+    def _ask(self, head: LoadedTable, needs: FileNeeds, unreferenced: Unreferenced) -> None:
+        """Leave out what others need; nobody is asked where nothing would be deleted."""
+        candidates = unreferenced.candidates
+        if not any(True for _ in candidates) or not self._context.storage(head).can_delete(head.metadata.location):
+            return
+        needs.ask_tables_near(candidates)
+        needs.look_for_other_heads()
+        candidates.leave_out(needs.need)

@@ -62,9 +62,13 @@ class Candidates:
                 continue
             if normalise(candidate) != normalise(path):
                 raise same_path_elsewhere(candidate, path)
-            self._paths[place] = None
-            self.files_left -= self._holds_rows[place]
-            self.size -= self._sizes[place]
+            self._take_out(place)
+
+    def leave_out(self, is_needed: Callable[[str], bool]) -> None:
+        """Take out what somebody needs who is asked only now."""
+        for place, path in enumerate(self._paths):
+            if path is not None and is_needed(path):
+                self._take_out(place)
 
     def paths(self) -> tuple[str, ...]:
         """Those that are left, in order."""
@@ -72,6 +76,11 @@ class Candidates:
 
     def __iter__(self) -> Iterator[str]:
         return (path for path in self._paths if path is not None)
+
+    def _take_out(self, place: int) -> None:
+        self._paths[place] = None
+        self.files_left -= self._holds_rows[place]
+        self.size -= self._sizes[place]
 
     def _at(self, key: int) -> tuple[int, ...]:
         found = self._places.get(key, ())

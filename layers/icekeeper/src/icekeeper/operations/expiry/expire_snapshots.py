@@ -7,7 +7,8 @@ decides cannot be read, nothing is committed and nothing deleted.
 from __future__ import annotations
 
 from icekeeper.commit.transaction import PreparedCommit
-from icekeeper.deletion.guard import GC_DISABLED, DeletedFiles
+from icekeeper.deletion.delete import DeletedFiles
+from icekeeper.deletion.needs import GC_DISABLED
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.attempts import Expiry, ExpiryAttempts
 from icekeeper.operations.expiry.leftovers import Leftovers, delete_leftovers, unfinished

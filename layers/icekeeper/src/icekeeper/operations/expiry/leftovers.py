@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from itertools import chain
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.deletion.guard import DeletedFiles, delete_unreferenced, owned_locations
-from icekeeper.deletion.held_files import HeldFiles
-from icekeeper.metadata.reachability import References, metadata_files, statistics_files
+from icekeeper.deletion.delete import DeletedFiles, delete_unneeded
+from icekeeper.deletion.needs import FileNeeds
+from icekeeper.deletion.owned_locations import owned_locations
+from icekeeper.metadata.reachability import metadata_files, statistics_files
 from icekeeper.operations.expiry.candidates import Candidates
 from icekeeper.pass_context.context import OperationContext
 
@@ -28,7 +29,7 @@ class Leftovers:
 
     lists: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
-    references: References | None = None
+    needs: FileNeeds | None = None
 
 
 def list_name(run_id: str) -> str:
@@ -48,36 +49,38 @@ def unfinished(context: OperationContext, loaded: LoadedTable) -> Leftovers:
     if not lists or not context.storage(loaded).can_delete(loaded.metadata.location):
         return Leftovers()
     metadata, reader = loaded.metadata, context.reader(loaded)
-    held = HeldFiles(context.memory, reader.read)
-    held.look(metadata)
-    candidates = Candidates(owned_locations(metadata), held.hold)
+    needs = FileNeeds(context, loaded)
+    candidates = Candidates(owned_locations(metadata), needs.need)
     for path in chain.from_iterable(map(context.memory.files_to_delete, lists)):
         candidates.add(path, 0, holds_rows=True)
-    references = References()
     needed = chain(
         metadata_files(metadata, loaded.metadata_location),
         statistics_files(metadata),
-        references.follow(reader, metadata.snapshots.values()),
+        needs.references.follow(reader, metadata.snapshots.values()),
     )
     for path in needed:
         if not candidates.files_left:
             break
         candidates.spare(path)
-    return Leftovers(lists, candidates.paths(), references)
+    if candidates.files_left:
+        needs.ask_tables_near(candidates)
+        needs.look_for_other_heads()
+        candidates.leave_out(needs.need)
+    return Leftovers(lists, candidates.paths(), needs)
 
 
 def delete_leftovers(context: OperationContext, loaded: LoadedTable, found: Leftovers) -> DeletedFiles:
     """Finish what was left; the lists go, but for what still could not be deleted.
 
     Raises:
-        MaintenanceError: as :func:`delete_unreferenced`; the lists stay.
+        MaintenanceError: as :func:`delete_unneeded`; the lists stay.
     """
-    if not found.files or found.references is None:
+    if not found.files or found.needs is None:
         for name in found.lists:
             context.memory.forget_deletions(name)
         return DeletedFiles()
     what = "expire_snapshots: files of an interrupted run"
-    deleted = delete_unreferenced(context, loaded, found.files, what, found.references)
+    deleted = delete_unneeded(context, loaded, found.files, what, found.needs)
     _settle(context, found.lists[0], deleted)
     for name in found.lists[1:]:
         context.memory.forget_deletions(name)
@@ -85,14 +88,14 @@ def delete_leftovers(context: OperationContext, loaded: LoadedTable, found: Left
 
 
 def delete_remembered(
-    context: OperationContext, known: LoadedTable, name: str, files: Sequence[str], references: References
+    context: OperationContext, known: LoadedTable, name: str, files: Sequence[str], needs: FileNeeds
 ) -> DeletedFiles:
     """Delete what was remembered under ``name``; what could not be deleted stays remembered, the rest is forgotten.
 
     Raises:
-        MaintenanceError: as :func:`delete_unreferenced`; the list stays.
+        MaintenanceError: as :func:`delete_unneeded`; the list stays.
     """
-    deleted = delete_unreferenced(context, known, files, "expire_snapshots: files", references)
+    deleted = delete_unneeded(context, known, files, "expire_snapshots: files", needs)
     _settle(context, name, deleted)
     return deleted
 

@@ -29,10 +29,10 @@ from typing import Any
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.reachability import References, statistics_files
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import ManifestContent
+from icekeeper.model import LiveFile, ManifestContent
 from icekeeper.operations.expiry.candidates import Candidates
 from icekeeper.operations.expiry.listings import INLINE_SPEC, listed_manifests
-from icekeeper.storage.paths import normalise
+from icekeeper.storage.paths import is_under, normalise
 
 __all__ = ["Unreferenced", "still_unreferenced", "unreferenced_files"]
 
@@ -69,7 +69,8 @@ def unreferenced_files(
     dropped = _dropped(reader, gone, kept, candidates)
     for _, files in reader.live_files(dropped.live):
         for file in files:
-            candidates.add(file.path, file.size, holds_rows=True)
+            if _is_own(metadata, file):
+                candidates.add(file.path, file.size, holds_rows=True)
     for statistics in (*metadata.statistics, *metadata.partition_statistics):
         if int(statistics["snapshot-id"]) in expired:
             candidates.add(str(statistics["statistics-path"]), int(statistics.get("file-size-in-bytes") or 0))
@@ -184,6 +185,16 @@ def _dropped(reader: TableReader, gone: Sequence[Snapshot], kept: _Kept, candida
         if has_live:
             dropped.beside.update(staying)
     return dropped
+
+
+def _is_own(metadata: TableMetadata, file: LiveFile) -> bool:
+    """Whether a snapshot of this table added the file; outside the table's location other files are left alone.
+
+    A snapshot that the table does not have counts as its own where the history has been cut off before.
+    """
+    if file.snapshot_id is None or file.snapshot_id in metadata.snapshots or is_under(file.path, metadata.location):
+        return True
+    return any(s.parent_id is not None and s.parent_id not in metadata.snapshots for s in metadata.snapshots.values())
 
 
 def _key(path: str) -> str:

@@ -7,28 +7,32 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.deletion.delete import delete_orphans, still_old
+from icekeeper.deletion.claims import known_data_roots
+from icekeeper.deletion.delete import delete_unneeded, still_old
 from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, refuse_foreign
-from icekeeper.deletion.guard import owned_locations
-from icekeeper.deletion.held_files import HeldFiles, held_by_others
+from icekeeper.deletion.needs import FileNeeds
 from icekeeper.deletion.neighbours import Claims, Neighbours, has_its_own_bucket, neighbours_of
+from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.deletion.shared_references import SharedReferences
 from icekeeper.deletion.twins import find_twin, same_path_elsewhere
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.reachability import References, reachable_paths
+from icekeeper.metadata.table_reader import TableReader
 from icekeeper.operations.orphans.empty_folders import any_empty, removable_folders, remove_empty
-from icekeeper.operations.orphans.plan import OrphanPlan, plan_orphans, refuse_mass_deletion
+from icekeeper.operations.orphans.plan import OrphanPlan, plan_orphans, refuse_mass_deletion, swept_folders
 from icekeeper.operations.orphans.sift import Sifted, without_referenced
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Metrics, OperationOutcome, succeeded
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import PathSet, may_be_under
+from icekeeper.storage.storage import Storage
 
 __all__ = ["Listed", "clear_orphans"]
 
 _OPERATION = Operation.REMOVE_ORPHANS
+_WHAT = "remove_orphans: files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,37 +62,34 @@ def clear_orphans(
     """
     table = _after(context, listed.before)  # after the listing: whatever was committed meanwhile is referenced
     storage, policy, home = context.storage(table), context.policy, table.metadata.location
-    pins = HeldFiles(context.memory, storage.read)
-    pins.look(table.metadata)
+    needs = FileNeeds(context, table, listed.references)
     new = reachable_paths(context.reader(table), table.metadata_location, listed.references)
-    sifted = without_referenced(listed.sifted, ReferencedPaths(home, chain(new, pins.pinned)))
+    sifted = without_referenced(listed.sifted, ReferencedPaths(home, chain(new, needs.held.pinned)))
     protected = (*policy.orphan_protected_prefixes, *context.memory.staged_paths())
     held = PathSet(protected)
-    unknown = [path for path in sifted.metadata_files if not held.may_contain(path)]
-    foreign = (
-        foreign_metadata(storage, table.metadata, unknown)
-        if listed.foreign is None
-        else [found for found in listed.foreign if found.path in set(unknown)]
-    )
+    unknown = [found for found in sifted.metadata_files if not held.may_contain(found.path)]
+    foreign = _foreign(storage, table, listed, unknown)
     folders = removable_folders(table.metadata, listed.older_than_ms, held)
-    plan = plan_orphans(table.metadata, sifted.unreferenced, owned=home, protected_prefixes=protected)
-    neighbours, shared = Neighbours(), None
-    if (plan.orphans or foreign or any_empty(folders)) and not has_its_own_bucket(home):
-        neighbours = neighbours_of(table, others())
-        shared = SharedReferences(context, neighbours.sharing, home)
-        sifted = without_referenced(sifted, shared)
-        foreign = [found for found in foreign if found.path not in shared]
-        protected = (*protected, *held_by_others(context, neighbours.sharing))
+    neighbours = Neighbours()
+    if (sifted.unreferenced or foreign or any_empty(folders)) and not has_its_own_bucket(home):
+        known = tuple(others())
+        elsewhere = needs.ask_every_table(known)
+        neighbours = neighbours_of(table, (*known, *elsewhere.claims))
+        foreign = [found for found in foreign if found.path not in needs.shared]
         left_alone = PathSet((*neighbours.left_alone, *protected))
         folders = [folder for folder in folders if not left_alone.may_contain(folder)]
-        plan = plan_orphans(
-            table.metadata,
-            sifted.unreferenced,
-            owned=home,
-            protected_prefixes=protected,
-            other_tables=neighbours.left_alone,
-        )
-    _refuse_twins(context, table, sifted, neighbours)
+    needs.look_for_other_heads(unknown if listed.is_current else None)
+    sifted = without_referenced(sifted, needs.shared)
+    plan = plan_orphans(
+        table.metadata,
+        sifted.unreferenced,
+        owned=home,
+        protected_prefixes=protected,
+        other_tables=neighbours.left_alone,
+        swept=swept_folders(table.metadata, _data_roots(context, table), policy.orphan_sweep_prefixes),
+        is_needed=needs.need,
+    )
+    _refuse_twins(context, table, sifted, needs.shared)
     refuse_foreign(foreign, neighbours.explain)
     if not listed.is_current:
         plan = replace(plan, orphans=tuple(still_old(storage, plan.paths, listed.older_than_ms)))
@@ -100,19 +101,19 @@ def clear_orphans(
     paths = tuple(found.path for found in ripe)
     if context.dry_run:
         summary = f"would remove {len(paths)} orphan file(s)"
-        return succeeded(_OPERATION, summary, metrics=metrics, files_planned=paths)
+        return succeeded(_OPERATION, summary + _elsewhere(plan), metrics=metrics, files_planned=paths)
     # A pass that waits for no further sighting also ends what earlier ones, under another setting, have counted.
     context.memory.remember_orphans(context.run_id, plan.paths if policy.orphan_min_sightings > 1 else ())
 
     def confirm(batch: Sequence[str]) -> Sequence[str]:
         return [found.path for found in still_old(storage, batch, listed.older_than_ms)]
 
-    result = delete_orphans(context, table, paths, listed.references, shared, None if listed.is_current else confirm)
+    result = delete_unneeded(context, table, paths, _WHAT, needs, None if listed.is_current else confirm)
     if policy.orphan_min_sightings > 1:
         context.memory.forget_orphans(result.deleted)
     return succeeded(
         _OPERATION,
-        f"removed {len(result.deleted)} orphan file(s)",
+        f"removed {len(result.deleted)} orphan file(s){_elsewhere(plan)}",
         metrics={
             "remove_orphans.orphans_removed": len(result.deleted),
             "remove_orphans.files_failed": len(result.failed),
@@ -131,13 +132,39 @@ def _after(context: OperationContext, before: LoadedTable) -> LoadedTable:
     return after
 
 
-def _refuse_twins(context: OperationContext, table: LoadedTable, sifted: Sifted, neighbours: Neighbours) -> None:
+def _foreign(
+    storage: Storage, table: LoadedTable, listed: Listed, unknown: Sequence[ListedObject]
+) -> list[ForeignMetadata]:
+    paths = [found.path for found in unknown]
+    if listed.foreign is None:
+        return foreign_metadata(storage, table.metadata, paths)
+    return [found for found in listed.foreign if found.path in set(paths)]
+
+
+def _data_roots(context: OperationContext, table: LoadedTable) -> Iterable[str]:
+    """Folders in which data files of the table were ever seen, by this pass too."""
+    return (*known_data_roots(context.state, context.catalog, table), *context.footprint.roots())
+
+
+def _elsewhere(plan: OrphanPlan) -> str:
+    """Told, because these files may be another table's that no catalog served here knows."""
+    if not plan.in_other_folders:
+        return ""
+    count, first = len(plan.in_other_folders), plan.in_other_folders[0]
+    return (
+        f"; {count} unreferenced file(s) lie in folders where this table never had files, as {first}: they stay, "
+        "unless orphan_sweep_prefixes names their folder"
+    )
+
+
+def _refuse_twins(context: OperationContext, table: LoadedTable, sifted: Sifted, shared: SharedReferences) -> None:
     """Hashes have said "probably": now the references are read again, for the one that it is."""
     if not sifted.twins:
         return
-    tables = (table, *neighbours.sharing)
+    tables = (table, *shared.tables)
+    readers = ((one, TableReader(one.metadata, context.storage(one).read)) for one in tables)
     needed = chain.from_iterable(
-        reachable_paths(context.reader(one), one.metadata_location, References()) for one in tables
+        reachable_paths(reader, one.metadata_location, References()) for one, reader in readers
     )
     twin = find_twin(sifted.twins, chain(needed, context.memory.pinned_metadata()))
     if twin is not None:
@@ -161,6 +188,7 @@ def _metrics(table: LoadedTable, sifted: Sifted, plan: OrphanPlan, ripe: Sequenc
         "remove_orphans.files_too_young": sifted.too_young,
         "remove_orphans.files_protected": plan.protected,
         "remove_orphans.files_of_other_tables": plan.of_other_tables,
+        "remove_orphans.files_in_other_folders": len(plan.in_other_folders),
         "remove_orphans.files_quarantined": len(plan.orphans) - len(ripe),
         "remove_orphans.locations_not_swept": len(elsewhere),
         "remove_orphans.orphan_bytes": sum(found.size for found in ripe),

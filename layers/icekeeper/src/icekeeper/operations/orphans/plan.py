@@ -5,18 +5,18 @@ Sources: seed 000, "Remove Orphans"; DESIGN 6.4.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.operations.orphans.sift import is_metadata_file
+from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.policy import DEFAULT_SOURCE
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import PathSet, is_under, normalise
 
-__all__ = ["FEW_ORPHANS", "OrphanPlan", "is_hidden_beside", "plan_orphans", "refuse_mass_deletion"]
+__all__ = ["FEW_ORPHANS", "OrphanPlan", "is_hidden_beside", "plan_orphans", "refuse_mass_deletion", "swept_folders"]
 
 # Of a small table a failed job may well leave more than it ever committed: a share says little there.
 FEW_ORPHANS = 1_000
@@ -30,6 +30,8 @@ class OrphanPlan:
     protected: int
     of_other_tables: int
     """Below the location of another table of the catalog: that table's business."""
+    in_other_folders: tuple[str, ...] = ()
+    """In folders where the table never had files: told, and removed only when the folder is named."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -43,11 +45,24 @@ def plan_orphans(
     owned: str,
     protected_prefixes: Iterable[str] = (),
     other_tables: Iterable[str] = (),
+    swept: Iterable[str],
+    is_needed: Callable[[str], bool] = lambda path: False,
 ) -> OrphanPlan:
-    """Decide which old unreferenced files of a table go; ``other_tables`` are locations of tables nested in ours."""
-    prefixes, others = PathSet(protected_prefixes), PathSet(other_tables)
+    """Decide which old unreferenced files of a table go.
+
+    Args:
+        metadata: the table's.
+        unreferenced: files past their grace period that the table does not reference.
+        owned: the table's location.
+        protected_prefixes: locations whose files stay.
+        other_tables: locations of tables nested in this one.
+        swept: the folders in which an unreferenced file is an orphan (:func:`swept_folders`).
+        is_needed: whether anybody else needs a file.
+    """
+    prefixes, others, folders = PathSet(protected_prefixes), PathSet(other_tables), PathSet(swept)
     oldest_snapshot_ms = min((s.timestamp_ms for s in metadata.snapshots.values()), default=metadata.last_updated_ms)
     orphans: list[ListedObject] = []
+    in_other_folders: list[str] = []
     protected = of_other_tables = 0
     for found in unreferenced:
         if others.may_contain(found.path):
@@ -58,14 +73,28 @@ def plan_orphans(
             or prefixes.may_contain(found.path)
             or is_hidden_beside(found.path, owned)
             or not _is_text(found.path)
+            or is_needed(found.path)
             # Some catalogs keep an incomplete metadata log (DESIGN 6.4).
             or (is_metadata_file(found.path) and found.modified_ms >= oldest_snapshot_ms)
         ):
             protected += 1
+        elif not folders.may_contain(found.path):
+            in_other_folders.append(found.path)
         else:
             orphans.append(found)
     orphans.sort(key=lambda found: found.path)
-    return OrphanPlan(tuple(orphans), protected, of_other_tables)
+    return OrphanPlan(tuple(orphans), protected, of_other_tables, tuple(sorted(in_other_folders)))
+
+
+def swept_folders(metadata: TableMetadata, data_roots: Iterable[str], named: Iterable[str]) -> tuple[str, ...]:
+    """Where an unreferenced file is an orphan: where the table keeps its files, or has ever kept some.
+
+    Below its location ``data/`` and ``metadata/``, or what its properties say instead; the folders in which data files
+    of it were ever seen (``data_roots``); and those that the policy names.
+    """
+    home = metadata.location
+    own = (f"{home}/data", f"{home}/metadata", metadata.data_location, metadata.metadata_directory)
+    return (*own, *data_roots, *named)
 
 
 def _is_text(path: str) -> bool:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import partial
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.deletion.guard import GC_DISABLED
-from icekeeper.deletion.shared_references import other_tables
+from icekeeper.deletion.needs import GC_DISABLED
+from icekeeper.deletion.other_tables import other_tables
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.reachability import References, metadata_files, statistics_files
 from icekeeper.operations.orphans.clear import Listed, clear_orphans
@@ -39,7 +39,7 @@ def remove_orphans(context: OperationContext) -> OperationOutcome:
         if skip is not None:
             return skip
         listed = _list(context, table)
-        outcome = clear_orphans(context, listed, partial(other_tables, context.catalog, table.name))
+        outcome = clear_orphans(context, listed, partial(other_tables, context))
         if context.dry_run:
             return outcome
         return replace(outcome, metrics={**outcome.metrics, "remove_orphans.duration_ms": elapsed_ms()})

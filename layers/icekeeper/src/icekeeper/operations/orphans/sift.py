@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.storage.listing import ListedObject
 
-__all__ = ["Sieve", "Sifted", "is_metadata_file", "join_sifted", "sift", "without_referenced"]
+__all__ = ["Sieve", "Sifted", "join_sifted", "sift", "without_referenced"]
 
-METADATA_SUFFIXES = (".metadata.json", ".metadata.json.gz")
 # One is enough to refuse everything; some more for hashes that only happen to be equal.
 _TWINS_KEPT = 100
 
@@ -32,15 +32,10 @@ class Sifted:
     """Unreferenced, and past no grace period yet."""
     unreferenced: tuple[ListedObject, ...] = ()
     """Old ones; what else protects a file is not asked here."""
-    metadata_files: tuple[str, ...] = ()
+    metadata_files: tuple[ListedObject, ...] = ()
     """Unreferenced files that are named like table metadata, of any age: whose are they?"""
     twins: tuple[str, ...] = ()
     """Unreferenced files whose path is probably referenced under another scheme, bucket or host: some of them."""
-
-
-def is_metadata_file(path: str) -> bool:
-    """Whether the name is that of a table metadata file, compressed or not."""
-    return path.endswith(METADATA_SUFFIXES)
 
 
 class Sieve:
@@ -51,7 +46,7 @@ class Sieve:
         self._referenced, self._older_than_ms = referenced, older_than_ms
         self._listed = self._too_young = 0
         self._unreferenced: list[ListedObject] = []
-        self._metadata_files: list[str] = []
+        self._metadata_files: list[ListedObject] = []
         self._twins: list[str] = []
 
     def add(self, found: ListedObject) -> None:
@@ -62,7 +57,7 @@ class Sieve:
         if self._referenced.has_twin_elsewhere(found.path) and len(self._twins) < _TWINS_KEPT:
             self._twins.append(found.path)
         if is_metadata_file(found.path):
-            self._metadata_files.append(found.path)
+            self._metadata_files.append(found)
         if found.modified_ms is None or found.modified_ms >= self._older_than_ms:
             self._too_young += 1
         else:
@@ -94,7 +89,7 @@ def join_sifted(parts: Iterable[Sifted]) -> Sifted:
         sum(part.listed for part in parts),
         sum(part.too_young for part in parts),
         tuple(found for part in parts for found in part.unreferenced),
-        tuple(path for part in parts for path in part.metadata_files),
+        tuple(found for part in parts for found in part.metadata_files),
         tuple(path for part in parts for path in part.twins),
     )
 
@@ -105,6 +100,6 @@ def without_referenced(sifted: Sifted, referenced: References) -> Sifted:
     return replace(
         sifted,
         unreferenced=tuple(found for found in sifted.unreferenced if found.path not in referenced),
-        metadata_files=tuple(path for path in sifted.metadata_files if path not in referenced),
+        metadata_files=tuple(found for found in sifted.metadata_files if found.path not in referenced),
         twins=(*sifted.twins, *twins),
     )

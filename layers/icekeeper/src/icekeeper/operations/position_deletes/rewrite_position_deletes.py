@@ -53,6 +53,7 @@ def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
         )
         if isinstance(plan, Nothing):
             return skipped(_OPERATION, plan.reason, metrics={"rewrite_position_deletes.duration_ms": elapsed_ms()})
+        context.require_allowed((loaded.metadata.data_location, *plan.input_files))
         if context.dry_run:
             count = len(plan.groups)
             summary = f"would rewrite {len(plan.input_files)} position delete files into {count} (across {count} bins)"

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.deletion.delete import delete_orphans
-from icekeeper.deletion.guard import GC_DISABLED
+from icekeeper.deletion.delete import delete_unneeded
+from icekeeper.deletion.needs import GC_DISABLED
 from icekeeper.errors import MaintenanceError, OperationRefused
 from icekeeper.operations.staging.plan import CleaningPlan, may_be_staged, plan_cleaning
 from icekeeper.operations.staging.unneeded import unneeded_files
@@ -71,10 +71,10 @@ def _clean(context: OperationContext, plan: CleaningPlan) -> StagedOutcome | Non
     failed = [load for load in declared if load is not None]
     files = {load.name: _files(context, loaded, storage, load) for load in failed}
     paths = list(dict.fromkeys(path for some in files.values() for path in some))
-    unneeded = unneeded_files(context, loaded, paths)
+    unneeded, needs = unneeded_files(context, loaded, paths)
     if context.dry_run:
-        return _outcome(context, failed, planned=unneeded.paths)
-    result = delete_orphans(context, loaded, unneeded.paths, unneeded.references, unneeded.shared, None, _WHAT)
+        return _outcome(context, failed, planned=unneeded)
+    result = delete_unneeded(context, loaded, unneeded, _WHAT, needs)
     for path, reason in result.failed.items():
         log.warning("%s: staged file %s could not be deleted: %s", context.table, path, reason)
     done = [load for load in failed if result.failed.keys().isdisjoint(files[load.name])]
@@ -83,7 +83,7 @@ def _clean(context: OperationContext, plan: CleaningPlan) -> StagedOutcome | Non
         "staged.files_referenced": len(paths) - len(result.deleted) - len(result.failed),
         "staged.files_failed": len(result.failed),
     }
-    return _outcome(context, settled, planned=unneeded.paths, deleted=result.deleted, counters=counters)
+    return _outcome(context, settled, planned=unneeded, deleted=result.deleted, counters=counters)
 
 
 def _declared(context: OperationContext) -> Callable[[StagedLoad], StagedLoad | None]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from icekeeper.deletion.guard import owned_locations
+from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.operations.orphans.sift import is_metadata_file
+from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.state.staging import LoadState, StagedLoad
 from icekeeper.storage.paths import is_under
 

@@ -74,6 +74,7 @@ def compute_statistics(context: OperationContext) -> OperationOutcome:
             return skipped(_OPERATION, work.reason, metrics={**metrics, "compute_statistics.duration_ms": elapsed_ms()})
         plan = work.plan
         files = tuple(f.file.file_path for f in plan.files)
+        context.require_allowed(files)
         if context.dry_run:
             return succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=files)
         with context.job(_OPERATION, loaded, plan.snapshot_id):

@@ -1,0 +1,91 @@
+"""What a pass records of where its table has files, for the tables whose files those are (``state/claims.py``)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.deletion.neighbours import claims_of
+from icekeeper.errors import MaintenanceError
+from icekeeper.pass_context.context import OperationContext
+from icekeeper.state.claims import Entry, TableClaims, touches
+from icekeeper.state.store import StateStore
+from icekeeper.storage.paths import normalise
+
+__all__ = ["entry_of", "known_data_roots", "record_claims", "remember_claims"]
+
+log = logging.getLogger(__name__)
+
+
+def entry_of(catalog: Catalog, loaded: LoadedTable) -> Entry:
+    """The catalog's entry through which a table was loaded."""
+    return catalog.name, catalog.warehouse, str(loaded.name)
+
+
+def remember_claims(context: OperationContext, loaded: LoadedTable | None = None) -> None:
+    """Told at the beginning of a pass and after each operation, of dry runs too.
+
+    Never fails, because what was done must be told: a table that could not be recorded is one that nobody looked at.
+    """
+    try:
+        roots = context.footprint.news()
+        if roots or loaded is not None:
+            record_claims(context.state, context.catalog, loaded or context.load(), roots)
+    except MaintenanceError as error:
+        log.warning("%s: where it has files could not be recorded: %s", context.table, error)
+
+
+def record_claims(state: StateStore, catalog: Catalog, loaded: LoadedTable, roots: Iterable[str] = ()) -> TableClaims:
+    """Record where a table has files by its document, and by the ``roots`` of data files that were seen.
+
+    What was recorded of the same table before is kept: history expires, files that are elsewhere may be older.
+
+    Raises:
+        StorageError: the state store failed.
+    """
+    before = _recorded(state, catalog, loaded)
+    now = _claims(catalog, loaded, roots, before)
+    if now != before:
+        state.claims.record(now)
+    return now
+
+
+def known_data_roots(state: StateStore, catalog: Catalog, loaded: LoadedTable) -> frozenset[str]:
+    """Normalised folders inside the table's location under which its data files have ever been found.
+
+    Raises:
+        StorageError: the state store failed.
+    """
+    before = _recorded(state, catalog, loaded)
+    return frozenset() if before is None else before.data_roots
+
+
+def _recorded(state: StateStore, catalog: Catalog, loaded: LoadedTable) -> TableClaims | None:
+    uuid, home = loaded.metadata.uuid or "", normalise(loaded.metadata.location)
+    found = state.claims.of_entry(entry_of(catalog, loaded))
+    if found is not None and (found.uuid, found.location) == (uuid, home):
+        return found
+    # Renamed, or known under another catalog's name.
+    same = (one for one in state.claims.touching(home) if uuid and one.uuid == uuid and one.location == home)
+    return next(same, None)
+
+
+def _claims(catalog: Catalog, loaded: LoadedTable, roots: Iterable[str], before: TableClaims | None) -> TableClaims:
+    metadata, home = loaded.metadata, normalise(loaded.metadata.location)
+    document = claims_of(catalog, loaded)
+    inside = {root for root in roots if _is_inside(root, home)}
+    outside = {folder for folder in (*roots, *document.folders, *document.files_in) if not _is_inside(folder, home)}
+    return TableClaims(
+        catalog=catalog.name,
+        warehouse=catalog.warehouse,
+        table=loaded.name,
+        uuid=metadata.uuid or "",
+        location=home,
+        folders=frozenset(outside) | (before.folders if before is not None else frozenset()),
+        data_roots=frozenset(inside) | (before.data_roots if before is not None else frozenset()),
+    )
+
+
+def _is_inside(folder: str, home: str) -> bool:
+    return touches(folder, home) and len(folder) >= len(home)

@@ -1,0 +1,165 @@
+"""Who needs a file?  The one object that everything asks which deletes files, when it plans and before every batch.
+
+It knows what the table itself references, the tables that may share files with it, what pins, staged loads and running
+jobs hold, newer metadata of the table that its catalog entry does not know, and where the table may delete at all.
+Whatever cannot be read makes it refuse: less is deleted, never more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.deletion.held_files import HeldFiles, held_by_others
+from icekeeper.deletion.neighbours import Claims
+from icekeeper.deletion.other_heads import refuse_other_head
+from icekeeper.deletion.other_tables import NearTables, near_tables, tables_elsewhere
+from icekeeper.deletion.owned_locations import owned_locations
+from icekeeper.deletion.shared_references import SharedReferences
+from icekeeper.deletion.stray_metadata import listed_metadata, needed_by, read_strays
+from icekeeper.errors import OperationRefused
+from icekeeper.metadata.reachability import References, reachable_files
+from icekeeper.pass_context.allowed_locations import is_allowed
+from icekeeper.pass_context.context import OperationContext
+from icekeeper.policy import gc_enabled
+from icekeeper.state.claims import TableClaims
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.paths import PathSet, is_under, may_be_under, normalise
+
+__all__ = ["GC_DISABLED", "FileNeeds"]
+
+GC_DISABLED = "gc.enabled is false: this table's files must not be deleted"
+
+
+class FileNeeds:
+    """Asked about the files of one table.
+
+    Args:
+        context: the pass.
+        table: the table as it was loaded.
+        references: what the caller has followed of the table's own references, and knows not to need the files.
+    """
+
+    def __init__(self, context: OperationContext, table: LoadedTable, references: References | None = None) -> None:
+        """Raises MetadataUnreadable when what a pin holds cannot be read, StorageError when the state fails."""
+        self.references = References() if references is None else references
+        self.held = HeldFiles(context.memory, context.storage(table).read)
+        self.held.look(table.metadata)
+        self.shared = SharedReferences(context, (), table.metadata.location)
+        self._context, self._table = context, table
+        self._home = table.metadata.location
+        self._owned = owned_locations(table.metadata)
+        self._allowed = context.resolved.allowed_prefixes
+        self._left_alone = PathSet()
+        self._elsewhere_is_known = True
+        self._seen: str | None = None
+        self._since: set[str] = set()
+        self._newer: set[str] = set()
+
+    def may_delete(self, path: str) -> bool:
+        """Whether the table may delete there at all: below its own locations, and where the deployment allows it."""
+        return is_allowed(path, self._allowed) and any(is_under(path, location) for location in self._owned)
+
+    def ask_tables_near(self, paths: Iterable[str], *, spare_their_folders: bool = False) -> None:
+        """Find who else may need these files: only tables whose folders touch the table's own, or theirs.
+
+        ``spare_their_folders``: what lies in a folder of such a table below this one's location is theirs altogether.
+
+        Raises:
+            OperationRefused: a table that may need them cannot be loaded.
+            MetadataUnreadable: what such a table needs cannot be read.
+            StorageError: catalog or state store failed.
+        """
+        folders = sorted({normalise(self._home), *self._folders_outside(paths)})
+        near = near_tables(self._context, self._table, folders)
+        self._elsewhere_is_known = near.are_all_known
+        self._share(near.claims, near)
+        if spare_their_folders:
+            theirs = (folder for claims in near.claims for folder in claims.folders.values())
+            self._left_alone.add(folder for folder in theirs if is_under(folder, self._home))
+
+    def ask_every_table(self, others: Sequence[Claims]) -> NearTables:
+        """The same, of ``others`` (all other tables of the catalog) and of the tables of other catalogs.
+
+        Returns:
+            Those of other catalogs.
+        """
+        elsewhere = tables_elsewhere(self._context, self._table, [normalise(self._home)])
+        self._share([claims for claims in (*others, *elsewhere.claims) if claims.overlap(self._home)], elsewhere)
+        return elsewhere
+
+    def look_for_other_heads(self, listed: Iterable[ListedObject] | None = None) -> None:
+        """Look for newer metadata of the table that its catalog entry does not know; spare what it needs.
+
+        ``listed``: metadata files that a listing has found; else the metadata directory is listed.
+
+        Raises:
+            OperationRefused: another catalog, or a newer state of this one, has another head of the table.
+            MetadataUnreadable: such metadata, or what it needs, cannot be read.
+        """
+        storage = self._context.storage(self._table)
+        found = listed_metadata(storage, self._table) if listed is None else listed
+        now = self._context.load()  # after the listing: what others commit meanwhile is known
+        for stray in refuse_other_head(now, read_strays(storage, now, found)):
+            self._newer.update(map(normalise, needed_by(storage, stray, self.references)))
+
+    def need(self, path: str) -> bool:
+        """Whether anybody needs the file, or it is not the table's to delete; of what was known when it last looked."""
+        normal = normalise(path)
+        return (
+            normal in self._since
+            or normal in self._newer
+            or not self.may_delete(path)
+            or (not self._elsewhere_is_known and not is_under(path, self._home))
+            or self.held.hold(path)
+            or path in self.shared
+            or self.shared.has_twin_elsewhere(path)
+            or self._left_alone.may_contain(path)
+        )
+
+    def look_again(self) -> None:
+        """Read every pointer, pin and load anew: asked just before each batch.
+
+        Raises:
+            OperationRefused: the table was replaced, its files must not be deleted any more, or a table that shares
+                files cannot be loaded any more.
+            MetadataUnreadable: new references cannot be read.
+            StorageError: a catalog or the state store does not answer.
+        """
+        self.shared.look_again()
+        now = self._context.load()
+        if now.metadata.uuid != self._table.metadata.uuid:
+            raise OperationRefused(f"table {now.name} was replaced by another one; nothing more was deleted")
+        if not gc_enabled(now.metadata):
+            raise OperationRefused(f"{GC_DISABLED}; nothing more was deleted")
+        if now.metadata_location != self._seen:
+            new = reachable_files(self._context.reader(now), now.metadata_location, self.references)
+            self._since.update(map(normalise, new))
+            self._seen = now.metadata_location
+        self.held.look(now.metadata)
+
+    def _share(self, tables: Sequence[Claims], found: NearTables) -> None:
+        unreadable = [(claims, reason) for claims, reason in found.unreadable if not self._is_this_table(claims)]
+        for claims, reason in unreadable:
+            self._refuse_around(claims, reason)
+        self.shared = SharedReferences(self._context, tables, self._home, self._table.metadata_location)
+        held = held_by_others(self._context, tables)
+        claimed = (folder for claims, _ in unreadable for folder in (claims.location, *claims.folders))
+        self._left_alone = PathSet((*held, *claimed))
+
+    def _is_this_table(self, claims: TableClaims) -> bool:
+        """Whether an entry is this table under another name: newer metadata of it is looked for beside its own."""
+        uuid = self._table.metadata.uuid
+        return uuid is not None and (claims.uuid, claims.location) == (uuid, normalise(self._home))
+
+    def _refuse_around(self, claims: TableClaims, reason: str) -> None:
+        if any(may_be_under(self._home, folder) for folder in (claims.location, *claims.folders)):
+            raise OperationRefused(
+                f"{claims.table} of catalog {claims.catalog} was seen to have files at or around {self._home}, and "
+                f"cannot be loaded: {reason}; which of them it needs is not known, so nothing was deleted; repair it, "
+                "or drop it from its catalog"
+            )
+
+    def _folders_outside(self, paths: Iterable[str]) -> set[str]:
+        outside = (path for path in paths if not is_under(path, self._home))
+        return {normalise(location) for path in outside for location in self._owned if is_under(path, location)}

@@ -1,0 +1,91 @@
+"""Metadata files of a table that its catalog entry does not know: is the entry the newest one? (pure)
+
+The same table may be registered in two catalogs (a migration), and a catalog's database may come back from a backup:
+then an entry points at an older state, and what the newer state needs looks like orphans.  The evidence lies beside the
+table's own metadata.  Metadata that follows directly on what the entry knows may be a swap that crashed, or another
+head: what it needs is spared.  Metadata that follows on such metadata was swapped in somewhere: another head.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.errors import OperationRefused
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.storage.paths import normalise
+
+__all__ = ["StrayMetadata", "is_past", "refuse_other_head"]
+
+# "00012-<uuid>.metadata.json" of Iceberg-Java and PyIceberg, "v12.metadata.json" of Hadoop catalogs and SeaweedFS.
+_NUMBER = re.compile(r"v?(\d+)[-.]")
+# Between the clock of whoever made a commit and that of the store which stamped its metadata file.
+_CLOCKS_DIFFER_MS = 15 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class StrayMetadata:
+    """A metadata file of the table that is neither its entry's nor in its metadata log."""
+
+    path: str
+    metadata: TableMetadata
+
+    @property
+    def base(self) -> str | None:
+        """The normalised metadata file that it was made from; ``None`` for a table's first, and where none is told."""
+        log = self.metadata.metadata_log
+        return normalise(str(log[-1]["metadata-file"])) if log else None
+
+
+def is_past(table: LoadedTable, path: str, modified_ms: int | None) -> bool:
+    """Whether a metadata file is surely older than all that the table's metadata log still tells.
+
+    Long histories leave very many of these; they are not read.
+    """
+    log = table.metadata.metadata_log
+    oldest = min((int(entry["timestamp-ms"]) for entry in log), default=table.metadata.last_updated_ms)
+    numbers = [_number(str(entry["metadata-file"])) for entry in log] + [_number(table.metadata_location)]
+    number, known = _number(path), [known for known in numbers if known is not None]
+    if number is not None and known and number >= min(known):
+        return False
+    return modified_ms is not None and modified_ms < oldest - _CLOCKS_DIFFER_MS
+
+
+def refuse_other_head(table: LoadedTable, strays: Iterable[StrayMetadata]) -> Sequence[StrayMetadata]:
+    """The stray metadata files whose references are to be spared; those that show no more than the table knows go.
+
+    Raises:
+        OperationRefused: one follows on metadata that the table does not know either.
+    """
+    metadata = table.metadata
+    known = {normalise(str(entry["metadata-file"])) for entry in metadata.metadata_log}
+    known.add(normalise(table.metadata_location))
+    numbers = {_number(path) for path in known}
+    spared = []
+    for stray in strays:
+        if normalise(stray.path) in known or _is_ancestor(metadata, stray.metadata):
+            continue
+        number = _number(stray.path)
+        # Some catalogs leave entries out of the log: a number that is missing there is one of the table's own past.
+        is_gap = number is not None and number not in numbers and number < (_number(table.metadata_location) or 0)
+        if stray.base is not None and stray.base not in known and not is_gap:
+            raise OperationRefused(
+                f"{stray.path} is metadata of this table that follows on metadata which {table.name} does not know "
+                f"(its entry is at {table.metadata_location}): another catalog, or a newer state of this one, has a "
+                "newer head of the table; nothing was deleted; point the entry at the newest metadata file, or drop "
+                "the entry that is out of date; if that newer head is given up for good, delete its metadata files"
+            )
+        spared.append(stray)
+    return spared
+
+
+def _is_ancestor(now: TableMetadata, then: TableMetadata) -> bool:
+    """Whether everything that the older metadata refers to is in the newer one, too."""
+    return then.snapshots.keys() <= now.snapshots.keys() and then.last_updated_ms <= now.last_updated_ms
+
+
+def _number(path: str) -> int | None:
+    match = _NUMBER.match(path.rpartition("/")[2])
+    return int(match.group(1)) if match else None

@@ -1,0 +1,191 @@
+"""The tables beside the one that is cleaned, of its own catalog and of every other one that is served here.
+
+Orphan removal asks every table of its catalog.  Expiry deletes what its own snapshots referenced, so that only those
+matter whose folders touch: the state remembers where each table had files when it was last looked at, and only tables
+that nobody has looked at yet, or that touch, are loaded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.deletion.claims import record_claims
+from icekeeper.deletion.neighbours import Claims, claims_of
+from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError
+from icekeeper.model import TableName
+from icekeeper.pass_context.context import OperationContext
+from icekeeper.state.claims import TableClaims
+from icekeeper.state.store import StateStore
+
+__all__ = [
+    "CatalogTables",
+    "NearTables",
+    "load_all",
+    "near_tables",
+    "other_tables",
+    "recorded_claims",
+    "tables_elsewhere",
+]
+
+log = logging.getLogger(__name__)
+
+_PARALLEL_LOADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogTables:
+    """What a catalog holds: tables as loaded, and those that could not be, with the reason."""
+
+    claims: tuple[Claims, ...]
+    unreadable: tuple[tuple[TableName, str], ...]
+
+    @property
+    def loaded(self) -> Sequence[LoadedTable]:
+        return [claims.table for claims in self.claims]
+
+    def others_of(self, own: TableName) -> tuple[Claims, ...]:
+        """Every other table: any of them could have files under our location.
+
+        Raises:
+            OperationRefused: one cannot be loaded, so that it could have files anywhere.
+        """
+        for name, reason in self.unreadable:
+            if name != own:
+                raise OperationRefused(
+                    f"whether {name} shares the location of {own} is not known, because it cannot be loaded: {reason}; "
+                    f"nothing was deleted; repair {name} or drop it from the catalog"
+                )
+        return tuple(claims for claims in self.claims if claims.table.name != own)
+
+
+@dataclass(frozen=True, slots=True)
+class NearTables:
+    """Tables that may have files in some folders, and entries that may but cannot be loaded, with the reason."""
+
+    claims: tuple[Claims, ...] = ()
+    unreadable: tuple[tuple[TableClaims, str], ...] = ()
+    are_all_known: bool = True
+    """Whether each table of the catalog could be loaded, or had been looked at before."""
+
+
+def load_all(
+    catalog: Catalog, names: Iterable[TableName], state: StateStore, known: Mapping[TableName, TableClaims]
+) -> CatalogTables:
+    """Load many tables in parallel, and record where they have files; one dropped meanwhile is left out.
+
+    Raises:
+        StorageError: the names cannot be listed, or the state store failed.
+    """
+
+    def load(name: TableName) -> Claims | tuple[TableName, str] | None:
+        try:
+            loaded = catalog.load(name)
+            before = known.get(name)
+            seen_in = () if before is None or before.uuid != (loaded.metadata.uuid or "") else before.folders
+            return claims_of(catalog, loaded, seen_in)
+        except PolicyError:
+            return None
+        except MaintenanceError as error:
+            return name, str(error)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            return name, f"its metadata does not follow the specification: {type(error).__name__} {error}"
+
+    with ThreadPoolExecutor(_PARALLEL_LOADS, thread_name_prefix="table-load") as pool:
+        found = list(pool.map(load, names))
+    for claims in found:
+        if isinstance(claims, Claims) and claims.table.name not in known:
+            record_claims(state, catalog, claims.table)
+    return CatalogTables(
+        tuple(claims for claims in found if isinstance(claims, Claims)),
+        tuple(lost for lost in found if isinstance(lost, tuple)),
+    )
+
+
+def other_tables(context: OperationContext) -> tuple[Claims, ...]:
+    """Every other table of the catalog, loaded now.
+
+    Raises:
+        OperationRefused: the tables cannot be listed, or one cannot be loaded.
+    """
+    catalog, own = context.catalog, context.table
+    names = [name for name in _names(context) if name != own]
+    return load_all(catalog, names, context.state, recorded_claims(context.state, context.catalog)).others_of(own)
+
+
+def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[str]) -> NearTables:
+    """Every other table, of any catalog served here, that may have files in the (normalised) folders.
+
+    Raises:
+        OperationRefused: the tables of the catalog cannot be listed.
+        StorageError: the state store failed.
+    """
+    recorded = recorded_claims(context.state, context.catalog)
+    names = {name for name in _names(context) if name != own.name}
+    near = {name for name in names if name not in recorded or _touch(recorded[name], folders)}
+    found = load_all(context.catalog, sorted(near, key=str), context.state, recorded)
+    elsewhere = tables_elsewhere(context, own, folders)
+    unreadable = [(recorded[name], reason) for name, reason in found.unreadable if name in recorded]
+    for name, reason in found.unreadable:
+        log.warning("%s: %s cannot be loaded, so its files are not known: %s", own.name, name, reason)
+    return NearTables(
+        tuple(claims for claims in (*found.claims, *elsewhere.claims) if any(map(claims.overlap, folders))),
+        (*unreadable, *elsewhere.unreadable),
+        are_all_known=len(unreadable) == len(found.unreadable),
+    )
+
+
+def tables_elsewhere(context: OperationContext, own: LoadedTable, folders: Iterable[str]) -> NearTables:
+    """Tables of other catalogs that were seen to have files in the (normalised) folders, or around them.
+
+    Raises:
+        StorageError: the state store failed.
+    """
+    catalog = context.catalog
+    claimed: dict[tuple[str, str, str], TableClaims] = {}
+    for folder in folders:
+        for one in context.state.claims.touching(folder):
+            if (one.catalog, one.warehouse) != (catalog.name, catalog.warehouse):
+                claimed.setdefault(one.entry, one)
+    opened: dict[tuple[str, str], Catalog | None] = {}
+    loaded: list[Claims] = []
+    unreadable: list[tuple[TableClaims, str]] = []
+    for entry, one in sorted(claimed.items()):
+        if entry[:2] not in opened:
+            opened[entry[:2]] = context.other_catalog(one.catalog, one.warehouse)
+        other = opened[entry[:2]]
+        if other is None:
+            unreadable.append((one, f"catalog {one.catalog} cannot be opened from here"))
+            continue
+        found = load_all(other, [one.table], context.state, {one.table: one})
+        loaded += found.claims
+        unreadable += [(one, reason) for _, reason in found.unreadable]
+        if not found.claims and not found.unreadable:
+            context.state.claims.forget(entry)  # that catalog has no such table any more
+    return NearTables(tuple(loaded), tuple(unreadable))
+
+
+def _names(context: OperationContext) -> Sequence[TableName]:
+    try:
+        return list(context.catalog.list_tables())
+    except MaintenanceError as error:
+        raise OperationRefused(
+            f"whether another table shares the location of {context.table} is not known, because the tables of catalog "
+            f"{context.catalog.name} cannot be listed: {error}; nothing was deleted"
+        ) from error
+
+
+def recorded_claims(state: StateStore, catalog: Catalog) -> Mapping[TableName, TableClaims]:
+    """What is recorded of the tables of a catalog.
+
+    Raises:
+        StorageError: the state store failed.
+    """
+    return {one.table: one for one in state.claims.of_catalog(catalog.name, catalog.warehouse)}
+
+
+def _touch(claims: TableClaims, folders: Iterable[str]) -> bool:
+    return any(claims.touch(folder) for folder in folders)

@@ -1,0 +1,17 @@
+"""The locations whose files a table may delete (pure)."""
+
+from __future__ import annotations
+
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.storage.paths import is_under
+
+__all__ = ["owned_locations"]
+
+
+def owned_locations(metadata: TableMetadata) -> tuple[str, ...]:
+    """Where this table's files live; nothing outside is ever deleted.  Nested locations are listed once."""
+    locations: list[str] = []
+    for location in sorted({metadata.location, metadata.data_location, metadata.metadata_directory}, key=len):
+        if not any(is_under(location, other) for other in locations):
+            locations.append(location)
+    return tuple(locations)

@@ -1,0 +1,99 @@
+"""Finds and reads the metadata files of a table that its catalog entry does not know, and what they refer to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.deletion.foreign import metadata_owner
+from icekeeper.deletion.other_heads import StrayMetadata, is_past
+from icekeeper.errors import MetadataUnreadable, StorageError
+from icekeeper.metadata.document_files import is_metadata_file, parse_document
+from icekeeper.metadata.reachability import References, metadata_files, statistics_files
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
+
+__all__ = ["listed_metadata", "needed_by", "read_strays"]
+
+_PARALLEL_READS = 16
+
+
+def listed_metadata(storage: Storage, table: LoadedTable) -> Sequence[ListedObject]:
+    """The metadata files in the table's metadata directory, as they lie there now; none where nothing can be listed.
+
+    Raises:
+        StorageError: the store does not answer.
+    """
+    directory = table.metadata.metadata_directory
+    if not storage.can_list(directory):
+        return ()
+    return [found for found in storage.list(directory) if is_metadata_file(found.path)]
+
+
+def read_strays(storage: Storage, table: LoadedTable, listed: Iterable[ListedObject]) -> Sequence[StrayMetadata]:
+    """Those of the listed metadata files that are the table's, but not known to it, and not surely of its past.
+
+    Raises:
+        MetadataUnreadable: one cannot be read, so that what it says is not known.
+        StorageError: the store does not answer.
+    """
+    metadata = table.metadata
+    known = {normalise(path) for path in metadata_files(metadata, table.metadata_location)}
+    unknown = [
+        found.path
+        for found in listed
+        if normalise(found.path) not in known and not is_past(table, found.path, found.modified_ms)
+    ]
+
+    def stray(path: str) -> StrayMetadata | None:
+        if metadata_owner(storage, path, metadata.uuid) is not None:
+            return None  # another table's, not readable, or without a UUID: others decide about those
+        try:
+            return StrayMetadata(path, parse_document(storage.read(path), path))
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None  # gone since it was listed
+            raise
+
+    with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="metadata-read") as pool:
+        return [found for found in pool.map(stray, unknown) if found is not None]
+
+
+def needed_by(storage: Storage, stray: StrayMetadata, known: References) -> Iterator[str]:
+    """What a stray metadata file refers to beyond what is ``known`` to be needed; the file itself, too.
+
+    What it refers to may be gone already, when the table has expired it since; that needs no protection.
+
+    Raises:
+        MetadataUnreadable: something that is there cannot be read.
+    """
+    reader = TableReader(stray.metadata, storage.read)
+    references = References(set(known.snapshots), set(known.manifests))
+    yield from metadata_files(stray.metadata, stray.path)
+    yield from statistics_files(stray.metadata)
+    for snapshot in stray.metadata.snapshots.values():
+        if snapshot.manifest_list is not None:
+            yield snapshot.manifest_list
+        try:
+            manifests = references.listed(reader, [snapshot])
+        except MetadataUnreadable as error:
+            _require_gone(error)
+            continue
+        yield from manifests
+        for manifest in manifests.values():
+            try:
+                yield from references.held(reader, [manifest])
+            except MetadataUnreadable as error:
+                _require_gone(error)
+
+
+def _require_gone(error: MetadataUnreadable) -> None:
+    failed: BaseException | None = error
+    while failed is not None:
+        if isinstance(failed, FileNotFoundError):
+            return
+        failed = failed.__cause__
+    raise error
