@@ -24,17 +24,19 @@ _MOST_ROOTS = 1_000
 
 def data_root(path: str) -> str:
     """The normalised folder of a data file, less its folders of partition and hash."""
-    return _root_of_folder(normalise(path).rpartition("/")[0])
+    return _root_of_folder(path[: path.rfind("/")])
 
 
 @lru_cache(maxsize=4096)
 def _root_of_folder(folder: str) -> str:
+    # As spelled: a partition's value may hold an encoded slash.
     while (parts := folder.rpartition("/"))[2] and _PARTITION.fullmatch(parts[2]):
         folder = parts[0]
     for hashed in (_BINARY_HASH, _HEX_HASH):
         if found := hashed.search(folder):
-            return folder[: found.start()]
-    return folder
+            folder = folder[: found.start()]
+            break
+    return normalise(folder)
 
 
 class Footprint:

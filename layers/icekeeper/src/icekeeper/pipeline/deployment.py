@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from icekeeper.catalogs.addresses import CatalogAddress
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.fleet import fleet_catalogs, open_address, parse_catalog_file, recorded_address
 from icekeeper.clock import Clock, system_clock
-from icekeeper.errors import StorageError
+from icekeeper.errors import PolicyError, StorageError
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.settings import PipelineSettings
@@ -20,6 +21,8 @@ from icekeeper.state.store import StateStore
 from icekeeper.storage.storage import Storage
 
 __all__ = ["Deployment"]
+
+log = logging.getLogger(__name__)
 
 CATALOG_FILE = "ICEKEEPER_CATALOG_FILE"
 
@@ -78,14 +81,36 @@ class Deployment:
             PolicyError: its type is not supported, or its properties are incomplete.
             StorageError: it cannot be reached.
         """
-        key = (address.name, address.warehouse)
-        if key not in self._catalogs:
-            self._catalogs[key] = open_address(address)
-        return Runtime(self._catalogs[key], self.state, environment=self.environment, clock=self.clock)
+        return Runtime(
+            self._opened(address),
+            self.state,
+            environment=self.environment,
+            clock=self.clock,
+            other_catalog=self.other_catalog,
+        )
+
+    def other_catalog(self, name: str, warehouse: str) -> Catalog | None:
+        """Another catalog of the deployment; ``None`` where none of that name and warehouse can be opened."""
+        catalogs = self._catalog_file()
+        for document in ({"catalog": name, "warehouse": warehouse}, {"catalog": name, "warehouse": None}):
+            try:
+                catalog = self._opened(recorded_address(document, catalogs))
+            except (PolicyError, StorageError) as error:
+                log.info("catalog %s cannot be opened: %s", name, error)
+                continue
+            if catalog.warehouse == warehouse:
+                return catalog
+        return None
 
     def new_name(self) -> str:
         """A name nobody else has."""
         return uuid.uuid4().hex
+
+    def _opened(self, address: CatalogAddress) -> Catalog:
+        key = (address.name, address.warehouse)
+        if key not in self._catalogs:
+            self._catalogs[key] = open_address(address)
+        return self._catalogs[key]
 
     def _catalog_file(self) -> Mapping[str, Mapping[str, str]]:
         path = self.environment.get(CATALOG_FILE, "").strip()

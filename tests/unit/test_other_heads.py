@@ -1,0 +1,105 @@
+"""Which metadata files beside a table's own show that its catalog entry is not the newest one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.deletion.other_heads import StrayMetadata, is_past, refuse_other_head
+from icekeeper.errors import OperationRefused
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import TableName
+
+FOLDER = "s3://b/t/metadata"
+HOUR_MS = 3_600_000
+
+
+def path(number: int, name: str = "x") -> str:
+    return f"{FOLDER}/{number:05d}-{name}.metadata.json"
+
+
+def document(number: int, log: list[str], snapshots: list[int]) -> TableMetadata:
+    """A state of the table; state ``n`` was made at hour ``n``."""
+    raw: dict[str, Any] = {
+        "format-version": 2,
+        "location": "s3://b/t",
+        "table-uuid": "u",
+        "last-updated-ms": number * HOUR_MS,
+        "metadata-log": [
+            {"metadata-file": file, "timestamp-ms": (number - len(log) + place) * HOUR_MS}
+            for place, file in enumerate(log)
+        ],
+        "snapshots": [{"snapshot-id": i, "timestamp-ms": i * HOUR_MS, "sequence-number": i} for i in snapshots],
+    }
+    return TableMetadata(raw)
+
+
+def table(number: int = 5, log: list[int] | None = None, snapshots: list[int] | None = None) -> LoadedTable:
+    known = [path(i) for i in (range(number) if log is None else log)]
+    metadata = document(number, known, [1, 2, 3, 4, 5] if snapshots is None else snapshots)
+    return LoadedTable(TableName(("ns",), "t"), metadata, path(number), "token", {})
+
+
+def stray(number: int, log: list[str], snapshots: list[int], name: str = "x") -> StrayMetadata:
+    return StrayMetadata(path(number, name), document(number, log, snapshots))
+
+
+def test_one_file_that_follows_on_the_entry_is_spared() -> None:
+    crashed = stray(6, [path(i) for i in range(6)], [1, 2, 3, 4, 5, 6])
+    assert refuse_other_head(table(), [crashed]) == [crashed]
+
+
+def test_swaps_that_crashed_one_after_the_other_are_spared() -> None:
+    """Each began where the entry was."""
+    crashed = [stray(6, [path(5)], [5, 6], name) for name in ("a", "b", "c")]
+    assert refuse_other_head(table(), crashed) == crashed
+
+
+@pytest.mark.parametrize("log", [[path(5), path(6)], [path(6)], [path(7, "other")]])
+def test_a_file_that_follows_on_another_unknown_one_is_another_head(log: list[str]) -> None:
+    with pytest.raises(OperationRefused, match=r"00007-x.*follows on metadata which ns\.t does not know"):
+        refuse_other_head(table(), [stray(7, log, [5, 6, 7])])
+
+
+def test_a_head_that_went_its_own_way_is_seen_beside_commits_of_the_entry() -> None:
+    """The entry, which was stale at 5, has been moved on by maintenance since."""
+    with pytest.raises(OperationRefused):
+        refuse_other_head(table(8), [stray(7, [path(5), path(6, "theirs")], [5, 61, 71], "theirs")])
+
+
+def test_a_lost_swap_beside_a_newer_entry_is_spared() -> None:
+    """It may as well be a head that went its own way by one commit."""
+    lost = stray(6, [path(5)], [5, 61], "lost")
+    assert refuse_other_head(table(8), [lost]) == [lost]
+
+
+def test_what_shows_no_more_than_the_table_knows_is_nothing_to_care_about() -> None:
+    assert refuse_other_head(table(), [stray(4, [path(3)], [1, 2, 3, 4], "again")]) == []
+
+
+def test_what_a_catalog_left_out_of_its_log_is_the_tables_own_past() -> None:
+    """Its snapshots have expired, so the table does not know them any more."""
+    own_past = stray(3, [path(2)], [1, 2, 3])
+    entry = table(6, log=[0, 1, 4, 5], snapshots=[6])
+    assert refuse_other_head(entry, [own_past]) == [own_past]
+
+
+@pytest.mark.parametrize(
+    ("number", "modified_hour", "past"),
+    [(1, 1, True), (1, 9, False), (1, None, False), (3, 1, False), (6, 1, False), (4, 4, False)],
+    ids=["old", "young", "of unknown age", "in the log", "newer", "beside the log"],
+)
+def test_only_what_is_older_than_the_whole_log_is_surely_past(
+    number: int, modified_hour: int | None, *, past: bool
+) -> None:
+    entry = table(5, log=[3, 4])
+    modified_ms = None if modified_hour is None else modified_hour * HOUR_MS
+    assert is_past(entry, path(number), modified_ms) is past
+
+
+def test_without_a_number_in_its_name_the_age_decides() -> None:
+    entry = table(5, log=[3, 4])
+    assert is_past(entry, f"{FOLDER}/0b9e3b1c.gz.metadata.json", 1 * HOUR_MS)
+    assert not is_past(entry, f"{FOLDER}/{'0b9e3b1c-x'}.gz.metadata.json", 4 * HOUR_MS)
