@@ -121,8 +121,9 @@ def test_a_file_listed_twice_is_left_alone_when_only_one_entry_is_in_scope(
     relist(table, listed)
     before = count(table)
     assert before == 70
-    assert compacted(table, **settings).metrics["compact.files_merged"] in (2, 5)
+    outcome = compacted(table, **settings)
     assert count(table) == before
+    assert outcome.metrics["compact.files_merged"] == (2 if "where" in settings else 5)
 
 
 def test_a_path_that_was_removed_and_added_again_meanwhile_is_another_file(table: SabotagedTable) -> None:
@@ -141,11 +142,11 @@ def test_a_path_that_was_removed_and_added_again_meanwhile_is_another_file(table
     table.engine.during = add_again
     outcome = compacted(table)
     assert outcome.metrics["compact.bins_dropped"] == 1
-    assert count(table) == 60
+    assert len(table.rows()) == 60  # by PyIceberg: DuckDB applies older position deletes, too
     table.assert_sound()
     table.engine.during = lambda: None
     compacted(table)
-    assert count(table) == 60
+    assert len(table.rows()) == count(table) == 60
 
 
 def test_manifests_that_were_rewritten_meanwhile_stop_nothing(table: SabotagedTable) -> None:

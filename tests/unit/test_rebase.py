@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.commit.rebase import FileKey, GroupClaim, RebaseResult, Scope, rebase
+from icekeeper.commit.rebase import ClaimedFile, GroupClaim, RebaseResult, Scope, rebase
 from icekeeper.errors import MetadataUnreadable, PlanStale, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
@@ -18,6 +18,8 @@ from icekeeper.model import (
     DataFile,
     EntryStatus,
     FileContent,
+    FileIdentity,
+    FileKey,
     ManifestContent,
     ManifestEntry,
     ManifestFile,
@@ -38,6 +40,8 @@ FIELDS: list[dict[str, Any]] = [
 ]
 SCHEMA = {"type": "struct", "schema-id": 0, "fields": FIELDS}
 LEAVES = frozenset({1, 2, 3, 5})
+KNOWN = FileIdentity(sequence_number=5, size=10, snapshot_id=S, file_sequence_number=5)
+"""Of every file that :meth:`Lake.add` lists, unless told otherwise."""
 
 
 def spec(spec_id: int, *transforms: str) -> dict[str, Any]:
@@ -126,10 +130,11 @@ def claim(
     partition: tuple[PartitionValue, ...] = (),
     manifest: str = "m-planned",
     to: Scope | None = None,
+    identity: FileIdentity | None = None,
 ) -> GroupClaim:
     """A group of one partition; ``to``: where its rows moved, if they did."""
     own = (spec_id, partition)
-    inputs: dict[FileKey, str] = {(path, None): manifest for path in paths}
+    inputs: dict[FileKey, ClaimedFile] = {(path, None): ClaimedFile(manifest, identity or KNOWN) for path in paths}
     return GroupClaim(group_id, frozenset({to or own}), frozenset({own}), inputs, LEAVES)
 
 

@@ -9,13 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.rebase import FileKey
 from icekeeper.commit.transaction import PreparedCommit
 from icekeeper.metadata.deletes import is_unpartitioned, partition_key
 from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.single_value import decode
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import DataFile, FileContent, ManifestContent, ManifestFile, Nothing
+from icekeeper.model import DataFile, FileContent, FileKey, ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.partitions.partition_time import PartitionTimes, partition_times
 from icekeeper.operations.partitions.plan import (
     NO_RETENTION,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from icekeeper.errors import OperationRefused
-from icekeeper.metadata.deletes import PartitionKey, partition_key
+from icekeeper.metadata.deletes import PartitionKey, named_file, partition_key
 from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
 from icekeeper.operations.partitions.partition_time import PartitionTimes
 from icekeeper.policy.values import text_of
@@ -77,8 +77,9 @@ def goes_with(
     One that names its data file is believed whatever its partition says; global equality deletes stay
     (ICEBERG-RULES 4, 9, 11).
     """
-    if file.referenced_data_file is not None:
-        return file.referenced_data_file in dropped
+    named = named_file(file)
+    if named is not None:
+        return named in dropped
     if file.content is FileContent.EQUALITY_DELETES and is_global:
         return False
     return partition_key(spec_id, file.partition) in partitions
