@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.errors import OperationRefused, PolicyError
-from icekeeper.metadata.deletes import partition_key
+from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID, partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
 from icekeeper.operations.partitions.partition_time import NO_TIME_FIELD, PartitionTimes, partition_times
@@ -306,3 +306,8 @@ def test_delete_files_go_with_all_that_they_could_apply_to() -> None:
     assert not goes(delete(FileContent.EQUALITY_DELETES, 3), is_global=True)
     assert goes(delete(FileContent.POSITION_DELETES, 4, referenced_data_file="a"))
     assert not goes(delete(FileContent.POSITION_DELETES, 3, referenced_data_file="b"))
+    for path, is_gone in (("a", True), ("b", False)):
+        named = {DELETE_FILE_PATH_ID: path.encode()}
+        for day in (3, 4):
+            found = goes(delete(FileContent.POSITION_DELETES, day, lower_bounds=named, upper_bounds=named))
+            assert found is is_gone, (path, day)
