@@ -5,6 +5,8 @@ Paimon, "Expiring Partitions" (seed 004): the partition's own time decides, not 
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -14,7 +16,7 @@ from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
 from icekeeper.operations.partitions.partition_time import PartitionTimes
 from icekeeper.policy.values import text_of
 
-__all__ = ["NOTHING_TO_EXPIRE", "NO_RETENTION", "ExpiryPlan", "LivePartitions", "goes_with"]
+__all__ = ["NOTHING_TO_EXPIRE", "NO_RETENTION", "ExpiryPlan", "LivePartitions", "goes_with", "partitions_with_twins"]
 
 NO_RETENTION = "no partition_retention_hours is set"
 NOTHING_TO_EXPIRE = "no partitions to expire"
@@ -67,6 +69,22 @@ class LivePartitions:
             )
         chosen = expired if limit is None else expired[:limit]
         return ExpiryPlan(frozenset(key for _, _, key in chosen), len(self.unparsed))
+
+
+def partitions_with_twins(
+    expired: Iterable[tuple[PartitionKey, str]], staying: Collection[int]
+) -> frozenset[PartitionKey]:
+    """The partitions that hold a file which another partition holds, too: dropping its path would empty both, so they
+    stay.
+
+    ``expired`` are the files that are to go, by path; ``staying`` the hashes of the paths of all others.
+    """
+    partitions: dict[str, set[PartitionKey]] = defaultdict(set)
+    for key, path in expired:
+        partitions[path].add(key)
+    elsewhere = {hash(path) for path in partitions}.intersection(staying)
+    twins = (keys for path, keys in partitions.items() if len(keys) > 1 or hash(path) in elsewhere)
+    return frozenset(key for keys in twins for key in keys)
 
 
 def goes_with(
