@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,9 +16,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField
 
-from icekeeper.model import EntryStatus, FileContent
+from icekeeper.model import EntryStatus, FileContent, ManifestEntry
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
+from support.careless_writer import relist
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, region_rows, rows_of
 from support.local import LocalTable, ScriptedCatalog
 from support.passes import outcome_of
@@ -255,6 +257,19 @@ def test_delete_files_go_with_the_partitions_that_they_are_for(days: SabotagedTa
     }
     assert {key: head.summary[key] for key in expected} == expected
     days.assert_sound()
+
+
+def test_a_partition_that_shares_a_file_with_a_younger_one_stays(days: SabotagedTable) -> None:
+    """Listed twice, in one manifest: dropped by its path, it would be gone from both."""
+    shared = path_of(days, OLD)
+
+    def listed(entry: ManifestEntry) -> list[ManifestEntry]:
+        old = replace(entry, status=EntryStatus.EXISTING)
+        return [old, replace(old, file=replace(old.file, partition=(NOW,)))] if old.file.file_path == shared else [old]
+
+    relist(days, listed)
+    assert expired(days).summary == "expired 1 partition(s): dropped 2 data file(s) with 20 row(s)"
+    assert len(days.rows()) == 50
 
 
 def test_in_v3_vectors_go_with_their_files_and_rows_keep_their_ids(days: SabotagedTable) -> None:

@@ -15,11 +15,10 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID, DELETE_POSITION_ID
-from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome
-from icekeeper.storage.storage import Storage
+from support.careless_writer import ForeignCommit
 from support.passes import outcome_of
 from support.readers import duckdb_rows
 from support.sabotage import SabotagedTable
@@ -56,56 +55,23 @@ def commit_deletes(
     table: SabotagedTable, deletes: Sequence[tuple[pa.Table, dict[str, Any]]], *, spec_id: int = 0
 ) -> None:
     """Commit delete files as another engine would: a new manifest of content DELETES on the newest head."""
-    loaded = table.load()
-    metadata, storage = loaded.metadata, Storage(loaded.io_properties)
-    head = metadata.current_snapshot
-    assert head is not None
-    number, snapshot_id = metadata.last_sequence_number + 1, uuid.uuid4().int >> 66
+    commit = ForeignCommit(table)
     entries = []
     for content, more in deletes:
-        path = f"{metadata.data_location}/delete-{uuid.uuid4()}.parquet"
-        with storage.open_output(path) as sink:
+        path = f"{commit.metadata.data_location}/delete-{uuid.uuid4()}.parquet"
+        with commit.storage.open_output(path) as sink:
             pq.write_table(content, sink)
         file = DataFile(
             **{
                 "file_path": path,
                 "file_format": "PARQUET",
                 "record_count": content.num_rows,
-                "file_size_in_bytes": storage.size(path) or 0,
+                "file_size_in_bytes": commit.storage.size(path) or 0,
                 **more,
             }
         )
-        entries.append(ManifestEntry(EntryStatus.ADDED, snapshot_id, None, None, file))
-    path = f"{metadata.metadata_directory}/deletes-{uuid.uuid4()}.avro"
-    encoded = encode_manifest(
-        metadata,
-        spec_id=spec_id,
-        content=ManifestContent.DELETES,
-        entries=entries,
-        path=path,
-        snapshot_id=snapshot_id,
-        sequence_number=number,
-    )
-    storage.write(path, encoded.data)
-    manifests = [*table.reader().manifests(head), encoded.manifest]
-    manifest_list = f"{metadata.metadata_directory}/snap-{snapshot_id}.avro"
-    storage.write(
-        manifest_list,
-        encode_manifest_list(
-            2, manifests, snapshot_id=snapshot_id, parent_snapshot_id=head.snapshot_id, sequence_number=number
-        ),
-    )
-    snapshot = {
-        "snapshot-id": snapshot_id,
-        "parent-snapshot-id": head.snapshot_id,
-        "sequence-number": number,
-        "timestamp-ms": metadata.last_updated_ms + 1,
-        "manifest-list": manifest_list,
-        "summary": {"operation": "delete"},
-        "schema-id": 0,
-    }
-    set_ref = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": snapshot_id}
-    table.catalog.inner.commit(loaded, [], [{"action": "add-snapshot", "snapshot": snapshot}, set_ref])
+        entries.append(ManifestEntry(EntryStatus.ADDED, commit.snapshot_id, None, None, file))
+    commit.land([*commit.manifests, commit.manifest(ManifestContent.DELETES, spec_id, entries)])
 
 
 def _column(name: str, kind: pa.DataType, field_id: int) -> pa.Field:

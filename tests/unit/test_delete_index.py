@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from icekeeper.metadata.deletes import (
     DeleteIndex,
     DeleteIndexBuilder,
     is_unpartitioned,
+    named_file,
     partition_key,
 )
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestEntry
@@ -21,7 +23,7 @@ from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestEntry
 LONGS = {1: "long"}
 
 
-def entry(content: FileContent, path: str, number: int, *, arrived: int | None = None, **more: Any) -> ManifestEntry:
+def entry(content: FileContent, path: str, number: int, **more: Any) -> ManifestEntry:
     file = DataFile(
         content=content,
         file_path=path,
@@ -30,7 +32,7 @@ def entry(content: FileContent, path: str, number: int, *, arrived: int | None =
         file_size_in_bytes=1,
         **{"partition": ("a",), **more},
     )
-    return ManifestEntry(EntryStatus.ADDED, 1, number, number if arrived is None else arrived, file)
+    return ManifestEntry(EntryStatus.ADDED, 1, number, number, file)
 
 
 def data(number: int = 5, path: str = "d", **more: Any) -> ManifestEntry:
@@ -107,10 +109,42 @@ def test_a_position_delete_reaches_files_within_its_bounds_of_paths() -> None:
     assert [reaches(found, data(path=path)) for path in ("a", "b", "c", "d", "da")] == [False, True, True, True, False]
 
 
-def test_a_position_delete_cannot_name_a_file_that_came_later() -> None:
-    """So outputs of a rewrite, which keep an old data sequence number, are free of the deletes that were applied."""
-    assert reaches(index(position(9)), data(5, arrived=9))
-    assert not reaches(index(position(9)), data(5, arrived=10))
+def named(path: str) -> dict[str, Any]:
+    """Equal bounds of paths."""
+    return {"lower_bounds": {DELETE_FILE_PATH_ID: path.encode()}, "upper_bounds": {DELETE_FILE_PATH_ID: path.encode()}}
+
+
+@pytest.mark.parametrize("name", [{"referenced_data_file": "d"}, named("d")], ids=["field", "bounds"])
+def test_a_position_delete_that_names_its_file_reaches_it_from_any_partition_and_spec(name: dict[str, Any]) -> None:
+    """Java, DuckDB and PyIceberg believe the name."""
+    found = index(position(9, partition=("elsewhere",), **name), spec_id=3)
+    assert reaches(found, data(path="d"))
+    assert not reaches(found, data(path="e", partition=("elsewhere",)), spec_id=3)
+    assert [reaches(found, data(number, path="d")) for number in (9, 10)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(b"s3://b/t/da", b"s3://b/t/db"), (b"d", None), (b"", b""), (b"d\xc3", b"d\xc3")]
+)
+def test_bounds_that_may_be_cut_short_name_no_file(low: bytes, high: bytes | None) -> None:
+    """An upper bound that was cut short is rounded up, so it equals no lower one."""
+    bounds = {"lower_bounds": {DELETE_FILE_PATH_ID: low}}
+    if high is not None:
+        bounds["upper_bounds"] = {DELETE_FILE_PATH_ID: high}
+    assert named_file(position(9, **bounds).file) is None
+
+
+def test_an_equality_delete_names_no_file() -> None:
+    assert named_file(equality(9, **named("d")).file) is None
+
+
+@pytest.mark.parametrize("arrived", [None, 4, 9, 10])
+def test_file_sequence_numbers_decide_nothing(arrived: int | None) -> None:
+    """Readers judge by data sequence numbers; early writers of v2 lost the others, or made them up."""
+    file = replace(data(5), file_sequence_number=arrived)
+    assert reaches(index(position(9)), file)
+    assert reaches(index(position(9, **named("d"))), file)
+    assert not reaches(index(position(4)), file)
 
 
 def test_an_equality_delete_whose_values_lie_elsewhere_reaches_nothing() -> None:

@@ -23,7 +23,13 @@ from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.avro_schemas import avro_name, manifest_list_schema, manifest_schema
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document
-from icekeeper.metadata.manifest_read import decode_live_files, decode_manifest, decode_manifest_list
+from icekeeper.metadata.manifest_copy import EntryCopier
+from icekeeper.metadata.manifest_read import (
+    decode_identities,
+    decode_live_files,
+    decode_manifest,
+    decode_manifest_list,
+)
 from icekeeper.metadata.manifest_write import EncodedManifest, encode_manifest, encode_manifest_list
 from icekeeper.metadata.single_value import least_decimal
 from icekeeper.model import DataFile, EntryStatus, FileContent, LiveFile, ManifestContent, ManifestEntry
@@ -265,13 +271,26 @@ def entry(status: EntryStatus, snapshot_id: int | None, number: int | None, file
 
 
 @pytest.mark.parametrize("status", [EntryStatus.EXISTING, EntryStatus.DELETED])
-@pytest.mark.parametrize(("snapshot_id", "number", "file_number"), [(None, 1, 1), (1, None, 1), (1, 1, None)])
+@pytest.mark.parametrize(("snapshot_id", "number"), [(None, 1), (1, None)])
 def test_existing_and_deleted_entries_must_say_it_all(
-    status: EntryStatus, snapshot_id: int | None, number: int | None, file_number: int | None
+    status: EntryStatus, snapshot_id: int | None, number: int | None
 ) -> None:
     """Written null, they would inherit the numbers of the wrong snapshot (rule 6)."""
     with pytest.raises(ValueError, match="must carry its ids explicitly"):
-        encoded(table(2, spec=[]), [entry(status, snapshot_id, number, file_number)], ManifestContent.DATA)
+        encoded(table(2, spec=[]), [entry(status, snapshot_id, number, 1)], ManifestContent.DATA)
+
+
+@pytest.mark.parametrize("status", [EntryStatus.EXISTING, EntryStatus.DELETED])
+def test_a_file_sequence_number_that_was_lost_is_carried_over_as_lost(status: EntryStatus) -> None:
+    """Writers of v2's early days lost it; Java and PyIceberg read such entries, and nobody needs the number."""
+    metadata = table(2, spec=[])
+    lost = entry(status, 1, 1, None)
+    written = encoded(metadata, [lost], ManifestContent.DATA)
+    assert list(decode_manifest(written.data, written.manifest, metadata.specs[0])) == [lost]
+    copied = list(EntryCopier(metadata, 0).copy(written.data, written.manifest))
+    assert len(copied) == (status is EntryStatus.EXISTING)
+    identities = dict(decode_identities(written.data, written.manifest))
+    assert identities == ({lost.file.key: lost.identity} if status is EntryStatus.EXISTING else {})
 
 
 def test_an_existing_entry_without_numbers_cannot_be_read_in_v2_but_in_a_manifest_from_v1() -> None:
@@ -287,6 +306,7 @@ def test_an_existing_entry_without_numbers_cannot_be_read_in_v2_but_in_a_manifes
     from_v1 = replace(manifest, sequence_number=0)
     (found,) = decode_manifest(sink.getvalue(), from_v1, metadata.specs[0])
     assert (found.sequence_number, found.file_sequence_number) == (0, 0)
+    assert list(decode_identities(sink.getvalue(), from_v1)) == [(found.file.key, found.identity)]
 
 
 def test_v1_entries_have_the_block_size_that_v1_readers_require() -> None:

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.errors import OperationRefused, PolicyError
-from icekeeper.metadata.deletes import partition_key
+from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID, partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
 from icekeeper.operations.partitions.partition_time import NO_TIME_FIELD, PartitionTimes, partition_times
-from icekeeper.operations.partitions.plan import ExpiryPlan, LivePartitions, goes_with
+from icekeeper.operations.partitions.plan import ExpiryPlan, LivePartitions, goes_with, partitions_with_twins
 from icekeeper.policy.time_pattern import parse_time_pattern
 from support.plans import data_file, policy, table
 
@@ -306,3 +306,17 @@ def test_delete_files_go_with_all_that_they_could_apply_to() -> None:
     assert not goes(delete(FileContent.EQUALITY_DELETES, 3), is_global=True)
     assert goes(delete(FileContent.POSITION_DELETES, 4, referenced_data_file="a"))
     assert not goes(delete(FileContent.POSITION_DELETES, 3, referenced_data_file="b"))
+    for path, is_gone in (("a", True), ("b", False)):
+        named = {DELETE_FILE_PATH_ID: path.encode()}
+        for day in (3, 4):
+            found = goes(delete(FileContent.POSITION_DELETES, day, lower_bounds=named, upper_bounds=named))
+            assert found is is_gone, (path, day)
+
+
+def test_partitions_that_share_a_file_stay() -> None:
+    """The file is listed twice, and goes by its path: what stays would lose it, too."""
+    old, older, oldest = ((0, (day,)) for day in (1, 2, 3))
+    expired = [(old, "a"), (old, "b"), (older, "c"), (older, "c"), (oldest, "d")]
+    assert partitions_with_twins(expired, [hash("e")]) == frozenset()
+    assert partitions_with_twins(expired, [hash("b"), hash("e")]) == {old}
+    assert partitions_with_twins([*expired, (oldest, "a")], []) == {old, oldest}

@@ -11,14 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID
+from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID, named_file
 from icekeeper.model import EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile, Nothing
 from icekeeper.operations.position_deletes.merge import merge_deletes
 from icekeeper.operations.position_deletes.plan import (
     LiveDelete,
     PositionDeletePlan,
     Target,
-    named_file,
     plan_position_deletes,
 )
 from icekeeper.operations.position_deletes.task import MergeTask, PositionDeletes
@@ -50,6 +49,10 @@ def plan(
     return plan_position_deletes(
         metadata, metadata.snapshots[HEAD], [DELETES, DATA], deletes, lambda: data_files, chosen
     )
+
+
+def target(path: str, number: int) -> Target:
+    return Target(path, "m-data", data(path, number=number)[1].identity)
 
 
 def groups(planned: PositionDeletePlan | Nothing) -> list[list[str]]:
@@ -85,31 +88,61 @@ def test_the_data_files_of_the_partition_are_the_targets() -> None:
     found = [data("d1"), data("d2", ("b",)), data("d3", number=8)]
     planned = plan(given, found)
     assert isinstance(planned, PositionDeletePlan)
-    assert planned.groups[0].targets == (Target("d1", 5, "m-data"), Target("d3", 8, "m-data"))
+    assert planned.groups[0].targets == (target("d1", 5), target("d3", 8))
     vector = delete("p", file_format="PUFFIN", referenced_data_file="d3", content_offset=4)
     planned = plan([*given, vector], found, version=3)
     assert isinstance(planned, PositionDeletePlan)
-    assert planned.groups[0].targets == (Target("d1", 5, "m-data"),)
+    assert planned.groups[0].targets == (target("d1", 5),)
     assert groups(planned) == [["a", "b"]]
 
 
+def bounds(path: str) -> dict[str, Any]:
+    return {"lower_bounds": {DELETE_FILE_PATH_ID: path.encode()}, "upper_bounds": {DELETE_FILE_PATH_ID: path.encode()}}
+
+
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_delete_that_names_a_file_of_another_partition_stays(version: int) -> None:
-    """Readers believe it; merged into its own partition it would reach nothing any more."""
-    astray = delete("x", referenced_data_file="d2")
+@pytest.mark.parametrize("name", [{"referenced_data_file": "d2"}, bounds("d2")], ids=["field", "bounds"])
+def test_a_delete_counts_to_the_partition_of_the_file_that_it_names(version: int, name: dict[str, Any]) -> None:
+    """Readers believe it; merged into its own partition it would reach nothing any more, and in v3 the vector of its
+    file would stand for it without holding its rows."""
+    astray = delete("x", **name)
     given = [delete("a"), astray, delete("e", partition=("b",)), delete("f", partition=("b",))]
     found = [data("d1"), data("d2", ("b",))]
-    # In v3 neither may the other partition be merged: a vector would stand for the one that stays.
-    assert groups(plan(given, found, version=version)) == ([["e", "f"]] if version == 2 else [])
+    planned = plan(given, found, version=version)
+    assert isinstance(planned, PositionDeletePlan)
+    assert [sorted(names) for names in groups(planned)] == [["e", "f", "x"]]
+    assert (planned.groups[0].spec_id, planned.groups[0].partition) == (0, ("b",))
+    assert planned.groups[0].targets == (target("d2", 5),)
+
+
+def test_deletes_that_all_stand_elsewhere_go_to_the_files_that_they_name() -> None:
+    """What reaches that partition without naming a file keeps them where they are: its targets were not read."""
+    given = [delete("a"), delete("b"), *(delete(path, referenced_data_file="d2") for path in "xy")]
+    found = [data("d1"), data("d2", ("b",)), data("d3", ("b",))]
+    planned = plan(given, found)
+    assert isinstance(planned, PositionDeletePlan)
+    assert groups(planned) == [["a", "b"], ["x", "y"]]
+    assert planned.groups[1].targets == (target("d2", 5),)
+    assert groups(plan([*given, delete("e", partition=("b",))], found)) == [["a", "b"]]
+
+
+def test_a_delete_whose_file_is_gone_stays_in_its_own_partition() -> None:
+    assert groups(plan([delete("a"), delete("x", referenced_data_file="gone")], [data("d1")])) == [["a", "x"]]
+
+
+@pytest.mark.parametrize("partition", ["a", "b"])
+def test_deletes_of_a_file_that_is_listed_twice_are_left_alone(partition: str) -> None:
+    """Under the output's higher sequence number a row would reach the entry that it did not reach."""
+    found = [data("d1"), data("d1", (partition,), number=8)]
+    named = [delete(path, number=7, referenced_data_file="d1") for path in "xy"]
+    assert groups(plan(named, found)) == []
+    by_partition = [delete("a", number=7), delete("b"), delete("c", partition=("b",))]
+    assert groups(plan(by_partition, found)) == ([] if partition == "a" else [["a", "b"]])
 
 
 def test_per_data_file_when_the_table_wants_it() -> None:
-    bounds: dict[str, Any] = {
-        "lower_bounds": {DELETE_FILE_PATH_ID: b"d1"},
-        "upper_bounds": {DELETE_FILE_PATH_ID: b"d1"},
-    }
     given = [
-        delete("a", **bounds),
+        delete("a", **bounds("d1")),
         delete("b", referenced_data_file="d1"),
         delete("c", referenced_data_file="d2"),
         delete("d"),

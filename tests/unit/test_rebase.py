@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.commit.rebase import FileKey, GroupClaim, RebaseResult, Scope, rebase
+from icekeeper.commit.rebase import ClaimedFile, GroupClaim, RebaseResult, Scope, rebase
 from icekeeper.errors import MetadataUnreadable, PlanStale, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
@@ -18,6 +18,8 @@ from icekeeper.model import (
     DataFile,
     EntryStatus,
     FileContent,
+    FileIdentity,
+    FileKey,
     ManifestContent,
     ManifestEntry,
     ManifestFile,
@@ -38,6 +40,8 @@ FIELDS: list[dict[str, Any]] = [
 ]
 SCHEMA = {"type": "struct", "schema-id": 0, "fields": FIELDS}
 LEAVES = frozenset({1, 2, 3, 5})
+KNOWN = FileIdentity(sequence_number=5, size=10, snapshot_id=S, file_sequence_number=5)
+"""Of every file that :meth:`Lake.add` lists, unless told otherwise."""
 
 
 def spec(spec_id: int, *transforms: str) -> dict[str, Any]:
@@ -126,17 +130,22 @@ def claim(
     partition: tuple[PartitionValue, ...] = (),
     manifest: str = "m-planned",
     to: Scope | None = None,
+    identity: FileIdentity | None = None,
 ) -> GroupClaim:
     """A group of one partition; ``to``: where its rows moved, if they did."""
     own = (spec_id, partition)
-    inputs: dict[FileKey, str] = {(path, None): manifest for path in paths}
+    inputs: dict[FileKey, ClaimedFile] = {(path, None): ClaimedFile(manifest, identity or KNOWN) for path in paths}
     return GroupClaim(group_id, frozenset({to or own}), frozenset({own}), inputs, LEAVES)
 
 
 def decide(
-    lake: Lake, *claims: GroupClaim, head: TableMetadata = HEAD, planning_manifests: Sequence[str] = ("m-planned",)
+    lake: Lake,
+    *claims: GroupClaim,
+    head: TableMetadata = HEAD,
+    planning_manifests: Sequence[str] = ("m-planned",),
+    needs: dict[FileKey, int] | None = None,
 ) -> RebaseResult:
-    return rebase(PLANNED, planning_manifests, S, head, TableReader(head, lake.read), "main", claims)
+    return rebase(PLANNED, planning_manifests, S, head, TableReader(head, lake.read), "main", claims, needs)
 
 
 def lake_with(*paths: str, manifest: str = "m-planned") -> Lake:
@@ -167,6 +176,53 @@ def test_inputs_that_moved_into_another_manifest_are_found_there() -> None:
     result = decide(lake, claim("a", "b"))
     assert result.affected == frozenset({"m-merged"})
     assert result.kept == {0}
+
+
+SAME = [KNOWN, KNOWN._replace(file_sequence_number=None), KNOWN._replace(file_sequence_number=3)]
+OTHERS = [
+    KNOWN._replace(sequence_number=4),
+    KNOWN._replace(size=11),
+    KNOWN._replace(snapshot_id=77, file_sequence_number=3),
+]
+
+
+@pytest.mark.parametrize(("identity", "is_same"), [*((i, True) for i in SAME), *((i, False) for i in OTHERS)])
+def test_a_path_that_was_added_again_is_another_file(identity: FileIdentity, is_same: bool) -> None:
+    """It has another data sequence number or size, or another snapshot added it with another file sequence number.
+    The latter alone may have been lost or overwritten by whoever rewrote the manifest."""
+    lake = lake_with("a", "b", manifest="m-merged")
+    result = decide(lake, claim("a", identity=identity), claim("b", group_id=1))
+    again = {0: "an input file was added again by another commit"}
+    assert dict(result.dropped) == ({} if is_same else again)
+
+
+def test_an_input_that_is_listed_a_second_time_drops_its_group() -> None:
+    """The manifest of its twin may be rewritten for another input, and the twin would go along."""
+    lake = lake_with("a")
+    lake.add("m-merged", [data_file("a", 10), data_file("b", 10)])
+    result = decide(lake, claim("a"), claim("b", group_id=1, manifest="m-gone"))
+    assert dict(result.dropped) == {0: "an input file was added again by another commit"}
+    assert result.kept == {1}
+
+
+def test_a_delete_that_was_added_again_is_not_the_one_that_was_applied() -> None:
+    """It reaches younger data files, too."""
+    lake = lake_with("a")
+    key = ("delete.parquet", None)
+    lake.add("m-deletes", [equality_delete((1,))], sequence=H_SEQUENCE)
+    result = decide(lake, replace(claim("a"), deletes={key: 1}), needs={key: 1})
+    assert dict(result.dropped) == {0: "a delete that was applied is no longer in the table"}
+    assert not result.unneeded_deletes
+
+
+@pytest.mark.parametrize("sequence", [S_SEQUENCE, H_SEQUENCE])
+def test_deletes_stay_when_files_came_that_are_as_old_as_they(sequence: int) -> None:
+    """A path that was gone at planning may be back, and position deletes name it."""
+    lake = lake_with("a")
+    lake.add("m-deletes", [position_delete()])
+    lake.add("m-back", [data_file("back", 10)], sequence=sequence, status=EntryStatus.ADDED)
+    found = decide(lake, claim("a"), needs={("delete.parquet", None): 0}, planning_manifests=("m-planned", "m-deletes"))
+    assert len(found.unneeded_deletes) == (sequence == H_SEQUENCE)
 
 
 def test_an_input_that_is_gone_or_only_marked_deleted_drops_its_group() -> None:
@@ -244,6 +300,16 @@ def test_position_deletes_hit_within_their_partition(
     lake.add("m-planned", [data_file("a", 10, group)], spec_id=spec_id)
     lake.add("m-deletes", [position_delete(delete)], spec_id=spec_id, sequence=H_SEQUENCE)
     assert bool(decide(lake, claim("a", spec_id=spec_id, partition=group)).dropped) is is_hit
+
+
+@pytest.mark.parametrize("path", ["a", "elsewhere"])
+@pytest.mark.parametrize("by_bounds", [True, False])
+def test_a_position_delete_that_names_an_input_hits_from_any_partition(path: str, by_bounds: bool) -> None:
+    lake = Lake()
+    lake.add("m-planned", [data_file("a", 10, (1.5,))], spec_id=1)
+    name = bounds(path, path) if by_bounds else {"referenced_data_file": path}
+    lake.add("m-deletes", [position_delete((None, None), **name)], spec_id=2, sequence=H_SEQUENCE)
+    assert bool(decide(lake, claim("a", spec_id=1, partition=(1.5,))).dropped) is (path == "a")
 
 
 @pytest.mark.parametrize("applied", [None, ("puffin-1", 4)], ids=["first", "replaces_the_one_applied"])

@@ -16,6 +16,8 @@ __all__ = [
     "DataFile",
     "EntryStatus",
     "FileContent",
+    "FileIdentity",
+    "FileKey",
     "LiveFile",
     "ManifestContent",
     "ManifestEntry",
@@ -27,6 +29,8 @@ __all__ = [
 ]
 
 PartitionValue: TypeAlias = bool | int | float | str | bytes | None
+FileKey: TypeAlias = tuple[str, int | None]
+"""What identifies a live file within a snapshot: its path, and the offset of a deletion vector in its Puffin file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +112,8 @@ class DataFile:
     content_size_in_bytes: int | None = None
 
     @property
-    def key(self) -> tuple[str, int | None]:
-        """What identifies the file within a snapshot: its path, for deletion vectors also the offset (rule 15)."""
+    def key(self) -> FileKey:
+        """Unique within a snapshot (rule 15)."""
         return self.file_path, self.content_offset
 
     @property
@@ -131,6 +135,29 @@ class LiveFile(NamedTuple):
     """The snapshot that added the file; ``None``: the one that added the manifest."""
 
 
+class FileIdentity(NamedTuple):
+    """What tells of a path whether it is still the file that it was, or was removed and added again since."""
+
+    sequence_number: int
+    """Its data sequence number: which deletes reach it."""
+    size: int
+    snapshot_id: int | None
+    """The snapshot that added it."""
+    file_sequence_number: int | None
+    """``None`` where a writer lost it."""
+
+    def is_same(self, other: FileIdentity) -> bool:
+        """Whether both describe one file of the same path.
+
+        Adding a file again changes the snapshot that added it and its file sequence number.  Writers of v2's early days
+        lost or overwrote the latter when they carried entries over, so it alone proves nothing.
+        """
+        if (self.sequence_number, self.size) != (other.sequence_number, other.size):
+            return False
+        numbers = self.file_sequence_number, other.file_sequence_number
+        return None in numbers or numbers[0] == numbers[1] or self.snapshot_id == other.snapshot_id
+
+
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
     """One tracked file; after reading, ids and sequence numbers are resolved (inheritance applied)."""
@@ -139,11 +166,18 @@ class ManifestEntry:
     snapshot_id: int | None
     sequence_number: int | None
     file_sequence_number: int | None
+    """``None`` also after reading, where a writer of v2's early days lost it; no reader needs it."""
     file: DataFile
 
     @property
     def is_live(self) -> bool:
         return self.status is not EntryStatus.DELETED
+
+    @property
+    def identity(self) -> FileIdentity:
+        return FileIdentity(
+            self.sequence_number or 0, self.file.file_size_in_bytes, self.snapshot_id, self.file_sequence_number
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from icekeeper.errors import PlanStale
-from icekeeper.metadata.deletes import is_unpartitioned, may_name
+from icekeeper.metadata.deletes import is_unpartitioned, may_name, named_file
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import DataFile, FileContent, ManifestContent, ManifestFile, PartitionValue
+from icekeeper.model import DataFile, FileContent, FileIdentity, FileKey, ManifestContent, ManifestFile, PartitionValue
 
-__all__ = ["FileKey", "GroupClaim", "RebaseResult", "Scope", "rebase"]
+__all__ = ["ClaimedFile", "GroupClaim", "RebaseResult", "Scope", "rebase"]
 
-FileKey = tuple[str, int | None]
 Scope = tuple[int, tuple[PartitionValue, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedFile:
+    """An input as planning found it."""
+
+    manifest_path: str
+    identity: FileIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +34,7 @@ class GroupClaim:
     output_scopes: frozenset[Scope]
     """Spec and partition of its outputs; none when all its rows are deleted."""
     input_scopes: frozenset[Scope]
-    inputs: Mapping[FileKey, str]
-    """Input file → path of the manifest that held it at planning."""
+    inputs: Mapping[FileKey, ClaimedFile]
     output_field_ids: frozenset[int]
     deletes: Mapping[FileKey, int] = field(default_factory=dict)
     """Delete file that was applied → how many of the inputs needed it."""
@@ -44,6 +50,8 @@ class RebaseResult:
     kept: frozenset[int]
     dropped: Mapping[int, str]
     unneeded_deletes: frozenset[FileKey]
+    delete_manifests: Mapping[FileKey, str]
+    """Live delete file → path of its manifest, where deletes were asked about."""
     manifests: Sequence[ManifestFile]
     affected: frozenset[str]
 
@@ -80,11 +88,13 @@ def rebase(
     new = [m for m in manifests if m.manifest_path not in planning_manifests and m.may_have_live_files]
     numbered = {m.manifest_path for m in manifests if m.first_row_id is not None}
     dropped: dict[int, str] = {}
-    location = _locate(groups, here, new, reader)
+    location, changed = _locate(groups, here, new, reader)
     revived = _revived_columns(planned, head)
     for group in groups:
         if any(key not in location for key in group.inputs):
             dropped[group.group_id] = "an input file was removed or rewritten by another commit"
+        elif any(key in changed for key in group.inputs):
+            dropped[group.group_id] = "an input file was added again by another commit"
         elif removed := {spec_id for spec_id, _ in group.output_scopes} - head.specs.keys():
             dropped[group.group_id] = f"partition spec {min(removed)} was removed"
         elif lacking := revived - group.output_field_ids:
@@ -102,7 +112,8 @@ def rebase(
                     reason = _hit(entry.file, manifest.partition_spec_id, is_global, group)
                     if reason is not None:
                         dropped.setdefault(group.group_id, reason)
-    live_deletes = _live_deletes(manifests, reader) if delete_needs else {}
+    asked = delete_needs or any(group.deletes for group in groups)
+    live_deletes = _live_deletes(manifests, reader, sequence_number) if asked else {}
     for group in groups:
         # Somebody took back a deletion that the output has applied: its rows must stay.
         if any(key not in live_deletes for key in group.deletes):
@@ -111,32 +122,29 @@ def rebase(
     unneeded = _unneeded(delete_needs or {}, kept, live_deletes)
     foreign = (m for m in new if m.content is ManifestContent.DATA and m.added_snapshot_id not in own_snapshots)
     if any(m.min_sequence_number <= sequence_number for m in foreign):
-        # Files with old sequence numbers came along, which equality deletes may still reach: a later pass will tell.
-        unneeded = frozenset(key for key in unneeded if live_deletes[key].content is not FileContent.EQUALITY_DELETES)
+        # Files with old sequence numbers came along, which old deletes may still reach: a later pass will tell.
+        unneeded = frozenset()
     affected = {location[key] for group in kept for key in group.inputs}
-    affected.update(live_deletes[key].manifest_path for key in unneeded)
+    affected.update(live_deletes[key] for key in unneeded)
     return RebaseResult(
         kept=frozenset(group.group_id for group in kept),
         dropped=dropped,
         unneeded_deletes=unneeded,
+        delete_manifests=live_deletes,
         manifests=manifests,
         affected=frozenset(affected),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _LiveDelete:
-    content: FileContent
-    manifest_path: str
-
-
-def _live_deletes(manifests: Sequence[ManifestFile], reader: TableReader) -> dict[FileKey, _LiveDelete]:
+def _live_deletes(manifests: Sequence[ManifestFile], reader: TableReader, sequence_number: int) -> dict[FileKey, str]:
+    """The live delete files that are as old as the plan, and their manifests; one that was removed and added again
+    since reaches younger data files, too."""
     deletes = [m for m in manifests if m.content is ManifestContent.DELETES and m.may_have_live_files]
     return {
-        entry.file.key: _LiveDelete(entry.file.content, manifest.manifest_path)
-        for manifest, entries in reader.entries(deletes)
-        for entry in entries
-        if entry.is_live
+        key: manifest.manifest_path
+        for manifest, found in reader.identities(deletes)
+        for key, identity in found
+        if identity.sequence_number <= sequence_number
     }
 
 
@@ -144,33 +152,33 @@ def _unneeded(
     needs: Mapping[FileKey, int], kept: Sequence[GroupClaim], live: Collection[FileKey]
 ) -> frozenset[FileKey]:
     """Deletes whose every data file is replaced by the kept groups, and those that had none: dangling ones."""
-    remaining = dict(needs)
+    replaced: Counter[FileKey] = Counter()
     for group in kept:
-        for key, count in group.deletes.items():
-            remaining[key] -= count
-    return frozenset(key for key, count in remaining.items() if count == 0 and key in live)
+        replaced.update(group.deletes)
+    return frozenset(key for key, count in needs.items() if count == replaced[key] and key in live)
 
 
 def _locate(
     groups: Iterable[GroupClaim], here: Collection[str], new: Sequence[ManifestFile], reader: TableReader
-) -> dict[FileKey, str]:
-    """Where each input is now; manifests are immutable, so one that is still listed still holds its entries."""
-    location: dict[FileKey, str] = {}
-    moved: set[FileKey] = set()
-    for group in groups:
-        for key, manifest in group.inputs.items():
-            if manifest in here:
-                location[key] = manifest
-            else:
-                moved.add(key)
-    if moved:
-        data = [m for m in new if m.content is ManifestContent.DATA]
-        found: dict[FileKey, str] = defaultdict(str)
-        for manifest_file, key in reader.live_keys(data):
-            if key in moved:
-                found[key] = manifest_file.manifest_path
-        location.update(found)
-    return location
+) -> tuple[dict[FileKey, str], set[FileKey]]:
+    """Where each input is now, and which were added again: under their path stands another file, or one more.
+
+    Manifests are immutable, so one that is still listed still holds its entries.  Only where one is gone are those
+    opened that came since.
+    """
+    claimed = {key: file for group in groups for key, file in group.inputs.items()}
+    location = {key: file.manifest_path for key, file in claimed.items() if file.manifest_path in here}
+    changed: set[FileKey] = set()
+    if len(location) == len(claimed):
+        return location, changed
+    for manifest, found in reader.identities(m for m in new if m.content is ManifestContent.DATA):
+        for key, identity in found:
+            if key not in claimed:
+                continue
+            if key in location or not claimed[key].identity.is_same(identity):
+                changed.add(key)
+            location[key] = manifest.manifest_path
+    return location, changed
 
 
 def _hit(delete: DataFile, spec_id: int, is_global: bool, group: GroupClaim) -> str | None:
@@ -187,7 +195,7 @@ def _hit(delete: DataFile, spec_id: int, is_global: bool, group: GroupClaim) -> 
         # Outputs keep the planning snapshot's sequence number, spec and partition, so the delete still applies.
         return f"a newer equality delete uses column {min(missing)}, which the output lacks" if missing else None
     # One that names its data file is believed whatever its partition says.
-    may_reach = same_partition or delete.referenced_data_file is not None
+    may_reach = same_partition or named_file(delete) is not None
     hit = may_reach and any(may_name(delete, path) for path, _ in group.inputs)
     return "rows of an input file were deleted by another commit" if hit else None
 

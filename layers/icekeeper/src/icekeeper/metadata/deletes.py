@@ -1,9 +1,10 @@
 """Which delete file applies to which data file (pure).
 
-Specification, "Scan Planning"; ICEBERG-RULES 3, 4, 8, 11: equality deletes reach data files with a strictly lower
-sequence number, position deletes and deletion vectors those with a lower or equal one; spec and partition must match,
-save for equality deletes written under an unpartitioned spec, which are global; where a deletion vector applies, the
-position deletes it absorbed do not count.
+Specification, "Scan Planning": equality deletes reach data files with a strictly lower data sequence number, position
+deletes and deletion vectors those with a lower or equal one; spec and partition must match, save for equality deletes
+written under an unpartitioned spec, which are global, and for position deletes that name their one data file, which
+Iceberg-Java, DuckDB and PyIceberg apply wherever they stand; where a deletion vector applies, the position deletes it
+absorbed do not count.  File sequence numbers decide nothing, as no reader asks for them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ __all__ = [
     "decode_bound",
     "is_unpartitioned",
     "may_name",
+    "named_file",
     "partition_key",
 ]
 
@@ -57,6 +59,7 @@ class DeleteIndex:
     vectors: Mapping[str, ManifestEntry]
     """Data file path → its deletion vector."""
     positions_by_path: Mapping[str, tuple[ManifestEntry, ...]]
+    """Data file path → the position deletes that name this file and no other, wherever they stand."""
     positions_by_partition: Mapping[PartitionKey, tuple[ManifestEntry, ...]]
     equality_by_partition: Mapping[PartitionKey, tuple[ManifestEntry, ...]]
     global_equality: tuple[ManifestEntry, ...]
@@ -85,17 +88,10 @@ class DeleteIndex:
         yield from self.global_equality
 
     def needed_by(self, data: ManifestEntry, spec_id: int, types: Mapping[int, str]) -> Iterator[ManifestEntry]:
-        """The deletes that may really remove rows of a live data file, bounds considered.
-
-        A position delete cannot name a file that came to the table after it: this is what lets outputs of a rewrite,
-        which keep an old data sequence number, be free of the deletes that were applied to their inputs.
-        """
-        arrived = data.file_sequence_number or 0
+        """The deletes that may really remove rows of a live data file, bounds considered."""
         for entry in self.applying_to(data.file, spec_id, data.sequence_number or 0):
-            if entry.file.content is FileContent.EQUALITY_DELETES:
-                if may_match(entry.file, data.file, types):
-                    yield entry
-            elif arrived <= _number(entry):
+            is_equality = entry.file.content is FileContent.EQUALITY_DELETES
+            if not is_equality or may_match(entry.file, data.file, types):
                 yield entry
 
     def applying_to(self, file: DataFile, spec_id: int, sequence_number: int) -> Iterator[ManifestEntry]:
@@ -145,8 +141,8 @@ class DeleteIndexBuilder:
                     "known"
                 )
             self._vectors[file.referenced_data_file] = entry
-        elif file.referenced_data_file is not None:
-            self._by_path[file.referenced_data_file].append(entry)
+        elif (named := named_file(file)) is not None:
+            self._by_path[named].append(entry)
         else:
             self._by_partition[partition_key(spec_id, file.partition)].append(entry)
 
@@ -160,14 +156,38 @@ class DeleteIndexBuilder:
         )
 
 
+def named_file(delete: DataFile) -> str | None:
+    """The one data file that a position delete file names, by its field or by equal bounds of its paths; ``None``: it
+    may name several, or does not tell.
+
+    Readers believe it whatever the partition of the delete file (Java's ``ContentFileUtil.referencedDataFile``), so it
+    is dangling only when that file is gone.  Bounds that were cut short are never equal: the upper one is rounded up.
+    """
+    if delete.content is not FileContent.POSITION_DELETES:
+        return None
+    if delete.referenced_data_file is not None:
+        return delete.referenced_data_file
+    low, high = _path_bounds(delete)
+    if not low or low != high:
+        return None
+    try:
+        return low.decode()
+    except UnicodeDecodeError:  # it was cut within a character, so it is no whole path
+        return None
+
+
 def may_name(delete: DataFile, path: str) -> bool:
     """Whether a position delete file may hold positions of a data file, by the bounds of its paths."""
     if delete.referenced_data_file is not None:
         return delete.referenced_data_file == path
     encoded = path.encode()
-    low = (delete.lower_bounds or {}).get(DELETE_FILE_PATH_ID)
-    high = (delete.upper_bounds or {}).get(DELETE_FILE_PATH_ID)
+    low, high = _path_bounds(delete)
     return (low is None or low <= encoded) and (high is None or encoded <= high)
+
+
+def _path_bounds(delete: DataFile) -> tuple[bytes | None, bytes | None]:
+    lower, upper = delete.lower_bounds or {}, delete.upper_bounds or {}
+    return lower.get(DELETE_FILE_PATH_ID), upper.get(DELETE_FILE_PATH_ID)
 
 
 def may_match(delete: DataFile, data: DataFile, types: Mapping[int, str]) -> bool:

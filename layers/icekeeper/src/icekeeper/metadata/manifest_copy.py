@@ -21,8 +21,9 @@ from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.avro_fields import canonical_names, cut_to, record_of, renamed
 from icekeeper.metadata.avro_files import decimal_fields, read_avro_bytes, structure
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.inherited_numbers import inherited_file_number, inherited_number
 from icekeeper.metadata.manifest_entries import entry_encoder
-from icekeeper.metadata.manifest_read import decode_manifest, inherited_number
+from icekeeper.metadata.manifest_read import decode_manifest
 from icekeeper.metadata.single_value import least_decimal
 from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile, PartitionValue
 
@@ -112,7 +113,7 @@ class EntryCopier:
             if snapshot_id is None:
                 raise _without_snapshot(manifest)
             number = inherited_number(entry.get("sequence_number"), status, manifest)
-            file_number = inherited_number(entry.get("file_sequence_number"), status, manifest)
+            file_number = inherited_file_number(entry.get("file_sequence_number"), status, manifest)
             old_numbers: tuple[int | None, ...] = ()
             new_numbers: tuple[int | None, ...] = ()
             if numbered:

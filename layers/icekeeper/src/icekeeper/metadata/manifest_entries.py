@@ -26,7 +26,7 @@ class EntryEncoder:
     widths: Mapping[str, int]
 
     def record(self, entry: ManifestEntry) -> dict[str, Any]:
-        """Raises ValueError where an EXISTING or DELETED entry lacks a sequence number or snapshot id."""
+        """Raises ValueError where an EXISTING or DELETED entry lacks its data sequence number or snapshot id."""
         return _entry_record(entry, self.version, self.names, self.widths)
 
 
@@ -45,9 +45,8 @@ def entry_encoder(metadata: TableMetadata, spec_id: int) -> EntryEncoder:
 def _entry_record(
     entry: ManifestEntry, version: int, names: Sequence[str], widths: Mapping[str, int]
 ) -> dict[str, Any]:
-    if entry.status is not EntryStatus.ADDED and (
-        entry.snapshot_id is None or entry.sequence_number is None or entry.file_sequence_number is None
-    ):
+    # A file sequence number that another writer lost stays so: no other would be right.
+    if entry.status is not EntryStatus.ADDED and (entry.snapshot_id is None or entry.sequence_number is None):
         raise ValueError(f"{entry.status.name} entry of {entry.file.file_path} must carry its ids explicitly")
     file = entry.file
     record: dict[str, Any] = {

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.avro_fields import canonical_names, cut_to, record_of, renamed
 from icekeeper.metadata.avro_files import decimal_fields, read_avro
 from icekeeper.metadata.avro_schemas import avro_name
+from icekeeper.metadata.inherited_numbers import inherited_file_number, inherited_number
 from icekeeper.metadata.single_value import least_decimal
 from icekeeper.model import (
     DataFile,
     EntryStatus,
     FileContent,
+    FileIdentity,
+    FileKey,
     LiveFile,
     ManifestContent,
     ManifestEntry,
@@ -28,10 +32,10 @@ from icekeeper.model import (
 )
 
 __all__ = [
+    "decode_identities",
     "decode_live_files",
     "decode_manifest",
     "decode_manifest_list",
-    "inherited_number",
     "manifest_from_file",
 ]
 
@@ -201,7 +205,7 @@ def decode_manifest(data: bytes, manifest: ManifestFile, spec: JsonObject) -> It
             status=status,
             snapshot_id=manifest.added_snapshot_id if snapshot_id is None else snapshot_id,
             sequence_number=inherited_number(entry.get("sequence_number"), status, manifest),
-            file_sequence_number=inherited_number(entry.get("file_sequence_number"), status, manifest),
+            file_sequence_number=inherited_file_number(entry.get("file_sequence_number"), status, manifest),
             file=file,
         )
 
@@ -212,7 +216,7 @@ def decode_live_files(data: bytes, path: str) -> Iterator[LiveFile]:
     Raises:
         MetadataUnreadable: the file is damaged.
     """
-    _, schema, records = read_avro(data, path, prune=_keys_only)
+    _, schema, records = read_avro(data, path, prune=partial(_cut, {0: "status", 1: "snapshot_id"}))
     entry_names = canonical_names(schema, _ENTRY_FIELDS)
     file_names = canonical_names(record_of(schema, 2, "data_file", path), _FILE_FIELDS)
     for record in records:
@@ -227,9 +231,37 @@ def decode_live_files(data: bytes, path: str) -> Iterator[LiveFile]:
             )
 
 
-def _keys_only(schema: dict[str, Any]) -> dict[str, Any]:
-    """The writer's schema cut to what :class:`LiveFile` holds."""
-    return cut_to(schema, {0: "status", 1: "snapshot_id"}, {i: _FILE_FIELDS[i] for i in _LIVE_FILE_FIELDS})
+def decode_identities(data: bytes, manifest: ManifestFile) -> Iterator[tuple[FileKey, FileIdentity]]:
+    """Every entry that is not DELETED, as much of it as tells whether it is a file seen before.
+
+    Raises:
+        MetadataUnreadable: the file is damaged, or an entry lacks what it cannot inherit.
+    """
+    wanted = {i: name for i, name in _ENTRY_FIELDS.items() if name != "data_file"}
+    _, schema, records = read_avro(data, manifest.manifest_path, prune=partial(_cut, wanted))
+    entry_names = canonical_names(schema, _ENTRY_FIELDS)
+    file_names = canonical_names(record_of(schema, 2, "data_file", manifest.manifest_path), _FILE_FIELDS)
+    for record in records:
+        entry = renamed(record, entry_names)
+        status = EntryStatus(entry["status"])
+        if status is EntryStatus.DELETED:
+            continue
+        file = renamed(entry["data_file"], file_names)
+        snapshot_id = entry.get("snapshot_id")
+        yield (
+            (file["file_path"], file.get("content_offset")),
+            FileIdentity(
+                inherited_number(entry.get("sequence_number"), status, manifest),
+                file["file_size_in_bytes"],
+                manifest.added_snapshot_id if snapshot_id is None else snapshot_id,
+                inherited_file_number(entry.get("file_sequence_number"), status, manifest),
+            ),
+        )
+
+
+def _cut(entry_fields: Mapping[int, str], schema: dict[str, Any]) -> dict[str, Any]:
+    """The writer's schema cut to these fields of an entry and to what tells which object a file is."""
+    return cut_to(schema, dict(entry_fields), {i: _FILE_FIELDS[i] for i in _LIVE_FILE_FIELDS})
 
 
 def _partition_names(partition_schema: JsonObject, spec: JsonObject) -> list[str | None]:
@@ -243,20 +275,6 @@ def _partition_names(partition_schema: JsonObject, spec: JsonObject) -> list[str
             found = avro_name(field["name"])
         result.append(found)
     return result
-
-
-def inherited_number(value: int | None, status: EntryStatus, manifest: ManifestFile) -> int:
-    """A sequence number of an entry: null means the manifest's own, for ADDED entries and in manifests written as v1
-    (rule 6).
-
-    Raises:
-        MetadataUnreadable: it is null where it must not be.
-    """
-    if value is not None:
-        return value
-    if status is EntryStatus.ADDED or manifest.sequence_number == 0:
-        return manifest.sequence_number
-    raise MetadataUnreadable(f"manifest {manifest.manifest_path} holds an {status.name} entry without sequence number")
 
 
 def _pairs(items: Any) -> dict[int, Any] | None:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.manifest_read import (
+    decode_identities,
     decode_live_files,
     decode_manifest,
     decode_manifest_list,
     manifest_from_file,
 )
-from icekeeper.model import LiveFile, ManifestEntry, ManifestFile
+from icekeeper.model import FileIdentity, FileKey, LiveFile, ManifestEntry, ManifestFile
 
 __all__ = ["TableReader"]
 
@@ -88,7 +89,7 @@ class TableReader:
                 ) from None
             yield manifest, self._seen(decode_manifest(data, manifest, spec))
 
-    def live_keys(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, tuple[str, int | None]]]:
+    def live_keys(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, FileKey]]:
         """``(path, content offset)`` of every live entry of every manifest.
 
         Raises:
@@ -97,6 +98,17 @@ class TableReader:
         for manifest, data in self.contents(manifests):
             for file in self._seen_files(decode_live_files(data, manifest.manifest_path)):
                 yield manifest, (file.path, file.content_offset)
+
+    def identities(
+        self, manifests: Iterable[ManifestFile]
+    ) -> Iterator[tuple[ManifestFile, Iterator[tuple[FileKey, FileIdentity]]]]:
+        """Each manifest with the identities of its live entries.
+
+        Raises:
+            MetadataUnreadable: a manifest is missing or damaged.
+        """
+        for manifest, data in self.contents(manifests):
+            yield manifest, decode_identities(data, manifest)
 
     def live_files(self, manifest_paths: Iterable[str]) -> Iterator[tuple[str, Iterator[LiveFile]]]:
         """Each manifest with the files that its live entries name, in the order given.

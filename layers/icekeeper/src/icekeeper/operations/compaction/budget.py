@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from icekeeper.commit.snapshot import RUN_ID_KEY
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.model import FileContent
-from icekeeper.operations.compaction.candidates import Candidate, FileKey, known_deleted_rows
+from icekeeper.model import FileContent, FileKey
+from icekeeper.operations.compaction.candidates import Candidate, known_deleted_rows
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import JobOrder
 

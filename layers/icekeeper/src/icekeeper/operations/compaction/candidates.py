@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from array import array
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from icekeeper.metadata.deletes import DeleteIndex, partition_key
+from icekeeper.metadata.deletes import DeleteIndex, named_file, partition_key
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import DataFile, FileContent, ManifestEntry, ManifestFile
+from icekeeper.model import DataFile, FileContent, FileIdentity, FileKey, ManifestEntry, ManifestFile
 from icekeeper.operations.compaction.arrow_schema import leaf_columns
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
 from icekeeper.operations.compaction.reading.file_rows import READABLE_FORMATS
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import OutputSpec
 
-__all__ = ["Candidate", "Candidates", "FileKey", "LiveFile", "known_deleted_rows", "select_candidates"]
-
-FileKey: TypeAlias = tuple[str, int | None]
+__all__ = ["Candidate", "Candidates", "LiveFile", "known_deleted_rows", "select_candidates"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Candidate:
     spec_id: int
     age: int
     manifest_path: str
-    sequence_number: int = 0
+    identity: FileIdentity
     deletes: tuple[ManifestEntry, ...] = ()
     has_debt: bool = False
     destination: Destination | None = None
@@ -47,6 +46,11 @@ class Candidate:
 
     is_clustered: bool = False
     """Its rows lie already as the recipe of this plan wants them."""
+
+    @property
+    def sequence_number(self) -> int:
+        """Its data sequence number."""
+        return self.identity.sequence_number
 
     @property
     def has_lineage(self) -> bool:
@@ -92,14 +96,14 @@ def select_candidates(
     destinations = OutputPartitions(metadata, keep=keep)
     needs = {entry.file.key: 0 for entry in index.entries}
     considered = unsupported = 0
-    seen: set[str] = set()
-    twice: set[str] = set()
+    listed = array("q")
     partitions: dict[object, list[Candidate]] = {}
     for live in live_files:
         file, spec_id = live.entry.file, live.manifest.partition_spec_id
         if file.content is not FileContent.DATA:
             continue
         considered += 1
+        listed.append(hash(file.file_path))
         needed = tuple(index.needed_by(live.entry, spec_id, types))
         for entry in needed:
             needs[entry.file.key] += 1
@@ -121,27 +125,41 @@ def select_candidates(
             spec_id=spec_id,
             age=_age(metadata, live.entry),
             manifest_path=live.manifest.manifest_path,
-            sequence_number=live.entry.sequence_number or 0,
+            identity=live.entry.identity,
             # Of the deletes that bounds rule out none is needed, and none is read.
             deletes=needed,
             has_debt=has_debt,
             destination=destination,
             is_clustered=is_clustered,
         )
-        (twice if file.file_path in seen else seen).add(file.file_path)
         key = partition_key(destination.spec_id, destination.partition), candidate.has_lineage
         partitions.setdefault(key, []).append(candidate)
-    # A file that is listed twice is read twice (ICEBERG-RULES 15 forbids it): replacing one entry adds rows.
-    once = tuple([c for c in files if c.file.file_path not in twice] for files in partitions.values())
     return Candidates(
-        once, needs, considered, unsupported, frozenset(filter(destinations.may_deal_out, metadata.specs))
+        _listed_once(partitions.values(), listed),
+        needs,
+        considered,
+        unsupported,
+        frozenset(filter(destinations.may_deal_out, metadata.specs)),
     )
+
+
+def _listed_once(partitions: Iterable[list[Candidate]], listed: Sequence[int]) -> tuple[list[Candidate], ...]:
+    """The candidates whose path one live entry holds; ``listed`` are the hashes of the paths of all of them, because
+    there may be millions.
+
+    A file that is listed twice is read twice (the specification forbids it): whatever the other entry is like,
+    replacing one of them adds rows, or takes the other's away.
+    """
+    partitions = tuple(partitions)
+    own = {hash(candidate.file.file_path) for files in partitions for candidate in files}
+    counts = Counter(number for number in listed if number in own)
+    return tuple([c for c in files if counts[hash(c.file.file_path)] == 1] for files in partitions)
 
 
 def known_deleted_rows(file: DataFile, deletes: Iterable[ManifestEntry]) -> int:
     """Rows of a data file that deletes naming only this file remove; other deletes do not tell."""
     vectors = [e.file for e in deletes if e.file.content_offset is not None]
-    only_this = vectors or [e.file for e in deletes if e.file.referenced_data_file == file.file_path]
+    only_this = vectors or [e.file for e in deletes if named_file(e.file) == file.file_path]
     return min(file.record_count, sum(delete.record_count for delete in only_this))
 
 
@@ -153,9 +171,11 @@ def _is_indebted(file: DataFile, deletes: Sequence[ManifestEntry], policy: Polic
 
 
 def _age(metadata: TableMetadata, entry: ManifestEntry) -> int:
-    """File sequence number; in v1, which has none, the time of the snapshot that added the file."""
+    """File sequence number, or data sequence number where it was lost; in v1, which has neither, the time of the
+    snapshot that added the file."""
     if metadata.format_version > 1:
-        return entry.file_sequence_number or 0
+        number = entry.file_sequence_number
+        return (entry.sequence_number if number is None else number) or 0
     snapshot = metadata.snapshots.get(entry.snapshot_id) if entry.snapshot_id is not None else None
     return 0 if snapshot is None else snapshot.timestamp_ms
 

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.rebase import GroupClaim, RebaseResult, rebase
+from icekeeper.commit.rebase import ClaimedFile, GroupClaim, RebaseResult, rebase
 from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.commit.transaction import Committed, PreparedCommit
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import DataFile, Nothing
+from icekeeper.model import DataFile, FileKey, Nothing
 from icekeeper.operations.compaction.arrow_schema import leaf_columns
-from icekeeper.operations.compaction.candidates import FileKey
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.task import RewriteResult
 from icekeeper.pass_context.context import OperationContext, require_writable
@@ -141,7 +140,7 @@ def _claims(planned: TableMetadata, groups: Sequence[FileGroup], done: Mapping[i
             group_id=group.group_id,
             output_scopes=frozenset((spec_id, file.partition) for spec_id, file in _added(group, done[group.group_id])),
             input_scopes=group.scopes,
-            inputs={c.file.key: c.manifest_path for c in group.files},
+            inputs={c.file.key: ClaimedFile(c.manifest_path, c.identity) for c in group.files},
             output_field_ids=held,
             deletes=_needed(group),
             without_row_ids=not group.has_lineage,

@@ -18,9 +18,9 @@ from fractions import Fraction
 
 from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.model import DataFile, ManifestContent, ManifestFile, Nothing, PartitionValue
+from icekeeper.model import DataFile, FileKey, ManifestContent, ManifestFile, Nothing, PartitionValue
 from icekeeper.operations.compaction.budget import Bin, bytes_since_rewrite, in_job_order, within_budget
-from icekeeper.operations.compaction.candidates import Candidate, FileKey, LiveFile, select_candidates
+from icekeeper.operations.compaction.candidates import Candidate, LiveFile, select_candidates
 from icekeeper.operations.compaction.clustering.plan import clustering_groups
 from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe
 from icekeeper.operations.compaction.output_partition import Destination

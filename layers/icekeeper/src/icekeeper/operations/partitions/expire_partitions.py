@@ -5,17 +5,17 @@ Only metadata changes: the bytes are freed when the snapshots that still hold th
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.rebase import FileKey
 from icekeeper.commit.transaction import PreparedCommit
-from icekeeper.metadata.deletes import is_unpartitioned, partition_key
+from icekeeper.metadata.deletes import PartitionKey, is_unpartitioned, partition_key
 from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.single_value import decode
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import DataFile, FileContent, ManifestContent, ManifestFile, Nothing
+from icekeeper.model import DataFile, FileContent, FileKey, ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.partitions.partition_time import PartitionTimes, partition_times
 from icekeeper.operations.partitions.plan import (
     NO_RETENTION,
@@ -23,6 +23,7 @@ from icekeeper.operations.partitions.plan import (
     ExpiryPlan,
     LivePartitions,
     goes_with,
+    partitions_with_twins,
 )
 from icekeeper.pass_context.context import OperationContext, branch_head, require_writable, stopwatch
 from icekeeper.policy import Operation
@@ -101,12 +102,20 @@ def _plan(context: OperationContext, head: LoadedTable, cutoff_ms: int) -> _Drop
     plan = partitions.plan(cutoff_ms, policy.partition_expire_limit, policy.partition_retention_hours)
     if isinstance(plan, Nothing):
         return plan
-    affected: set[str] = set()
-    data: list[DataFile] = []
+    expired: list[tuple[ManifestFile, PartitionKey, DataFile]] = []
+    staying = array("q")
     for manifest, file in _live(reader, old):
-        if partition_key(manifest.partition_spec_id, file.partition) in plan.partitions:
-            data.append(file)
-            affected.add(manifest.manifest_path)
+        key = partition_key(manifest.partition_spec_id, file.partition)
+        if key in plan.partitions:
+            expired.append((manifest, key, file))
+        else:
+            staying.append(hash(file.file_path))
+    spared = partitions_with_twins(((key, file.file_path) for _, key, file in expired), staying)
+    plan = replace(plan, partitions=plan.partitions - spared)
+    if not plan.partitions:
+        return Nothing(NOTHING_TO_EXPIRE)
+    affected = {manifest.manifest_path for manifest, key, _ in expired if key not in spared}
+    data = [file for _, key, file in expired if key not in spared]
     paths = frozenset(file.file_path for file in data)
     deletes: list[DataFile] = []
     for manifest, file in _live(reader, [m for m in manifests if m.content is ManifestContent.DELETES]):

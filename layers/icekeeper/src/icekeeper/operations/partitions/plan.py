@@ -5,16 +5,18 @@ Paimon, "Expiring Partitions" (seed 004): the partition's own time decides, not 
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from icekeeper.errors import OperationRefused
-from icekeeper.metadata.deletes import PartitionKey, partition_key
+from icekeeper.metadata.deletes import PartitionKey, named_file, partition_key
 from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
 from icekeeper.operations.partitions.partition_time import PartitionTimes
 from icekeeper.policy.values import text_of
 
-__all__ = ["NOTHING_TO_EXPIRE", "NO_RETENTION", "ExpiryPlan", "LivePartitions", "goes_with"]
+__all__ = ["NOTHING_TO_EXPIRE", "NO_RETENTION", "ExpiryPlan", "LivePartitions", "goes_with", "partitions_with_twins"]
 
 NO_RETENTION = "no partition_retention_hours is set"
 NOTHING_TO_EXPIRE = "no partitions to expire"
@@ -69,6 +71,22 @@ class LivePartitions:
         return ExpiryPlan(frozenset(key for _, _, key in chosen), len(self.unparsed))
 
 
+def partitions_with_twins(
+    expired: Iterable[tuple[PartitionKey, str]], staying: Collection[int]
+) -> frozenset[PartitionKey]:
+    """The partitions that hold a file which another partition holds, too: dropping its path would empty both, so they
+    stay.
+
+    ``expired`` are the files that are to go, by path; ``staying`` the hashes of the paths of all others.
+    """
+    partitions: dict[str, set[PartitionKey]] = defaultdict(set)
+    for key, path in expired:
+        partitions[path].add(key)
+    elsewhere = {hash(path) for path in partitions}.intersection(staying)
+    twins = (keys for path, keys in partitions.items() if len(keys) > 1 or hash(path) in elsewhere)
+    return frozenset(key for keys in twins for key in keys)
+
+
 def goes_with(
     file: DataFile, spec_id: int, *, is_global: bool, partitions: frozenset[PartitionKey], dropped: frozenset[str]
 ) -> bool:
@@ -77,8 +95,9 @@ def goes_with(
     One that names its data file is believed whatever its partition says; global equality deletes stay
     (ICEBERG-RULES 4, 9, 11).
     """
-    if file.referenced_data_file is not None:
-        return file.referenced_data_file in dropped
+    named = named_file(file)
+    if named is not None:
+        return named in dropped
     if file.content is FileContent.EQUALITY_DELETES and is_global:
         return False
     return partition_key(spec_id, file.partition) in partitions

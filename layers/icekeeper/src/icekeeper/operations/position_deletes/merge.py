@@ -73,8 +73,9 @@ def _collect(found: _Positions, delete: PositionDeletes, targets: Mapping[str, i
     for rows in position_rows(delete.path, delete.file_format, storage):
         rows_read += rows.count
         for path, positions in rows.by_path:
+            is_about_it = delete.named_file in (None, path)
             # A delete reaches what is as old as itself or older (ICEBERG-RULES 3).
-            if path in targets and targets[path] <= delete.sequence_number:
+            if is_about_it and path in targets and targets[path] <= delete.sequence_number:
                 found.by_path.setdefault(path, BitMap64()).update(positions.to_pylist())
     if rows_read != delete.record_count:
         raise MetadataUnreadable(f"{delete.path} holds {rows_read} rows, its manifest says {delete.record_count}")

@@ -2,26 +2,27 @@
 
 Java's ``RewritePositionDeleteFiles``: small files of one spec and partition are taken together, rows whose data file is
 gone are dropped, and an output has the highest data sequence number of its inputs.  That is safe because a row that did
-not reach its data file, being older than it, is dropped too; every other one names a file that is older than it.
+not reach its data file, being older than it, is dropped too; every other one names a file that is older than it.  A
+delete file that names its one data file counts to the partition of that file, wherever it stands, as readers apply it.
 
-v3 allows no new position delete files (ICEBERG-RULES 10): all of a partition become deletion vectors, one per data
-file, and rows of a data file that has a vector already are dropped, as the vector stands for them.
+v3 allows no new position delete files: all that reach a partition become deletion vectors, one per data file, which
+stands for all position deletes of its file; rows of a data file that has a vector already are dropped.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID, PartitionKey, partition_key
+from icekeeper.metadata.deletes import PartitionKey, named_file, partition_key
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.model import DataFile, FileContent, ManifestEntry, ManifestFile, Nothing, PartitionValue
+from icekeeper.model import FileContent, FileIdentity, ManifestEntry, ManifestFile, Nothing, PartitionValue
 from icekeeper.operations.compaction.reading.file_rows import READABLE_FORMATS
 from icekeeper.policy import Policy
 
-__all__ = ["DeleteGroup", "LiveDelete", "PositionDeletePlan", "Target", "named_file", "plan_position_deletes"]
+__all__ = ["DeleteGroup", "LiveDelete", "PositionDeletePlan", "Target", "plan_position_deletes"]
 
 NO_SNAPSHOT = "no current snapshot"
 NOTHING_ELIGIBLE = "no position delete files eligible for merging"
@@ -50,13 +51,18 @@ class Target:
     """A live data file that position deletes may name."""
 
     path: str
-    sequence_number: int
     manifest_path: str
+    identity: FileIdentity
+
+    @property
+    def sequence_number(self) -> int:
+        """Deletes of a lower one do not reach it."""
+        return self.identity.sequence_number
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroup:
-    """Position delete files of one spec and partition that become one file."""
+    """Position delete files that reach data files of one spec and partition, and become one file there."""
 
     group_id: int
     spec_id: int
@@ -100,42 +106,76 @@ def plan_position_deletes(
         return Nothing(NO_SNAPSHOT)
     found = [d for d in deletes if d.entry.file.content is FileContent.POSITION_DELETES]
     vectors = {d.entry.file.referenced_data_file for d in found if _is_vector(d)}
-    by_partition: dict[PartitionKey, list[LiveDelete]] = defaultdict(list)
-    for delete in found:
-        if not _is_vector(delete):
-            by_partition[delete.key].append(delete)
-    into_vectors = metadata.format_version >= 3
-    bins = [
-        chosen
-        for files in by_partition.values()
-        for chosen in (_whole(files, policy) if into_vectors else _bins(files, metadata, policy))
+    merged = [d for d in found if not _is_vector(d)]
+    likely = {key for key, _ in _bins(merged, lambda delete: delete.key, metadata, policy)}
+    if not likely:
+        return Nothing(NOTHING_ELIGIBLE)
+    reached = _Reached.by(merged, likely, data_files())
+    bins = [(key, files) for key, files in _bins(merged, reached.home, metadata, policy) if reached.knows(key, files)]
+    hidden = vectors if metadata.format_version >= 3 else set()
+    groups = [
+        DeleteGroup(
+            number,
+            *reached.places[key],
+            deletes=tuple(d.entry for d in files),
+            targets=tuple(target for target in reached.targets[key] if target.path not in hidden),
+        )
+        for number, (key, files) in enumerate(bins)
     ]
-    targets: Mapping[PartitionKey, Sequence[Target]] = {}
-    if bins:
-        targets, astray = _targets(data_files(), bins, found)
-        bins = [
-            files
-            for files in bins
-            if not any(d.entry.file.referenced_data_file in astray for d in files)
-            and not (into_vectors and any(target.path in astray for target in targets[files[0].key]))
-        ]
-    if not bins:
+    if not groups:
         return Nothing(NOTHING_ELIGIBLE)
     return PositionDeletePlan(
         snapshot_id=snapshot.snapshot_id,
-        groups=tuple(
-            DeleteGroup(
-                number,
-                files[0].manifest.partition_spec_id,
-                files[0].entry.file.partition,
-                tuple(d.entry for d in files),
-                tuple(t for t in targets[files[0].key] if not (into_vectors and t.path in vectors)),
-            )
-            for number, files in enumerate(bins)
-        ),
+        groups=tuple(groups),
         planning_manifests=frozenset(m.manifest_path for m in manifests),
-        files_considered=sum(len(files) for files in by_partition.values()),
+        files_considered=len(merged),
     )
+
+
+@dataclass(slots=True)
+class _Reached:
+    """The live data files of some partitions, and those that a delete names, wherever they are."""
+
+    whole: frozenset[PartitionKey]
+    """Partitions of which every file is known."""
+    places: dict[PartitionKey, tuple[int, tuple[PartitionValue, ...]]]
+    """Spec id and values of a partition."""
+    targets: dict[PartitionKey, list[Target]] = field(default_factory=lambda: defaultdict(list))
+    partition_of: dict[str, PartitionKey] = field(default_factory=dict)
+    """Of the files that are targets."""
+    listed_twice: set[str] = field(default_factory=set)
+
+    @classmethod
+    def by(
+        cls,
+        deletes: Sequence[LiveDelete],
+        partitions: Iterable[PartitionKey],
+        data_files: Iterable[tuple[ManifestFile, ManifestEntry]],
+    ) -> _Reached:
+        places = {d.key: (d.manifest.partition_spec_id, d.entry.file.partition) for d in deletes}
+        reached = cls(frozenset(partitions), places)
+        names = {named_file(d.entry.file) for d in deletes}
+        for manifest, entry in data_files:
+            file = entry.file
+            key = partition_key(manifest.partition_spec_id, file.partition)
+            if key not in reached.whole and file.file_path not in names:
+                continue
+            reached.places.setdefault(key, (manifest.partition_spec_id, file.partition))
+            reached.targets[key].append(Target(file.file_path, manifest.manifest_path, entry.identity))
+            if file.file_path in reached.partition_of:
+                reached.listed_twice.add(file.file_path)
+            reached.partition_of[file.file_path] = key
+        return reached
+
+    def home(self, delete: LiveDelete) -> PartitionKey:
+        """The partition that a delete reaches: its own, unless it names a live file of another one."""
+        return self.partition_of.get(named_file(delete.entry.file) or "", delete.key)
+
+    def knows(self, key: PartitionKey, deletes: Iterable[LiveDelete]) -> bool:
+        """Whether the targets of a partition are all that these deletes may reach, each listed once: of a file that is
+        listed twice a delete may reach only one entry."""
+        is_whole = key in self.whole or all(named_file(d.entry.file) is not None for d in deletes)
+        return is_whole and self.listed_twice.isdisjoint(target.path for target in self.targets[key])
 
 
 def _is_vector(delete: LiveDelete) -> bool:
@@ -146,16 +186,29 @@ def _is_readable(delete: LiveDelete) -> bool:
     return delete.entry.file.file_format.upper() in READABLE_FORMATS and delete.entry.file.key_metadata is None
 
 
-def _least(policy: Policy) -> int:
-    return 1 if policy.rewrite_all else policy.min_input_files
+def _bins(
+    deletes: Iterable[LiveDelete], home: Callable[[LiveDelete], PartitionKey], metadata: TableMetadata, policy: Policy
+) -> list[tuple[PartitionKey, list[LiveDelete]]]:
+    """What to merge, each with the partition that it reaches."""
+    by_partition: dict[PartitionKey, list[LiveDelete]] = defaultdict(list)
+    for delete in deletes:
+        by_partition[home(delete)].append(delete)
+    least = 1 if policy.rewrite_all else policy.min_input_files
+    into_vectors = metadata.format_version >= 3
+    return [
+        (key, chosen)
+        for key, files in by_partition.items()
+        for chosen in (_whole(files) if into_vectors else _by_size(files, metadata, policy))
+        if len(chosen) >= least
+    ]
 
 
-def _whole(files: list[LiveDelete], policy: Policy) -> list[list[LiveDelete]]:
+def _whole(files: list[LiveDelete]) -> list[list[LiveDelete]]:
     """v3: all of a partition or none, because a data file's vector stands for all of its position deletes."""
-    return [files] if len(files) >= _least(policy) and all(_is_readable(d) for d in files) else []
+    return [files] if all(_is_readable(d) for d in files) else []
 
 
-def _bins(files: list[LiveDelete], metadata: TableMetadata, policy: Policy) -> list[list[LiveDelete]]:
+def _by_size(files: list[LiveDelete], metadata: TableMetadata, policy: Policy) -> list[list[LiveDelete]]:
     """Small files in order of age, closed at the target size; of one data file each where the table wants it so."""
     target = max(1, metadata.property_int(_TARGET_BYTES_KEY, _TARGET_BYTES))
     small = policy.min_file_size_ratio * target
@@ -177,38 +230,4 @@ def _bins(files: list[LiveDelete], metadata: TableMetadata, policy: Policy) -> l
                 current, size = [], 0
         if current:
             chosen.append(current)
-    return [files for files in chosen if len(files) >= _least(policy)]
-
-
-def named_file(file: DataFile) -> str | None:
-    """The only data file that a position delete file may name, by its field or by equal bounds of paths."""
-    if file.referenced_data_file is not None:
-        return file.referenced_data_file
-    low = (file.lower_bounds or {}).get(DELETE_FILE_PATH_ID)
-    high = (file.upper_bounds or {}).get(DELETE_FILE_PATH_ID)
-    return low.decode() if low is not None and low == high else None
-
-
-def _targets(
-    data_files: Iterable[tuple[ManifestFile, ManifestEntry]],
-    bins: Sequence[Sequence[LiveDelete]],
-    deletes: Iterable[LiveDelete],
-) -> tuple[Mapping[PartitionKey, Sequence[Target]], set[str]]:
-    """The live data files of the partitions concerned, and those that a delete file of another partition names.
-
-    Readers believe such a name whatever the partition says, so these stay out of the plan.
-    """
-    targets: dict[PartitionKey, list[Target]] = {files[0].key: [] for files in bins}
-    named: dict[str, set[PartitionKey]] = defaultdict(set)
-    for delete in deletes:
-        if not _is_vector(delete) and delete.entry.file.referenced_data_file is not None:
-            named[delete.entry.file.referenced_data_file].add(delete.key)
-    astray: set[str] = set()
-    for manifest, entry in data_files:
-        file = entry.file
-        key = partition_key(manifest.partition_spec_id, file.partition)
-        if named.get(file.file_path, {key}) != {key}:
-            astray.add(file.file_path)
-        if key in targets:
-            targets[key].append(Target(file.file_path, entry.sequence_number or 0, manifest.manifest_path))
-    return targets, astray
+    return chosen

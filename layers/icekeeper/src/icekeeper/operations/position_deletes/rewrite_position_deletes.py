@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.rebase import GroupClaim, RebaseResult, rebase
+from icekeeper.commit.rebase import ClaimedFile, GroupClaim, RebaseResult, rebase
 from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.commit.transaction import Committed, PreparedCommit
 from icekeeper.errors import MaintenanceError, PlanStale
+from icekeeper.metadata.deletes import named_file
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, ManifestContent, ManifestEntry, ManifestFile, Nothing
 from icekeeper.operations.position_deletes.merge import merge_deletes
@@ -91,7 +92,9 @@ def _task(loaded: LoadedTable, plan: PositionDeletePlan, group: DeleteGroup) -> 
     return MergeTask(
         group_id=group.group_id,
         deletes=tuple(
-            PositionDeletes(e.file.file_path, e.file.file_format, e.sequence_number or 0, e.file.record_count)
+            PositionDeletes(
+                e.file.file_path, e.file.file_format, e.sequence_number or 0, e.file.record_count, named_file(e.file)
+            )
             for e in group.deletes
         ),
         targets={target.path: target.sequence_number for target in group.targets},
@@ -125,7 +128,6 @@ def _commit(
             reader,
             context.policy.branch,
             _claims(loaded, groups, done),
-            {entry.file.key: 1 for group in groups for entry in group.deletes},
         )
         kept = [group for group in groups if group.group_id in decided.kept]
         if not kept:
@@ -138,8 +140,8 @@ def _commit(
             data_sequence_number=None,
             own_sequence_numbers={file.key: group.sequence_number for group, file in added},
         )
-        deletes = {m.manifest_path for m in decided.manifests if m.content is ManifestContent.DELETES}
-        return writer.replace_files(replacement, decided.manifests, decided.affected & deletes)
+        affected = {decided.delete_manifests[key] for key in replacement.removed}
+        return writer.replace_files(replacement, decided.manifests, affected)
 
     if groups:
         committed = context.commit_outputs(loaded, prepare, _paths(done.values()))
@@ -164,7 +166,9 @@ def _claims(loaded: LoadedTable, groups: Sequence[DeleteGroup], done: Mapping[in
                 group_id=group.group_id,
                 output_scopes=frozenset({(group.spec_id, group.partition)}),
                 input_scopes=frozenset({(group.spec_id, group.partition)}),
-                inputs={(t.path, None): t.manifest_path for t in group.targets if t.path in named},
+                inputs={
+                    (t.path, None): ClaimedFile(t.manifest_path, t.identity) for t in group.targets if t.path in named
+                },
                 # Equality deletes concern rows of data files, which stay as they are.
                 output_field_ids=columns,
                 deletes={entry.file.key: 1 for entry in group.deletes},

@@ -18,11 +18,13 @@ class PositionDeletes:
     file_format: str
     sequence_number: int
     record_count: int
+    named_file: str | None = None
+    """The one data file that it names: its rows about others delete nothing, as no reader looks for them there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeTask:
-    """Merge ``deletes`` of one partition into one file; rows that reach none of ``targets`` are dangling."""
+    """Merge ``deletes`` that reach one partition into one file; rows that reach none of ``targets`` are dangling."""
 
     group_id: int
     deletes: tuple[PositionDeletes, ...]
