@@ -144,7 +144,7 @@ def demo(
 
 def _start_logging() -> None:
     # Libraries log what they handle themselves; a person reads our sentence instead.
-    level = os.environ.get("ICEKEEPER_LOG", "CRITICAL").upper()
+    level = (os.environ.get("ICEKEEPER_LOG") or "CRITICAL").upper()
     if level not in logging.getLevelNamesMapping():
         known = ", ".join(logging.getLevelNamesMapping())
         raise PolicyError(f"environment variable ICEKEEPER_LOG cannot be '{level}'; levels are {known}")

@@ -55,7 +55,7 @@ def start_logging() -> None:
     """For a script, whose process is its own: everything goes to the job's error log."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_lines)
-    logging.basicConfig(level=os.environ.get("ICEKEEPER_LOG", "INFO").upper(), handlers=[handler])
+    logging.basicConfig(level=(os.environ.get("ICEKEEPER_LOG") or "INFO").upper(), handlers=[handler])
     logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
