@@ -84,8 +84,9 @@ class Catalog(Protocol):
         """Swap ``base`` for the state after ``updates``; on failure no partial state is visible.
 
         Raises:
-            CommitConflict: the table is no longer at ``base``, or a requirement does not hold; nothing changed.
+            CommitConflict: it was answered that the table is no longer at ``base``, or a requirement does not hold.
+            CommitRefused: the catalog answered that it does not commit (``CatalogBusy``: not now).
             CommitStateUnknown: the request was sent and its outcome is not known.
-            StorageError: the swap failed before it was sent.
+            StorageError, PolicyError: any other one: the swap failed before it was sent.
         """
         ...

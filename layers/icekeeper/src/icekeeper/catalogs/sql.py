@@ -9,10 +9,11 @@ from pyiceberg.catalog.sql import SqlCatalog as PyIcebergSqlCatalog
 from sqlalchemy.exc import SQLAlchemyError
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
 from icekeeper.catalogs.io_properties import file_io_properties
 from icekeeper.catalogs.pointer import commit_document, load_document
 from icekeeper.clock import Clock, system_clock
-from icekeeper.errors import CommitConflict, CommitStateUnknown, PolicyError, StorageError
+from icekeeper.errors import CommitConflict, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.pyiceberg_private.sql import sql_engine, sql_pointer, sql_swap, sql_tables
 from icekeeper.storage.storage import Storage
@@ -84,7 +85,16 @@ class SqlCatalog:
             self._swap(base, location)
             return location
 
-        return commit_document(self._storage, base, requirements, updates, swap=swap, clock=self._clock)
+        return commit_document(
+            self._storage,
+            base,
+            requirements,
+            updates,
+            swap=swap,
+            load=self.load,
+            clock=self._clock,
+            conflict_is_proof=True,  # one transaction of ours saw no row at the base
+        )
 
     def close(self) -> None:
         """Close the connections."""
@@ -101,16 +111,14 @@ class SqlCatalog:
             try:
                 changed = connection.execute(statement).rowcount
             except SQLAlchemyError as error:
-                # Leaving the block rolls back: nothing was committed.
-                raise self._unusable(error) from error
+                # Leaving the block rolls back, unless the database commits each statement by itself.
+                raise error_of(CommitAnswer.REFUSED, table, str(self._unusable(error))) from error
             if changed != 1:
                 raise CommitConflict(f"{table} is no longer at {base.token}: another writer committed first")
             try:
                 connection.commit()
             except SQLAlchemyError as error:
-                raise CommitStateUnknown(
-                    f"{table}: catalog {self._name} did not confirm the commit; whether it landed is not known"
-                ) from error
+                raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self._name} did not confirm it") from error
 
     def _unusable(self, error: SQLAlchemyError) -> StorageError:
         # The driver's own words: SQLAlchemy's carry the statement and its parameters.
