@@ -25,7 +25,12 @@ from support.moto_server import REGION, MotoServer
 
 EVENTS_FOLDER = Path(__file__).parents[2] / "events"
 RUN = "by-hand-1"
-SECRETS = ("token-that-nobody-may-see", "key-that-nobody-may-see", "password-that-nobody-may-see")
+SECRETS = (
+    "token-that-nobody-may-see",
+    "key-that-nobody-may-see",
+    "password-that-nobody-may-see",
+    "header/that-nobody-may-see",
+)
 ROLES = sorted(path.parent.name for path in FUNCTIONS.glob("*/handler.py"))
 EVENTS = {
     **{role: role for role in ROLES if role not in ("lease", "report")},
@@ -399,7 +404,7 @@ def test_secrets_are_told_to_nobody(functions: Functions, tmp_path: Path, monkey
     with (tmp_path / "pyiceberg.yaml").open("a") as file:
         file.write(
             f"  closed:\n    type: rest\n    uri: http://user:{SECRETS[2]}@127.0.0.1:9/\n    token: {SECRETS[0]}\n"
-            f"    s3.secret-access-key: {SECRETS[1]}\n"
+            f"    s3.secret-access-key: {SECRETS[1]}\n    header.x-key: {SECRETS[3]}\n"
         )
     monkeypatch.setenv("PYICEBERG_CATALOG__CLOSED__TOKEN", SECRETS[0])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRETS[1])

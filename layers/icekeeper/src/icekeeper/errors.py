@@ -25,6 +25,8 @@ sentence for a person, and says what to do where that is known.
 
 from __future__ import annotations
 
+from icekeeper.masking import masked
+
 __all__ = [
     "CatalogBusy",
     "CommitConflict",
@@ -43,7 +45,13 @@ __all__ = [
 
 
 class MaintenanceError(Exception):
-    """Root of the tree; ``type(error).__name__`` is the name that state machines catch."""
+    """Root of the tree; ``type(error).__name__`` is the name that state machines catch.
+
+    Its message tells no secret that this process was given, whatever library it quotes.
+    """
+
+    def __init__(self, *told: object) -> None:
+        super().__init__(*(masked(one) if isinstance(one, str) else one for one in told))
 
 
 class PolicyError(MaintenanceError):

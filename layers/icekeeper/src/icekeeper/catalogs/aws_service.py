@@ -21,8 +21,9 @@ from botocore.parsers import ResponseParserError
 
 from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_aws, error_of
 from icekeeper.errors import CommitConflict, MaintenanceError, StorageError
+from icekeeper.masking import mask
 from icekeeper.model import TableName
-from icekeeper.storage.s3 import aws_session, client_config, describe_failure, scrub
+from icekeeper.storage.s3 import aws_session, client_config, describe_failure
 
 __all__ = ["AWS_ERRORS", "AwsClients", "AwsService", "error_code"]
 
@@ -75,7 +76,7 @@ class AwsService:
 
     def describe(self, error: Exception, properties: Mapping[str, str]) -> str:
         """What went wrong, without secrets, as the end of a sentence that begins with the catalog."""
-        return scrub(describe_failure(error, properties.get(f"{self.client}.endpoint")), properties)
+        return mask(describe_failure(error, properties.get(f"{self.client}.endpoint")), properties)
 
     def is_missing(self, error: Exception) -> bool:
         """Whether the answer was that there is no such thing."""

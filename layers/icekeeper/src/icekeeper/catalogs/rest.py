@@ -21,6 +21,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_rest, error_of, read_error
 from icekeeper.catalogs.io_properties import file_io_properties
 from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, PolicyError, StorageError
+from icekeeper.masking import address_to_show, mask
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.pyiceberg_private.rest import (
@@ -29,7 +30,7 @@ from icekeeper.pyiceberg_private.rest import (
     rest_credentials,
     rest_request,
 )
-from icekeeper.storage.s3 import has_credentials, scrub
+from icekeeper.storage.s3 import has_credentials
 
 __all__ = ["RestCatalog"]
 
@@ -50,7 +51,9 @@ class RestCatalog:
         """
         self._name = name
         self._properties = {key: value for key, value in properties.items() if isinstance(value, str)}
-        self._uri = scrub(str(properties["uri"]), self._properties)
+        # Every value, nested and of whatever type: what signs in must not be told.
+        self._secrets = dict(properties)
+        self._uri = address_to_show(str(properties["uri"]))
         try:
             if self._properties.get("rest.sigv4-enabled", "").lower() == "true" and not has_credentials(
                 self._properties, ("client",)
@@ -62,7 +65,7 @@ class RestCatalog:
         except ValidationError as error:
             raise StorageError(f"what answers at {self._uri} is not an Iceberg REST catalog") from error
         except ValueError as error:
-            raise PolicyError(f"catalog {name}: {scrub(str(error), self._properties)}") from error
+            raise PolicyError(f"catalog {name}: {mask(str(error), self._secrets)}") from error
         self._maintenance = maintenance_behind(self._properties)
 
     @property
@@ -175,8 +178,10 @@ class RestCatalog:
 
     def _message(self, response: requests.Response) -> str:
         error = read_error(_json(response))
-        message = error.message if error is not None else response.text[:200] or str(response.reason)
-        return scrub(" ".join(message.split()), self._properties)
+        message = error.message if error is not None else response.text or str(response.reason)
+        # Masked before it is cut: of a secret at the edge a part would be left.
+        told = " ".join(mask(message, self._secrets).split())
+        return told if error is not None else told[:200]
 
     def _unusable(self, error: Exception) -> StorageError:
         if isinstance(error, SecondAttemptFailed) and isinstance(error.__cause__, Exception):
@@ -185,7 +190,7 @@ class RestCatalog:
             return StorageError(f"catalog {self._name} at {self._uri} does not answer in time")
         if isinstance(error, requests.ConnectionError):
             return StorageError(f"catalog {self._name} cannot be reached: nothing answers at {self._uri}")
-        reason = scrub(" ".join(str(error).split())[:300], self._properties)
+        reason = " ".join(mask(str(error), self._secrets).split())[:300]
         return StorageError(f"catalog {self._name} at {self._uri} cannot be used: {reason}")
 
 

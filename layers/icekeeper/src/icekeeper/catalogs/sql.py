@@ -14,6 +14,7 @@ from icekeeper.catalogs.io_properties import file_io_properties
 from icekeeper.catalogs.pointer import commit_document, load_document
 from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import CommitConflict, PolicyError, StorageError
+from icekeeper.masking import address_to_show, mask
 from icekeeper.model import TableName
 from icekeeper.pyiceberg_private.sql import sql_engine, sql_pointer, sql_swap, sql_tables
 from icekeeper.storage.storage import Storage
@@ -34,6 +35,7 @@ class SqlCatalog:
         self._name = name
         self._clock = clock
         self._warehouse = str(properties.get("warehouse") or "")
+        self._properties = dict(properties)
         self._io_properties = file_io_properties(properties)
         self._storage = Storage(self._io_properties)
         try:
@@ -42,6 +44,11 @@ class SqlCatalog:
             raise PolicyError(f"catalog {name}: the driver of its database is not installed: {error}") from error
         except SQLAlchemyError as error:
             raise self._unusable(error) from error
+        except ValueError as error:  # of an address whose password holds a slash, SQLAlchemy takes a part for the port
+            raise PolicyError(
+                f"catalog {name}: its uri {address_to_show(str(properties['uri']))} cannot be parsed;"
+                " write special characters of the password as %2F and the like"
+            ) from error
         self._engine = sql_engine(self._client)
 
     @property
@@ -122,5 +129,5 @@ class SqlCatalog:
 
     def _unusable(self, error: SQLAlchemyError) -> StorageError:
         # The driver's own words: SQLAlchemy's carry the statement and its parameters.
-        reason = " ".join(str(getattr(error, "orig", None) or error).split())
+        reason = " ".join(mask(str(getattr(error, "orig", None) or error), self._properties).split())
         return StorageError(f"the database of catalog {self._name} cannot be used: {reason}")
