@@ -24,6 +24,7 @@ A later source wins over an earlier one:
 6. this call: `--set KEY=VALUE`
 
 `ICEKEEPER_BOUND_<KEY>` sets a bound that no later source can loosen. Keys that can be bounded: {bounds}.
+A variable that is empty is not set.
 `icekeeper policy show NS.TABLE --catalog C` prints every value with its source. An unknown key or a wrong value is an
 error, never ignored. `gc.enabled=false` on a table forbids every operation that deletes files.
 [operations.md](operations.md) has an example of a policy file, and says who maintains what in a table bucket on AWS.

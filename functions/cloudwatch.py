@@ -89,7 +89,7 @@ def _remembered(deployment: Deployment) -> Iterator[LakeStats]:
 
 
 def _wanted() -> str:
-    return os.environ.get("METRICS_PER_TABLE", "passes")
+    return os.environ.get("METRICS_PER_TABLE") or "passes"
 
 
 def _emit(values: Mapping[str, int | float], table: tuple[str, str] | None = None, *, total: bool = True) -> None:

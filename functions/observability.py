@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -12,6 +13,7 @@ from aws_lambda_powertools import Logger
 from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyAlreadyInProgressError
 
 from icekeeper.errors import MaintenanceError
+from icekeeper.masking import masked, masked_document
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
 
@@ -19,8 +21,13 @@ __all__ = ["about", "deployment", "function", "logger"]
 
 Handler: TypeAlias = Callable[[dict[str, Any], Any], dict[str, Any]]
 
+
+def _without_secrets(line: Mapping[str, Any]) -> str:
+    return json.dumps(masked_document(line), ensure_ascii=False, default=lambda other: masked(str(other)))
+
+
 # Of the package's own name: what the package logs is its child's line, and looks the same.
-logger = Logger(service="icekeeper", name="%(name)s")
+logger = Logger(service="icekeeper", name="%(name)s", json_serializer=_without_secrets)
 
 
 @cache
@@ -44,8 +51,11 @@ def function(handler: Handler) -> Handler:
         except IdempotencyAlreadyInProgressError:
             logger.warning("another attempt may still be at work; the state machine tries again")
             raise
-        except Exception:  # a bug: Lambda's own report of it does not say which run
+        except Exception as error:  # a bug: Lambda's own report of it does not say which run
             logger.exception("%s broke", context.function_name)
+            told = f"{type(error).__name__}: {error}"
+            if masked(told) != told:  # Lambda and Step Functions would tell it, too
+                raise RuntimeError(masked(told)) from None
             raise
 
     # The run is the execution's name: what Step Functions' own log calls it, too.

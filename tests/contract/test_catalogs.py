@@ -20,7 +20,14 @@ from pyiceberg.types import LongType, NestedField
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.errors import CommitConflict, CommitStateUnknown, MetadataUnreadable, PolicyError, StorageError
+from icekeeper.errors import (
+    CommitConflict,
+    CommitRefused,
+    CommitStateUnknown,
+    MetadataUnreadable,
+    PolicyError,
+    StorageError,
+)
 from icekeeper.model import TableName
 from icekeeper.storage.storage import Storage
 from support.faults import FaultyProxy, closed_port, faulty_proxy
@@ -359,9 +366,9 @@ def test_committing_to_a_dropped_table_fails(lake: Lake) -> None:
         client._clients.repeating.delete_table(
             tableBucketARN=lake.properties["warehouse"], namespace="ns", name=table.name
         )
-    # unknown by now; or without a pointer at its base; or its storage is gone with it
+    # refused in its words; or without a pointer at its base; or its storage is gone with it; or unknown by now
     error = {
-        "rest_lake": PolicyError,
+        "rest_lake": CommitRefused,
         "sql_lake": CommitConflict,
         "s3tables_lake": StorageError,
         "glue_lake": PolicyError,

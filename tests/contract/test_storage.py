@@ -17,7 +17,6 @@ import pytest
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.errors import StorageError
-from icekeeper.storage.s3 import scrub
 from icekeeper.storage.storage import Storage
 from support.faults import closed_port, faulty_proxy
 from support.moto_server import MotoServer
@@ -333,14 +332,3 @@ def test_other_stores_are_neither_listed_nor_deleted_from() -> None:
     assert list(Storage({}).delete(["gs://b/t/x"]).failed) == ["gs://b/t/x"]
     with pytest.raises(StorageError, match="only S3 and local folders"):
         Storage({}).list("gs://b/t")
-
-
-def test_no_secret_of_the_properties_is_told() -> None:
-    properties = {
-        "uri": "https://reader:hunter22@catalog.example/",
-        "credential": "id:client-secret",
-        "s3.secret-access-key": "abcdef",
-        "warehouse": "s3://lake/",
-    }
-    told = scrub("https://reader:hunter22@catalog.example/ with id:client-secret, abcdef at s3://lake/", properties)
-    assert told == "https://reader:***@catalog.example/ with ***, *** at s3://lake/"

@@ -17,14 +17,20 @@ from icekeeper.errors import MaintenanceError, PlanStale, PolicyError, StorageEr
 from icekeeper.pipeline.events import Item, parse_event
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
-from support.cloudformation import load_template
+from support.cloudformation import load_template, local_environment
 from support.lambda_functions import FUNCTIONS, Answer, LambdaFunctions, sample
 from support.local import LocalTable
 from support.moto_dynamodb import a_table, state_address
 from support.moto_server import REGION, MotoServer
 
+EVENTS_FOLDER = Path(__file__).parents[2] / "events"
 RUN = "by-hand-1"
-SECRETS = ("token-that-nobody-may-see", "key-that-nobody-may-see", "password-that-nobody-may-see")
+SECRETS = (
+    "token-that-nobody-may-see",
+    "key-that-nobody-may-see",
+    "password-that-nobody-may-see",
+    "header/that-nobody-may-see",
+)
 ROLES = sorted(path.parent.name for path in FUNCTIONS.glob("*/handler.py"))
 EVENTS = {
     **{role: role for role in ROLES if role not in ("lease", "report")},
@@ -184,6 +190,44 @@ def test_a_pass_by_the_functions_alone(shared: Functions) -> None:
         ("local", "ns.t")
     }
     assert told.values("service") == {**done, "PassesSucceeded": 1, "OrphanRemovalsRefused": 0}
+
+
+def test_every_function_takes_the_environment_that_sam_local_makes_of_the_template(
+    table: LocalTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the template leaves out (``AWS::NoValue``) is there for ``sam local invoke``, but empty: not set."""
+    given_by_hand = json.loads((EVENTS_FOLDER / "environment.json").read_text())["Parameters"]
+    environment = {
+        name: value for name, value in local_environment(load_template()).items() if name not in given_by_hand
+    }
+    assert {name for name, value in environment.items() if not value} >= {
+        "ICEKEEPER_BOUND_MAX_SNAPSHOTS_TO_KEEP",
+        "ICEKEEPER_BOUND_MAINTENANCE_ENABLED",
+        "ICEKEEPER_TABLE_FILTER",
+    }
+    nothing_named = dict.fromkeys(("ICEKEEPER_CATALOGS", "ICEKEEPER_TABLE_BUCKETS", "ICEKEEPER_POLICY_FILE"), "")
+    functions = Functions(
+        table, tmp_path, str(tmp_path / "state.db"), monkeypatch, capsys, **environment, **nothing_named
+    )
+    functions.begin()
+    samples = {path.stem for path in EVENTS_FOLDER.glob("*.json")}
+    assert samples - EVENTS.keys() == {"environment", "machine_forced", "machine_forced_wait", "machine_schedule"}
+    assert set(EVENTS.values()) == set(ROLES)
+    begun, last = {"detect_forced", "lease_acquire", "plan"}, ["report_table", "report_run", "lease_release"]
+    for name in (*sorted(EVENTS.keys() - begun - {*last}), *last):
+        assert functions.send(name).error is None, name
+    functions.end()
+
+
+@pytest.mark.parametrize("empty", ["", "  "])
+def test_a_variable_that_is_empty_is_not_set(functions: Functions, empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = ("ICEKEEPER_STATE", "ICEKEEPER_CONTROL_BUCKET", "ICEKEEPER_CATALOG_FILE")
+    for name in local_environment(load_template()):
+        if name not in needed and not name.startswith("POWERTOOLS_"):
+            monkeypatch.setenv(name, empty)
+    assert functions.send("detect").error is None
+    functions.begin()
+    assert functions.send("compact_small").error is None
 
 
 def test_partitions_expire_where_a_retention_says_so(functions: Functions) -> None:
@@ -360,7 +404,7 @@ def test_secrets_are_told_to_nobody(functions: Functions, tmp_path: Path, monkey
     with (tmp_path / "pyiceberg.yaml").open("a") as file:
         file.write(
             f"  closed:\n    type: rest\n    uri: http://user:{SECRETS[2]}@127.0.0.1:9/\n    token: {SECRETS[0]}\n"
-            f"    s3.secret-access-key: {SECRETS[1]}\n"
+            f"    s3.secret-access-key: {SECRETS[1]}\n    header.x-key: {SECRETS[3]}\n"
         )
     monkeypatch.setenv("PYICEBERG_CATALOG__CLOSED__TOKEN", SECRETS[0])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRETS[1])

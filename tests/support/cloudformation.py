@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-__all__ = ["TEMPLATE", "Wildcard", "load_template", "strings", "wildcards"]
+__all__ = ["TEMPLATE", "Wildcard", "load_template", "local_environment", "strings", "wildcards"]
 
 TEMPLATE = Path(__file__).parents[2] / "template.yaml"
 _GUARDED = ("Action", "NotAction", "Resource", "NotResource")
@@ -39,6 +39,33 @@ _Loader.add_multi_constructor("!", _short_form)
 def load_template(text: str | None = None) -> Mapping[str, Any]:
     document: Mapping[str, Any] = yaml.load(TEMPLATE.read_text() if text is None else text, Loader=_Loader)
     return document
+
+
+def local_environment(template: Mapping[str, Any]) -> dict[str, str]:
+    """The variables of all functions as ``sam local invoke`` sets them: parameters at their defaults, no condition
+    holds, and what is ``AWS::NoValue`` is there, but empty."""
+    resources = template["Resources"].values()
+    parts = [template["Globals"]["Function"]]
+    parts += [one["Properties"] for one in resources if one["Type"] == "AWS::Serverless::Function"]
+    variables = [part.get("Environment", {}).get("Variables", {}) for part in parts]
+    return {name: _by_default(template, value) for some in variables for name, value in some.items()}
+
+
+def _by_default(template: Mapping[str, Any], value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return str(value)
+    ((function, given),) = value.items()
+    if function == "Ref":
+        return "" if given == "AWS::NoValue" else str(template["Parameters"].get(given, {}).get("Default", given))
+    if function == "Fn::If":
+        return _by_default(template, given[2])
+    if function == "Fn::FindInMap":
+        return str(template["Mappings"][given[0]][_by_default(template, given[1])][given[2]])
+    if function == "Fn::Join":
+        return _by_default(template, given[1])  # of a list in one parameter
+    if function == "Fn::Sub":
+        return str(given)
+    raise NotImplementedError(function)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,9 @@ class _JavasPointer:
             self._java.take_over(location)
             return location
 
-        return commit_document(self._storage, base, requirements, updates, swap=swap, clock=system_clock)
+        return commit_document(
+            self._storage, base, requirements, updates, swap=swap, load=self.load, clock=system_clock
+        )
 
 
 class SharedTable(TableUnderMaintenance):

@@ -14,7 +14,8 @@ PACKAGE = ROOT / "layers" / "icekeeper" / "src" / "icekeeper"
 
 # The ground floor first.  A room imports from floors below its own, never from its neighbours.
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"activity", "clock", "errors", "model"}),
+    frozenset({"masking"}),
+    frozenset({"activity", "clock", "environment", "errors", "model"}),
     frozenset({"metadata", "policy", "pyiceberg_private", "state", "storage"}),
     frozenset({"catalogs", "health", "report"}),
     frozenset({"commit", "detection", "table_policy"}),

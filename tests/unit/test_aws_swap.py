@@ -1,4 +1,4 @@
-"""What a failed swap is told as: conflict, unknown, no such table, or surely not done."""
+"""What a failed swap is told as: conflict, refused, busy, unknown, or never sent."""
 
 from __future__ import annotations
 
@@ -15,35 +15,46 @@ from botocore.parsers import ResponseParserError
 from icekeeper.catalogs.aws_service import AwsService
 from icekeeper.catalogs.glue import GLUE
 from icekeeper.catalogs.s3tables import S3_TABLES
-from icekeeper.errors import CommitConflict, CommitStateUnknown, MaintenanceError, PolicyError, StorageError
+from icekeeper.errors import (
+    CatalogBusy,
+    CommitConflict,
+    CommitRefused,
+    CommitStateUnknown,
+    MaintenanceError,
+    StorageError,
+)
 from icekeeper.model import TableName
 
 TABLE = TableName(("ns",), "t")
 
 
 def told(service: AwsService, error: Exception) -> MaintenanceError:
-    return service.swap_error(error, TABLE, "lake", lambda cause: StorageError(f"unusable: {cause}"))
+    return service.swap_error(error, TABLE, lambda cause: StorageError(f"unusable: {cause}"))
 
 
 @pytest.mark.parametrize(
     ("service", "code", "status", "expected"),
     [
         (S3_TABLES, "ConflictException", 409, CommitConflict),
-        (S3_TABLES, "NotFoundException", 404, PolicyError),
+        (S3_TABLES, "NotFoundException", 404, CommitRefused),
         (S3_TABLES, "InternalServerErrorException", 500, CommitStateUnknown),
-        (S3_TABLES, "ThrottlingException", 503, StorageError),
-        (S3_TABLES, "ForbiddenException", 403, StorageError),
+        (S3_TABLES, "ThrottlingException", 503, CatalogBusy),
+        (S3_TABLES, "TooManyRequestsException", 429, CatalogBusy),
+        (S3_TABLES, "ForbiddenException", 403, CommitRefused),
+        *((S3_TABLES, str(status), status, CommitStateUnknown) for status in (301, 307, 403, 404, 408, 429)),
+        (S3_TABLES, "", 404, CommitStateUnknown),
+        (S3_TABLES, "RequestTimeoutException", 408, CommitStateUnknown),
         (GLUE, "ConcurrentModificationException", 400, CommitConflict),
         (GLUE, "VersionMismatchException", 400, CommitConflict),
-        (GLUE, "EntityNotFoundException", 400, PolicyError),
+        (GLUE, "EntityNotFoundException", 400, CommitRefused),
         (GLUE, "InternalServiceException", 500, CommitStateUnknown),
         (GLUE, "503", 503, CommitStateUnknown),
         (GLUE, "OperationTimeoutException", 400, CommitStateUnknown),
         (GLUE, "FederationSourceException", 400, CommitStateUnknown),
-        (GLUE, "ThrottlingException", 400, StorageError),
-        (GLUE, "AccessDeniedException", 400, StorageError),
-        (GLUE, "InvalidInputException", 400, StorageError),
-        (GLUE, "ResourceNumberLimitExceededException", 400, StorageError),
+        (GLUE, "ThrottlingException", 400, CatalogBusy),
+        (GLUE, "AccessDeniedException", 400, CommitRefused),
+        (GLUE, "InvalidInputException", 400, CommitRefused),
+        (GLUE, "ResourceNumberLimitExceededException", 400, CommitRefused),
     ],
 )
 def test_answers_are_told_apart_by_code_and_status(

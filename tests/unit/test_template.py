@@ -318,7 +318,7 @@ class TestEnvironment:
         assert set(VARIABLES) >= OTHER_VARIABLES
 
     def test_is_no_misspelt_setting_to_the_package(self) -> None:
-        given = {name: "1" if name.startswith(BOUND_PREFIX) else "" for name in VARIABLES}
+        given = dict.fromkeys(VARIABLES, "1")
 
         named = {layer.source.split()[-1] for layer in layers_for({}, given, {})}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -11,8 +11,11 @@ import pytest
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.transaction import Committed, PreparedCommit, backoff_seconds, commit_with_retries
 from icekeeper.errors import (
+    CatalogBusy,
     CommitConflict,
+    CommitRefused,
     CommitStateUnknown,
+    LeaseLost,
     MaintenanceError,
     MetadataUnreadable,
     PlanStale,
@@ -82,6 +85,7 @@ class Run:
     discarded: list[str] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
     attempts: int = 0
+    cannot_have_landed: bool = True
 
     def prepare(self, head: LoadedTable) -> PreparedCommit | Nothing:
         self.attempts += 1
@@ -93,6 +97,7 @@ class Run:
             landed=lambda metadata: wanted in metadata.snapshots,
             staged=[f"staged-{self.attempts}"],
             snapshot_id=wanted,
+            cannot_have_landed=lambda metadata: self.cannot_have_landed,
         )
 
     def go(self, *, max_retries: int = 2) -> Committed | Nothing:
@@ -229,7 +234,115 @@ def test_an_answer_that_is_no_table_metadata_is_an_unknown_outcome() -> None:
     assert run.discarded == []
 
 
-@pytest.mark.parametrize("error", [StorageError("refused"), PolicyError("no such table")])
+@pytest.mark.parametrize("error", [CommitRefused("no"), CatalogBusy("no"), CommitConflict("no")])
+def test_a_no_to_what_the_head_shows_is_success(error: MaintenanceError) -> None:
+    """A server may act and answer 404, 403 or 429 nevertheless."""
+
+    def landed_and_refused(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
+        land()
+        raise error
+
+    run = Run(MemoryCatalog(scripts=[landed_and_refused]))
+    assert isinstance(run.go(), Committed)
+    assert (run.catalog.commits, run.discarded, run.waits) == (1, [], [])
+
+
+@pytest.mark.parametrize("error", [CommitRefused("no"), CatalogBusy("no"), CommitConflict("no")])
+def test_a_no_that_the_head_cannot_confirm_keeps_the_files(error: MaintenanceError) -> None:
+    def refuse_and_break(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
+        catalog.load_errors = [StorageError("down")]
+        raise error
+
+    run = Run(MemoryCatalog(scripts=[refuse_and_break]))
+    with pytest.raises(CommitStateUnknown, match="cannot be read to make sure of it: down"):
+        run.go()
+    assert (run.catalog.commits, run.discarded, run.waits) == (1, [], [])
+
+
+def test_a_no_to_what_could_have_landed_and_expired_keeps_the_files() -> None:
+    def refuse(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
+        raise CommitRefused("no")
+
+    run = Run(MemoryCatalog(scripts=[refuse]))
+    run.cannot_have_landed = False
+    with pytest.raises(CommitStateUnknown, match="expired already"):
+        run.go()
+    assert run.discarded == []
+
+
+def test_a_confirmed_refusal_is_told_in_the_catalogs_words_after_one_look() -> None:
+    def refuse(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
+        raise CommitRefused("HTTP 403: not you")
+
+    run = Run(MemoryCatalog(scripts=[refuse]))
+    with pytest.raises(StorageError, match=r"^HTTP 403: not you$") as raised:
+        run.go()
+    assert type(raised.value) is StorageError  # the name that a state machine knows
+    assert (run.catalog.commits, run.discarded, run.waits) == (1, ["staged-1"], [])
+
+
+def test_a_busy_catalog_is_asked_again_after_seconds_and_not_for_ever() -> None:
+    def busy(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
+        raise CatalogBusy("HTTP 429: later")
+
+    run = Run(MemoryCatalog(scripts=[busy] * 2))
+    committed = run.go()
+    assert isinstance(committed, Committed)
+    assert (committed.attempts, run.discarded) == (3, ["staged-1", "staged-2"])
+    assert 0.4 <= run.waits[0] <= 0.8 <= run.waits[1] <= 1.6
+    run = Run(MemoryCatalog(scripts=[busy] * 9))
+    with pytest.raises(StorageError, match=r"^HTTP 429: later$"):
+        run.go(max_retries=3)
+    assert (run.catalog.commits, run.discarded) == (4, [f"staged-{n}" for n in range(1, 5)])
+
+
+def test_a_success_that_is_not_shown_at_once_is_looked_for() -> None:
+    def landed_but_shows_the_past(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
+        past = catalog.load(NAME)
+        land()
+        catalog.load_errors = [StorageError("down")]
+        return past
+
+    run = Run(MemoryCatalog(scripts=[landed_but_shows_the_past]))
+    committed = run.go()
+    assert isinstance(committed, Committed)
+    assert set(committed.table.metadata.snapshots) == {101}
+    assert run.discarded == []
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_a_success_that_is_never_shown_is_unknown(overtaken: bool) -> None:
+    """Not even another commit on the same base disproves what the catalog itself says that it did."""
+
+    def claim(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
+        if overtaken:
+            catalog.change(*append(7, catalog.metadata.last_sequence_number + 1))
+        return catalog.load(NAME)
+
+    run = Run(MemoryCatalog(scripts=[claim]))
+    with pytest.raises(
+        CommitStateUnknown, match="answered that the commit landed, but the table's metadata do not show"
+    ):
+        run.go()
+    assert (run.catalog.commits, run.discarded) == (1, [])
+    assert 3 < sum(run.waits) < 7
+
+
+def test_a_success_about_another_table_is_none() -> None:
+    def answer_with_another(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
+        before = catalog.metadata
+        after = land()
+        catalog.metadata = before
+        elsewhere = {**after.metadata.document, "table-uuid": "00000000-0000-0000-0000-000000000009"}
+        return replace(after, metadata=TableMetadata(elsewhere))
+
+    run = Run(MemoryCatalog(scripts=[answer_with_another]))
+    with pytest.raises(CommitStateUnknown):
+        run.go()
+    assert run.discarded == []
+
+
+@pytest.mark.parametrize("error", [StorageError("refused"), PolicyError("no such table"), LeaseLost("too slow")])
 def test_a_swap_that_was_never_sent_leaves_nothing_staged(error: MaintenanceError) -> None:
     def never_sent(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
         raise error

@@ -12,7 +12,12 @@
     │   ├── LeaseHeld          another run maintains the table now: wait, or come back
     │   └── LeaseLost          this run was too slow and another one took its turn: nothing was committed
     └── StorageError           an object or endpoint could not be read or written
+        ├── CommitRefused      a catalog answered that it does not commit: the newest head has the last word
+        │   └── CatalogBusy    … because of load: try again later
         └── MetadataUnreadable a metadata file, manifest list or manifest is missing or damaged
+
+What a state machine catches is never ``CommitRefused``: the commit loop looks, and raises ``StorageError`` in the
+catalog's own words.
 
 "Nothing to do" is an outcome (:class:`icekeeper.model.Nothing`), never an error.  The message is always one
 sentence for a person, and says what to do where that is known.
@@ -20,8 +25,12 @@ sentence for a person, and says what to do where that is known.
 
 from __future__ import annotations
 
+from icekeeper.masking import masked
+
 __all__ = [
+    "CatalogBusy",
     "CommitConflict",
+    "CommitRefused",
     "CommitStateUnknown",
     "LeaseHeld",
     "LeaseLost",
@@ -36,7 +45,13 @@ __all__ = [
 
 
 class MaintenanceError(Exception):
-    """Root of the tree; ``type(error).__name__`` is the name that state machines catch."""
+    """Root of the tree; ``type(error).__name__`` is the name that state machines catch.
+
+    Its message tells no secret that this process was given, whatever library it quotes.
+    """
+
+    def __init__(self, *told: object) -> None:
+        super().__init__(*(masked(one) if isinstance(one, str) else one for one in told))
 
 
 class PolicyError(MaintenanceError):
@@ -73,6 +88,14 @@ class LeaseLost(OperationRefused):
 
 class StorageError(MaintenanceError):
     """An object store or endpoint did not do what was asked."""
+
+
+class CommitRefused(StorageError):
+    """A catalog answered a commit with a refusal; it may have carried the commit out nevertheless."""
+
+
+class CatalogBusy(CommitRefused):
+    """A catalog refused a commit because of load."""
 
 
 class MetadataUnreadable(StorageError):

@@ -19,15 +19,15 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from icekeeper.errors import CommitConflict, CommitStateUnknown, MaintenanceError, PolicyError, StorageError
+from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_aws, error_of
+from icekeeper.errors import CommitConflict, MaintenanceError, StorageError
+from icekeeper.masking import mask
 from icekeeper.model import TableName
-from icekeeper.storage.s3 import aws_session, client_config, describe_failure, scrub
+from icekeeper.storage.s3 import aws_session, client_config, describe_failure
 
 __all__ = ["AWS_ERRORS", "AwsClients", "AwsService", "error_code"]
 
 AWS_ERRORS = (BotoCoreError, ClientError, ResponseParserError)
-# Answered instead of acting, although the status is above 499 or the code is about load.
-NOT_DONE_CODES = frozenset({"ThrottlingException", "TooManyRequestsException"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class AwsClients:
 
     repeating: Any
     once: Any
-    """For swaps: one that is sent twice would lose against itself, and its document be deleted as a loser's."""
+    """For swaps: one that is sent twice would lose against itself."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -76,38 +76,32 @@ class AwsService:
 
     def describe(self, error: Exception, properties: Mapping[str, str]) -> str:
         """What went wrong, without secrets, as the end of a sentence that begins with the catalog."""
-        return scrub(describe_failure(error, properties.get(f"{self.client}.endpoint")), properties)
+        return mask(describe_failure(error, properties.get(f"{self.client}.endpoint")), properties)
 
     def is_missing(self, error: Exception) -> bool:
         """Whether the answer was that there is no such thing."""
         return isinstance(error, ClientError) and error_code(error) in self.missing_codes
 
     def swap_error(
-        self, error: Exception, table: TableName, catalog: str, unusable: Callable[[Exception], StorageError]
+        self, error: Exception, table: TableName, unusable: Callable[[Exception], StorageError]
     ) -> MaintenanceError:
-        """What to raise about a swap that failed, by whether it may have happened nevertheless; in doubt, it may.
-
-        ``CommitConflict``, ``PolicyError`` (there is no such table) and what ``unusable`` makes of the rest mean that
-        the table surely was not changed; ``CommitStateUnknown`` that nobody knows.
-        """
+        """What to raise about a swap that failed: what ``unusable`` makes of it when it surely was never sent, and
+        else what the answer says (:mod:`icekeeper.catalogs.commit_answer`)."""
         if isinstance(error, ClientError):
-            code, status = error_code(error), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            if code in self.conflict_codes:
+            answer = answer_of_aws(
+                error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0),
+                error_code(error),
+                conflict_codes=self.conflict_codes,
+                unknown_codes=self.unknown_codes,
+            )
+            if answer is CommitAnswer.CONFLICT:
                 return CommitConflict(f"{table} changed meanwhile: another writer committed first")
-            if code in self.unknown_codes or (status >= 500 and code not in NOT_DONE_CODES):
-                return self._unknown(table, f"answered with {code}")
-            if code in self.missing_codes:
-                return PolicyError(f"there is no table {table} in catalog {catalog}")
-            return unusable(error)
+            unknown = f"{self.title} answered with {error_code(error)}"
+            return error_of(answer, table, unknown if answer is CommitAnswer.UNKNOWN else str(unusable(error)))
         never_sent = isinstance(error, EndpointConnectionError | ConnectTimeoutError | ProxyConnectionError)
         if isinstance(error, HTTPClientError | ResponseParserError) and not never_sent:
-            return self._unknown(table, "did not answer")
+            return error_of(CommitAnswer.UNKNOWN, table, f"{self.title} did not answer")
         return unusable(error)  # nothing answers; or wrong parameters, no credentials: it was never sent
-
-    def _unknown(self, table: TableName, what: str) -> CommitStateUnknown:
-        return CommitStateUnknown(
-            f"{table}: the commit was sent, but {self.title} {what}; whether it landed is not known"
-        )
 
 
 def error_code(error: ClientError) -> str:

@@ -17,9 +17,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
 from icekeeper.errors import StorageError
+from icekeeper.masking import mask
 from icekeeper.model import TableName
 from icekeeper.policy.ownership import BucketMaintenance, BuiltIn, BuiltInState
-from icekeeper.storage.s3 import aws_session, client_config, describe_failure, scrub
+from icekeeper.storage.s3 import aws_session, client_config, describe_failure
 
 __all__ = [
     "S3TABLES_PREFIXES",
@@ -105,7 +106,7 @@ class TableBucketMaintenance:
 
     def _words(self, error: Exception) -> str:
         reason = describe_failure(error, self._properties.get("s3tables.endpoint"))
-        return scrub(f"S3 Tables {reason}", self._properties)
+        return mask(f"S3 Tables {reason}", self._properties)
 
 
 def maintenance_behind(properties: Mapping[str, str]) -> TableBucketMaintenance | None:

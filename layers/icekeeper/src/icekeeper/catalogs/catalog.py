@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from icekeeper.metadata.document import TableMetadata
@@ -22,7 +22,7 @@ class LoadedTable:
     metadata_location: str
     token: str
     """What the swap compares: the metadata location, or the version token where the catalog has one."""
-    io_properties: Mapping[str, str]
+    io_properties: Mapping[str, str] = field(repr=False)
     """PyIceberg FileIO properties that reach this table's files (they may hold vended credentials: never log)."""
     pinned_metadata: frozenset[str] = frozenset()
     """Metadata files that a commit on this base must not delete although the log drops them."""
@@ -84,8 +84,9 @@ class Catalog(Protocol):
         """Swap ``base`` for the state after ``updates``; on failure no partial state is visible.
 
         Raises:
-            CommitConflict: the table is no longer at ``base``, or a requirement does not hold; nothing changed.
+            CommitConflict: it was answered that the table is no longer at ``base``, or a requirement does not hold.
+            CommitRefused: the catalog answered that it does not commit (``CatalogBusy``: not now).
             CommitStateUnknown: the request was sent and its outcome is not known.
-            StorageError: the swap failed before it was sent.
+            StorageError, PolicyError: any other one: the swap failed before it was sent.
         """
         ...

@@ -18,6 +18,7 @@ from botocore.exceptions import ClientError
 
 from icekeeper.catalogs.aws_service import AWS_ERRORS, AwsService
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
 from icekeeper.catalogs.io_properties import file_io_properties
 from icekeeper.catalogs.pointer import Swap, commit_document, load_document
 from icekeeper.clock import Clock, system_clock
@@ -120,7 +121,7 @@ class GlueCatalog:
                 " nothing was sent"
             )
         swap = self._swap(base, entry)
-        return commit_document(self._storage, base, requirements, updates, swap=swap, clock=self._clock)
+        return commit_document(self._storage, base, requirements, updates, swap=swap, load=self.load, clock=self._clock)
 
     def close(self) -> None:
         """Close the connections."""
@@ -138,10 +139,20 @@ class GlueCatalog:
                     SkipArchive=self._skip_archive,
                 )
             except AWS_ERRORS as error:
-                raise GLUE.swap_error(error, base.name, self._name, self._unusable) from error
+                raise GLUE.swap_error(error, base.name, self._unusable) from error
+            self._make_sure(base.name, location)
             return location
 
         return swap
+
+    def _make_sure(self, table: TableName, location: str) -> None:
+        """Glue answers success without a word about the table, so it is asked."""
+        try:
+            shown = self._entry(table).get("Parameters", {}).get(POINTER) == location
+        except (PolicyError, StorageError) as error:
+            raise error_of(CommitAnswer.UNKNOWN, table, f"the table cannot be read: {error}") from error
+        if not shown:
+            raise error_of(CommitAnswer.UNKNOWN, table, "Glue points elsewhere by now")
 
     def _table_input(self, entry: Mapping[str, Any]) -> Any:
         """Of an entry, all that can be sent back: what boto3's own description of ``UpdateTable`` takes."""

@@ -11,6 +11,7 @@ from icekeeper.catalogs.kind import CatalogKind, canonical_name, kind_of
 from icekeeper.catalogs.lent_properties import table_bucket_properties
 from icekeeper.catalogs.table_bucket_arn import TableBucketArn
 from icekeeper.errors import PolicyError, StorageError
+from icekeeper.masking import remember_secrets
 from icekeeper.pyiceberg_private.configuration import configured_catalogs, merged
 
 __all__ = ["configured_catalog", "connect", "known_catalogs", "open_catalog"]
@@ -84,6 +85,7 @@ def connect(name: str, settings: Mapping[str, Any]) -> Catalog:
         PolicyError: its type is not supported, or its properties are incomplete.
         StorageError: it cannot be reached.
     """
+    remember_secrets(settings)
     # Each adapter brings libraries of its own (SQLAlchemy alone takes a quarter second), so only one is imported.
     kind = kind_of(name, settings)
     if kind is CatalogKind.S3_TABLES:

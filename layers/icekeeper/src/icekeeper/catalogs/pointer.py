@@ -1,7 +1,8 @@
 """What catalogs share that only hold a pointer to the newest metadata file: stage a document, then swap the pointer.
 
 The document exists before the pointer names it, under a name nobody else has.  A swap that surely did not happen takes
-its document away again; one of unknown outcome leaves it, because it may be the table by now.
+its document away again; one of unknown outcome leaves it, because it may be the table by now.  A catalog that says "no"
+is not believed until the pointer has shown it.
 """
 
 from __future__ import annotations
@@ -13,12 +14,20 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import Clock
-from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, StorageError
+from icekeeper.errors import (
+    CommitConflict,
+    CommitRefused,
+    CommitStateUnknown,
+    MaintenanceError,
+    MetadataUnreadable,
+    StorageError,
+)
 from icekeeper.metadata.document import (
     TableMetadata,
 )
 from icekeeper.metadata.document_files import parse_document, render_document
 from icekeeper.metadata.updates import apply_updates, check_requirements
+from icekeeper.model import TableName
 from icekeeper.storage.paths import is_under, normalise
 from icekeeper.storage.storage import Storage
 
@@ -27,7 +36,8 @@ __all__ = ["Swap", "commit_document", "load_document", "next_metadata_location"]
 Swap = Callable[[str], str]
 """Point the table at a new metadata location if it is still at its base; returns the new token.
 
-Raises CommitConflict or StorageError when the table surely was not changed, CommitStateUnknown when in doubt."""
+Raises CommitConflict or CommitRefused when the catalog says no, another StorageError when nothing was sent, and
+CommitStateUnknown when in doubt."""
 
 _VERSION = re.compile(r"^(\d+)-")
 
@@ -67,14 +77,19 @@ def commit_document(
     updates: Sequence[Mapping[str, Any]],
     *,
     swap: Swap,
+    load: Callable[[TableName], LoadedTable],
     clock: Clock,
+    conflict_is_proof: bool = False,
 ) -> LoadedTable:
     """Stage the document that the updates make of ``base`` and swap the pointer to it.
 
+    With ``conflict_is_proof`` nothing between us and the pointer can have repeated the swap or answered for it.
+
     Raises:
         CommitConflict: a requirement does not hold, or the pointer had moved; nothing is left behind.
+        CommitRefused: the catalog refused, and its pointer shows that it meant it; nothing is left behind.
         CommitStateUnknown: the swap may have happened; the staged document is kept.
-        StorageError: the document could not be written, or the swap surely failed; nothing is left behind.
+        StorageError: the document could not be written, or the swap was never sent; nothing is left behind.
     """
     check_requirements(base.metadata, requirements)
     metadata = apply_updates(base.metadata, updates, metadata_location=base.metadata_location, now_ms=clock())
@@ -82,12 +97,39 @@ def commit_document(
     try:
         storage.write(location, render_document(metadata, compress=_compressed(metadata)))
         token = swap(location)
-    except (CommitConflict, PolicyError, StorageError):
+    except (CommitConflict, StorageError) as no:
+        doubtful = CommitRefused if conflict_is_proof else CommitRefused | CommitConflict
+        if isinstance(no, doubtful) and (swapped := _swapped(base, location, load, no)):
+            return swapped
         # Where nothing can be deleted, the bucket removes unreferenced files by itself.
         storage.delete([location])
         raise
     _delete_dropped_metadata(storage, base, metadata)
     return LoadedTable(base.name, metadata, location, token, base.io_properties)
+
+
+def _swapped(
+    base: LoadedTable, location: str, load: Callable[[TableName], LoadedTable], no: MaintenanceError
+) -> LoadedTable | None:
+    """The table, if it is or was at ``location`` although the catalog said no; ``None`` if it surely never was.
+
+    Raises:
+        CommitStateUnknown: neither is certain.
+    """
+    try:
+        now = load(base.name)
+    except MaintenanceError as error:
+        raise CommitStateUnknown(f"{no}; the table cannot be read to make sure of it: {error}") from no
+    history = {normalise(entry["metadata-file"]) for entry in now.metadata.metadata_log}
+    history.add(normalise(now.metadata_location))
+    if normalise(location) in history:
+        return now
+    # The log is one unbroken chain that ends at the pointer: what came after the base is all there, if the base is.
+    if normalise(base.metadata_location) in history:
+        return None
+    raise CommitStateUnknown(
+        f"{no}; whether it landed nevertheless cannot be told, because the table's metadata log reaches back no further"
+    ) from no
 
 
 def _compressed(metadata: TableMetadata) -> bool:

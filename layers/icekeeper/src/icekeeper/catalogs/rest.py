@@ -7,7 +7,6 @@ Source: the Iceberg REST catalog specification, ``rest-catalog-open-api.yaml``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,22 +18,25 @@ from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnection
 
 from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance, maintenance_behind
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_rest, error_of, read_error
 from icekeeper.catalogs.io_properties import file_io_properties
-from icekeeper.errors import CommitConflict, CommitStateUnknown, MetadataUnreadable, PolicyError, StorageError
+from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, PolicyError, StorageError
+from icekeeper.masking import address_to_show, mask
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
-from icekeeper.pyiceberg_private.rest import BoundedRestCatalog, rest_credentials, rest_request
-from icekeeper.storage.s3 import has_credentials, scrub
+from icekeeper.pyiceberg_private.rest import (
+    BoundedRestCatalog,
+    SecondAttemptFailed,
+    rest_credentials,
+    rest_request,
+)
+from icekeeper.storage.s3 import has_credentials
 
 __all__ = ["RestCatalog"]
 
 TABLE = "namespaces/{namespace}/tables/{table}"
 # NotImplementedError: the server does not offer an endpoint.
 REST_ERRORS = (pyiceberg.exceptions.RESTError, pyiceberg.exceptions.OAuthError, NotImplementedError)
-# SeaweedFS answers 400, not 409, when another commit overtook a sequence number or first row id.
-OVERTAKEN = re.compile(
-    r"must be > than last sequence number|is behind table next-row-id|older than last sequence number"
-)
 
 
 class RestCatalog:
@@ -49,7 +51,9 @@ class RestCatalog:
         """
         self._name = name
         self._properties = {key: value for key, value in properties.items() if isinstance(value, str)}
-        self._uri = scrub(str(properties["uri"]), self._properties)
+        # Every value, nested and of whatever type: what signs in must not be told.
+        self._secrets = dict(properties)
+        self._uri = address_to_show(str(properties["uri"]))
         try:
             if self._properties.get("rest.sigv4-enabled", "").lower() == "true" and not has_credentials(
                 self._properties, ("client",)
@@ -61,7 +65,7 @@ class RestCatalog:
         except ValidationError as error:
             raise StorageError(f"what answers at {self._uri} is not an Iceberg REST catalog") from error
         except ValueError as error:
-            raise PolicyError(f"catalog {name}: {scrub(str(error), self._properties)}") from error
+            raise PolicyError(f"catalog {name}: {mask(str(error), self._secrets)}") from error
         self._maintenance = maintenance_behind(self._properties)
 
     @property
@@ -101,7 +105,7 @@ class RestCatalog:
             raise self._unusable(error) from error
         if not response.ok:
             raise self._refusal(table, response)
-        return self._loaded(table, response)
+        return self._loaded(table, _json(response))
 
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
@@ -110,31 +114,29 @@ class RestCatalog:
         checked = list(requirements)
         if base.metadata.uuid is not None and all(r["type"] != "assert-table-uuid" for r in checked):
             checked.insert(0, {"type": "assert-table-uuid", "uuid": base.metadata.uuid})
-        body = {
+        commit = {
             "identifier": {"namespace": list(table.namespace), "name": table.name},
             "requirements": checked,
             "updates": list(updates),
         }
         try:
-            response = rest_request(self._client, "POST", TABLE, namespace=table.namespace, table=table.name, json=body)
+            response = rest_request(
+                self._client, "POST", TABLE, namespace=table.namespace, table=table.name, json=commit
+            )
         except (requests.RequestException, *REST_ERRORS) as error:
-            # PyIceberg's own errors come from signing in again: the commit itself had been refused.
             if isinstance(error, REST_ERRORS) or _never_sent(error):
                 raise self._unusable(error) from error
-            raise CommitStateUnknown(
-                f"{table}: the commit was sent, but catalog {self._name} did not answer; whether it landed is not known"
-            ) from error
-        if response.status_code >= 500 and response.status_code != 501:
-            raise CommitStateUnknown(
-                f"{table}: catalog {self._name} answered the commit with HTTP {response.status_code}"
-                f" ({self._message(response)}); whether it landed is not known"
-            )
-        if response.status_code == 409 or (response.status_code == 400 and OVERTAKEN.search(self._message(response))):
-            raise CommitConflict(f"{table}: {self._message(response)}")
-        if not response.ok:
-            raise self._refusal(table, response)
-        # The answer lacks the configuration, so what was loaded with the base stays in force.
-        return self._loaded(table, response, base.io_properties)
+            raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self._name} did not answer") from error
+        body = _json(response)
+        answer = answer_of_rest(response.status_code, read_error(body))
+        if answer is CommitAnswer.LANDED:
+            try:
+                # The answer lacks the configuration, so what was loaded with the base stays in force.
+                return self._loaded(table, body, base.io_properties)
+            except MetadataUnreadable as error:
+                raise CommitStateUnknown(f"{error}; whether the commit landed is not known") from error
+        words = f"catalog {self._name} answered HTTP {response.status_code} ({self._message(response)})"
+        raise error_of(answer, table, words)
 
     def close(self) -> None:
         """Close the connections."""
@@ -152,13 +154,10 @@ class RestCatalog:
         # A server without nested namespaces may ignore the parent and list the top level again.
         return [tuple(child) for child in found if len(child) > len(parent) and tuple(child[: len(parent)]) == parent]
 
-    def _loaded(
-        self, table: TableName, response: requests.Response, io_properties: Mapping[str, str] | None = None
-    ) -> LoadedTable:
+    def _loaded(self, table: TableName, answer: Any, io_properties: Mapping[str, str] | None = None) -> LoadedTable:
         try:
-            answer = response.json()
             document, location = answer["metadata"], answer["metadata-location"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (KeyError, TypeError) as error:
             raise MetadataUnreadable(f"{table}: catalog {self._name} did not answer with table metadata") from error
         if not isinstance(document, dict) or not isinstance(location, str):
             raise MetadataUnreadable(f"{table}: catalog {self._name} answered without a metadata file")
@@ -178,19 +177,29 @@ class RestCatalog:
         )
 
     def _message(self, response: requests.Response) -> str:
-        try:
-            message = str(response.json()["error"]["message"])
-        except (ValueError, KeyError, TypeError):
-            message = response.text[:200] or str(response.reason)
-        return scrub(" ".join(message.split()), self._properties)
+        error = read_error(_json(response))
+        message = error.message if error is not None else response.text or str(response.reason)
+        # Masked before it is cut: of a secret at the edge a part would be left.
+        told = " ".join(mask(message, self._secrets).split())
+        return told if error is not None else told[:200]
 
     def _unusable(self, error: Exception) -> StorageError:
+        if isinstance(error, SecondAttemptFailed) and isinstance(error.__cause__, Exception):
+            error = error.__cause__
         if isinstance(error, requests.Timeout):
             return StorageError(f"catalog {self._name} at {self._uri} does not answer in time")
         if isinstance(error, requests.ConnectionError):
             return StorageError(f"catalog {self._name} cannot be reached: nothing answers at {self._uri}")
-        reason = scrub(" ".join(str(error).split())[:300], self._properties)
+        reason = " ".join(mask(str(error), self._secrets).split())[:300]
         return StorageError(f"catalog {self._name} at {self._uri} cannot be used: {reason}")
+
+
+def _json(response: requests.Response) -> Any:
+    """The decoded body; ``None`` where it is no JSON."""
+    try:
+        return response.json()
+    except ValueError:
+        return None
 
 
 def _never_sent(error: Exception) -> bool:

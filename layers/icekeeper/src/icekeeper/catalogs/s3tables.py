@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError
 from icekeeper.catalogs.aws_service import AWS_ERRORS, AwsService, error_code
 from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
 from icekeeper.catalogs.io_properties import file_io_properties
 from icekeeper.catalogs.pointer import Swap, commit_document, load_document
 from icekeeper.catalogs.table_bucket_arn import TableBucketArn
@@ -103,7 +104,9 @@ class S3TablesCatalog:
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
     ) -> LoadedTable:
-        return commit_document(self._storage, base, requirements, updates, swap=self._swap(base), clock=self._clock)
+        return commit_document(
+            self._storage, base, requirements, updates, swap=self._swap(base), load=self.load, clock=self._clock
+        )
 
     def close(self) -> None:
         """Close the connections."""
@@ -116,7 +119,9 @@ class S3TablesCatalog:
                     **self._address(base.name), versionToken=base.token, metadataLocation=location
                 )
             except AWS_ERRORS as error:
-                raise S3_TABLES.swap_error(error, base.name, self._name, self._unusable) from error
+                raise S3_TABLES.swap_error(error, base.name, self._unusable) from error
+            if answer.get("metadataLocation") != location or not answer.get("versionToken"):
+                raise error_of(CommitAnswer.UNKNOWN, base.name, "S3 Tables answered without the new metadata location")
             return str(answer["versionToken"])
 
         return swap

@@ -9,10 +9,12 @@ from pyiceberg.catalog.sql import SqlCatalog as PyIcebergSqlCatalog
 from sqlalchemy.exc import SQLAlchemyError
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
 from icekeeper.catalogs.io_properties import file_io_properties
 from icekeeper.catalogs.pointer import commit_document, load_document
 from icekeeper.clock import Clock, system_clock
-from icekeeper.errors import CommitConflict, CommitStateUnknown, PolicyError, StorageError
+from icekeeper.errors import CommitConflict, PolicyError, StorageError
+from icekeeper.masking import address_to_show, mask
 from icekeeper.model import TableName
 from icekeeper.pyiceberg_private.sql import sql_engine, sql_pointer, sql_swap, sql_tables
 from icekeeper.storage.storage import Storage
@@ -33,6 +35,7 @@ class SqlCatalog:
         self._name = name
         self._clock = clock
         self._warehouse = str(properties.get("warehouse") or "")
+        self._properties = dict(properties)
         self._io_properties = file_io_properties(properties)
         self._storage = Storage(self._io_properties)
         try:
@@ -41,6 +44,11 @@ class SqlCatalog:
             raise PolicyError(f"catalog {name}: the driver of its database is not installed: {error}") from error
         except SQLAlchemyError as error:
             raise self._unusable(error) from error
+        except ValueError as error:  # of an address whose password holds a slash, SQLAlchemy takes a part for the port
+            raise PolicyError(
+                f"catalog {name}: its uri {address_to_show(str(properties['uri']))} cannot be parsed;"
+                " write special characters of the password as %2F and the like"
+            ) from error
         self._engine = sql_engine(self._client)
 
     @property
@@ -84,7 +92,16 @@ class SqlCatalog:
             self._swap(base, location)
             return location
 
-        return commit_document(self._storage, base, requirements, updates, swap=swap, clock=self._clock)
+        return commit_document(
+            self._storage,
+            base,
+            requirements,
+            updates,
+            swap=swap,
+            load=self.load,
+            clock=self._clock,
+            conflict_is_proof=True,  # one transaction of ours saw no row at the base
+        )
 
     def close(self) -> None:
         """Close the connections."""
@@ -101,18 +118,16 @@ class SqlCatalog:
             try:
                 changed = connection.execute(statement).rowcount
             except SQLAlchemyError as error:
-                # Leaving the block rolls back: nothing was committed.
-                raise self._unusable(error) from error
+                # Leaving the block rolls back, unless the database commits each statement by itself.
+                raise error_of(CommitAnswer.REFUSED, table, str(self._unusable(error))) from error
             if changed != 1:
                 raise CommitConflict(f"{table} is no longer at {base.token}: another writer committed first")
             try:
                 connection.commit()
             except SQLAlchemyError as error:
-                raise CommitStateUnknown(
-                    f"{table}: catalog {self._name} did not confirm the commit; whether it landed is not known"
-                ) from error
+                raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self._name} did not confirm it") from error
 
     def _unusable(self, error: SQLAlchemyError) -> StorageError:
         # The driver's own words: SQLAlchemy's carry the statement and its parameters.
-        reason = " ".join(str(getattr(error, "orig", None) or error).split())
+        reason = " ".join(mask(str(getattr(error, "orig", None) or error), self._properties).split())
         return StorageError(f"the database of catalog {self._name} cannot be used: {reason}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from icekeeper.catalogs.aws_service import AWS_ERRORS
 from icekeeper.catalogs.s3tables import S3_TABLES
 from icekeeper.errors import StorageError
+from icekeeper.masking import remember_secrets
 
 __all__ = ["TableBucket", "find_table_buckets"]
 
@@ -33,6 +34,7 @@ def find_table_buckets(properties: Mapping[str, str] | None = None) -> Iterator[
         StorageError: the service does not answer or refuses; buckets that came before were real.
     """
     chosen = dict(properties or {})
+    remember_secrets(chosen)
     try:
         clients = S3_TABLES.connect(chosen)
         try:

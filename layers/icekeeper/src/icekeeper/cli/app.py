@@ -47,6 +47,7 @@ from icekeeper.cli.policy import policy_app
 from icekeeper.cli.request import request
 from icekeeper.cli.stage import stage_app
 from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.masking import MaskingFormatter
 from icekeeper.report.outcome import PassStatus
 from icekeeper.report.terminal import print_detection, print_outcome, print_problems, trouble
 from icekeeper.runtime import Runtime, default_engine, open_engine
@@ -144,11 +145,13 @@ def demo(
 
 def _start_logging() -> None:
     # Libraries log what they handle themselves; a person reads our sentence instead.
-    level = os.environ.get("ICEKEEPER_LOG", "CRITICAL").upper()
+    level = (os.environ.get("ICEKEEPER_LOG") or "CRITICAL").upper()
     if level not in logging.getLevelNamesMapping():
         known = ", ".join(logging.getLevelNamesMapping())
         raise PolicyError(f"environment variable ICEKEEPER_LOG cannot be '{level}'; levels are {known}")
-    logging.basicConfig(level=level, stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(MaskingFormatter())
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from icekeeper.masking import masked, masked_document
 from icekeeper.pass_context.context import Progress as ProgressCallback
 from icekeeper.pass_context.context import silent
 from icekeeper.report.outcome import ListingWriter, listing_in
@@ -53,7 +54,7 @@ def people(*, as_json: bool) -> Console:
 
 def print_json(document: Mapping[str, Any]) -> None:
     """One document on standard output, and nothing after it."""
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps(masked_document(document), indent=2, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 
@@ -62,7 +63,7 @@ def print_error(kind: str, message: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"error": {"type": kind, "message": message}})
     # Never wrapped or coloured: paths and keys must stay whole.  Some messages of others have several lines.
-    sentence = " ".join(message.split())
+    sentence = " ".join(masked(message).split())
     Console(stderr=True, highlight=False).print(f"error: {sentence}", soft_wrap=True, markup=False)
 
 

@@ -1,23 +1,29 @@
 """The compare-and-swap loop: prepare on the newest head, swap, and on a lost swap try again.
 
-Seed 000, "Commit Protocol"; the resolution of unknown outcomes is DESIGN 6.2 and iceberg 5752, 13443: staged files
-are never removed while the commit that names them may have landed.
+What a catalog answers is a hint; the table's metadata decide.  A success is believed when they show it, a refusal or a
+conflict when the newest head does not show the attempt, and could not hide it.  Staged files are never removed while
+the commit that names them may have landed (Seed 000, "Commit Protocol"; iceberg 5752, 13443).
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.errors import (
+    CatalogBusy,
     CommitConflict,
+    CommitRefused,
     CommitStateUnknown,
     MaintenanceError,
     MetadataUnreadable,
+    OperationRefused,
     PolicyError,
     StorageError,
 )
@@ -30,6 +36,8 @@ __all__ = ["Committed", "PreparedCommit", "backoff_seconds", "commit_with_retrie
 # Seed 000, "Commit Protocol": 50 ms, 100 ms, 200 ms, ... capped at 5 s.
 _FIRST_BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 5.0
+# Who says "too many requests" means seconds: the waits begin as if so many swaps had been lost already (0.8 s).
+_BUSY_ATTEMPTS = 4
 # How often an unknown outcome is looked up before giving up; the waits add up to about six seconds.
 _RESOLVE_ATTEMPTS = 7
 
@@ -80,43 +88,62 @@ def commit_with_retries(
 
     Raises:
         CommitConflict: ``max_retries`` retries were lost to other writers; nothing changed.
-        StorageError: the swap could not be sent; nothing changed.
+        StorageError: the swap could not be sent, or the catalog refused it, in its own words; nothing changed.
         CommitStateUnknown: the outcome could not be found out; staged files are kept.
         PlanStale: from ``prepare``, the table moved where the plan cannot follow.
     """
-    attempt = 0
-    while True:
+    for attempt in itertools.count():
         prepared = prepare(head)
         if isinstance(prepared, Nothing):
             return prepared
-        try:
-            base = replace(head, pinned_metadata=frozenset(pinned_metadata()))
-            after = catalog.commit(base, prepared.requirements, prepared.updates)
-            return Committed(after, prepared, attempt + 1)
-        except CommitConflict as conflict:
-            seen = _after_conflict(catalog, head, conflict)
-            if prepared.landed(seen.metadata):
-                return Committed(seen, prepared, attempt + 1)
-            if not prepared.cannot_have_landed(seen.metadata):
-                raise CommitStateUnknown(_maybe_expired(head)) from conflict
-            discard(prepared.staged)
-            if attempt >= max_retries:
-                raise
-            sleep(backoff_seconds(attempt))
-            head = catalog.load(head.name)
-        # Whoever answers a commit with something that is no table metadata may have made it.
-        except (CommitStateUnknown, MetadataUnreadable) as unknown:
-            resolved = _resolve(catalog, head, prepared, unknown, sleep)
-            if prepared.landed(resolved.metadata):
-                return Committed(resolved, prepared, attempt + 1)
-            discard(prepared.staged)
-            if attempt >= max_retries:
-                raise CommitConflict(f"{head.name}: another commit landed first, {attempt + 1} times") from unknown
-            head = resolved
-        except (StorageError, PolicyError):
-            discard(prepared.staged)  # by its contract the swap was not sent
-            raise
-        attempt += 1
+        outcome = _swap(catalog, head, prepared, pinned_metadata, sleep)
+        if isinstance(outcome, LoadedTable):
+            return Committed(outcome, prepared, attempt + 1)
+        discard(prepared.staged)
+        if attempt >= max_retries or not isinstance(outcome, CommitConflict | CatalogBusy):
+            raise _told(outcome)
+        sleep(backoff_seconds(attempt + (_BUSY_ATTEMPTS if isinstance(outcome, CatalogBusy) else 0)))
+        head = catalog.load(head.name)
+    raise AssertionError("counting never ends")
+
+
+def _swap(
+    catalog: Catalog,
+    base: LoadedTable,
+    prepared: PreparedCommit,
+    pinned_metadata: Callable[[], Iterable[str]],
+    sleep: Callable[[float], None],
+) -> LoadedTable | MaintenanceError:
+    """The table once it shows the attempt, or why the attempt certainly did not land.
+
+    Raises:
+        CommitStateUnknown: neither is certain.
+    """
+    try:
+        pinned = replace(base, pinned_metadata=frozenset(pinned_metadata()))
+        after = catalog.commit(pinned, prepared.requirements, prepared.updates)
+    except (CommitConflict, CommitRefused) as no:
+        return _after_no(catalog, base, prepared, no)
+    # Whoever answers a commit with something that is no table metadata may have made it.
+    except (CommitStateUnknown, MetadataUnreadable) as unknown:
+        return _resolve(catalog, base, prepared, unknown, sleep)
+    except (StorageError, PolicyError, OperationRefused) as never_sent:  # by the catalog's contract
+        return never_sent
+    return after if _shows(after, base, prepared) else _after_yes(catalog, base, prepared, sleep)
+
+
+def _told(why: MaintenanceError) -> MaintenanceError:
+    """A refusal that the head has confirmed is a failure like any other, in the catalog's own words."""
+    if not isinstance(why, CommitRefused):
+        return why
+    told = StorageError(str(why))
+    told.__cause__ = why
+    return told
+
+
+def _shows(now: LoadedTable, base: LoadedTable, prepared: PreparedCommit) -> bool:
+    same_table = base.metadata.uuid in (None, now.metadata.uuid)
+    return same_table and prepared.landed(now.metadata)
 
 
 def _maybe_expired(base: LoadedTable) -> str:
@@ -126,12 +153,36 @@ def _maybe_expired(base: LoadedTable) -> str:
     )
 
 
-def _after_conflict(catalog: Catalog, base: LoadedTable, conflict: CommitConflict) -> LoadedTable:
-    """The newest head: a client that repeats requests by itself may hear "conflict" about its own success."""
+def _after_no(
+    catalog: Catalog, base: LoadedTable, prepared: PreparedCommit, no: CommitConflict | CommitRefused
+) -> LoadedTable | MaintenanceError:
+    """Look once at the newest head: a server may act and answer "no", and a client or proxy that repeats a request may
+    hear "conflict" about its own success."""
     try:
-        return catalog.load(base.name)
+        now = catalog.load(base.name)
     except MaintenanceError as error:
-        raise CommitStateUnknown(f"{conflict}; the table cannot be read to make sure of it: {error}") from error
+        raise CommitStateUnknown(f"{no}; the table cannot be read to make sure of it: {error}") from error
+    if _shows(now, base, prepared):
+        return now
+    if not prepared.cannot_have_landed(now.metadata):
+        raise CommitStateUnknown(_maybe_expired(base)) from no
+    return no
+
+
+def _after_yes(
+    catalog: Catalog, base: LoadedTable, prepared: PreparedCommit, sleep: Callable[[float], None]
+) -> LoadedTable:
+    """Reload until the attempt is seen: the answer was success, but its metadata do not show it."""
+    for attempt in range(_RESOLVE_ATTEMPTS):
+        with suppress(MaintenanceError):
+            now = catalog.load(base.name)
+            if _shows(now, base, prepared):
+                return now
+        sleep(backoff_seconds(attempt))
+    raise CommitStateUnknown(
+        f"{base.name}: catalog {catalog.name} answered that the commit landed, but the table's metadata do not show it;"
+        " its files were kept"
+    )
 
 
 def _resolve(
@@ -140,7 +191,7 @@ def _resolve(
     prepared: PreparedCommit,
     unknown: MaintenanceError,
     sleep: Callable[[float], None],
-) -> LoadedTable:
+) -> LoadedTable | MaintenanceError:
     """Reload until the attempt is seen, or until what it requires no longer holds, which proves that it lost.
 
     A token that merely moved proves nothing: a REST catalog that is still busy with the attempt compares only the
@@ -152,12 +203,12 @@ def _resolve(
             now = catalog.load(base.name)
         except MaintenanceError:  # not even a table that is gone proves that the attempt never landed
             continue
-        if prepared.landed(now.metadata):
+        if _shows(now, base, prepared):
             return now
         try:
             check_requirements(now.metadata, prepared.requirements)
         except CommitConflict:
             if not prepared.cannot_have_landed(now.metadata):
                 raise CommitStateUnknown(_maybe_expired(base)) from unknown
-            return now
+            return CommitConflict(f"{base.name}: another commit landed first, after {unknown}")
     raise unknown if isinstance(unknown, CommitStateUnknown) else CommitStateUnknown(str(unknown)) from unknown

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from icekeeper.masking import masked
+
 __all__ = ["REQUESTED", "DetectionReport", "FleetProposal", "FleetReport", "FleetSkip", "Proposal", "Skip"]
 
 REQUESTED = "requested by a person"
@@ -30,6 +32,9 @@ class Skip:
     is_error: bool = False
     is_gone: bool = False
     """The catalog has no such table any more."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", masked(self.reason))  # it may quote whatever a library has raised
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,9 @@ class FleetSkip:
     table: str
     reason: str
     is_error: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", masked(self.reason))  # as above
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from icekeeper.catalogs.addresses import CatalogAddress
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.fleet import fleet_catalogs, open_address, parse_catalog_file, recorded_address
 from icekeeper.clock import Clock, system_clock
+from icekeeper.environment import variables_set
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.events import Item
@@ -46,12 +47,13 @@ class Deployment:
             PolicyError: a variable is missing or malformed.
             StorageError: boto3's own settings cannot be used.
         """
-        settings = PipelineSettings.read(environment)
+        variables = variables_set(environment)
+        settings = PipelineSettings.read(variables)
         return cls(
-            environment=dict(environment),
+            environment=variables,
             settings=settings,
             control=ControlBucket(settings.control_address),
-            state=open_state(environment),
+            state=open_state(variables),
             clock=clock,
         )
 

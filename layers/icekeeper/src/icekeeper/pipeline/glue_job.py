@@ -6,9 +6,12 @@ import argparse
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Sequence
+from types import TracebackType
 
 from icekeeper.errors import MaintenanceError
+from icekeeper.masking import masked
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import OperationEvent, PlanReference
@@ -55,8 +58,14 @@ def start_logging() -> None:
     """For a script, whose process is its own: everything goes to the job's error log."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_lines)
-    logging.basicConfig(level=os.environ.get("ICEKEEPER_LOG", "INFO").upper(), handlers=[handler])
+    logging.basicConfig(level=(os.environ.get("ICEKEEPER_LOG") or "INFO").upper(), handlers=[handler])
     logging.getLogger("py4j").setLevel(logging.WARNING)
+    sys.excepthook = _tell_bug
+
+
+def _tell_bug(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+    """As Python tells what nobody caught, without secrets."""
+    sys.stderr.write(masked("".join(traceback.format_exception(kind, error, where))))
 
 
 def _open(given: argparse.Namespace) -> tuple[OperationEvent, Deployment]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 
+from icekeeper.masking import masked, masked_document
+
 __all__ = ["JsonLines"]
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -32,4 +34,4 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return json.dumps(masked_document(line), ensure_ascii=False, default=lambda other: masked(str(other)))

@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Protocol
 
 from icekeeper.clock import HOUR_MS
+from icekeeper.environment import variables_set
 from icekeeper.errors import PolicyError
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, MEGABYTE, POLICY_KEYS
 
@@ -67,20 +68,21 @@ def layers_for(
     """The layers of one table, lowest first, each named so that a person can find it.
 
     ``overrides`` are this call's ``--set`` values, ``rules`` those of the policy file that fit the table,
-    ``bucket`` what the table bucket's own maintenance is set to.
+    ``bucket`` what the table bucket's own maintenance is set to.  A variable that is empty sets and bounds nothing.
 
     Raises:
         PolicyError: a variable or property that looks like a setting has no such key, or one of Iceberg's own
             properties is malformed.
     """
+    variables = variables_set(environment)
     return [
-        *_environment_layers(environment),
+        *_environment_layers(variables),
         *rules,
         *bucket,
         *_iceberg_layers(table_properties),
         *_table_layers(table_properties),
         *([Layer(OVERRIDE_SOURCE, dict(overrides))] if overrides else []),
-        *_bound_layers(environment),
+        *_bound_layers(variables),
     ]
 
 

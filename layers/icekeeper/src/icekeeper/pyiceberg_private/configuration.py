@@ -21,7 +21,7 @@ def configured_catalogs() -> dict[str, dict[str, Any]]:
     try:
         config = Config()  # not load_catalog(): it keeps what it read when it was imported
     except YAMLError as error:
-        raise ValueError(f"{PYICEBERG_YML} is not valid: {error}") from error
+        raise ValueError(f"{PYICEBERG_YML} is not valid: {_where(error)}") from None
     return {name: dict(config.get_catalog_config(name) or {}) for name in config.get_known_catalogs()}
 
 
@@ -39,7 +39,7 @@ def catalogs_of(text: str) -> dict[str, dict[str, Any]]:
     try:
         content = strictyaml.load(text).data if text.strip() else {}
     except YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from error
+        raise ValueError(_where(error)) from None
     sections = {key.lower(): value for key, value in content.items()} if isinstance(content, dict) else None
     catalogs = sections.get("catalog", {}) if sections is not None else None
     if not isinstance(catalogs, dict) or not all(isinstance(value, dict) for value in catalogs.values()):
@@ -47,3 +47,10 @@ def catalogs_of(text: str) -> dict[str, dict[str, Any]]:
     return {
         name.lower(): {key.lower(): value for key, value in properties.items()} for name, properties in catalogs.items()
     }
+
+
+def _where(error: YAMLError) -> str:
+    """The problem and its line; the error's own text quotes what stands there, which may be a password."""
+    problem = str(getattr(error, "problem", None) or "it cannot be parsed")
+    mark = getattr(error, "problem_mark", None)
+    return problem if mark is None else f"{problem} in line {mark.line + 1}"

@@ -9,19 +9,37 @@ from typing import Any
 import requests
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.rest.scan_planning import StorageCredential
+from pyiceberg.exceptions import OAuthError, RESTError
+from requests.adapters import HTTPAdapter
 
-__all__ = ["BoundedRestCatalog", "rest_credentials", "rest_request"]
+__all__ = ["BoundedRestCatalog", "SecondAttemptFailed", "rest_credentials", "rest_request"]
 
 # Connecting, and then between two bytes of an answer; a commit may wait for the server to write metadata.
 REQUEST_TIMEOUT_S = (5.0, 60.0)
-# PyIceberg's default is ten, at once; only GETs and requests that were never sent are repeated.
+# PyIceberg's default is ten, at once.
 SIGV4_RETRIES, SIGV4_RETRIES_DEFAULT = "rest.sigv4.max-retries", "2"
 # 401 Unauthorized and the REST catalog specification's 419 "authentication timeout": sign in again, try once more.
 EXPIRED = (401, 419)
+READING = frozenset({"GET", "HEAD"})
+
+
+class SecondAttemptFailed(requests.RequestException):
+    """A request was answered with "sign in again", and no answer came to the second attempt."""
 
 
 class BoundedRestCatalog(RestCatalog):
-    """PyIceberg's REST client with a timeout on every request, those for configuration and token included."""
+    """PyIceberg's REST client with a timeout on every request, those for configuration and token included.
+
+    What was sent is repeated only if it reads: a commit that is sent twice hears of a conflict with itself.
+    """
+
+    def _create_session(self) -> requests.Session:
+        session = super()._create_session()
+        for adapter in session.adapters.values():
+            if isinstance(adapter, HTTPAdapter):
+                # urllib3 repeats a POST after errors that it cannot place, such as one of TLS amid an answer.
+                adapter.max_retries = adapter.max_retries.new(allowed_methods=READING, other=0)
+        return session
 
     def _config_headers(self, session: requests.Session) -> None:
         # The first thing that PyIceberg does with a new session, before it signs in.
@@ -41,15 +59,22 @@ def rest_request(
 ) -> requests.Response:
     """Send one request about a table through the authenticated session; any status is returned.
 
+    A redirect is followed only while reading: of a POST it makes a GET, whose answer looks like success.
+
     Raises:
+        SecondAttemptFailed: the first one was answered, the second was not.
         requests.RequestException: no answer came.
     """
     path = catalog._split_identifier_for_path((*namespace, table))
     url = catalog.url(endpoint, **path)
-    response = catalog._session.request(method, url, json=json)
+    request = functools.partial(catalog._session.request, method, url, json=json, allow_redirects=method in READING)
+    response = request()
     if response.status_code in EXPIRED and catalog.properties.get("credential"):
-        catalog._refresh_token()
-        response = catalog._session.request(method, url, json=json)
+        try:
+            catalog._refresh_token()
+            response = request()
+        except (requests.RequestException, RESTError, OAuthError) as error:
+            raise SecondAttemptFailed(error) from error
     return response
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from icekeeper.errors import StorageError
+from icekeeper.masking import masked
 from icekeeper.policy import Operation
 
 __all__ = [
@@ -77,6 +78,11 @@ class OperationOutcome:
     metrics: Metrics = field(default_factory=dict)
     files_planned: tuple[str, ...] = ()
     files_deleted: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # A summary may quote whatever a library has raised.
+        object.__setattr__(self, "summary", masked(self.summary))
+        object.__setattr__(self, "reason", None if self.reason is None else masked(self.reason))
 
     @property
     def snapshot_id(self) -> int | None:

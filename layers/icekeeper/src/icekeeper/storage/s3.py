@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,8 @@ from botocore.exceptions import (
     NoCredentialsError,
 )
 
+from icekeeper.masking import masked
+
 __all__ = [
     "S3_CONNECT_TIMEOUT",
     "S3_REGION",
@@ -38,7 +39,6 @@ __all__ = [
     "is_refused",
     "region_of",
     "s3_client",
-    "scrub",
     "with_endpoint",
 ]
 
@@ -234,25 +234,7 @@ def describe_failure(error: Exception, endpoint: str | None) -> str:
 
 
 def _words(code: str, message: str) -> str:
-    message = "" if message.startswith("<") else " ".join(message.split())[:300]
+    message = "" if message.startswith("<") else " ".join(masked(message).split())[:300]
     if code in REFUSED_CODES:
         return f"was refused by the store ({code}{': ' + message if message else ''})"
     return f"failed with {code}{': ' + message if message else ''}"
-
-
-_USER_IN_URL = re.compile(r"[a-z0-9+.-]+://[^/@:]*:(?P<password>[^/@]+)@", re.IGNORECASE)
-
-
-def scrub(text: str, properties: Mapping[str, str]) -> str:
-    """Text without any secret that the properties hold."""
-    for key, value in properties.items():
-        secrets: tuple[str, ...] = ()
-        if any(word in key for word in ("secret", "token", "credential", "password")):
-            # an OAuth credential is "id:secret"
-            secrets = value, value.rpartition(":")[2]
-        elif user := _USER_IN_URL.match(value):
-            secrets = (user["password"],)
-        for secret in secrets:
-            if len(secret) >= 4:
-                text = text.replace(secret, "***")
-    return text

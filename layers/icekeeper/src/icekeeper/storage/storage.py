@@ -21,6 +21,7 @@ from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO, PY_IO_IMPL, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icekeeper.errors import StorageError
+from icekeeper.masking import mask, remember_secrets
 from icekeeper.storage.capabilities import can_delete_s3, can_list_s3
 from icekeeper.storage.listing import Division, ListedObject, divide, in_parallel
 from icekeeper.storage.local import local_level, local_status, unlink, walk
@@ -33,7 +34,6 @@ from icekeeper.storage.s3 import (
     describe_failure,
     region_of,
     s3_client,
-    scrub,
     with_endpoint,
 )
 from icekeeper.storage.s3_listing import list_s3, s3_directory, s3_level, s3_status
@@ -67,6 +67,7 @@ class Storage:
     def __init__(self, properties: Mapping[str, str]) -> None:
         # Resolved here, where the environment is the caller's: workers may have another one.
         self._properties = with_endpoint(properties)
+        remember_secrets(self._properties)
         self._lock = threading.Lock()
         self._answers: dict[tuple[str, str], bool] = {}
 
@@ -193,7 +194,7 @@ class Storage:
             unable = self._delete_s3(bucket, list(spellings))
             transient.update(path for key in unable.transient for path in spellings[key])
             for key, reason in (unable.for_good | unable.transient).items():
-                failed.update(dict.fromkeys(spellings[key], scrub(reason, self._properties)))
+                failed.update(dict.fromkeys(spellings[key], mask(reason, self._properties)))
         return DeleteReport(tuple(path for path in order if path not in failed), failed, frozenset(transient))
 
     def can_list(self, location: str) -> bool:
@@ -236,7 +237,7 @@ class Storage:
             yield
         except (OSError, pa.ArrowException, BotoCoreError, ClientError) as error:
             reason = describe_failure(error, self._properties.get("s3.endpoint"))
-            raise StorageError(scrub(f"{path} {reason}", self._properties)) from error
+            raise StorageError(mask(f"{path} {reason}", self._properties)) from error
 
     @cached_property
     def _file_io(self) -> PyArrowFileIO:

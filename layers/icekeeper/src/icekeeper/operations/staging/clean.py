@@ -12,6 +12,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.delete import delete_unneeded
 from icekeeper.deletion.needs import GC_DISABLED
 from icekeeper.errors import MaintenanceError, OperationRefused
+from icekeeper.masking import masked
 from icekeeper.operations.staging.plan import CleaningPlan, may_be_staged, plan_cleaning
 from icekeeper.operations.staging.unneeded import unneeded_files
 from icekeeper.pass_context.context import OperationContext
@@ -46,7 +47,7 @@ def clean_staged_files(context: OperationContext) -> StagedOutcome | None:
         problem = str(error)
     except Exception as error:  # a bug here must not take the pass with it
         log.exception("%s: cleaning staged files broke", context.table)
-        problem = f"{type(error).__name__}: {error}"
+        problem = masked(f"{type(error).__name__}: {error}")
     log.warning("%s: staged files were not cleaned: %s", context.table, problem)
     failed = 0 if plan is None else sum(load.file_count for load in plan.failed)
     sentence = f"staged files of failed loads were not cleaned: {problem}"

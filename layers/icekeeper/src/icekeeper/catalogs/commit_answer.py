@@ -1,0 +1,110 @@
+"""What a catalog's answer to a commit proves (pure).  Only a proof says that a commit did not land.
+
+A server may act on a request and still answer with any status, and whatever stands between it and us (a proxy, a load
+balancer, a gateway) answers for it when it is late.  So an answer is the catalog's own only when it says so in the
+catalog's own words, and even then the newest head has the last word (``commit/transaction.py``).
+Sources: the Iceberg REST catalog specification (``ErrorModel``, ``CommitStateUnknownException``); RFC 9110.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from icekeeper.errors import CatalogBusy, CommitConflict, CommitRefused, CommitStateUnknown, MaintenanceError
+from icekeeper.model import TableName
+
+__all__ = ["CommitAnswer", "ErrorDocument", "answer_of_aws", "answer_of_rest", "error_of", "read_error"]
+
+
+class CommitAnswer(Enum):
+    """What the answer says about the commit; nothing but the table's metadata proves the first or the third."""
+
+    LANDED = "landed"
+    CONFLICT = "conflict"
+    """The table is in another state than the commit requires."""
+    REFUSED = "refused"
+    BUSY = "busy"
+    """Refused for now: too many requests."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorDocument:
+    """The error that a REST catalog describes in its answer."""
+
+    message: str
+    type: str
+    code: int | None = None
+    """The status that the catalog itself answered with."""
+
+
+# SeaweedFS answers 400, not 409, when another commit overtook a sequence number or first row id.
+_OVERTAKEN = re.compile(
+    r"must be > than last sequence number|is behind table next-row-id|older than last sequence number"
+)
+_STATE_UNKNOWN = "CommitStateUnknownException"
+# By 501 a catalog may say that it does not offer commits at all; a gateway says it of a method that it does not know.
+_NOT_OFFERED = re.compile(r"^(Unsupported|NotImplemented|NotSupported)", re.IGNORECASE)
+# The codes by which AWS refuses because of load, whatever the status.
+_AWS_BUSY_CODES = frozenset({"ThrottlingException", "TooManyRequestsException"})
+
+
+def answer_of_rest(status: int, error: ErrorDocument | None) -> CommitAnswer:
+    """What a REST catalog's answer says; ``error`` is ``None`` where the body is no error of a catalog."""
+    if error is not None and error.type == _STATE_UNKNOWN:
+        return CommitAnswer.UNKNOWN
+    if 200 <= status < 300:
+        return CommitAnswer.LANDED
+    if error is None or error.code not in (None, status):  # somebody between answered, or changed the answer
+        return CommitAnswer.UNKNOWN
+    if status == 409 or (status == 400 and _OVERTAKEN.search(error.message)):
+        return CommitAnswer.CONFLICT
+    if status == 501 and _NOT_OFFERED.search(error.type):
+        return CommitAnswer.REFUSED
+    return _by_status(status)
+
+
+def answer_of_aws(
+    status: int, code: str, *, conflict_codes: Collection[str], unknown_codes: Collection[str]
+) -> CommitAnswer:
+    """What an error of AWS says, by its code; boto3 gives the bare status as the code of what is no error of AWS."""
+    if code in conflict_codes:
+        return CommitAnswer.CONFLICT
+    if code in _AWS_BUSY_CODES:
+        return CommitAnswer.BUSY
+    if code in unknown_codes or not code or code.isdigit():
+        return CommitAnswer.UNKNOWN
+    return _by_status(status)
+
+
+def _by_status(status: int) -> CommitAnswer:
+    if status == 429:
+        return CommitAnswer.BUSY
+    # 3xx is about another address, 408 about a server that waited for itself, 5xx about one that failed midway.
+    return CommitAnswer.REFUSED if 400 <= status < 500 and status != 408 else CommitAnswer.UNKNOWN
+
+
+def error_of(answer: CommitAnswer, table: TableName, words: str) -> MaintenanceError:
+    """The error by which the commit loop is told; ``words`` are the catalog's own, and say who it is."""
+    if answer is CommitAnswer.CONFLICT:
+        return CommitConflict(f"{table}: {words}")
+    if answer is CommitAnswer.REFUSED:
+        return CommitRefused(f"{table}: {words}")
+    if answer is CommitAnswer.BUSY:
+        return CatalogBusy(f"{table}: {words}")
+    return CommitStateUnknown(f"{table}: the commit was sent, but {words}; whether it landed is not known")
+
+
+def read_error(body: Any) -> ErrorDocument | None:
+    """The error in a decoded JSON body; ``None`` where it is not one of a REST catalog."""
+    error = body.get("error") if isinstance(body, Mapping) else None
+    if not isinstance(error, Mapping):
+        return None
+    message, kind, code = error.get("message"), error.get("type"), error.get("code")
+    if not (isinstance(message, str) and isinstance(kind, str)):
+        return None
+    return ErrorDocument(message, kind, code if isinstance(code, int) else None)

@@ -1,0 +1,202 @@
+"""What of a configuration may be told to people: values of the keys on a list.  Every other value is a secret.
+
+A list of what is secret would miss the next key that PyIceberg or a header brings; a list of what may be shown only
+hides too much.  Addresses on the list are shown without the password and the parameters in them.
+
+Errors, exceptions of libraries and log lines are made far from the properties that they must not tell.  So whoever
+connects by properties remembers their secrets for this process (:func:`remember_secrets`), and whatever goes out to
+people passes through :func:`masked`: every :class:`icekeeper.errors.MaintenanceError`, log lines and tracebacks, and
+what the command prints.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from threading import Lock
+from typing import Any
+from urllib.parse import quote, quote_plus, unquote
+
+__all__ = ["MaskingFormatter", "address_to_show", "mask", "masked", "masked_document", "remember_secrets", "secrets_of"]
+
+_MASK = "***"
+# Shorter ones are found in ordinary words; those remembered for a whole process meet more words than one sentence's.
+_SHORTEST = 4
+_SHORTEST_REMEMBERED = 8
+_MOST_REMEMBERED = 200
+_ORDINARY = frozenset({"true", "false", "none", "null"})
+
+_OF_AWS = (
+    "endpoint",
+    "max-retries",
+    "profile-name",
+    "region",
+    "resolve-region",
+    "retry-mode",
+    "role-arn",
+    "role-session-name",
+)
+_SHOWN = frozenset(
+    {
+        *(f"{service}.{key}" for service in ("client", "glue", "s3", "s3tables") for key in _OF_AWS),
+        *("py-catalog-impl", "py-io-impl", "type", "uri", "warehouse"),
+        *("echo", "init_catalog_tables", "pool_pre_ping"),
+        *("audience", "oauth2-server-uri", "prefix", "resource", "scope"),
+        *("auth.impl", "auth.type", "auth.oauth2.scope", "auth.oauth2.token_url", "ssl.cabundle"),
+        *("rest.sigv4-enabled", "rest.sigv4.max-retries", "rest.signing-name", "rest.signing-region"),
+        *("namespace-separator", "rest-page-size", "scan-planning-mode", "snapshot-loading-mode"),
+        *("glue.id", "glue.skip-archive"),
+        *("s3.anonymous", "s3.connect-timeout", "s3.force-virtual-addressing", "s3.path-style-access", "s3.proxy-uri"),
+        *("s3.request-timeout", "s3.server-side-encryption", "s3.signer", "s3.signer.endpoint", "s3.signer.uri"),
+        # Parts of the paths of files.
+        *("adls.account-host", "adls.account-name", "gcs.project-id", "gcs.service.host", "hdfs.host", "hdfs.port"),
+    }
+)
+
+# A password may hold slashes: it ends at the last @ before a blank.
+_USER_IN_ADDRESS = re.compile(r"(?P<before>[a-z][a-z0-9+.-]*://[^\s/@:\"']*:)(?P<password>[^\s\"']*)@", re.IGNORECASE)
+_BARE_USER = re.compile(r"^[a-z0-9+.-]+://(?P<user>[^@/]+)@", re.IGNORECASE)
+_PARAMETER = re.compile(r"(?<=[?&;])(?P<name>[^=&;\s]+)=(?P<value>[^&;\s]+)")
+# Parts of a value that may be told alone: of "id:secret", of "Bearer token", of "AccountKey=…;EndpointSuffix=…".
+_SHORTEST_PART = 8
+_PARTS = re.compile(r"(?:^|[;&?,])[^=;&?,]*?=([^;&,]+)")
+
+
+def secrets_of(properties: Mapping[str, Any]) -> frozenset[str]:
+    """All that must not be told of a catalog's or store's properties, nested ones included."""
+    return frozenset(
+        secret
+        for key, value in _leaves(properties)
+        for secret in (_in_address(value) if key in _SHOWN else _with_parts(value))
+        if len(secret) >= _SHORTEST and secret.lower() not in _ORDINARY
+    )
+
+
+def mask(text: str, properties: Mapping[str, Any]) -> str:
+    """Text without any secret of the properties, however it is encoded."""
+    forms = {form for secret in secrets_of(properties) for form in _forms(secret)}
+    return _without(text, _longest_first(forms))
+
+
+def address_to_show(address: str) -> str:
+    """An address without the password and the parameters in it; nothing else decides how it looks."""
+    plain = _USER_IN_ADDRESS.sub(rf"\g<before>{_MASK}@", address)
+    return _PARAMETER.sub(rf"\g<name>={_MASK}", plain) if "://" in plain else plain
+
+
+class _Remembered:
+    """The secrets of the newest properties that this process was given: a catalog may lend others for each table."""
+
+    def __init__(self) -> None:
+        self._forms: OrderedDict[frozenset[tuple[str, str]], frozenset[str]] = OrderedDict()
+        self._all: tuple[str, ...] = ()
+        self._lock = Lock()
+
+    def add(self, properties: Mapping[str, Any]) -> None:
+        given = frozenset(_leaves(properties))
+        with self._lock:
+            if given in self._forms:
+                self._forms.move_to_end(given)
+                return
+            secrets = (secret for secret in secrets_of(properties) if len(secret) >= _SHORTEST_REMEMBERED)
+            self._forms[given] = frozenset(form for secret in secrets for form in _forms(secret))
+            if len(self._forms) > _MOST_REMEMBERED:
+                self._forms.popitem(last=False)
+            self._all = _longest_first(frozenset().union(*self._forms.values()))
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        return self._all
+
+
+_remembered = _Remembered()
+
+
+def remember_secrets(properties: Mapping[str, Any]) -> None:
+    """From now on :func:`masked` hides the secrets of these properties."""
+    _remembered.add(properties)
+
+
+def masked(text: str) -> str:
+    """Text without any secret that this process was given, and without passwords in addresses."""
+    return _without(text, _remembered.forms)
+
+
+def masked_document(document: Any) -> Any:
+    """A JSON document whose texts are all :func:`masked`; keys, numbers and the rest stay."""
+    if isinstance(document, str):
+        return masked(document)
+    if isinstance(document, Mapping):
+        return {key: masked_document(value) for key, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [masked_document(value) for value in document]
+    return document
+
+
+class MaskingFormatter(logging.Formatter):
+    """Another formatter's lines, tracebacks included, without secrets."""
+
+    def __init__(self, inner: logging.Formatter | None = None) -> None:
+        super().__init__()
+        self._inner = inner or logging.Formatter(logging.BASIC_FORMAT)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return masked(self._inner.format(record))
+
+
+def _leaves(properties: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in properties.items():
+        name = f"{above}{key}".lower()
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{name}.")
+        elif isinstance(value, str | int) and not isinstance(value, bool):
+            yield name, str(value)
+
+
+def _in_address(value: str) -> Iterator[str]:
+    if "://" not in value:
+        return
+    if user := _USER_IN_ADDRESS.match(value):
+        yield user["password"]
+        # Whoever takes a part of it for the port or the host tells that part.
+        yield from re.split(r"[/?#@:]", user["password"])
+    elif bare := _BARE_USER.match(value):
+        yield bare["user"]
+    yield from (found["value"] for found in _PARAMETER.finditer(value))
+
+
+def _with_parts(value: str) -> Iterator[str]:
+    yield value
+    yield from _in_address(value)
+    yield value.rpartition(":")[2]
+    yield value.rpartition(" ")[2]
+    yield from (part for part in _PARTS.findall(value) if len(part) >= _SHORTEST_PART)
+
+
+def _longest_first(forms: Iterable[str]) -> tuple[str, ...]:
+    """One secret may hold another."""
+    return tuple(sorted(forms, key=len, reverse=True))
+
+
+def _without(text: str, forms: Iterable[str]) -> str:
+    for form in forms:
+        text = text.replace(form, _MASK)
+    return _USER_IN_ADDRESS.sub(rf"\g<before>{_MASK}@", text)
+
+
+def _forms(secret: str) -> set[str]:
+    """As it may stand in an address, a JSON document or a Python string."""
+    forms = {
+        secret,
+        quote(secret),
+        quote(secret, safe=""),
+        quote_plus(secret),
+        unquote(secret),
+        json.dumps(secret)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        repr(secret)[1:-1],
+    }
+    return {form for form in forms if len(form) >= _SHORTEST}

@@ -1,0 +1,118 @@
+"""A REST catalog on 127.0.0.1 over another catalog: it acts on a commit or not, and answers what a test wants."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.errors import PolicyError
+from icekeeper.model import TableName
+
+__all__ = ["CommitScript", "ScriptedRest", "error_document", "scripted_rest"]
+
+
+def error_document(status: int, kind: str = "SomeException", message: str = "no") -> dict[str, Any]:
+    """Iceberg's error document (REST catalog specification, ``ErrorModel``)."""
+    return {"error": {"message": message, "type": kind, "code": status}}
+
+
+@dataclass(frozen=True, slots=True)
+class CommitScript:
+    """What the server does about one commit; without a status it answers as it should."""
+
+    acts: bool = True
+    status: int | None = None
+    body: Any = b""
+    """Bytes, or what becomes JSON; of a success without a body: the table as it is."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class ScriptedRest:
+    """One request at a time; commits beyond the scripts are carried out and answered as they should."""
+
+    inner: Catalog
+    url: str = ""
+    scripts: list[CommitScript] = field(default_factory=list)
+    broken_loads: int = 0
+    """So many loads are answered with 503 once a commit was seen."""
+    requests: list[str] = field(default_factory=list)
+    """``GET tables/t`` and ``POST tables/t``, as they came."""
+
+    def open(self, name: str = "scripted", **properties: str) -> Catalog:
+        """Our own adapter, connected to this server."""
+        return open_catalog(name, {"type": "rest", "uri": self.url, "warehouse": self.inner.warehouse, **properties})
+
+    def answer(self, method: str, path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        """Status, headers and body."""
+        if path.startswith("/v1/config"):
+            return 200, {}, b'{"defaults": {}, "overrides": {}}'
+        if path.startswith("/v1/oauth"):
+            return 200, {}, b'{"access_token": "t", "token_type": "bearer", "expires_in": 3600}'
+        namespace, _, name = path.removeprefix("/v1/namespaces/").partition("/tables/")
+        self.requests.append(f"{method} tables/{name}")
+        table = TableName((namespace,), name)
+        try:
+            return self._load(table) if method == "GET" else self._commit(table, json.loads(body))
+        except PolicyError as error:
+            return 404, {}, json.dumps(error_document(404, "NoSuchTableException", str(error))).encode()
+
+    def _load(self, table: TableName) -> tuple[int, Mapping[str, str], bytes]:
+        if self.broken_loads and any(request.startswith("POST") for request in self.requests):
+            self.broken_loads -= 1
+            return 503, {}, b"out of order"
+        return 200, {}, _as_table(self.inner.load(table))
+
+    def _commit(self, table: TableName, given: Mapping[str, Any]) -> tuple[int, Mapping[str, str], bytes]:
+        script = self.scripts.pop(0) if self.scripts else CommitScript()
+        if script.acts:
+            requirements: Sequence[Mapping[str, Any]] = given["requirements"]
+            self.inner.commit(self.inner.load(table), requirements, given["updates"])
+        if script.status is None:
+            return 200, {}, _as_table(self.inner.load(table))
+        body = script.body if isinstance(script.body, bytes) else json.dumps(script.body).encode()
+        return script.status, script.headers, body
+
+
+def _as_table(table: LoadedTable) -> bytes:
+    answer = {"metadata-location": table.metadata_location, "metadata": dict(table.metadata.document), "config": {}}
+    return json.dumps(answer).encode()
+
+
+@contextmanager
+def scripted_rest(inner: Catalog) -> Iterator[ScriptedRest]:
+    catalog = ScriptedRest(inner)
+
+    class Handler(BaseHTTPRequestHandler):
+        def _handle(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            status, headers, answer = catalog.answer(self.command, self.path, body)
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        do_GET = do_POST = _handle  # noqa: N815 (the names by which http.server calls them)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Says nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    catalog.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield catalog
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)

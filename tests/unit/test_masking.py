@@ -1,0 +1,140 @@
+"""What may be shown is on a list: whatever else a configuration holds is told to nobody, in no encoding."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+from urllib.parse import quote
+
+import pyiceberg.catalog.glue
+import pyiceberg.catalog.rest
+import pyiceberg.catalog.sql
+import pyiceberg.io
+import pytest
+
+from icekeeper.errors import CommitConflict, StorageError
+from icekeeper.masking import (
+    MaskingFormatter,
+    address_to_show,
+    mask,
+    masked,
+    masked_document,
+    remember_secrets,
+    secrets_of,
+)
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import failed
+
+SECRET = "v3ry/S3cret+key="
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("token", "credential", "password", "s3.secret-access-key", "s3.session-token", "client.secret-access-key"),
+        *("header.Authorization", "header.X-Api-Key", "HEADER.x-anything"),
+        *("adls.account-key", "adls.sas-token", "adls.client-secret", "adls.client-id", "adls.token"),
+        *("gcs.oauth2.token", "hf.token", "whatever-pyiceberg-adds-next", "s3.new-thing"),
+    ],
+)
+def test_what_is_not_on_the_list_is_hidden(key: str) -> None:
+    assert mask(f"it said {SECRET}!", {key: SECRET}) == "it said ***!"
+
+
+def test_what_is_on_the_list_is_shown() -> None:
+    properties = {"warehouse": "s3://lake/wh", "s3.endpoint": "http://127.0.0.1:8333", "s3.region": "eu-central-1"}
+    text = "s3://lake/wh at http://127.0.0.1:8333 in eu-central-1"
+    assert mask(text, {**properties, "rest.sigv4-enabled": "true", "custom": "true"}) == text
+
+
+def test_nothing_that_pyiceberg_calls_a_secret_is_on_the_list() -> None:
+    """Every property of PyIceberg's own whose name says so; the list is ours, so new ones are hidden without it."""
+    modules = (pyiceberg.io, pyiceberg.catalog, pyiceberg.catalog.rest, pyiceberg.catalog.sql, pyiceberg.catalog.glue)
+    keys = {value for module in modules for name, value in vars(module).items() if name.isupper() and _is_key(value)}
+    words = ("secret", "token", "credential", "password", "key", "connection-string", "ticket", "kwargs")
+    told = {key for key in keys if any(word in key for word in words) and not secrets_of({key: "12345678"})}
+    assert not told
+    assert len(keys) > 50
+
+
+def _is_key(value: Any) -> bool:
+    return isinstance(value, str) and value.islower() and "/" not in value
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://reader:hunter22@host/x", "https://reader:***@host/x"),
+        ("https://reader:hun/te@r22@host/x", "https://reader:***@host/x"),
+        ("postgresql+psycopg2://u:pa/ss?wd@db:5432/c", "postgresql+psycopg2://u:***@db:5432/c"),
+        ("https://host/x?token=abcdefgh&mode=ro", "https://host/x?token=***&mode=***"),
+        ("http://127.0.0.1:9/", "http://127.0.0.1:9/"),
+        ("s3://bucket/data/email=a@b.com/f.parquet", "s3://bucket/data/email=a@b.com/f.parquet"),
+        ("abfss://container@account.dfs.core.windows.net/t", "abfss://container@account.dfs.core.windows.net/t"),
+        ("not an address: a@b", "not an address: a@b"),
+    ],
+)
+def test_addresses_are_shown_without_what_signs_in(address: str, shown: str) -> None:
+    assert address_to_show(address) == shown
+
+
+def test_the_password_of_an_address_is_hidden_wherever_it_is_told() -> None:
+    properties = {"uri": "postgresql://u:pa/ss%2Bword@db/c?sslpassword=other-secret", "type": "sql"}
+    assert mask("password pa/ss%2Bword, pa/ss+word or other-secret for u of db", properties) == (
+        "password ***, *** or *** for u of db"
+    )
+
+
+def test_parts_of_a_secret_are_secrets() -> None:
+    properties = {
+        "credential": "client-one:the-client-secret",
+        "header.authorization": "Bearer abc.def.ghi",
+        "adls.connection-string": "DefaultEndpointsProtocol=https;AccountName=lake;AccountKey=c2VjcmV0LWtleQ==;",
+        "auth": {"type": "basic", "basic": {"username": "reader", "password": "nested-password"}},
+        "ssl": {"client": {"key": "/etc/keys/client.pem"}},
+    }
+    for secret in ("the-client-secret", "abc.def.ghi", "c2VjcmV0LWtleQ==", "nested-password", "/etc/keys/client.pem"):
+        assert mask(f"<{secret}>", properties) == "<***>", secret
+    assert mask("basic https lake", properties) == "basic https lake"
+
+
+def test_encodings_of_a_secret_are_secrets() -> None:
+    awkward = 'pä"ss\\wo/rd &\n'
+    encoded = [awkward, json.dumps(awkward), json.dumps(awkward, ensure_ascii=False), repr(awkward), quote(awkward)]
+    for text in [*encoded, quote(awkward, safe="")]:
+        assert "wo" not in mask(text, {"token": awkward}), text
+
+
+def test_what_was_remembered_is_in_no_error_outcome_log_line_or_document() -> None:
+    remember_secrets({"header.x-key": "remembered-secret-1", "uri": "http://u:remembered/secret@h/"})
+    told = "403 for remembered-secret-1 at http://u:remembered/secret@h/ and http://x:never-known@y/"
+    expected = "403 for *** at http://u:***@h/ and http://x:***@y/"
+    assert masked(told) == expected
+    for error in (StorageError(told), CommitConflict(told)):
+        assert str(error) == expected
+    outcome = failed(Operation.COMPACT, f"ValueError: {told}")
+    assert (outcome.summary, outcome.reason) == (f"ValueError: {expected}",) * 2
+    assert masked_document({"n": 1, "l": [told, {"t": (told,)}]}) == {"n": 1, "l": [expected, {"t": [expected]}]}
+    try:
+        raise ValueError(told)
+    except ValueError as error:
+        record = logging.LogRecord("icekeeper", logging.ERROR, "f", 1, "%s", (told,), (ValueError, error, None))
+    line = MaskingFormatter().format(record)
+    assert "403 for ***" in line
+    assert "ValueError" in line
+    assert "secret" not in line
+    assert "never-known" not in line
+
+
+def test_short_and_ordinary_values_do_not_spoil_every_sentence() -> None:
+    assert mask("it is true that abc has 5", {"x": "true", "y": "abc", "z": "5"}) == "it is true that abc has 5"
+    remember_secrets({"some-key": "lake"})
+    assert masked("the lake") == "the lake"
+
+
+def test_remembering_the_same_again_is_free_and_old_ones_are_forgotten() -> None:
+    for number in range(300):
+        remember_secrets({"token": f"vended-token-{number:04}"})
+    assert masked("vended-token-0299") == "***"
+    assert masked("vended-token-0000") == "vended-token-0000"
