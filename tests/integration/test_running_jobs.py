@@ -15,6 +15,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.clock import HOUR_MS, system_clock
+from icekeeper.deletion.held_files import HeldFiles
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import CommitStateUnknown, PlanStale, StorageError
 from icekeeper.model import TableName
@@ -188,6 +189,28 @@ def test_a_rewrite_killed_after_its_commit_loses_nothing(table: LocalTable) -> N
     assert loads(table) == ()
     assert table.readers_agree() == ids
     assert table.verify().ok
+
+
+def test_files_of_every_attempt_are_protected_and_later_cleaned_without_a_listing(
+    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark had begun the task several times when the driver died: the record knows them all by their stem."""
+    ids = table.ids()
+    with pytest.raises(Killed):
+        table.run(Operation.COMPACT, engine=Interrupting(after=_kill))
+    (first,) = table.unreferenced()
+    data, stem = Path(first).read_bytes(), Path(first).name.removesuffix("-a0.parquet")
+    others = {table.plant(f"data/{stem}-a{attempt}.parquet", data) for attempt in (1, 2, 3)}
+    beyond = table.plant(f"data/{stem}-a4.parquet", data)
+    strangers = {table.plant(f"data/{stem}{name}.parquet", data) for name in ("", "-1-a0", "-a")}
+    held = HeldFiles(handle_of(table).memory(table.loaded), table.storage.read)
+    held.look(table.metadata)
+    assert [path for path in (first, *others, beyond) if not held.hold(path)] == []
+    assert set(map(normalise, table.run(Operation.REMOVE_ORPHANS).files_deleted)) == strangers
+    monkeypatch.setattr("icekeeper.storage.storage.Storage.list", lambda *_: pytest.fail("listed"))
+    assert set(deleted(later(table))) == {first, *others}
+    assert table.unreferenced() == {beyond}
+    assert (loads(table), table.readers_agree()) == ((), ids)
 
 
 def test_a_process_that_is_killed_leaves_a_record_that_is_cleaned(table: LocalTable, tmp_path: Path) -> None:
