@@ -26,7 +26,7 @@ MAX_ATTEMPTS = RUNS * ATTEMPTS_PER_RUN
 _ANYWHERE = "/**/"
 # What precedes is the stem.  It ends in an attempt's number or in the range of all: no stem begins another one's files.
 _OF_ATTEMPT = re.compile(r"-a(\d+)\.[A-Za-z0-9]+\Z")
-_OF_ALL = re.compile(r"-a\[0-(\d)\]\.([A-Za-z0-9]+)\Z")
+_OF_ALL = re.compile(r"-a\[0-(\d+)\]\.([A-Za-z0-9]+)\Z")
 
 
 @dataclass(frozen=True, slots=True)
