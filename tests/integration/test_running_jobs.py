@@ -15,9 +15,11 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.clock import HOUR_MS, system_clock
+from icekeeper.deletion.held_files import HeldFiles
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import CommitStateUnknown, PlanStale, StorageError
 from icekeeper.model import TableName
+from icekeeper.operations.staging.recorded_files import recorded_files
 from icekeeper.pass_context.jobs import running_job
 from icekeeper.pass_context.table_handle import TableHandle, identity_of
 from icekeeper.policy import Operation
@@ -74,6 +76,12 @@ def loads(table: LocalTable) -> tuple[StagedLoad, ...]:
     return handle_of(table).memory(table.loaded).staged_loads()
 
 
+def recorded(table: LocalTable) -> list[str]:
+    """What the loads of the table may have written, by all attempts at their tasks."""
+    memory = handle_of(table).memory(table.loaded)
+    return [normalise(path) for load in memory.staged_loads() for path in recorded_files(memory, load)]
+
+
 def handle_of(table: LocalTable) -> TableHandle:
     return TableHandle(table.catalog, NAME, table.state, system_clock)
 
@@ -91,12 +99,12 @@ def deleted(outcome: PassOutcome) -> list[str]:
 
 
 def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table: LocalTable) -> None:
-    seen: list[tuple[tuple[Pin, ...], tuple[StagedLoad, ...], tuple[str, ...]]] = []
+    seen: list[tuple[tuple[Pin, ...], tuple[StagedLoad, ...], list[str]]] = []
     planned = table.loaded
     assert planned.metadata.current_snapshot is not None
 
     def look() -> None:
-        seen.append((pins(table), loads(table), handle_of(table).memory(planned).staged_paths()))
+        seen.append((pins(table), loads(table), recorded(table)))
 
     before_ms = system_clock()
     outcome = table.run(Operation.COMPACT, engine=Interrupting(look))
@@ -108,7 +116,9 @@ def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table
     )
     assert LEASE_MS <= pin.expires_ms - before_ms <= LEASE_MS + system_clock() - before_ms
     assert (load.name, load.origin, load.state) == ("run-1:compact", LoadOrigin.JOB, LoadState.PENDING)
-    assert [file.file_path for file in table.data_files()] == list(paths)
+    (written,) = (normalise(file.file_path) for file in table.data_files())
+    stem = written.removesuffix("-a0.parquet")
+    assert paths == [f"{stem}-a{attempt}.parquet" for attempt in range(4)]
     assert outcome.status is Status.SUCCEEDED
     assert (pins(table), loads(table)) == ((), ())
 
@@ -181,6 +191,28 @@ def test_a_rewrite_killed_after_its_commit_loses_nothing(table: LocalTable) -> N
     assert table.verify().ok
 
 
+def test_files_of_every_attempt_are_protected_and_later_cleaned_without_a_listing(
+    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark had begun the task several times when the driver died: the record knows them all by their stem."""
+    ids = table.ids()
+    with pytest.raises(Killed):
+        table.run(Operation.COMPACT, engine=Interrupting(after=_kill))
+    (first,) = table.unreferenced()
+    data, stem = Path(first).read_bytes(), Path(first).name.removesuffix("-a0.parquet")
+    others = {table.plant(f"data/{stem}-a{attempt}.parquet", data) for attempt in (1, 2, 3)}
+    beyond = table.plant(f"data/{stem}-a4.parquet", data)
+    strangers = {table.plant(f"data/{stem}{name}.parquet", data) for name in ("", "-1-a0", "-a")}
+    held = HeldFiles(handle_of(table).memory(table.loaded), table.storage.read)
+    held.look(table.metadata)
+    assert [path for path in (first, *others, beyond) if not held.hold(path)] == []
+    assert set(map(normalise, table.run(Operation.REMOVE_ORPHANS).files_deleted)) == strangers
+    monkeypatch.setattr("icekeeper.storage.storage.Storage.list", lambda *_: pytest.fail("listed"))
+    assert set(deleted(later(table))) == {first, *others}
+    assert table.unreferenced() == {beyond}
+    assert (loads(table), table.readers_agree()) == ((), ids)
+
+
 def test_a_process_that_is_killed_leaves_a_record_that_is_cleaned(table: LocalTable, tmp_path: Path) -> None:
     """Killed for good, in the middle of its work: nothing of it runs any more."""
     script = textwrap.dedent(
@@ -230,7 +262,7 @@ def test_lanes_of_an_exchange_are_recorded_before_they_write(
         table.run(Operation.COMPACT, engine=Dying(1), strategy="sort", sort_order="id")
     left = table.unreferenced()
     assert len(left) == 1
-    assert left < set(map(normalise, handle_of(table).memory(table.loaded).staged_paths()))
+    assert left < set(recorded(table))
     assert set(deleted(later(table))) == left
     assert table.unreferenced() == set()
 
@@ -243,8 +275,7 @@ def test_what_other_rewrites_left_is_cleaned_from_their_records(table: LocalTabl
         table.run(operation, catalog=ScriptedCatalog(table.catalog, before_commit={1: _kill}))
     (load,) = loads(table)
     assert load.name == f"run-1:{operation.value}"
-    recorded = set(map(normalise, handle_of(table).memory(table.loaded).staged_paths()))
-    left = table.unreferenced() & recorded
+    left = table.unreferenced() & set(recorded(table))
     assert left
     assert set(deleted(later(table))) == left
     table.run(Operation.REMOVE_ORPHANS)
@@ -261,19 +292,19 @@ def test_position_delete_outputs_are_recorded(table: LocalTable, tmp_path: Path)
         region = "us" if "region=us" in path else "eu"
         for position in range(3):
             commit_deletes(made, [position_delete(path, position, region)])
-        seen: list[tuple[str, ...]] = []
+        seen: list[list[str]] = []
 
         def look() -> None:
-            loaded = made.load()
-            handle = TableHandle(made.catalog, NAME, made.runtime.state, system_clock)
-            seen.append(handle.memory(loaded).staged_paths())
+            memory = TableHandle(made.catalog, NAME, made.runtime.state, system_clock).memory(made.load())
+            seen.append([path for load in memory.staged_loads() for path in recorded_files(memory, load)])
 
         made.engine.during = look
         outcome = made.maintain(operations="rewrite_position_deletes").operations[0]
         assert outcome.status is Status.SUCCEEDED
         assert len(seen) == 1
-        (recorded,) = seen[0]
-        assert normalise(recorded) in made.reachable()
+        first, *others = map(normalise, seen[0])
+        assert first in made.reachable()
+        assert made.reachable().isdisjoint(others)
 
 
 def test_a_failed_commit_leaves_a_record_only_of_what_it_could_not_remove(
@@ -319,8 +350,9 @@ def test_an_unknown_outcome_keeps_files_and_record(table: LocalTable) -> None:
     left = table.unreferenced()
     assert len(left) == 4  # the output, two manifests, a manifest list
     sweep = table.run(Operation.REMOVE_ORPHANS)
-    written = {normalise(path) for path in handle_of(table).memory(table.loaded).staged_paths()}
-    assert written <= left - set(map(normalise, sweep.files_deleted))
+    written = left & set(recorded(table))
+    assert len(written) == 1
+    assert written.isdisjoint(map(normalise, sweep.files_deleted))
     assert set(deleted(later(table))) == written
     assert table.readers_agree() == ids
 

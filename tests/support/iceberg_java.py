@@ -54,7 +54,7 @@ def start_spark(scratch: Path) -> SparkSession:
         "spark.sql.catalog.java.type": "hadoop",
         "spark.sql.catalog.java.warehouse": str(warehouse),
     }
-    builder = SparkSession.builder.master("local[2]").appName("icekeeper-tests")
+    builder = SparkSession.builder.master("local[2, 2]").appName("icekeeper-tests")
     for key, value in options.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

@@ -16,6 +16,7 @@ from icekeeper.operations.manifests import rewrite, work
 from icekeeper.operations.manifests.plan import ManifestPlan
 from icekeeper.operations.manifests.rewrite import RewrittenManifests, write_manifests
 from icekeeper.pass_context.context import Engine
+from icekeeper.storage.paths import PathSet
 
 
 class MemoryStorage:
@@ -74,7 +75,8 @@ def rewritten(
         )
         gone = {m.manifest_path for m in plan.manifests}
         kept = [m for m in stored if m.manifest.manifest_path not in gone and m.manifest.may_have_live_files]
-        assert {m.manifest_path for m in into.written} <= set(into.staged) == recorded
+        assert [m.manifest_path for m in into.written] == into.staged
+        assert all(PathSet(recorded).may_contain(path) for path in into.staged)
         assert len(files) == len(stored) + len(into.written)
         return [*(EncodedManifest(files[m.manifest_path], m) for m in into.written), *kept], into
 

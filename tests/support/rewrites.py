@@ -47,7 +47,7 @@ def rows(schema: Mapping[str, Any], values: Mapping[str, Sequence[Any]]) -> pa.T
 
 
 def task(schema: Mapping[str, Any], inputs: Sequence[InputFile], folder: Path, **more: Any) -> RewriteTask:
-    """A task that writes ``out-00000.parquet`` into the folder; table properties by their names after ``write.``."""
+    """A task that writes ``out-00000-a0.parquet`` into the folder; table properties by their names after ``write.``."""
     made = RewriteTask(
         group_id=0,
         inputs=tuple(inputs),

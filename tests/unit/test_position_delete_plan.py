@@ -21,6 +21,7 @@ from icekeeper.operations.position_deletes.plan import (
     plan_position_deletes,
 )
 from icekeeper.operations.position_deletes.task import MergeTask, PositionDeletes
+from icekeeper.storage.attempt_names import PlannedFile
 from support.plans import HEAD, MB, data_file, manifest, policy, table
 
 DELETES = manifest("m-deletes", content=ManifestContent.DELETES)
@@ -167,13 +168,15 @@ def test_a_row_older_than_its_data_file_is_dropped(tmp_path: Path) -> None:
         targets={"d5": 5, "d3": 3},
         into_vectors=False,
         partition=(),
-        output=str(tmp_path / "out.parquet"),
+        output=PlannedFile(str(tmp_path / "out"), "parquet"),
         io_properties={},
     )
     result = merge_deletes(task)
     assert (result.error, result.rows_read, result.rows_written) == (None, 5, 2)
-    assert pq.read_table(task.output).to_pylist() == [{"file_path": "d3", "pos": 2}, {"file_path": "d5", "pos": 4}]
-    assert merge_deletes(replace(task, targets={}, output=str(tmp_path / "none.parquet"))).written == ()
-    assert not (tmp_path / "none.parquet").exists()
-    wrong = replace(task, deletes=(replace(inputs[0], record_count=9),), output=str(tmp_path / "wrong.parquet"))
+    assert pq.read_table(task.path).to_pylist() == [{"file_path": "d3", "pos": 2}, {"file_path": "d5", "pos": 4}]
+    assert merge_deletes(replace(task, targets={}, output=PlannedFile(str(tmp_path / "none"), "parquet"))).written == ()
+    assert not list(tmp_path.glob("none*"))
+    wrong = replace(
+        task, deletes=(replace(inputs[0], record_count=9),), output=PlannedFile(str(tmp_path / "wrong"), "parquet")
+    )
     assert "holds 2 rows, its manifest says 9" in (merge_deletes(wrong).error or "")

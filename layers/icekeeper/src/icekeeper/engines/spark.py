@@ -10,17 +10,21 @@ import importlib
 import os
 import sys
 import threading
+import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from py4j.protocol import Py4JError
-from pyspark import RDD, SparkContext
+from pyspark import RDD, SparkContext, TaskContext
 from pyspark.sql import SparkSession
 
+from icekeeper.engines.attempts import in_attempt
 from icekeeper.engines.java import find_java_home
 from icekeeper.errors import StorageError
+from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN, RUNS
 
 __all__ = ["SparkEngine", "local_session"]
 
@@ -30,9 +34,21 @@ Item = TypeVar("Item")
 Part = TypeVar("Part")
 
 _POLL_SECONDS = 0.2
+_STATUS_POLL_SECONDS = 0.02
 # Set by spark-submit for the Python it starts (org.apache.spark.deploy.PythonRunner).
 _UNDER_SUBMIT = "PYSPARK_GATEWAY_PORT"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
+# Spark counts the attempts at a task within an attempt at its stage, and tells Python only the former number.  So no
+# stage is begun twice on sessions started here; where items that tasks sent each other were lost, a new run of ours
+# begins, with numbers of its own.  taskAttemptId would be unique too, but nobody could try all of its values.
+_ATTEMPTS = {
+    "spark.task.maxFailures": str(ATTEMPTS_PER_RUN),
+    "spark.stage.maxConsecutiveAttempts": "1",
+    "spark.speculation": "false",
+}
+# In the message of a stage that could not fetch what was sent to it (org.apache.spark.shuffle.FetchFailedException).
+_LOST_ITEMS = "FetchFailed"
+_STATUS_SECONDS = 10.0
 
 
 @contextmanager
@@ -48,14 +64,17 @@ def local_session() -> Iterator[SparkSession]:
     if running is not None:
         yield running
         return
+    builder = SparkSession.builder
+    for key, value in _ATTEMPTS.items():
+        builder = builder.config(key, value)
     if _UNDER_SUBMIT in os.environ:
-        yield SparkSession.builder.getOrCreate()
+        yield builder.getOrCreate()
         return
     os.environ["JAVA_HOME"] = find_java_home()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     session = (
-        SparkSession.builder.master("local[*]")
+        builder.master("local[*]")
         .appName("icekeeper")
         .config("spark.driver.memory", "1g")
         .config("spark.driver.host", "127.0.0.1")
@@ -63,8 +82,6 @@ def local_session() -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
-        # A failed group is reported by the work unit itself; only a lost worker is worth another try.
-        .config("spark.task.maxFailures", "2")
         .getOrCreate()
     )
     try:
@@ -88,7 +105,7 @@ class SparkEngine:
         if not tasks:
             return []
         rdd = self._context.parallelize(tasks, len(tasks)).map(_with_cheap_start(function))
-        return self._collect(rdd, len(tasks), on_done)
+        return self._collect(rdd, _new_group(), len(tasks), on_done)
 
     def exchange(
         self,
@@ -98,22 +115,51 @@ class SparkEngine:
         parts: Sequence[Part],
         on_done: Callable[[int], None],
     ) -> list[Result]:
-        """See :class:`icekeeper.pass_context.context.Engine`; a shuffle whose values are whatever ``split`` made."""
+        """See :class:`icekeeper.pass_context.context.Engine`; a shuffle whose values are whatever ``split`` made.
+
+        The parts are begun again, under numbers of their own, when items were lost with the machine that kept them.
+        """
         if not parts:
             return []
-        wanted = list(parts)
-
-        def merged(number: int, items: Iterable[tuple[int, Item]]) -> Iterator[Result]:
-            importlib.invalidate_caches = _do_nothing
-            yield merge(wanted[number], (item for _, item in items))
-
+        wanted, total = list(parts), len(tasks) + len(parts)
         keyed = self._context.parallelize(tasks, max(1, len(tasks))).flatMap(_with_cheap_start(split))
-        rdd = keyed.partitionBy(len(wanted), _itself).mapPartitionsWithIndex(merged)
-        return self._collect(rdd, len(tasks) + len(wanted), on_done)
+        sent = keyed.partitionBy(len(wanted), _itself)
+        for run in range(RUNS):
+            group = _new_group()
+            try:
+                results = self._collect(
+                    sent.mapPartitionsWithIndex(_merging(merge, wanted, run)), group, total, on_done
+                )
+            except StorageError as error:
+                if run + 1 == RUNS or _LOST_ITEMS not in str(error.__cause__):
+                    raise
+            else:
+                if not self._repeats_stages or self._was_one_stage_attempt(group):
+                    return results
+        raise StorageError("Spark began the work again and again, because workers or their disks were lost")
 
-    def _collect(self, rdd: RDD[Result], total: int, on_done: Callable[[int], None]) -> list[Result]:
+    @property
+    def _repeats_stages(self) -> bool:
+        """Whether somebody else's session may begin a stage again by itself, which counts attempts from 0 again."""
+        return self._context.getConf().get("spark.stage.maxConsecutiveAttempts") != "1"
+
+    def _was_one_stage_attempt(self, group: str) -> bool:
+        """Whether a job that succeeded began its last stage once; else two attempts may have had one number.
+
+        The job's end is told after everything that happened before it.
+        """
+        tracker = self._context.statusTracker()
+        deadline = time.monotonic() + _STATUS_SECONDS
+        while time.monotonic() < deadline:
+            jobs = [tracker.getJobInfo(job_id) for job_id in tracker.getJobIdsForGroup(group)]
+            if len(jobs) == 1 and jobs[0] is not None and jobs[0].status == "SUCCEEDED":
+                last = tracker.getStageInfo(max(jobs[0].stageIds))
+                return last is not None and last.currentAttemptId == 0
+            time.sleep(_STATUS_POLL_SECONDS)
+        return False
+
+    def _collect(self, rdd: RDD[Result], group: str, total: int, on_done: Callable[[int], None]) -> list[Result]:
         stop = threading.Event()
-        group = f"icekeeper-{id(rdd)}"
         self._context.setJobGroup(group, "icekeeper", interruptOnCancel=True)
         watcher = threading.Thread(target=self._watch, args=(group, total, on_done, stop), daemon=True)
         watcher.start()
@@ -147,9 +193,31 @@ def _with_cheap_start(function: Callable[[Task], Result]) -> Callable[[Task], Re
 
     def run(task: Task) -> Result:
         importlib.invalidate_caches = _do_nothing
-        return function(task)
+        return function(in_attempt(task, 0, _attempt_number()))
 
     return run
+
+
+def _merging(
+    merge: Callable[[Part, Iterator[Item]], Result], parts: Sequence[Part], run: int
+) -> Callable[[int, Iterable[tuple[int, Item]]], Iterator[Result]]:
+    """What a worker does for a part in this run, by its number."""
+
+    def merged(number: int, items: Iterable[tuple[int, Item]]) -> Iterator[Result]:
+        importlib.invalidate_caches = _do_nothing
+        yield merge(in_attempt(parts[number], run, _attempt_number()), (item for _, item in items))
+
+    return merged
+
+
+def _attempt_number() -> int:
+    """Of the running task.  A stage that reads nothing of other tasks, which could be lost, is begun once only."""
+    context = TaskContext.get()
+    return 0 if context is None else context.attemptNumber()
+
+
+def _new_group() -> str:
+    return f"icekeeper-{uuid.uuid4()}"
 
 
 def _itself(part: int) -> int:

@@ -22,6 +22,7 @@ from icekeeper.pass_context.jobs import Job, running_job
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.store import StateStore
 from icekeeper.state.table_memory import TableMemory
+from icekeeper.storage.attempt_names import is_repeated
 from icekeeper.storage.sources import FileSource
 from icekeeper.storage.storage import Storage
 
@@ -39,7 +40,11 @@ WRITABLE_FORMAT_VERSIONS = (1, 2, 3)
 
 
 class Engine(Protocol):
-    """Runs a pure, picklable work unit over tasks, here or elsewhere."""
+    """Runs a pure, picklable work unit over tasks, here or elsewhere.
+
+    What writes files, a task or a part, has a method ``in_attempt``: an engine that may begin it more than once tells
+    it which attempt this is, each number once, so that attempts never touch each other's files.
+    """
 
     @property
     def name(self) -> str: ...
@@ -164,14 +169,14 @@ class OperationContext:
             finally:
                 self._job, self.progress = None, report
 
-    def will_write(self, paths: Iterable[str]) -> None:
-        """Told what a running job is going to write, before it does.
+    def will_write(self, records: Iterable[str]) -> None:
+        """Told what a running job is going to write, before it does: paths, or records of planned files.
 
         Raises:
             StorageError: it could not be recorded, so it must not be written.
         """
         if self._job is not None:
-            self._job.will_write(paths)
+            self._job.will_write(records)
 
     def commit(
         self, head: LoadedTable, prepare: Callable[[LoadedTable], PreparedCommit | Nothing]
@@ -199,6 +204,8 @@ class OperationContext:
     ) -> Committed | Nothing:
         """Commit what a rewrite of ``planned`` wrote; outputs go when nothing landed, and stay when they may be live.
 
+        ``outputs`` are what workers say they wrote; what earlier attempts left is cleaned from the job's record.
+
         Raises:
             MaintenanceError: as :func:`commit_with_retries` does.
         """
@@ -213,6 +220,9 @@ class OperationContext:
         except MaintenanceError:
             self.discard(planned, outputs)
             raise
+        finally:
+            if self._job is not None and is_repeated(outputs):
+                self._job.leaves_files()
 
     def discard(self, loaded: LoadedTable, paths: Iterable[str]) -> None:
         """Remove files that certainly no commit names; what cannot be removed is left to a later pass."""

@@ -37,8 +37,8 @@ class Job:
         self._load: StagedLoad | None = None
         self._leaves_files = self._may_have_landed = False
 
-    def will_write(self, paths: Iterable[str]) -> None:
-        """Record files before they are written.
+    def will_write(self, records: Iterable[str]) -> None:
+        """Record files before they are written: paths, or records of planned files for all attempts at a task.
 
         Raises:
             PlanStale: as :meth:`renew`; a new record would hide that files of this job were deleted.
@@ -53,7 +53,7 @@ class Job:
             changed_ms=now_ms,
             expires_ms=now_ms + self._lease_ms,
         )
-        self._load = self._memory.store.staging.stage(load, paths)
+        self._load = self._memory.store.staging.stage(load, records)
 
     def leaves_files(self) -> None:
         """Some of the files may be there without being in the table: they are cleaned from the record later."""

@@ -19,6 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from icekeeper.storage.attempt_names import planned_file, stem_of
+
 __all__ = [
     "S3_SCHEMES",
     "PathSet",
@@ -126,10 +128,14 @@ def may_be_under(path: str, location: str) -> bool:
 
 
 class PathSet:
-    """Files and folders, however many: :func:`may_be_under` any of them, asked in the time of one path's depth."""
+    """Files and folders, however many: :func:`may_be_under` any of them, asked in the time of one path's depth.
+
+    A record of a planned file stands for the files of all attempts (:mod:`icekeeper.storage.attempt_names`).
+    """
 
     def __init__(self, paths: Iterable[str] = ()) -> None:
         self._paths = {normalise(path) for path in paths}
+        self._stems = {planned.stem for planned in map(planned_file, self._paths) if planned is not None}
 
     def add(self, paths: Iterable[str]) -> None:
         """Take in more of them."""
@@ -140,6 +146,8 @@ class PathSet:
         if not self._paths:
             return False
         inner = normalise(path)
+        if self._stems and self._is_planned(inner):
+            return True
         if inner in self._paths or (inner.startswith("/") and "/" in self._paths):
             return True
         slash = inner.find("/")
@@ -147,6 +155,17 @@ class PathSet:
             if inner[:slash] in self._paths:
                 return True
             slash = inner.find("/", slash + 1)
+        return False
+
+    def _is_planned(self, inner: str) -> bool:
+        stem = stem_of(inner)
+        if stem is None or stem in self._stems:
+            return stem is not None
+        folder, _, name = stem.rpartition("/")
+        while folder:
+            if f"{folder}/**/{name}" in self._stems:
+                return True
+            folder = folder.rpartition("/")[0]
         return False
 
 

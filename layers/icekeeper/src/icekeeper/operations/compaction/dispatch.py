@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -20,7 +21,7 @@ from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import RewriteResult, RewriteTask, Routing
 from icekeeper.operations.compaction.writing.metrics_modes import output_properties
 from icekeeper.operations.compaction.writing.output_names import output_names
-from icekeeper.operations.compaction.writing.planned_names import planned_names
+from icekeeper.operations.compaction.writing.planned_names import planned_files
 from icekeeper.pass_context.context import OperationContext
 
 __all__ = ["rewrite_groups"]
@@ -46,11 +47,11 @@ def rewrite_groups(
     is_small = {task.group_id: task.recipe is None or fits_one_worker(task) for task in tasks}
     small = [task for task in tasks if is_small[task.group_id]]
     large = [task for task in tasks if not is_small[task.group_id]]
-    context.will_write(path for task in small for path in planned_names(task))
+    context.will_write(file.record for task in small for file in planned_files(task))
     context.progress(_WHAT, 0, len(tasks))
     try:
         results = context.engine.map(rewrite_group, small, lambda done: context.progress(_WHAT, done, len(tasks)))
-        large += [task for task, result in zip(small, results, strict=True) if result.too_large]
+        large += [_begun_anew(task) for task, result in zip(small, results, strict=True) if result.too_large]
         results = [result for result in results if not result.too_large]
         return results + cluster_groups(
             context.engine,
@@ -60,8 +61,14 @@ def rewrite_groups(
             on_done=lambda done: context.progress(_WHAT, len(results) + done, len(tasks)),
         )
     except MaintenanceError:
-        context.discard(loaded, [task.outputs.path() for task in tasks])  # those of the groups that were finished
+        # Those of the groups that were finished.  What attempts that still run will write is cleaned from the record.
+        context.discard(loaded, (path for task in small for file in planned_files(task) for path in file.paths))
         raise
+
+
+def _begun_anew(task: RewriteTask) -> RewriteTask:
+    """Under other names: an attempt of the first try may still run."""
+    return replace(task, outputs=replace(task.outputs, stem=f"{task.outputs.stem}-sorted"))
 
 
 def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup, proof: str) -> RewriteTask:

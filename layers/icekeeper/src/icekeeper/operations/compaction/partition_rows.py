@@ -32,8 +32,6 @@ from icekeeper.storage.storage import Storage
 
 __all__ = ["PartitionRouter", "makes_fewer_files", "write_partitions"]
 
-# Files that are open at once while rows are dealt out.
-MAX_PARTITIONS = 256
 _IPC = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -93,13 +91,12 @@ def makes_fewer_files(task: RewriteTask, routing: Routing, schema: Mapping[str, 
     tops = [field for field in schema["fields"] if _holds(field, sources)]
     narrow = {**schema, "fields": tops}
     router = PartitionRouter(routing, narrow)
-    limit = min(MAX_PARTITIONS, len(task.inputs) - 1)
     seen: set[object] = set()
     # Deleted rows are counted too: their deletes may need columns that are not read here.
     looking = replace(task, deletes=(), inputs=tuple(replace(s, deletes=()) for s in task.inputs), key_fields_json="[]")
     for batch in read_rows(looking, narrow, storage, Tally()):
         seen.update(partition_key(routing.spec_id, partition) for partition, _ in router.split(batch))
-        if len(seen) > limit:
+        if len(seen) > task.most_partitions:
             return False
     return True
 
@@ -117,7 +114,7 @@ def write_partitions(
     """Write one file per partition; until then rows wait in files of a temporary directory, one per partition.
 
     Raises:
-        StorageError: an input cannot be read or an output not written; no output is left.
+        StorageError: an input cannot be read or an output not written; no output of this attempt is left.
     """
     router = PartitionRouter(routing, schema)
     schemas = json.loads(routing.schemas_json)

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pyiceberg.table.locations import ObjectStoreLocationProvider
 
 from icekeeper.model import DataFile, FileContent, PartitionValue
 from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe
+from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN, PlannedFile
 
-__all__ = ["DeleteFile", "InputFile", "Layout", "OutputNames", "ReadTask", "RewriteResult", "RewriteTask", "Routing"]
+__all__ = [
+    "MAX_PARTITIONS",
+    "DeleteFile",
+    "InputFile",
+    "Layout",
+    "OutputNames",
+    "ReadTask",
+    "RewriteResult",
+    "RewriteTask",
+    "Routing",
+]
+
+MAX_PARTITIONS = 256
+"""Partitions that rows are dealt out to at most: so many files are open at once meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +84,38 @@ class OutputNames:
     layout: Layout = Layout.PLAIN
     context: str = ""
     """Between hash and partition path: which table this is, where many may share the folder."""
+    attempts: int = ATTEMPTS_PER_RUN
+    """At the task, that may write."""
+    attempt: int = 0
 
     def path(self, number: int = 0) -> str:
-        """Where output ``number`` of the task goes."""
-        name = f"{self.stem}-{number:05d}.parquet"
+        """Where this attempt's output ``number`` goes.
+
+        Raises:
+            StorageError: this is one attempt too many.
+        """
+        return self.file(number).path(self.attempt)
+
+    def file(self, number: int = 0) -> PlannedFile:
+        """Output ``number`` of the task, whichever attempt writes it."""
+        return PlannedFile(self._stem(self._name(number)), "parquet", self.attempts)
+
+    def file_of_any_partition(self, number: int) -> PlannedFile:
+        """The same, where rows are dealt out to partitions that only the worker finds out."""
+        if self.layout is Layout.HASHED_FLAT:
+            return self.file(number)
+        return PlannedFile.anywhere_below(self.folder, self._name(number), "parquet")
+
+    def _name(self, number: int) -> str:
+        return f"{self.stem}-{number:05d}"
+
+    def _stem(self, name: str) -> str:
+        """The hash is that of the name without the attempt, so that all attempts have one folder."""
         if self.layout is not Layout.HASHED_FLAT and self.partition_path:
             name = f"{self.partition_path}/{name}"
         if self.layout is Layout.PLAIN:
             return f"{self.folder}/{name}"
-        entropy = _entropy(name)
+        entropy = _entropy(f"{name}.parquet")
         if self.context:
             return f"{self.folder}/{entropy}/{self.context}/{name}"
         return f"{self.folder}/{entropy}{'-' if self.layout is Layout.HASHED_FLAT else '/'}{name}"
@@ -136,6 +173,15 @@ class RewriteTask(ReadTask):
     """Where rows may move; ``None``: every row has the task's partition."""
     most_files: int | None = None
     """Sorted outputs at most, whatever their size."""
+
+    def in_attempt(self, attempt: int) -> RewriteTask:
+        """The task as this attempt does it."""
+        return replace(self, outputs=replace(self.outputs, attempt=attempt))
+
+    @property
+    def most_partitions(self) -> int:
+        """Files that rows are dealt out to at most: fewer than there were."""
+        return min(MAX_PARTITIONS, len(self.inputs) - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from icekeeper.operations.manifests.plan import ManifestGroup, ManifestKind, Man
 from icekeeper.operations.manifests.task import EntryPart, KindOfTable, Lane, LaneResult, SampleTask, SplitTask
 from icekeeper.operations.manifests.work import MAX_PARTITIONS, evenly, sample_entries, split_entries, write_lane
 from icekeeper.pass_context.context import Engine
+from icekeeper.storage.attempt_names import MAX_ATTEMPTS, PlannedFile
 
 __all__ = ["RewrittenManifests", "write_manifests"]
 
@@ -48,7 +49,7 @@ _DOCUMENT = (
 
 @dataclass(slots=True)
 class RewrittenManifests:
-    """What was written for a plan; ``staged`` are all names that may have been."""
+    """What was written for a plan; ``staged`` are all files that may have been."""
 
     staged: list[str] = field(default_factory=list)
     written: list[ManifestFile] = field(default_factory=list)
@@ -79,7 +80,7 @@ def write_manifests(
 ) -> None:
     """Write the outputs of a plan; ``into`` tells what was written, also when this fails.
 
-    ``will_write`` is told every name before a file is written.
+    ``will_write`` is told the record of every file before one is written.
 
     Raises:
         StorageError: a manifest cannot be read or written, the names could not be recorded, or the engine broke.
@@ -97,10 +98,12 @@ def write_manifests(
             work.splits.append(SplitTask(kinds[group.kind], portion, tuple(bounds), len(work.lanes)))
         for _ in range(len(bounds) + 1):
             stem = f"{prefix}-m{len(work.lanes)}"
-            paths = tuple(f"{stem}-{number}.avro" for number in range(min(names, len(group.manifests))))
-            into.staged += paths
-            work.lanes.append(Lane(kinds[group.kind], paths, target_bytes))
-    will_write([path for lane in work.lanes for path in lane.names])
+            count = min(names, len(group.manifests))
+            outputs = tuple(PlannedFile(f"{stem}-{number}", "avro", MAX_ATTEMPTS) for number in range(count))
+            work.lanes.append(Lane(kinds[group.kind], outputs, target_bytes))
+    planned = [file for lane in work.lanes for file in lane.outputs]
+    will_write([file.record for file in planned])
+    into.staged[:] = [path for file in planned for path in file.paths]
     total = len(work.splits) + len(work.lanes)
     if len(work.lanes) == len(plan.groups):
         results = _here(work)
@@ -110,6 +113,7 @@ def write_manifests(
         into.written += result.written
         if lane.kind.content is ManifestContent.DATA:
             into.partitions.setdefault(lane.kind.spec_id, []).extend(result.partitions)
+    into.staged[:] = [manifest.manifest_path for manifest in into.written]
     into.partitions = {spec_id: evenly(found, MAX_PARTITIONS) for spec_id, found in into.partitions.items()}
     error = next((result.error for result in results if result.error is not None), None)
     if error is not None:

@@ -6,13 +6,14 @@ The entries of a group are cut into *lanes* by partition order; each lane is put
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from icekeeper.metadata.manifest_copy import StoredEntry
 from icekeeper.model import ManifestContent, ManifestFile
 from icekeeper.operations.manifests.cuts import OrderKey
 from icekeeper.operations.manifests.partition_ranges import PartitionOrder
+from icekeeper.storage.attempt_names import PlannedFile
 
 __all__ = ["EntryPart", "KindOfTable", "Lane", "LaneResult", "SampleTask", "SplitTask"]
 
@@ -57,11 +58,16 @@ class EntryPart:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Put entries into manifests of these names; as few as the room in each allows."""
+    """Put entries into these manifests; as few as the room in each allows."""
 
     kind: KindOfTable
-    names: tuple[str, ...]
+    outputs: tuple[PlannedFile, ...]
     target_bytes: int
+    attempt: int = 0
+
+    def in_attempt(self, attempt: int) -> Lane:
+        """The lane as this attempt writes it."""
+        return replace(self, attempt=attempt)
 
 
 @dataclass(frozen=True, slots=True)

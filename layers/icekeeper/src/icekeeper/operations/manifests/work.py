@@ -59,7 +59,7 @@ def split_entries(task: SplitTask) -> Iterator[tuple[int, EntryPart]]:
 
 
 def write_lane(lane: Lane, parts: Iterator[EntryPart]) -> LaneResult:
-    """Put what a lane got into manifests; one that fails leaves nothing behind."""
+    """Put what a lane got into manifests; an attempt that fails leaves nothing of its own behind."""
     found: list[tuple[OrderKey, StoredEntry]] = []
     error: str | None = None
     for part in parts:
@@ -70,23 +70,26 @@ def write_lane(lane: Lane, parts: Iterator[EntryPart]) -> LaneResult:
     found.sort(key=lambda entry: entry[0])
     partitions = evenly(list(dict.fromkeys(key[0] for key, _ in found)), MAX_PARTITIONS)
     storage = Storage(lane.kind.io_properties)
+    begun: list[str] = []
     try:
-        return LaneResult(tuple(_write(lane, [entry for _, entry in found], storage)), tuple(partitions))
+        return LaneResult(tuple(_write(lane, [entry for _, entry in found], storage, begun)), tuple(partitions))
     except MaintenanceError as failure:
-        storage.delete(lane.names)
+        storage.delete(begun)
         return LaneResult(error=str(failure))
 
 
-def _write(lane: Lane, entries: Sequence[StoredEntry], storage: Storage) -> Iterator[ManifestFile]:
+def _write(lane: Lane, entries: Sequence[StoredEntry], storage: Storage, begun: list[str]) -> Iterator[ManifestFile]:
     metadata = TableMetadata(lane.kind.document)
     assembler = ManifestAssembler(metadata, lane.kind.spec_id, lane.kind.content)
     room = max(1, lane.target_bytes - assembler.header_bytes)
     blocks = list(entry_blocks(entries, min(BLOCK_BYTES, room // _BLOCKS_PER_MANIFEST)))
-    cuts = even_cuts([b.size for b in blocks], [b.ends_partition for b in blocks], room, len(lane.names))
+    cuts = even_cuts([b.size for b in blocks], [b.ends_partition for b in blocks], room, len(lane.outputs))
     start = 0
-    for name, end in zip(lane.names, cuts, strict=False):
-        encoded = assembler.assemble(blocks[start:end], name)
-        storage.write(name, encoded.data)
+    for output, end in zip(lane.outputs, cuts, strict=False):
+        path = output.path(lane.attempt)
+        encoded = assembler.assemble(blocks[start:end], path)
+        begun.append(path)
+        storage.write(path, encoded.data)
         yield encoded.manifest
         start = end
 

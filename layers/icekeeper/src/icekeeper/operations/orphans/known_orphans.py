@@ -18,6 +18,7 @@ from icekeeper.errors import MaintenanceError, StorageError
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.metadata.table_reader import TableReader
+from icekeeper.operations.staging.recorded_files import recorded_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, skipped
@@ -71,7 +72,7 @@ def _of_failed_loads(context: OperationContext) -> Iterator[str]:
     now_ms = context.clock()
     for load in context.memory.staged_loads():
         if load.failed_since(now_ms) is not None:
-            yield from context.memory.staged_files(load)
+            yield from recorded_files(context.memory, load)
 
 
 def _is_there(storage: Storage, path: str) -> bool:

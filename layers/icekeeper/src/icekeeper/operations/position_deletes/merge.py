@@ -50,13 +50,13 @@ def merge_deletes(task: MergeTask) -> MergeResult:
     """Merge the delete files of one task; never raises for what concerns only this group."""
     storage = Storage(task.io_properties)
     positions = _Positions()
+    written: tuple[DataFile, ...] = ()
     try:
         for delete in task.deletes:
             _collect(positions, delete, task.targets, storage)
-        write = _write_vectors if task.into_vectors else _write_delete_file
-        written = write(task, positions.by_path, storage) if positions.by_path else ()
+        if positions.by_path:
+            written = _write(task, positions.by_path, storage)
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
-        storage.delete([task.output])
         message = f"{type(error).__name__}: {error}"
         return MergeResult(group_id=task.group_id, written=(), rows_read=positions.read, rows_written=0, error=message)
     return MergeResult(group_id=task.group_id, written=written, rows_read=positions.read, rows_written=positions.count)
@@ -82,11 +82,21 @@ def _collect(found: _Positions, delete: PositionDeletes, targets: Mapping[str, i
     found.read += rows_read
 
 
+def _write(task: MergeTask, by_path: Mapping[str, BitMap64], storage: Storage) -> tuple[DataFile, ...]:
+    """After an error nothing that was written here remains."""
+    path = task.path
+    try:
+        return (_write_vectors if task.into_vectors else _write_delete_file)(task, by_path, storage)
+    except BaseException:
+        storage.delete([path])
+        raise
+
+
 def _write_delete_file(task: MergeTask, by_path: Mapping[str, BitMap64], storage: Storage) -> tuple[DataFile, ...]:
     """One Parquet file, by path and then by position."""
     paths = sorted(by_path)
     footers: list[pq.FileMetaData] = []
-    with storage.translated(task.output), storage.open_output(task.output) as sink:
+    with storage.translated(task.path), storage.open_output(task.path) as sink:
         with pq.ParquetWriter(
             sink, _SCHEMA, compression="zstd", store_schema=False, metadata_collector=footers
         ) as file:
@@ -97,7 +107,7 @@ def _write_delete_file(task: MergeTask, by_path: Mapping[str, BitMap64], storage
     return (
         DataFile(
             content=FileContent.POSITION_DELETES,
-            file_path=task.output,
+            file_path=task.path,
             file_format="PARQUET",
             partition=task.partition,
             record_count=footers[0].num_rows,
@@ -133,11 +143,11 @@ def _write_vectors(task: MergeTask, by_path: Mapping[str, BitMap64], storage: St
     """One Puffin file; an entry per vector."""
     vectors = [(path, by_path[path]) for path in sorted(by_path)]
     puffin = encode_puffin(vectors, _CREATED_BY)
-    storage.write(task.output, puffin.data)
+    storage.write(task.path, puffin.data)
     return tuple(
         DataFile(
             content=FileContent.POSITION_DELETES,
-            file_path=task.output,
+            file_path=task.path,
             file_format="PUFFIN",
             partition=task.partition,
             record_count=len(positions),

@@ -25,6 +25,7 @@ from icekeeper.operations.position_deletes.task import MergeResult, MergeTask, P
 from icekeeper.pass_context.context import OperationContext, require_writable, stopwatch
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
+from icekeeper.storage.attempt_names import PlannedFile
 
 __all__ = ["rewrite_position_deletes"]
 
@@ -77,12 +78,12 @@ def _live(
 
 def _merged(context: OperationContext, loaded: LoadedTable, plan: PositionDeletePlan) -> list[MergeResult]:
     tasks = [_task(loaded, plan, group) for group in plan.groups]
-    context.will_write(task.output for task in tasks)
+    context.will_write(task.output.record for task in tasks)
     context.progress(_WHAT, 0, len(tasks))
     try:
         return context.engine.map(merge_deletes, tasks, lambda done: context.progress(_WHAT, done, len(tasks)))
     except MaintenanceError:
-        context.discard(loaded, [task.output for task in tasks])
+        context.discard(loaded, [path for task in tasks for path in task.output.paths])
         raise
 
 
@@ -100,7 +101,7 @@ def _task(loaded: LoadedTable, plan: PositionDeletePlan, group: DeleteGroup) -> 
         targets={target.path: target.sequence_number for target in group.targets},
         into_vectors=into_vectors,
         partition=group.partition,
-        output=f"{loaded.metadata.data_location}/{stem}.{'puffin' if into_vectors else 'parquet'}",
+        output=PlannedFile(f"{loaded.metadata.data_location}/{stem}", "puffin" if into_vectors else "parquet"),
         io_properties=dict(loaded.io_properties),
     )
 

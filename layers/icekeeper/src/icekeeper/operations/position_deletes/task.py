@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from icekeeper.model import DataFile, PartitionValue
+from icekeeper.storage.attempt_names import PlannedFile
 
 __all__ = ["MergeResult", "MergeTask", "PositionDeletes"]
 
@@ -33,8 +34,22 @@ class MergeTask:
     into_vectors: bool
     """v3: one deletion vector per data file, all in one Puffin file."""
     partition: tuple[PartitionValue, ...]
-    output: str
+    output: PlannedFile
     io_properties: Mapping[str, str]
+    attempt: int = 0
+
+    def in_attempt(self, attempt: int) -> MergeTask:
+        """The task as this attempt does it."""
+        return replace(self, attempt=attempt)
+
+    @property
+    def path(self) -> str:
+        """Where this attempt writes.
+
+        Raises:
+            StorageError: it is one too many.
+        """
+        return self.output.path(self.attempt)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from icekeeper.deletion.needs import GC_DISABLED
 from icekeeper.errors import MaintenanceError, OperationRefused
 from icekeeper.masking import masked
 from icekeeper.operations.staging.plan import CleaningPlan, may_be_staged, plan_cleaning
+from icekeeper.operations.staging.recorded_files import recorded_files
 from icekeeper.operations.staging.unneeded import unneeded_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import gc_enabled
@@ -109,7 +110,7 @@ def _forget(context: OperationContext, load: StagedLoad) -> bool:
 
 def _files(context: OperationContext, loaded: LoadedTable, storage: Storage, load: StagedLoad) -> list[str]:
     """The files of a load that may be deleted; of a job's only those that it got to write."""
-    files = [path for path in context.memory.staged_files(load) if may_be_staged(loaded.metadata, path)]
+    files = [path for path in recorded_files(context.memory, load) if may_be_staged(loaded.metadata, path)]
     if load.origin is LoadOrigin.USER:
         return files
     with ThreadPoolExecutor(_PARALLEL_LOOKS, thread_name_prefix="staged-look") as pool:

@@ -133,7 +133,7 @@ def _write_table_statistics(context: OperationContext, loaded: LoadedTable, work
     plan = work.plan
     sketches = computed_sketches(context, loaded, plan, work.bases)
     file = statistics_file(plan, work.carried, sketches.by_column)
-    # Java's name for it; SeaweedFS takes no other ending.
+    # Java's name for it; SeaweedFS takes no other ending.  This process alone writes it, once: attempts need no number.
     path = f"{loaded.metadata.metadata_directory}/{plan.snapshot_id}-{uuid.uuid4()}.stats"
     written.paths.append(path)
     context.will_write([path])

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from icekeeper.operations.compaction.arrow_schema import leaf_columns
 from icekeeper.operations.compaction.clustering.ranges import Bound, choose_bounds
-from icekeeper.operations.compaction.clustering.rows import lane_names, merge_lane, split_rows
+from icekeeper.operations.compaction.clustering.rows import lane_files, merge_lane, split_rows
 from icekeeper.operations.compaction.clustering.sample import sample_keys
 from icekeeper.operations.compaction.clustering.sort_keys import sorted_indices
 from icekeeper.operations.compaction.clustering.task import (
@@ -27,6 +27,7 @@ from icekeeper.operations.compaction.proof import Evidence, disproof
 from icekeeper.operations.compaction.task import InputFile, RewriteResult, RewriteTask
 from icekeeper.pass_context.context import Engine
 from icekeeper.policy import Strategy
+from icekeeper.storage.attempt_names import MAX_ATTEMPTS
 
 __all__ = ["cluster_groups", "fits_one_worker"]
 
@@ -65,7 +66,7 @@ def cluster_groups(
 ) -> list[RewriteResult]:
     """Sort every group with the help of all workers; results are in the order of the tasks.
 
-    ``will_write`` is told the names of a group's files before it writes them.  What a group has written when it fails
+    ``will_write`` is told the records of a group's files before it writes them.  What a group has written when it fails
     is handed to ``discard``; ``on_done`` is told how many groups are finished, again and again.
 
     Raises:
@@ -79,7 +80,7 @@ def cluster_groups(
     results: list[RewriteResult] = []
     for plan in plans:
         if isinstance(plan, _Exchange):
-            will_write(path for lane in plan.lanes for path in lane_names(lane, plan.files_per_lane))
+            will_write(file.record for lane in plan.lanes for file in lane_files(lane, plan.files_per_lane))
             lanes = engine.exchange(split_rows, plan.splits, merge_lane, plan.lanes, lambda done: on_done(len(results)))
             results.append(_result(plan.task, lanes, discard))
         else:
@@ -129,7 +130,8 @@ def _plan(task: RewriteTask, samples: Sequence[Sample]) -> _Exchange | RewriteRe
     curve, bounds = _bounds(task, [s for s in samples if s.rows], lane_count * ranges_per_lane)
     lane_of = tuple(number // ranges_per_lane for number in range(lane_count * ranges_per_lane))
     share = None if task.most_files is None else max(1, task.most_files // lane_count)
-    without_inputs = replace(task, inputs=(), deletes=(), most_files=share)
+    outputs = replace(task.outputs, attempts=MAX_ATTEMPTS)
+    without_inputs = replace(task, inputs=(), deletes=(), most_files=share, outputs=outputs)
     return _Exchange(
         task,
         [

@@ -38,10 +38,11 @@ from icekeeper.operations.compaction.clustering.task import (
 from icekeeper.operations.compaction.proof import Evidence, RowProof, proof_of_file
 from icekeeper.operations.compaction.reading.read import Tally, read_rows
 from icekeeper.operations.compaction.task import RewriteTask
-from icekeeper.operations.compaction.writing.planned_names import planned_sorted_names
+from icekeeper.operations.compaction.writing.planned_names import planned_sorted_files
+from icekeeper.storage.attempt_names import PlannedFile
 from icekeeper.storage.storage import Storage
 
-__all__ = ["lane_names", "merge_lane", "split_rows", "write_clustered"]
+__all__ = ["lane_files", "merge_lane", "split_rows", "write_clustered"]
 
 _IPC = pa.ipc.IpcWriteOptions(compression="lz4")
 # Files that one lane may write; their numbers start a lane's share of a group's names.
@@ -54,7 +55,7 @@ def write_clustered(
     """Sort all rows of a group and write them; ``None``, and no file, when one worker cannot hold them after all.
 
     Raises:
-        StorageError: an input cannot be read or an output not written; no output is left.
+        StorageError: an input cannot be read or an output not written; no output of this attempt is left.
     """
     held = _taken(rows, PIECE_BYTES)
     if not held:
@@ -145,9 +146,9 @@ def merge_lane(lane: LaneTask, items: Iterable[RunSlice | SplitReport]) -> LaneR
     return LaneResult(task.group_id, tuple(written), found, tuple(reports), seconds, error)
 
 
-def lane_names(lane: LaneTask, expected: int) -> Iterator[str]:
-    """The names of what a lane writes, if that is about ``expected`` files."""
-    return planned_sorted_names(lane.task, lane.number * _FILES_PER_LANE, expected)
+def lane_files(lane: LaneTask, expected: int) -> Iterator[PlannedFile]:
+    """What a lane writes, if that is about ``expected`` files."""
+    return planned_sorted_files(lane.task, lane.number * _FILES_PER_LANE, expected)
 
 
 class _WaitingSlices:

@@ -80,7 +80,7 @@ def write_sorted_files(
     """Write pieces one after another; ``path`` names the n-th file.
 
     ``arrow_bytes`` are those of all pieces, ``expected_bytes`` the first guess at what they take on disk.  After an
-    error nothing that was written remains.
+    error nothing that was written here remains.
 
     Raises:
         StorageError, PolicyError: as :func:`write_data_file`.

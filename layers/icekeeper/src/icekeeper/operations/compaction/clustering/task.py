@@ -6,7 +6,7 @@ form a *lane*: one worker sorts its ranges one after another and writes them int
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -104,6 +104,10 @@ class LaneTask:
     curve: ZOrderCurve | None
     disk_ratio: float
     """Bytes on disk per Arrow byte, as the inputs have it."""
+
+    def in_attempt(self, attempt: int) -> LaneTask:
+        """The lane as this attempt writes it."""
+        return replace(self, task=self.task.in_attempt(attempt))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ def write_evenly(
     """Write ``task.output_count`` files, or fewer where deletes leave few rows.
 
     Raises:
-        StorageError: an input cannot be read or an output not written; no output is left.
+        StorageError: an input cannot be read or an output not written; no output of this attempt is left.
     """
     per_file = max(1, math.ceil(sum(source.record_count for source in task.inputs) / task.output_count))
     source = _Rows(rows)

@@ -1,0 +1,28 @@
+"""Tells a task which attempt at it this is (pure)."""
+
+from __future__ import annotations
+
+from typing import Protocol, Self, TypeVar, runtime_checkable
+
+from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN, MAX_ATTEMPTS
+
+__all__ = ["WritesFiles", "in_attempt"]
+
+Task = TypeVar("Task")
+
+
+@runtime_checkable
+class WritesFiles(Protocol):
+    """A task whose files are named by the attempt that writes them."""
+
+    def in_attempt(self, attempt: int) -> Self: ...
+
+
+def in_attempt(task: Task, run: int, number: int) -> Task:
+    """The task as attempt ``number`` of a run does it, both counted from 0; what writes no file stays as it is.
+
+    An attempt too many gets no other one's number: it gets one under which no task writes.
+    """
+    if not isinstance(task, WritesFiles):
+        return task
+    return task.in_attempt(run * ATTEMPTS_PER_RUN + number if number < ATTEMPTS_PER_RUN else MAX_ATTEMPTS)
