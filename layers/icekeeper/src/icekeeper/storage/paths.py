@@ -134,12 +134,15 @@ class PathSet:
     """
 
     def __init__(self, paths: Iterable[str] = ()) -> None:
-        self._paths = {normalise(path) for path in paths}
-        self._stems = {planned.stem for planned in map(planned_file, self._paths) if planned is not None}
+        self._paths: set[str] = set()
+        self._stems: set[str] = set()
+        self.add(paths)
 
     def add(self, paths: Iterable[str]) -> None:
         """Take in more of them."""
-        self._paths.update(map(normalise, paths))
+        new = {normalise(path) for path in paths}
+        self._paths |= new
+        self._stems |= {planned.stem for planned in map(planned_file, new) if planned is not None}
 
     def may_contain(self, path: str) -> bool:
         """Whether the path could be taken for one of these, or for one inside."""
