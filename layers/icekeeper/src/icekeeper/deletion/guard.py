@@ -21,7 +21,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.reachability import References, reachable_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import gc_enabled
-from icekeeper.storage.paths import is_under, normalise
+from icekeeper.storage.paths import is_under, leads_out, normalise
 from icekeeper.storage.storage import DeleteReport
 
 __all__ = ["GC_DISABLED", "Confirm", "DeletedFiles", "delete_unreferenced", "owned_locations"]
@@ -56,10 +56,13 @@ class DeletedFiles:
 
 
 def owned_locations(metadata: TableMetadata) -> tuple[str, ...]:
-    """Where this table's files live; nothing outside is ever deleted.  Nested locations are listed once."""
+    """Where this table's files live; nothing outside is ever deleted.  Nested locations are listed once.
+
+    A folder below one of them that is a symbolic link to somewhere else is not owned: who else uses it is not known.
+    """
     locations: list[str] = []
     for location in sorted({metadata.location, metadata.data_location, metadata.metadata_directory}, key=len):
-        if not any(is_under(location, other) for other in locations):
+        if not any(is_under(location, other) or leads_out(location, other) for other in locations):
             locations.append(location)
     return tuple(locations)
 
