@@ -36,6 +36,7 @@ from icekeeper.state.lease_errors import lease_held
 from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.storage.storage import Storage
+from icekeeper.storage.store_clock import StoreClock, store_now_ms
 from icekeeper.table_policy import TablePolicies
 from icekeeper.verification.findings import Verification
 from icekeeper.verification.verify import verify_table
@@ -86,10 +87,12 @@ class Runtime:
         *,
         environment: Mapping[str, str] | None = None,
         clock: Clock = system_clock,
+        store_clock: StoreClock = store_now_ms,
     ) -> None:
         self.catalog = catalog
         self.state = state
         self.clock = clock
+        self.store_clock = store_clock
         self._policies = TablePolicies(os.environ if environment is None else environment)
 
     @classmethod
@@ -162,11 +165,12 @@ class Runtime:
             engine=engine,
             dry_run=dry_run,
             progress=progress,
+            store_clock=self.store_clock,
         )
 
     def table(self, name: TableName) -> TableHandle:
         """One table and what is remembered about it, for what is asked of it outside of a pass."""
-        return TableHandle(self.catalog, name, self.state, self.clock)
+        return TableHandle(self.catalog, name, self.state, self.clock, store_clock=self.store_clock)
 
     def sweep_bucket(
         self,

@@ -32,7 +32,7 @@ def held_by_others(context: OperationContext, tables: Iterable[LoadedTable]) -> 
     """
     held: list[str] = []
     for table in tables:
-        memory = TableMemory(context.state, identity_of(context.catalog, table), context.clock)
+        memory = TableMemory(context.state, identity_of(context.catalog, table), context.memory.clock)
         held += (*memory.staged_paths(), *memory.pinned_metadata())
     return held
 

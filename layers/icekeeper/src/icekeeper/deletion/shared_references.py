@@ -140,5 +140,5 @@ class SharedReferences:
 
 
 def _held(context: OperationContext, table: LoadedTable) -> HeldFiles:
-    memory = TableMemory(context.state, identity_of(context.catalog, table), context.clock)
+    memory = TableMemory(context.state, identity_of(context.catalog, table), context.memory.clock)
     return HeldFiles(memory, context.storage(table).read)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
@@ -17,11 +18,14 @@ from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import Nothing, TableName
 from icekeeper.pass_context.jobs import Job, running_job
+from icekeeper.pass_context.store_time import StoreTime
+from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.store import StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.sources import FileSource
 from icekeeper.storage.storage import Storage
+from icekeeper.storage.store_clock import StoreClock, store_now_ms
 
 __all__ = ["Engine", "OperationContext", "Progress", "branch_head", "require_writable", "silent", "stopwatch"]
 
@@ -84,19 +88,25 @@ class OperationContext:
     resolved: ResolvedPolicy
     state: StateStore
     clock: Clock
+    """This machine's; how old something is, :meth:`now_ms` says."""
     run_id: str
     engine: Engine
     dry_run: bool = False
     progress: Progress = silent
     sleep: Callable[[float], None] = time.sleep
+    store_clock: StoreClock = store_now_ms
     memory: TableMemory = field(init=False)
     """What is remembered about this table; known when the pass has loaded it."""
     orphan_candidates: FileSource | None = None
     """What orphan removal looks at instead of listing: what a listing of this very pass has found."""
     only_lists: bool = False
     """Whether another process deletes what this one lists, and is asked there whether it may."""
+    store_time: StoreTime = field(init=False)
     _job: Job | None = None
     _storages: dict[tuple[tuple[str, str], ...], Storage] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.store_time = StoreTime(self.clock, self.store_clock)
 
     @property
     def policy(self) -> Policy:
@@ -113,6 +123,25 @@ class OperationContext:
             self._storages[key] = Storage(loaded.io_properties)
         return self._storages[key]
 
+    def now_ms(self, loaded: LoadedTable) -> int:
+        """Epoch milliseconds by the clock of the table's store."""
+        return self.store_time.now_ms(self.storage(loaded), loaded.metadata.location, may_write=not self.dry_run)
+
+    def trusted_now_ms(self, loaded: LoadedTable, period_ms: int, key: str) -> int:
+        """As :meth:`now_ms`, for what deletes; ``key`` is the policy key that says how long to wait.
+
+        Raises:
+            OperationRefused: our clock and the store's differ by more than that.
+        """
+        now_ms = self.now_ms(loaded)
+        skew = self.store_time.skew(self.storage(loaded), loaded.metadata.location, may_write=not self.dry_run)
+        self.store_time.require_trusted(skew, period_ms, key)
+        return now_ms
+
+    def memory_of(self, loaded: LoadedTable) -> TableMemory:
+        """What is remembered about a table, by the clock of its store."""
+        return TableMemory(self.state, identity_of(self.catalog, loaded), partial(self.now_ms, loaded))
+
     def reader(self, loaded: LoadedTable) -> TableReader:
         return TableReader(loaded.metadata, self.storage(loaded).read)
 
@@ -125,7 +154,7 @@ class OperationContext:
             lambda paths: self.discard(head, paths),
             self.policy.branch,
             self.run_id,
-            self.clock(),
+            self.now_ms(head),
         )
 
     @contextmanager

@@ -18,6 +18,7 @@ from icekeeper.runtime import Runtime
 from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.storage.storage import Storage
+from icekeeper.storage.store_clock import StoreClock, store_now_ms
 
 __all__ = ["Deployment"]
 
@@ -33,10 +34,17 @@ class Deployment:
     control: ControlBucket
     state: StateStore
     clock: Clock = system_clock
+    store_clock: StoreClock = store_now_ms
     _catalogs: dict[tuple[str, str | None], Catalog] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, environment: Mapping[str, str], *, clock: Clock = system_clock) -> Deployment:
+    def open(
+        cls,
+        environment: Mapping[str, str],
+        *,
+        clock: Clock = system_clock,
+        store_clock: StoreClock = store_now_ms,
+    ) -> Deployment:
         """Nothing is sent yet.
 
         Raises:
@@ -50,6 +58,7 @@ class Deployment:
             control=ControlBucket(settings.control_address),
             state=open_state(environment),
             clock=clock,
+            store_clock=store_clock,
         )
 
     def addresses(self, unreachable: Callable[[StorageError], None] | None = None) -> Sequence[CatalogAddress]:
@@ -81,7 +90,13 @@ class Deployment:
         key = (address.name, address.warehouse)
         if key not in self._catalogs:
             self._catalogs[key] = open_address(address)
-        return Runtime(self._catalogs[key], self.state, environment=self.environment, clock=self.clock)
+        return Runtime(
+            self._catalogs[key],
+            self.state,
+            environment=self.environment,
+            clock=self.clock,
+            store_clock=self.store_clock,
+        )
 
     def new_name(self) -> str:
         """A name nobody else has."""
