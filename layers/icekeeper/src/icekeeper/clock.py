@@ -8,9 +8,13 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeAlias
 
-__all__ = ["HOUR_MS", "Clock", "ServerClock", "iso_utc", "system_clock"]
+__all__ = ["HOUR_MS", "TOLD_SKEW_MS", "Clock", "ServerClock", "ahead_ms", "iso_utc", "system_clock"]
 
 HOUR_MS = 3_600_000
+TOLD_SKEW_MS = 60_000
+"""Clocks that differ by more are worth telling of."""
+# A Date header has whole seconds, as some file systems have; and an answer is on its way for a while.
+_PRECISION_MS = 2_000
 
 Clock: TypeAlias = Callable[[], int]
 """Returns epoch milliseconds."""
@@ -24,6 +28,12 @@ def system_clock() -> int:
 def iso_utc(epoch_ms: int) -> str:
     """A moment for people, to the second: ``2026-01-31T12:00:00Z`` (ISO 8601)."""
     return datetime.fromtimestamp(epoch_ms // 1000, UTC).isoformat().replace("+00:00", "Z")
+
+
+def ahead_ms(ours_ms: int, theirs_ms: int | None) -> int:
+    """How far our clock is ahead of another one (negative: behind it); 0 where that is not known, or not measurable."""
+    difference = 0 if theirs_ms is None else ours_ms - theirs_ms
+    return difference if abs(difference) > _PRECISION_MS else 0
 
 
 class ServerClock:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from icekeeper.clock import HOUR_MS, Clock
+from icekeeper.clock import HOUR_MS, TOLD_SKEW_MS, Clock, ahead_ms
 from icekeeper.errors import OperationRefused
 from icekeeper.report.clock_skew import CLOCK_SKEW, skew_sentence
 from icekeeper.storage.storage import Storage
@@ -19,10 +19,6 @@ from icekeeper.storage.store_clock import StoreClock
 __all__ = ["ClockSkew", "StoreTime"]
 
 log = logging.getLogger(__name__)
-
-# A Date header has whole seconds, as some file systems have; and an answer is on its way for a while.
-_PRECISION_MS = 2_000
-_TOLD_ABOVE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +30,7 @@ class ClockSkew:
     @property
     def is_told(self) -> bool:
         """Whether people should know."""
-        return abs(self.ahead_ms) > _TOLD_ABOVE_MS
+        return abs(self.ahead_ms) > TOLD_SKEW_MS
 
     @property
     def ahead_s(self) -> int:
@@ -78,5 +74,4 @@ class StoreTime:
 
     def _measured(self, storage: Storage, location: str, may_write: bool) -> ClockSkew:
         store_ms = self._store_clock(storage, location, may_write)
-        ahead_ms = 0 if store_ms is None else self._clock() - store_ms
-        return ClockSkew(ahead_ms if abs(ahead_ms) > _PRECISION_MS else 0)
+        return ClockSkew(ahead_ms(self._clock(), store_ms))
