@@ -14,6 +14,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.load import open_catalog
+from icekeeper.catalogs.sql import SqlCatalog as SqlPointers
 from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.engines.local import LocalEngine
 from icekeeper.model import TableName
@@ -129,13 +130,18 @@ def test_a_load_is_declared_by_the_clock_of_the_store(table: LocalTable) -> None
     assert abs(load.changed_ms - system_clock()) < 60_000
 
 
-def test_our_commits_do_not_lie_in_the_future(table: LocalTable) -> None:
-    """Readers and writers with a right clock would stumble over a snapshot of tomorrow."""
-    table.run(Operation.COMPACT, clock=ahead(HOURS_4_DAYS), store_clock=store_now_ms)
+def test_our_commits_do_not_lie_in_the_future(table: LocalTable, tmp_path: Path) -> None:
+    """Writers with a right clock would be refused until then."""
+    properties = {"uri": f"sqlite:///{tmp_path / 'catalog.db'}", "warehouse": (tmp_path / "warehouse").as_uri()}
+    catalog = SqlPointers("local", properties, clock=ahead(HOURS_4_DAYS))
+    clocks: dict[str, Any] = {"clock": ahead(HOURS_4_DAYS), "store_clock": store_now_ms}
+    table.run(Operation.COMPACT, catalog=catalog, **clocks)
+    catalog.close()
     head = table.metadata.current_snapshot
     assert head is not None
     assert head.summary["operation"] == "replace"
     assert abs(head.timestamp_ms - system_clock()) < 60_000
+    assert abs(table.metadata.last_updated_ms - system_clock()) < 60_000
 
 
 def test_a_bucket_is_swept_by_the_clock_of_the_store(table_bucket: dict[str, str], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.clock import Clock
+from icekeeper.clock import TOLD_SKEW_MS, Clock, ahead_ms
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, StorageError
 from icekeeper.metadata.document import (
     TableMetadata,
@@ -21,6 +21,7 @@ from icekeeper.metadata.document_files import parse_document, render_document
 from icekeeper.metadata.updates import apply_updates, check_requirements
 from icekeeper.storage.paths import is_under, normalise
 from icekeeper.storage.storage import Storage
+from icekeeper.storage.store_clock import store_now_ms
 
 __all__ = ["Swap", "commit_document", "load_document", "next_metadata_location"]
 
@@ -77,7 +78,8 @@ def commit_document(
         StorageError: the document could not be written, or the swap surely failed; nothing is left behind.
     """
     check_requirements(base.metadata, requirements)
-    metadata = apply_updates(base.metadata, updates, metadata_location=base.metadata_location, now_ms=clock())
+    now_ms = _not_ahead(clock(), store_now_ms(storage, base.metadata.location, True))
+    metadata = apply_updates(base.metadata, updates, metadata_location=base.metadata_location, now_ms=now_ms)
     location = next_metadata_location(metadata, base.metadata_location)
     try:
         storage.write(location, render_document(metadata, compress=_compressed(metadata)))
@@ -88,6 +90,13 @@ def commit_document(
         raise
     _delete_dropped_metadata(storage, base, metadata)
     return LoadedTable(base.name, metadata, location, token, base.io_properties)
+
+
+def _not_ahead(ours_ms: int, stores_ms: int | None) -> int:
+    """The time of a commit.  One that lies in the future would bar other writers until then: Iceberg-Java refuses to
+    commit a minute before the last update (``TableMetadata``, "Invalid update timestamp")."""
+    ahead = ahead_ms(ours_ms, stores_ms)
+    return ours_ms - ahead if ahead > TOLD_SKEW_MS else ours_ms
 
 
 def _compressed(metadata: TableMetadata) -> bool:
