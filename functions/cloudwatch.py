@@ -111,4 +111,6 @@ def _emit(values: Mapping[str, int | float], table: tuple[str, str] | None = Non
 def _unit(name: str) -> MetricUnit:
     if name.endswith("_ms"):
         return MetricUnit.Milliseconds
+    if name.endswith("_s"):
+        return MetricUnit.Seconds
     return MetricUnit.Bytes if "bytes" in name else MetricUnit.Count

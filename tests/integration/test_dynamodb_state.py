@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 
-from icekeeper.clock import HOUR_MS
-from icekeeper.errors import StorageError
+from icekeeper.clock import HOUR_MS, ServerClock, system_clock
+from icekeeper.errors import LeaseHeld, StorageError
 from icekeeper.model import TableName
 from icekeeper.state.dynamodb import path_lists as dynamodb_path_lists
 from icekeeper.state.dynamodb.batches import delete_all, get_all, put_all
@@ -339,7 +339,7 @@ def about(item: Item) -> str:
 def test_what_decides_anything_never_vanishes_early(table: DynamoTable) -> None:
     """TTL takes what is long past by both clocks, the caller's and the wall's; the rest has none."""
     now_ms = 1_767_225_600_000
-    clocked = DynamoTable(table.client, table.name, clock=lambda: now_ms)
+    clocked = DynamoTable(table.client, table.name, clock=lambda: now_ms, server_clock=ServerClock())
     store = DynamoStateStore(clocked)
     later_ms = now_ms + 900 * DAY_MS
     store.add_pin(PIN)
@@ -400,3 +400,23 @@ def test_a_table_that_is_not_there_is_named(moto_dynamodb: MotoServer, monkeypat
             f"the state table nowhere does not exist in {REGION}: deploy the stack that creates it, or correct "
             "ICEKEEPER_STATE"
         )
+
+
+@pytest.mark.parametrize("ahead_ms", [4 * 24 * HOUR_MS, -4 * 24 * HOUR_MS])
+def test_a_wrong_clock_neither_takes_leases_of_others_nor_loses_its_own(table: DynamoTable, ahead_ms: int) -> None:
+    """When a lease runs out, the table's own clock says, with the answer that shows it."""
+
+    def wrong_now_ms() -> int:
+        return system_clock() + ahead_ms
+
+    right = DynamoStateStore(DynamoTable(table.client, table.name)).leases
+    wrong = DynamoStateStore(DynamoTable(table.client, table.name, clock=wrong_now_ms)).leases
+    right.acquire("a", "right", now_ms=system_clock(), ttl_ms=HOUR_MS)
+    with pytest.raises(LeaseHeld):
+        wrong.acquire("a", "wrong", now_ms=wrong_now_ms(), ttl_ms=HOUR_MS)
+    assert wrong.current("a", now_ms=wrong_now_ms()) is not None
+    lease = wrong.acquire("b", "wrong", now_ms=wrong_now_ms(), ttl_ms=HOUR_MS)
+    assert abs(lease.expires_ms - HOUR_MS - system_clock()) < 60_000
+    assert abs(wrong.renew(lease, now_ms=wrong_now_ms(), ttl_ms=HOUR_MS).expires_ms - lease.expires_ms) < 60_000
+    with pytest.raises(LeaseHeld):
+        right.acquire("b", "right", now_ms=system_clock(), ttl_ms=HOUR_MS)

@@ -30,6 +30,7 @@ from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.state.store import Pin, PinKind
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import normalise
+from support.clocks import same_clock
 from support.deletes import commit_deletes, create_by_region, position_delete
 from support.local import EAGER, NAME, LocalTable, ScriptedCatalog
 from support.sabotage import sabotaged_table
@@ -88,7 +89,9 @@ def handle_of(table: LocalTable) -> TableHandle:
 
 def later(table: LocalTable, operations: str = "rewrite_position_deletes", *, by_ms: int = LATER_MS) -> PassOutcome:
     """A pass with a grace period of a day, so much later."""
-    runtime = Runtime(table.catalog, table.state, environment={}, clock=lambda: system_clock() + by_ms)
+    runtime = Runtime(
+        table.catalog, table.state, environment={}, clock=lambda: system_clock() + by_ms, store_clock=same_clock
+    )
     settings = {**EAGER, "orphan_older_than_hours": "24", "operations": operations}
     return runtime.maintain(NAME, settings, LocalEngine(1))
 
@@ -440,7 +443,7 @@ def test_a_pass_expires_what_its_own_rewrite_had_pinned(table: LocalTable) -> No
 
 
 def runtime_at(table: LocalTable, clock: Callable[[], int]) -> Runtime:
-    return Runtime(table.catalog, table.state, environment={}, clock=clock)
+    return Runtime(table.catalog, table.state, environment={}, clock=clock, store_clock=same_clock)
 
 
 def test_a_job_that_slept_until_its_files_were_cleaned_cannot_go_on(table: LocalTable) -> None:

@@ -15,6 +15,7 @@ from icekeeper.model import TableName
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.storage import Storage
+from support.clocks import same_clock
 
 A, B = TableName(("ns",), "a"), TableName(("ns",), "b")
 
@@ -31,7 +32,9 @@ def runtime(table_bucket: dict[str, str], tmp_path: Path) -> Runtime:
             table.append(rows)
     now_ms = int(time.time() * 1000) + 60_000
     state = SqliteStateStore(tmp_path / "state.db")
-    return Runtime(open_catalog("sw", table_bucket), state, environment={}, clock=lambda: now_ms)
+    return Runtime(
+        open_catalog("sw", table_bucket), state, environment={}, clock=lambda: now_ms, store_clock=same_clock
+    )
 
 
 def plant(runtime: Runtime, name: TableName, key: str) -> str:

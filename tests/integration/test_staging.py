@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.state.store import Pin
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
+from support.clocks import same_clock
 from support.command import Command, local_path, one_sentence
 from support.local import EAGER, NAME, LocalTable, ScriptedCatalog
 
@@ -52,7 +54,7 @@ class StagedTable(LocalTable):
 
     @property
     def handle(self) -> TableHandle:
-        return TableHandle(self.catalog, NAME, self.state, self.clock)
+        return TableHandle(self.catalog, NAME, self.state, self.clock, store_clock=same_clock)
 
     def stage(self, name: str, *paths: str, state: LoadState = LoadState.PENDING) -> StagedLoad:
         load = stage_load(self.handle, name, [f"file://{path}" for path in paths], ())
@@ -60,7 +62,7 @@ class StagedTable(LocalTable):
 
     def sweep(self, operations: str = "compact", *, dry_run: bool = False, **settings: str) -> PassOutcome:
         """A pass with a grace period of a day."""
-        runtime = Runtime(self.catalog, self.state, environment={}, clock=self.clock)
+        runtime = Runtime(self.catalog, self.state, environment={}, clock=self.clock, store_clock=same_clock)
         chosen = {**EAGER, **GRACE, "operations": operations, **settings}
         return runtime.maintain(NAME, chosen, LocalEngine(1), unsafe=True, dry_run=dry_run)
 
@@ -316,7 +318,7 @@ def test_what_loads_of_another_entry_stage_is_no_orphan(table: StagedTable, mome
 
 
 def replace_name(handle: TableHandle, name: str) -> TableHandle:
-    return TableHandle(handle.catalog, TableName(NAME.namespace, name), handle.state, handle.clock)
+    return replace(handle, table=TableName(NAME.namespace, name))
 
 
 def test_a_catalog_that_cannot_be_listed_cleans_nothing(table: StagedTable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,7 +439,7 @@ def test_a_bound_of_the_deployment_stops_it(table: StagedTable) -> None:
     table.stage("L", path, state=LoadState.FAILED)
     table.clock.now_ms += GRACE_MS
     stopped = {"ICEKEEPER_BOUND_MAINTENANCE_ENABLED": "false"}
-    runtime = Runtime(table.catalog, table.state, environment=stopped, clock=table.clock)
+    runtime = Runtime(table.catalog, table.state, environment=stopped, clock=table.clock, store_clock=same_clock)
     for settings in ({}, {"maintenance_enabled": "false"}):
         outcome = runtime.maintain(NAME, {**EAGER, **GRACE, **settings}, LocalEngine(1), unsafe=True)
         assert outcome.staged is None
@@ -458,7 +460,7 @@ def test_storage_without_deletion_releases_the_record(table: StagedTable, monkey
 def test_detection_proposes_a_table_whose_failed_load_can_be_cleaned(table: StagedTable) -> None:
     table.run(Operation.COMPACT)
     table.stage("L", table.plant("data/load.parquet"), state=LoadState.FAILED)
-    runtime = Runtime(table.catalog, table.state, environment={}, clock=table.clock)
+    runtime = Runtime(table.catalog, table.state, environment={}, clock=table.clock, store_clock=same_clock)
     quiet = {"snapshot_expiry_enabled": "false", "min_input_files": "100", **GRACE}
     assert runtime.detect(quiet).proposals == ()
     table.clock.now_ms += GRACE_MS

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.storage.paths import PathSet, authority, is_under, may_be_under, normalise, split_path
+from icekeeper.storage.paths import PathSet, authority, is_under, leads_out, may_be_under, normalise, split_path
 
 SEGMENTS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1), min_size=1, max_size=5)
 # The characters that mean something, so that they meet each other often.
@@ -124,3 +127,52 @@ def test_splitting_is_literal(path: str, expected: tuple[str, str, str]) -> None
 )
 def test_authority(path: str, expected: str) -> None:
     assert authority(path) == expected
+
+
+# -- symbolic links
+
+
+@pytest.mark.parametrize("spelled", [str, Path.as_uri, "file:{}".format, "/{}".format])
+@pytest.mark.parametrize("name", ["link", "l nk", "l%41nk"])
+def test_a_folder_reached_by_a_link_is_one_place(tmp_path: Path, name: str, spelled: Callable[[Path], str]) -> None:
+    real, link = tmp_path / "real" / "wh", tmp_path / name
+    (real / "t/data/k=%2F").mkdir(parents=True)
+    link.symlink_to("real")
+    for below in ("t", "t/data", "t/data/f", "t/data/k=%2F/f", "t/not/there/f"):
+        one, other = str(real / below), spelled(link / "wh" / below)
+        assert normalise(one) == normalise(other)
+        assert (may_be_under(one, spelled(link)), may_be_under(other, str(real))) == (True, True)
+        assert PathSet([spelled(link / "wh/t")]).may_contain(one)
+        assert PathSet([str(real / "t")]).may_contain(other)
+    if "%" not in spelled(link):  # encoded, the literal path names another file, which is what would be deleted
+        assert (is_under(other, str(real)), is_under(one, spelled(link))) == (True, True)
+
+
+def test_a_link_to_a_file_is_its_target(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("")
+    (tmp_path / "b").symlink_to("a")
+    (tmp_path / "c").symlink_to("b")
+    assert normalise(str(tmp_path / "c")) == str(tmp_path / "a")
+
+
+def test_what_a_link_puts_outside_is_not_surely_under(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "t/data").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "t/f").symlink_to(tmp_path / "elsewhere/f")
+    for inside in ("t/data", "t/data/f", "t/f"):
+        assert not is_under(str(tmp_path / inside), str(tmp_path / "t"))
+        assert leads_out((tmp_path / inside).as_uri(), str(tmp_path / "t"))
+    assert not leads_out(str(tmp_path / "elsewhere/f"), str(tmp_path / "t"))
+
+
+def test_a_link_in_a_circle_and_a_path_that_cannot_be_one_keep_their_text(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert normalise(str(tmp_path / "loop/f")) == str(tmp_path / "loop/f")
+    assert normalise("/a/\0/f") == "/a/\0/f"
+
+
+def test_a_relative_path_is_the_absolute_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert normalise("file://./wh/f") == normalise("wh/f") == normalise(str(tmp_path / "wh/f"))
+    assert is_under(str(tmp_path / "wh/f"), "file://./wh")

@@ -19,7 +19,6 @@ from icekeeper.errors import StorageError
 from icekeeper.metadata.document import MAIN
 from icekeeper.model import FileContent
 from icekeeper.operations.staging.loads import stage_load
-from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.identity import TableIdentity
@@ -280,7 +279,7 @@ class CleanupRun:
     def _stage_load(self, chance: random.Random) -> None:
         """A file of a load that may yet be adopted."""
         path = str(self._file(chance).location())
-        handle = TableHandle(self.table.catalog, NAME, self.table.runtime.state, self.table.runtime.clock)
+        handle = self.table.runtime.table(NAME)
         stage_load(handle, self._name("load"), [path], [])
         self.staged.add(normalise(path))
 

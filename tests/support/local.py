@@ -28,8 +28,10 @@ from icekeeper.report.outcome import OperationOutcome, PassOutcome
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
+from icekeeper.storage.store_clock import StoreClock, store_now_ms
 from icekeeper.verification.findings import Verification
 from icekeeper.verification.verify import verify_table
+from support.clocks import same_clock
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
 
 NAME = TableName(("ns",), "t")
@@ -138,9 +140,13 @@ class LocalTable:
         dry_run: bool = False,
         run_id: str = "run-1",
         clock: Clock = system_clock,
+        store_clock: StoreClock | None = None,
         **settings: str,
     ) -> PassOutcome:
-        """A pass that spares nothing it may touch (:data:`EAGER`) and never really sleeps."""
+        """A pass that spares nothing it may touch (:data:`EAGER`) and never really sleeps.
+
+        A ``clock`` is the store's as well, unless that has its own.
+        """
         chosen = catalog or self.catalog
         properties = chosen.load(NAME).metadata.properties
         overrides = {**EAGER, **settings} | ({} if operations == "all" else {"operations": operations})
@@ -154,6 +160,7 @@ class LocalTable:
             engine=engine or LocalEngine(1),
             dry_run=dry_run,
             sleep=self.waits.append,
+            store_clock=store_clock or (store_now_ms if clock is system_clock else same_clock),
         )
         return run_pass(context)
 

@@ -31,6 +31,7 @@ from icekeeper.pipeline.report_table import TableReport, report_table
 from icekeeper.pipeline.run_step import run_step
 from icekeeper.pipeline.turn import take_turn
 from icekeeper.state.identity import TableIdentity
+from support.clocks import same_clock
 from support.local import LocalTable
 
 __all__ = ["HOUR_MS", "RUN", "Pipeline", "broken"]
@@ -74,7 +75,7 @@ class Pipeline:
 
     def open(self, **environment: str) -> Deployment:
         """As a function does that starts anew."""
-        return Deployment.open({**self.environment, **environment}, clock=self.clock)
+        return Deployment.open({**self.environment, **environment}, clock=self.clock, store_clock=same_clock)
 
     def detect(self, run_id: str = RUN, **wanted: Any) -> tuple[Mapping[str, Any], list[Item]]:
         answer, _ = detect_tables(self.deployment, DetectEvent(run_id=run_id, input=MachineInput(**wanted)))

@@ -26,6 +26,7 @@ from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
+from support.clocks import same_clock
 from support.passes import NAME, THOROUGH
 from support.readers import CanonicalRows, canonical, pyiceberg_rows
 
@@ -116,6 +117,7 @@ class SabotagedTable:
             SqliteStateStore(folder / "state.db"),
             environment={},
             clock=lambda: system_clock() + self.late_ms,
+            store_clock=same_clock,
         )
 
     def close(self) -> None:

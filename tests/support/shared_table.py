@@ -14,6 +14,7 @@ from icekeeper.model import TableName
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.storage import Storage
+from support.clocks import same_clock
 from support.java_writer import JavaTable
 from support.passes import NAME, TableUnderMaintenance
 from support.sabotage import WatchedCatalog, WatchedEngine
@@ -60,7 +61,8 @@ class SharedTable(TableUnderMaintenance):
     def __init__(self, java: JavaTable, folder: Path) -> None:
         self.engine = self._engine = WatchedEngine()
         self.catalog = WatchedCatalog(_JavasPointer(java))
-        self.runtime = Runtime(self.catalog, SqliteStateStore(folder / "state.db"), environment={}, clock=self._now)
+        state = SqliteStateStore(folder / "state.db")
+        self.runtime = Runtime(self.catalog, state, environment={}, clock=self._now, store_clock=same_clock)
         self.hours_ahead = 0.0
         """How far our clock is ahead of Java's."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from icekeeper.errors import StorageError
+from icekeeper.maintenance import with_warnings
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import (
     OperationOutcome,
@@ -169,3 +170,16 @@ def test_every_unsuccessful_outcome_says_why() -> None:
     for outcome, status in ((SKIPPED, Status.SKIPPED), (REFUSED, Status.REFUSED), (FAILED, Status.FAILED)):
         assert outcome.status is status
         assert outcome.reason == outcome.summary
+
+
+def test_a_wrong_clock_is_told_once_by_the_largest_difference_that_was_met() -> None:
+    parts = [
+        succeeded(Operation.EXPIRE_SNAPSHOTS, "s", metrics={"clock.skew_s": 61}),
+        refused(Operation.REMOVE_ORPHANS, "r", metrics={"clock.skew_s": -172_800}),
+        skipped(Operation.COMPACT, "c"),
+    ]
+    (warning,) = with_warnings(make_pass(*parts)).warnings
+    assert warning == (
+        "this machine's clock is 172800 s behind the clock of the table's store, by which ages are judged; set it right"
+    )
+    assert with_warnings(make_pass(parts[2])).warnings == ()

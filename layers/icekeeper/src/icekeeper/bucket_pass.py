@@ -25,12 +25,10 @@ from icekeeper.operations.orphans.remove_orphans import why_skipped
 from icekeeper.operations.orphans.sift import Sieve
 from icekeeper.operations.orphans.territory import Territory
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.bucket_outcome import BucketOutcome, ForeignTable, Outside
 from icekeeper.report.outcome import OperationOutcome, Status, failed, refused, skipped, succeeded
 from icekeeper.state.store import PassRecord, StateStore
-from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import may_be_under, normalise
 from icekeeper.storage.sources import FileSource, ListedLocation
@@ -149,11 +147,12 @@ def _prepare(
         context = make_context(table)
     except MaintenanceError as error:
         return failed(_OPERATION, str(error))
-    context.memory = TableMemory(context.state, identity_of(catalog, table), context.clock)
-    older_than_ms = context.clock() - context.policy.orphan_older_than_ms
-    references = References()
+    context.memory = context.memory_of(table)
+    references, grace_ms = References(), context.policy.orphan_older_than_ms
+    older_than_ms = 0
 
     def follow(context: OperationContext) -> OperationOutcome:
+        nonlocal older_than_ms
         referenced.update(reachable_paths(context.reader(table), table.metadata_location, references))
         referenced.update(context.memory.pinned_metadata())
         reason = context.resolved.why_not(_OPERATION)
@@ -161,7 +160,11 @@ def _prepare(
             reason = f"its location {table.metadata.location} is not below {bucket}"
         if reason is not None:
             return skipped(_OPERATION, reason)
-        return why_skipped(context, table) or succeeded(_OPERATION, "its references are known")
+        skip = why_skipped(context, table)
+        if skip is not None:
+            return skip
+        older_than_ms = context.trusted_now_ms(table, grace_ms, "orphan_older_than_hours") - grace_ms
+        return succeeded(_OPERATION, "its references are known")
 
     outcome = attempt(_OPERATION, context, follow)
     if outcome.status is not Status.SUCCEEDED:

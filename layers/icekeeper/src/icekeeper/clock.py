@@ -1,15 +1,20 @@
-"""The clock seam: real time for runs, a settable one for tests."""
+"""The clock seam: real time for runs, a settable one for tests; and the time as a server tells it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TypeAlias
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeAlias
 
-__all__ = ["HOUR_MS", "Clock", "iso_utc", "system_clock"]
+__all__ = ["HOUR_MS", "TOLD_SKEW_MS", "Clock", "ServerClock", "ahead_ms", "iso_utc", "system_clock"]
 
 HOUR_MS = 3_600_000
+TOLD_SKEW_MS = 60_000
+"""Clocks that differ by more are worth telling of."""
+# A Date header has whole seconds, as some file systems have; and an answer is on its way for a while.
+_PRECISION_MS = 2_000
 
 Clock: TypeAlias = Callable[[], int]
 """Returns epoch milliseconds."""
@@ -23,3 +28,41 @@ def system_clock() -> int:
 def iso_utc(epoch_ms: int) -> str:
     """A moment for people, to the second: ``2026-01-31T12:00:00Z`` (ISO 8601)."""
     return datetime.fromtimestamp(epoch_ms // 1000, UTC).isoformat().replace("+00:00", "Z")
+
+
+def ahead_ms(ours_ms: int, theirs_ms: int | None) -> int:
+    """How far our clock is ahead of another one (negative: behind it); 0 where that is not known, or not measurable."""
+    difference = 0 if theirs_ms is None else ours_ms - theirs_ms
+    return difference if abs(difference) > _PRECISION_MS else 0
+
+
+class ServerClock:
+    """What the time is by a server's newest answer, whose ``Date`` header says so to the second (RFC 9110, 6.6.1).
+
+    Never ahead of the server's own clock; behind it by a second and the time an answer takes.  Threads may share it.
+    """
+
+    def __init__(self) -> None:
+        self._heard: tuple[int, float] | None = None
+
+    def listen(self, client: Any) -> None:
+        """Hear every answer that a boto3 client gets, refusals too."""
+        client.meta.events.register("after-call", self._answered)
+
+    def now_ms(self) -> int | None:
+        """Epoch milliseconds; ``None`` while no answer said."""
+        if self._heard is None:
+            return None
+        said_ms, heard_s = self._heard
+        return said_ms + int((time.monotonic() - heard_s) * 1000)
+
+    def hear(self, date: str) -> None:
+        """Take in a ``Date`` header; one that is none says nothing."""
+        try:
+            said_ms = int(parsedate_to_datetime(date).timestamp() * 1000)
+        except ValueError:
+            return
+        self._heard = said_ms, time.monotonic()
+
+    def _answered(self, http_response: Any, **_: Any) -> None:
+        self.hear(str(http_response.headers.get("Date", "")))

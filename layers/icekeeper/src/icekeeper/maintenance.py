@@ -34,12 +34,11 @@ from icekeeper.operations.statistics.columns import statistics_columns
 from icekeeper.operations.statistics.compute_statistics import compute_statistics
 from icekeeper.operations.take_over import take_over
 from icekeeper.pass_context.context import OperationContext, branch_head
-from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.policy import Operation
+from icekeeper.report.clock_skew import clock_warning
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LastSeen, PassRecord, StateStore
-from icekeeper.state.table_memory import TableMemory
 
 __all__ = [
     "OPERATIONS",
@@ -100,8 +99,7 @@ def run_pass(context: OperationContext) -> PassOutcome:
         # Not an operation that anybody asks for or switches off (seed 002: "separately and always on").
         staged=clean_staged_files(context),
     )
-    if outcome.staged is not None and outcome.staged.problem is not None:
-        outcome = replace(outcome, warnings=(outcome.staged.problem,))
+    outcome = with_warnings(outcome)
     log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
     if context.dry_run:
         return outcome
@@ -120,7 +118,7 @@ def begin(context: OperationContext) -> LoadedTable:
     loaded = context.load()
     if context.resolved.why_disabled() is None:
         _check_fit(context, loaded)
-    context.memory = TableMemory(context.state, identity_of(context.catalog, loaded), context.clock)
+    context.memory = context.memory_of(loaded)
     remember_claims(context, loaded)
     return loaded
 
@@ -197,7 +195,16 @@ def attempt(
         remember_claims(context)
     seconds = time.perf_counter() - started_s
     operation_finished(*told, status=outcome.status.value, summary=outcome.summary, seconds=seconds)
+    outcome = replace(outcome, metrics={**outcome.metrics, **context.store_time.metrics})
     return _only_planned(outcome) if context.dry_run else outcome
+
+
+def with_warnings(outcome: PassOutcome) -> PassOutcome:
+    """What went wrong beside the operations, as far as their outcomes and metrics say."""
+    staged = outcome.staged
+    problem = () if staged is None or staged.problem is None else (staged.problem,)
+    met = [*(part.metrics for part in outcome.operations), *(() if staged is None else (staged.metrics,))]
+    return replace(outcome, warnings=(*outcome.warnings, *problem, *clock_warning(met)))
 
 
 def _only_planned(outcome: OperationOutcome) -> OperationOutcome:

@@ -36,6 +36,7 @@ from icekeeper.state.lease_errors import lease_held
 from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.storage.storage import Storage
+from icekeeper.storage.store_clock import StoreClock, store_now_ms
 from icekeeper.table_policy import TablePolicies
 from icekeeper.verification.findings import Verification
 from icekeeper.verification.verify import verify_table
@@ -87,12 +88,14 @@ class Runtime:
         environment: Mapping[str, str] | None = None,
         clock: Clock = system_clock,
         other_catalog: Callable[[str, str], Catalog | None] = configured_catalog,
+        store_clock: StoreClock = store_now_ms,
     ) -> None:
         """``other_catalog`` opens another catalog by name and warehouse; ``None`` where that is not possible."""
         self._other_catalog = other_catalog
         self.catalog = catalog
         self.state = state
         self.clock = clock
+        self.store_clock = store_clock
         self._policies = TablePolicies(os.environ if environment is None else environment)
 
     @classmethod
@@ -166,11 +169,12 @@ class Runtime:
             dry_run=dry_run,
             progress=progress,
             other_catalog=self._other_catalog,
+            store_clock=self.store_clock,
         )
 
     def table(self, name: TableName) -> TableHandle:
         """One table and what is remembered about it, for what is asked of it outside of a pass."""
-        return TableHandle(self.catalog, name, self.state, self.clock)
+        return TableHandle(self.catalog, name, self.state, self.clock, store_clock=self.store_clock)
 
     def sweep_bucket(
         self,

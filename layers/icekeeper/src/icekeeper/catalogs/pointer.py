@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.clock import Clock
+from icekeeper.clock import TOLD_SKEW_MS, Clock, ahead_ms
 from icekeeper.errors import (
     CommitConflict,
     CommitRefused,
@@ -30,6 +30,7 @@ from icekeeper.metadata.updates import apply_updates, check_requirements
 from icekeeper.model import TableName
 from icekeeper.storage.paths import is_under, normalise
 from icekeeper.storage.storage import Storage
+from icekeeper.storage.store_clock import store_now_ms
 
 __all__ = ["Swap", "commit_document", "load_document", "next_metadata_location"]
 
@@ -92,7 +93,8 @@ def commit_document(
         StorageError: the document could not be written, or the swap was never sent; nothing is left behind.
     """
     check_requirements(base.metadata, requirements)
-    metadata = apply_updates(base.metadata, updates, metadata_location=base.metadata_location, now_ms=clock())
+    now_ms = _not_ahead(clock(), store_now_ms(storage, base.metadata.location, True))
+    metadata = apply_updates(base.metadata, updates, metadata_location=base.metadata_location, now_ms=now_ms)
     location = next_metadata_location(metadata, base.metadata_location)
     try:
         storage.write(location, render_document(metadata, compress=_compressed(metadata)))
@@ -130,6 +132,13 @@ def _swapped(
     raise CommitStateUnknown(
         f"{no}; whether it landed nevertheless cannot be told, because the table's metadata log reaches back no further"
     ) from no
+
+
+def _not_ahead(ours_ms: int, stores_ms: int | None) -> int:
+    """The time of a commit.  One that lies in the future would bar other writers until then: Iceberg-Java refuses to
+    commit a minute before the last update (``TableMetadata``, "Invalid update timestamp")."""
+    ahead = ahead_ms(ours_ms, stores_ms)
+    return ours_ms - ahead if ahead > TOLD_SKEW_MS else ours_ms
 
 
 def _compressed(metadata: TableMetadata) -> bool:

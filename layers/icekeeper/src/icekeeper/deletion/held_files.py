@@ -32,7 +32,7 @@ def held_by_others(context: OperationContext, tables: Iterable[Claims]) -> Seque
     """
     held: list[str] = []
     for claims in tables:
-        memory = TableMemory(context.state, identity_of(claims.catalog, claims.table), context.clock)
+        memory = TableMemory(context.state, identity_of(claims.catalog, claims.table), context.memory.clock)
         held += (*memory.staged_paths(), *memory.pinned_metadata())
     return held
 

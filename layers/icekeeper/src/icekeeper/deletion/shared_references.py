@@ -25,7 +25,7 @@ class _Followed:
     def __init__(self, context: OperationContext, catalog: Catalog, table: LoadedTable) -> None:
         self.catalog, self.table = catalog, table
         self.references = References()
-        memory = TableMemory(context.state, identity_of(catalog, table), context.clock)
+        memory = TableMemory(context.state, identity_of(catalog, table), context.memory.clock)
         self.held = HeldFiles(memory, context.storage(table).read)
 
 

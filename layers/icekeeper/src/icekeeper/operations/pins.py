@@ -52,7 +52,7 @@ def add_pin(handle: TableHandle, *, snapshot: str, ttl_ms: int, name: str | None
             f"pin '{chosen}' holds snapshot {before.snapshot_id}, not {snapshot_id}; choose another name, or remove it"
         )
     tag = chosen if with_tag else None if before is None else before.tag
-    expires_ms = handle.clock() + ttl_ms
+    expires_ms = memory.clock() + ttl_ms
     pin = Pin(
         identity=memory.identity,
         name=chosen,

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
@@ -19,12 +20,15 @@ from icekeeper.model import Nothing, TableName
 from icekeeper.pass_context.allowed_locations import require_allowed
 from icekeeper.pass_context.footprint import Footprint
 from icekeeper.pass_context.jobs import Job, running_job
+from icekeeper.pass_context.store_time import StoreTime
+from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.store import StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.attempt_names import is_repeated
 from icekeeper.storage.sources import FileSource
 from icekeeper.storage.storage import Storage
+from icekeeper.storage.store_clock import StoreClock, store_now_ms
 
 __all__ = ["Engine", "OperationContext", "Progress", "branch_head", "require_writable", "silent", "stopwatch"]
 
@@ -91,11 +95,13 @@ class OperationContext:
     resolved: ResolvedPolicy
     state: StateStore
     clock: Clock
+    """This machine's; how old something is, :meth:`now_ms` says."""
     run_id: str
     engine: Engine
     dry_run: bool = False
     progress: Progress = silent
     sleep: Callable[[float], None] = time.sleep
+    store_clock: StoreClock = store_now_ms
     memory: TableMemory = field(init=False)
     """What is remembered about this table; known when the pass has loaded it."""
     orphan_candidates: FileSource | None = None
@@ -106,8 +112,12 @@ class OperationContext:
     """Opens another catalog that is served here, by its name and warehouse; ``None`` where it cannot be opened."""
     footprint: Footprint = field(default_factory=Footprint)
     """Where this pass has seen files of the table."""
+    store_time: StoreTime = field(init=False)
     _job: Job | None = None
     _storages: dict[tuple[tuple[str, str], ...], Storage] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.store_time = StoreTime(self.clock, self.store_clock)
 
     @property
     def policy(self) -> Policy:
@@ -123,6 +133,25 @@ class OperationContext:
         if key not in self._storages:
             self._storages[key] = Storage(loaded.io_properties)
         return self._storages[key]
+
+    def now_ms(self, loaded: LoadedTable) -> int:
+        """Epoch milliseconds by the clock of the table's store."""
+        return self.store_time.now_ms(self.storage(loaded), loaded.metadata.location, may_write=not self.dry_run)
+
+    def trusted_now_ms(self, loaded: LoadedTable, period_ms: int, key: str) -> int:
+        """As :meth:`now_ms`, for what deletes; ``key`` is the policy key that says how long to wait.
+
+        Raises:
+            OperationRefused: our clock and the store's differ by more than that.
+        """
+        now_ms = self.now_ms(loaded)
+        skew = self.store_time.skew(self.storage(loaded), loaded.metadata.location, may_write=not self.dry_run)
+        self.store_time.require_trusted(skew, period_ms, key)
+        return now_ms
+
+    def memory_of(self, loaded: LoadedTable) -> TableMemory:
+        """What is remembered about a table, by the clock of its store."""
+        return TableMemory(self.state, identity_of(self.catalog, loaded), partial(self.now_ms, loaded))
 
     def reader(self, loaded: LoadedTable) -> TableReader:
         """Reads what the table's metadata points at, and takes note of where its files lie."""
@@ -145,7 +174,7 @@ class OperationContext:
             lambda paths: self.discard(head, paths),
             self.policy.branch,
             self.run_id,
-            self.clock(),
+            self.now_ms(head),
         )
 
     @contextmanager

@@ -5,13 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.clock import Clock
 from icekeeper.model import TableName
+from icekeeper.pass_context.store_time import StoreTime
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import StateStore
 from icekeeper.state.table_memory import TableMemory
+from icekeeper.storage.storage import Storage
+from icekeeper.storage.store_clock import StoreClock, store_now_ms
 
 __all__ = ["TableHandle", "identity_of"]
 
@@ -30,6 +34,7 @@ class TableHandle:
     state: StateStore
     clock: Clock
     sleep: Callable[[float], None] = time.sleep
+    store_clock: StoreClock = store_now_ms
 
     def load(self) -> LoadedTable:
         """The newest state of the table.
@@ -41,4 +46,7 @@ class TableHandle:
         return self.catalog.load(self.table)
 
     def memory(self, loaded: LoadedTable) -> TableMemory:
-        return TableMemory(self.state, identity_of(self.catalog, loaded), self.clock)
+        """What is remembered about the table, by the clock of its store."""
+        store_time, storage = StoreTime(self.clock, self.store_clock), Storage(loaded.io_properties)
+        now_ms = partial(store_time.now_ms, storage, loaded.metadata.location, may_write=True)
+        return TableMemory(self.state, identity_of(self.catalog, loaded), now_ms)

@@ -20,6 +20,7 @@ from icekeeper.runtime import Runtime
 from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.storage.storage import Storage
+from icekeeper.storage.store_clock import StoreClock, store_now_ms
 
 __all__ = ["Deployment"]
 
@@ -37,10 +38,17 @@ class Deployment:
     control: ControlBucket
     state: StateStore
     clock: Clock = system_clock
+    store_clock: StoreClock = store_now_ms
     _catalogs: dict[tuple[str, str | None], Catalog] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, environment: Mapping[str, str], *, clock: Clock = system_clock) -> Deployment:
+    def open(
+        cls,
+        environment: Mapping[str, str],
+        *,
+        clock: Clock = system_clock,
+        store_clock: StoreClock = store_now_ms,
+    ) -> Deployment:
         """Nothing is sent yet.
 
         Raises:
@@ -55,6 +63,7 @@ class Deployment:
             control=ControlBucket(settings.control_address),
             state=open_state(variables),
             clock=clock,
+            store_clock=store_clock,
         )
 
     def addresses(self, unreachable: Callable[[StorageError], None] | None = None) -> Sequence[CatalogAddress]:
@@ -88,6 +97,7 @@ class Deployment:
             self.state,
             environment=self.environment,
             clock=self.clock,
+            store_clock=self.store_clock,
             other_catalog=self.other_catalog,
         )
 

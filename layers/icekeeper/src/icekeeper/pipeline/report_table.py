@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from icekeeper.maintenance import PassStart, record_outcome
+from icekeeper.maintenance import PassStart, record_outcome, with_warnings
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import MAX_SENTENCE, Failure, ReportTableEvent
@@ -55,7 +55,7 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
     remember_outgrown(deployment.control, item, plan.routes, event.failures)
     folder = table_folder(event.run_id, item.identity.key)
     found = (_outcome(deployment, folder, plan, event, operation) for operation in Operation)
-    outcome = PassOutcome(
+    gathered = PassOutcome(
         table=table,
         catalog=item.catalog,
         run_id=event.run_id,
@@ -63,8 +63,7 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
         operations=tuple(one for one in found if one is not None),
         staged=_staged(deployment, folder, event),
     )
-    if outcome.staged is not None and outcome.staged.problem is not None:
-        outcome = replace(outcome, warnings=(outcome.staged.problem,))
+    outcome = with_warnings(gathered)
     started = PassStart(item.identity, plan.head_id, plan.started_ms)
     listing = deployment.control.listings(folder)
     deployment.control.write(f"{folder}/pass.json", outcome.to_json(listing))

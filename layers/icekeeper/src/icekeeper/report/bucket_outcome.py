@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from icekeeper.report.clock_skew import CLOCK_SKEW
 from icekeeper.report.outcome import ListingWriter, OperationOutcome, PassStatus, overall_status
 
 __all__ = ["BucketOutcome", "ForeignTable", "Outside"]
@@ -53,10 +54,11 @@ class BucketOutcome:
         """Those of all tables added up, and what lies outside."""
         total: Counter[str] = Counter()
         for outcome in self.tables.values():
-            total.update({key: int(value) for key, value in outcome.metrics.items()})
+            total.update({key: int(value) for key, value in outcome.metrics.items() if key != CLOCK_SKEW})
         total["remove_orphans.files_outside"] = self.outside.files
         total["remove_orphans.bytes_outside"] = self.outside.size
-        return dict(total)
+        skews = [outcome.metrics[CLOCK_SKEW] for outcome in self.tables.values() if CLOCK_SKEW in outcome.metrics]
+        return {**total, **({CLOCK_SKEW: max(skews, key=abs)} if skews else {})}
 
     def to_json(self, listing: ListingWriter) -> dict[str, Any]:
         """The document of ``orphans --json``; ``listing`` stores path lists too long for it."""

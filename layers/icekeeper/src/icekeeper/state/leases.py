@@ -23,7 +23,11 @@ class Lease:
 
 
 class LeaseStore(Protocol):
-    """Every method is atomic, across processes and machines; each raises StorageError when the store fails."""
+    """Every method is atomic, across processes and machines; each raises StorageError when the store fails.
+
+    ``now_ms`` is by the caller's clock.  A store that has a clock of its own corrects it by the difference, so that all
+    its users go by one.
+    """
 
     def acquire(self, key: str, holder: str, *, now_ms: int, ttl_ms: int) -> Lease:
         """Take a lease that is free or has run out; for its holder, prolong it (never shorten it).

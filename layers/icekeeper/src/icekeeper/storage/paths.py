@@ -1,5 +1,8 @@
 """How two spellings of one path are recognised, and when a path lies inside a location.
 
+Object stores' paths are compared as text.  Local ones are compared as the real paths behind all symbolic links, which
+costs a look at the file system; a file that is deleted by one name is gone under every other.
+
 Tables committed by several engines mix ``s3://`` with ``s3a://`` and ``file:/x`` with ``file:///x``, and some
 writers percent-encode partition values that others leave alone.  Two questions are asked of such paths, and being
 wrong costs differently:
@@ -13,13 +16,13 @@ wrong costs differently:
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 from icekeeper.storage.attempt_names import planned_file, stem_of
+from icekeeper.storage.real_paths import real_path
 
 __all__ = [
     "S3_SCHEMES",
@@ -28,6 +31,7 @@ __all__ = [
     "authority",
     "is_local",
     "is_under",
+    "leads_out",
     "may_be_under",
     "normalise",
     "split_path",
@@ -38,7 +42,9 @@ S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 _SLASHES = re.compile(r"/{2,}")
 # Already in normal form, which most paths are: nothing to decode, no empty, ``.`` or ``..`` segment.
-_NORMAL = re.compile(r"(?:s3:/)?(?:/(?!\.{1,2}(?:/|\Z))[^/%]+)+")
+_NORMAL = re.compile(r"s3:/(?:/(?!\.{1,2}(?:/|\Z))[^/%]+)+")
+# Nobody encodes so often; links whose names decode to each other could go on for ever.
+_MOST_LAYERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +82,26 @@ def normalise(path: str) -> str:
     """The key by which paths are compared; never a path to read or delete.
 
     ``s3``, ``s3a`` and ``s3n`` are one scheme, local spellings become ``/x``, percent-encoding is decoded until
-    nothing is left to decode, repeated and trailing slashes go, and ``.`` and ``..`` of local paths are resolved.
-    Idempotent.
+    nothing is left to decode, repeated and trailing slashes go.  Local paths become absolute, without ``.``, ``..`` and
+    symbolic links.  Idempotent, but for links whose own names are percent-encoded.
     """
     if _NORMAL.fullmatch(path):
         return path
-    while (again := _normalise_once(path)) != path:
-        path = again
+    for _ in range(_MOST_LAYERS):
+        # Links are followed before each decoding, because one may truly be named "%41".
+        path = _tidied(path)
+        decoded = unquote(path) if "%" in path else path
+        if decoded == path:
+            break
+        path = decoded
     return path
 
 
-def _normalise_once(path: str) -> str:
-    path = unquote(path)
+def _tidied(path: str) -> str:
     parts = split_path(path)
     key = _SLASHES.sub("/", parts.key)
     if parts.scheme in ("", "file"):
-        return posixpath.normpath(key) if key else ""
+        return real_path(key) if key else ""
     scheme = "s3" if parts.scheme in S3_SCHEMES else parts.scheme
     return f"{scheme}://{parts.authority}/{key.strip('/')}".rstrip("/")
 
@@ -108,16 +118,30 @@ def is_under(path: str, location: str) -> bool:
     """Whether a file is surely inside a location: the guard before deleting.
 
     Nothing is decoded, because the literal path is what gets deleted, and a path with ``.`` or ``..`` in it is never
-    inside.  Repeated slashes are forgiven for local files only: in an object store they name another object.
+    inside.  Repeated slashes are forgiven for local files only: in an object store they name another object.  A local
+    file is where it really is: one that a symbolic link puts outside is outside.
     """
     if authority(path) != authority(location):
         return False
     inner, outer = split_path(path).key, split_path(location).key.rstrip("/")
+    if _has_dots(inner):
+        return False
     if is_local(path):
-        inner, outer = _SLASHES.sub("/", inner), _SLASHES.sub("/", outer)
+        if not inner or not location:
+            return False
+        inner = real_path(_SLASHES.sub("/", inner))
+        outer = real_path(_SLASHES.sub("/", outer)).rstrip("/") if outer else ""
     elif not outer:
-        return bool(inner) and not _has_dots(inner)
-    return inner.startswith(f"{outer}/") and len(inner) > len(outer) + 1 and not _has_dots(inner)
+        return bool(inner)
+    return inner.startswith(f"{outer}/") and len(inner) > len(outer) + 1
+
+
+def leads_out(path: str, location: str) -> bool:
+    """Whether a local path is spelled as one inside a location from which a symbolic link leads it out."""
+    if not is_local(path) or not is_local(location):
+        return False
+    inner, outer = (_SLASHES.sub("/", split_path(spelled).key).rstrip("/") for spelled in (path, location))
+    return inner.startswith(f"{outer}/") and not is_under(path, location)
 
 
 def may_be_under(path: str, location: str) -> bool:

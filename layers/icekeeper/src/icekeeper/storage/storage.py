@@ -20,6 +20,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO, PY_IO_IMPL, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from icekeeper.clock import ServerClock
 from icekeeper.errors import StorageError
 from icekeeper.masking import mask, remember_secrets
 from icekeeper.storage.capabilities import can_delete_s3, can_list_s3
@@ -68,6 +69,7 @@ class Storage:
         # Resolved here, where the environment is the caller's: workers may have another one.
         self._properties = with_endpoint(properties)
         remember_secrets(self._properties)
+        self.s3_clock = ServerClock()
         self._lock = threading.Lock()
         self._answers: dict[tuple[str, str], bool] = {}
 
@@ -253,7 +255,9 @@ class Storage:
 
     @cached_property
     def _s3(self) -> Any:
-        return s3_client(self._properties)
+        client = s3_client(self._properties)
+        self.s3_clock.listen(client)
+        return client
 
     def _filesystem(self, path: str) -> tuple[Any, str]:
         # Not new_input(): it cuts a key at "?" and "#".

@@ -10,7 +10,6 @@ from icekeeper.deletion.delete import DeletedFiles
 from icekeeper.deletion.needs import GC_DISABLED, FileNeeds
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, MetadataUnreadable, PolicyError, StorageError
-from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.leftovers import delete_remembered, list_name
 from icekeeper.operations.expiry.removal import removal_of, restore_refs
@@ -62,7 +61,7 @@ class ExpiryAttempts:
         require_writable(head.metadata)
         if not gc_enabled(head.metadata):
             return Nothing(GC_DISABLED)
-        plan = self._plan(head.metadata)
+        plan = self._plan(head)
         if isinstance(plan, Nothing):
             return plan
         self.expiry = self._freed(head, plan)
@@ -127,12 +126,16 @@ class ExpiryAttempts:
         if self._remembered is not None:
             self._context.memory.forget_deletions(self._list)
 
-    def _plan(self, metadata: TableMetadata) -> ExpiryPlan | Nothing:
+    def _plan(self, head: LoadedTable) -> ExpiryPlan | Nothing:
+        metadata = head.metadata
         pinned = [pin.snapshot_id for pin in self._context.memory.pins()]
         policy = self._context.policy
         refuse_protected(metadata, policy, pinned)
-        plan = plan_expiry(metadata, policy, now_ms=self._context.clock(), pinned=pinned)
-        if self.expiry is None or isinstance(plan, Nothing):
+        plan = plan_expiry(metadata, policy, now_ms=self._context.now_ms(head), pinned=pinned)
+        if isinstance(plan, Nothing):
+            return plan
+        self._context.trusted_now_ms(head, policy.snapshot_retention_ms, "snapshot_retention_hours")
+        if self.expiry is None:
             return plan
         before = set(self.expiry.plan.snapshot_ids)
         ids = tuple(i for i in plan.snapshot_ids if i in before)

@@ -69,7 +69,7 @@ def _of_history(table: LoadedTable, storage: Storage) -> Iterator[str]:
 
 
 def _of_failed_loads(context: OperationContext) -> Iterator[str]:
-    now_ms = context.clock()
+    now_ms = context.memory.clock()
     for load in context.memory.staged_loads():
         if load.failed_since(now_ms) is not None:
             yield from recorded_files(context.memory, load)

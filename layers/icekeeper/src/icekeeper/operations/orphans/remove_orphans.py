@@ -75,7 +75,8 @@ def _list(context: OperationContext, table: LoadedTable) -> Listed:
         source = InventoryFiles(storage, inventory, metadata.location)
     else:
         source = ListedLocation(storage, metadata.location)
-    older_than_ms = context.clock() - context.policy.orphan_older_than_ms
+    grace_ms = context.policy.orphan_older_than_ms
+    older_than_ms = context.trusted_now_ms(table, grace_ms, "orphan_older_than_hours") - grace_ms
     references = References()
     manifests = references.listed(reader, metadata.snapshots.values())
     lists = (snapshot.manifest_list for snapshot in metadata.snapshots.values())

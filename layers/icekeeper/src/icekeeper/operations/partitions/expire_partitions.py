@@ -59,9 +59,10 @@ def expire_partitions(context: OperationContext) -> OperationOutcome:
     retention_ms = context.policy.partition_retention_ms
     if retention_ms is None:
         return skipped(_OPERATION, NO_RETENTION)
-    cutoff_ms = context.clock() - retention_ms
     with stopwatch() as elapsed_ms:
-        planned = _plan(context, loaded := context.load(), cutoff_ms)
+        loaded = context.load()
+        cutoff_ms = context.trusted_now_ms(loaded, retention_ms, "partition_retention_hours") - retention_ms
+        planned = _plan(context, loaded, cutoff_ms)
         if context.dry_run or isinstance(planned, Nothing):
             return _outcome(planned, "would expire", "drop", (), elapsed_ms())
         last: _Drop = planned

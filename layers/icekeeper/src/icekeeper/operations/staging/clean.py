@@ -40,10 +40,13 @@ def clean_staged_files(context: OperationContext) -> StagedOutcome | None:
     plan: CleaningPlan | None = None
     try:
         loads = context.memory.staged_loads()
-        plan = plan_cleaning(loads, now_ms=context.clock(), grace_ms=context.policy.orphan_older_than_ms)
+        if not loads:
+            return None
+        plan = plan_cleaning(loads, now_ms=context.memory.clock(), grace_ms=context.policy.orphan_older_than_ms)
         if not plan.failed and not plan.adopted:
             return None
-        return _clean(context, plan)
+        outcome = _clean(context, plan)
+        return None if outcome is None else _with_skew(context, outcome)
     except MaintenanceError as error:
         problem = str(error)
     except Exception as error:  # a bug here must not take the pass with it
@@ -52,13 +55,20 @@ def clean_staged_files(context: OperationContext) -> StagedOutcome | None:
     log.warning("%s: staged files were not cleaned: %s", context.table, problem)
     failed = 0 if plan is None else sum(load.file_count for load in plan.failed)
     sentence = f"staged files of failed loads were not cleaned: {problem}"
-    return StagedOutcome(summary=sentence, problem=sentence, metrics={"staged.files_failed": failed})
+    return _with_skew(
+        context, StagedOutcome(summary=sentence, problem=sentence, metrics={"staged.files_failed": failed})
+    )
+
+
+def _with_skew(context: OperationContext, outcome: StagedOutcome) -> StagedOutcome:
+    return replace(outcome, metrics={**outcome.metrics, **context.store_time.metrics})
 
 
 def _clean(context: OperationContext, plan: CleaningPlan) -> StagedOutcome | None:
     loaded = context.load()
     if (loaded.metadata.uuid or "") != context.memory.identity.uuid:
         raise OperationRefused(f"table {loaded.name} was replaced by another one")
+    context.trusted_now_ms(loaded, context.policy.orphan_older_than_ms, "orphan_older_than_hours")
     settled = [load for load in plan.adopted if _forget(context, load)]
     storage = context.storage(loaded)
     if not plan.failed or not gc_enabled(loaded.metadata):

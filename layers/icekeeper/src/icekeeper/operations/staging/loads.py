@@ -37,7 +37,7 @@ def stage_load(handle: TableHandle, name: str, files: Collection[str], prefixes:
         identity=memory.identity,
         name=name,
         prefixes=tuple(dict.fromkeys((*(() if before is None else before.prefixes), *prefixes))),
-        changed_ms=handle.clock(),
+        changed_ms=memory.clock(),
     )
     return handle.state.staging.stage(load, (path for path in dict.fromkeys(files) if path not in known))
 
@@ -59,7 +59,7 @@ def declare_load(handle: TableHandle, name: str, state: LoadState) -> StagedLoad
         return before
     if before.state is LoadState.FAILED:
         raise PolicyError(f"load '{name}' failed, so its files may be deleted already; stage them under another name")
-    after = replace(before, state=state, changed_ms=handle.clock())
+    after = replace(before, state=state, changed_ms=memory.clock())
     if not handle.state.staging.change(before, after):
         raise CommitConflict(f"load '{name}' was changed by somebody else at this moment; look at it and try again")
     return after

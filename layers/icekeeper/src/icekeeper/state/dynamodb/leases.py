@@ -1,4 +1,8 @@
-"""Leases in the state table: an item each, replaced on condition that it is as it was read."""
+"""Leases in the state table: an item each, replaced on condition that it is as it was read.
+
+When they run out, the table's clock says (the date of the answer that showed the item): a machine whose clock is ahead
+would take the leases of others.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +26,13 @@ class DynamoLeases:
         self._table = table
 
     def acquire(self, key: str, holder: str, *, now_ms: int, ttl_ms: int) -> Lease:
-        taken = wanted = Lease(key=key, holder=holder, expires_ms=now_ms + ttl_ms)
+        taken = Lease(key=key, holder=holder, expires_ms=0)
 
         def decide(item: Item | None) -> Item:
             nonlocal taken
-            taken = taken_lease(_lease(key, item), wanted, now_ms=now_ms)
+            its_now_ms = self._table.by_its_clock(now_ms)
+            wanted = Lease(key=key, holder=holder, expires_ms=its_now_ms + ttl_ms)
+            taken = taken_lease(_lease(key, item), wanted, now_ms=its_now_ms)
             return self._item(taken)
 
         self._table.change(_pk(key), _SORT_KEY, decide)
@@ -37,7 +43,8 @@ class DynamoLeases:
 
         def decide(item: Item | None) -> Item:
             nonlocal renewed
-            renewed = renewed_lease(_lease(lease.key, item), lease, expires_ms=now_ms + ttl_ms)
+            expires_ms = self._table.by_its_clock(now_ms) + ttl_ms
+            renewed = renewed_lease(_lease(lease.key, item), lease, expires_ms=expires_ms)
             return self._item(renewed)
 
         self._table.change(_pk(lease.key), _SORT_KEY, decide)
@@ -51,7 +58,7 @@ class DynamoLeases:
 
     def current(self, key: str, *, now_ms: int) -> Lease | None:
         found = _lease(key, self._table.get(_pk(key), _SORT_KEY))
-        return found if found is not None and found.expires_ms > now_ms else None
+        return found if found is not None and found.expires_ms > self._table.by_its_clock(now_ms) else None
 
     def _item(self, lease: Lease) -> Item:
         expires_s = self._table.expires_s(_KEPT_MS, at_least_ms=lease.expires_ms)

@@ -10,6 +10,7 @@ late, and its moment is never before the one that an item itself names.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 import uuid
@@ -20,11 +21,13 @@ from typing import Any, TypeAlias
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.parsers import ResponseParserError
 
-from icekeeper.clock import Clock, system_clock
+from icekeeper.clock import TOLD_SKEW_MS, Clock, ServerClock, ahead_ms, system_clock
 from icekeeper.errors import StorageError
 from icekeeper.state.dynamodb.items import Item, decoded, encoded
 
 __all__ = ["JOURNAL_INDEX", "REMOVED", "TABLE_SCHEMA", "DynamoTable", "create_table"]
+
+log = logging.getLogger(__name__)
 
 JOURNAL_INDEX = "newest"
 """Local secondary index: the passes over one table by ``finished_ms``."""
@@ -70,12 +73,23 @@ class DynamoTable:
     """
 
     def __init__(
-        self, client: Any, name: str, *, clock: Clock = system_clock, sleep: Callable[[float], None] = time.sleep
+        self,
+        client: Any,
+        name: str,
+        *,
+        clock: Clock = system_clock,
+        server_clock: ServerClock | None = None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        """``server_clock`` is the table's own; unless given, the one that the client's answers tell."""
         self.client = client
         self.name = name
         self._clock = clock
         self._sleep = sleep
+        self._server_clock = server_clock or ServerClock()
+        if server_clock is None:
+            self._server_clock.listen(client)
+        self._has_told_skew = False
 
     def get(self, pk: str, sk: str) -> Item | None:
         with self.speaking():
@@ -147,6 +161,23 @@ class DynamoTable:
     def expires_s(self, keep_ms: int, *, at_least_ms: int = 0) -> int:
         """The TTL of an item that shall be kept so long from now, and from a moment of its own (epoch seconds)."""
         return (max(self._clock(), at_least_ms) + keep_ms) // 1000
+
+    def by_its_clock(self, now_ms: int) -> int:
+        """A moment of this machine's clock, by that of the table as its newest answer tells it.
+
+        All who share the table so agree on when a lease runs out, whatever their own clocks say.
+        """
+        ahead = ahead_ms(self._clock(), self._server_clock.now_ms())
+        if abs(ahead) > TOLD_SKEW_MS and not self._has_told_skew:
+            self._has_told_skew = True
+            direction = "ahead of" if ahead > 0 else "behind"
+            log.warning(
+                "this machine's clock is %d s %s that of the state table %s, by which leases run out; set it right",
+                abs(ahead) // 1000,
+                direction,
+                self.name,
+            )
+        return now_ms - ahead
 
     def pause(self, attempt: int) -> None:
         """Before a request is repeated: from 10 ms to a second, with jitter."""

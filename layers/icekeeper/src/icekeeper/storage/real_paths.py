@@ -1,0 +1,53 @@
+"""Where a local path really leads: symbolic links resolved, those on the way and the last one.
+
+A warehouse may be named by a link in the catalog and by its real folder in the metadata, or the other way round.
+Millions of paths are asked for, in few folders: the folders are remembered for a moment, and only whether the file
+itself is a link is looked at each time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+__all__ = ["real_path"]
+
+# Links do not change while one comparison runs; a process that lives for days must see that one did.
+_REMEMBERED_S = 1.0
+_MOST_FOLDERS = 100_000
+
+
+class _RealFolders:
+    """Folders, as asked for, to where they really are.  Threads may share it: at worst a folder is looked up twice."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+        self._until_s = 0.0
+
+    def __getitem__(self, folder: str) -> str:
+        now_s = time.monotonic()
+        if now_s >= self._until_s or len(self._known) >= _MOST_FOLDERS:
+            self._known, self._until_s = {}, now_s + _REMEMBERED_S
+        found = self._known.get(folder)
+        if found is None:
+            found = self._known[folder] = os.path.realpath(folder)
+        return found
+
+
+_real_folders = _RealFolders()
+
+
+def real_path(path: str) -> str:
+    """The absolute path of a local file or folder without any symbolic link in it.
+
+    A file that is itself a link is its target, so that who needs the one protects the other.  What does not exist
+    keeps its text from there on, as does a text that cannot be a path.
+    """
+    try:
+        folder, slash, name = path.rpartition("/")
+        if not slash or name in ("", ".", ".."):
+            return os.path.realpath(path)
+        real = f"{_real_folders[folder or '/'].rstrip('/')}/{name}"
+        return os.path.realpath(real) if os.path.islink(real) else real
+    except (OSError, ValueError):  # no working directory, or a character that no path may hold
+        return os.path.normpath(path)

@@ -1,0 +1,172 @@
+"""This machine's clock is wrong: ages are those of the store, and nothing in flight goes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.catalogs.sql import SqlCatalog as SqlPointers
+from icekeeper.clock import HOUR_MS, system_clock
+from icekeeper.engines.local import LocalEngine
+from icekeeper.model import TableName
+from icekeeper.operations.staging.loads import declare_load, stage_load
+from icekeeper.pass_context.table_handle import TableHandle
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import Status
+from icekeeper.runtime import Runtime
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.state.staging import LoadState
+from icekeeper.storage.storage import Storage
+from icekeeper.storage.store_clock import store_now_ms
+from support.clocks import same_clock, store_at
+from support.local import NAME, LocalTable
+
+HOURS_4_DAYS = 96
+GRACE: dict[str, Any] = {"orphan_older_than_hours": "72"}
+
+
+def ahead(hours: float) -> Callable[[], int]:
+    return lambda: system_clock() + int(hours * HOUR_MS)
+
+
+@pytest.fixture
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
+    made = LocalTable(local_catalog, tmp_path)
+    made.fill(2)
+    return made
+
+
+def test_a_file_in_flight_stays_when_our_clock_is_days_ahead(table: LocalTable) -> None:
+    """More than the grace period: nothing is judged at all, and the sentence says what to do."""
+    in_flight = table.plant("data/in-flight.parquet", days_old=0)
+    table.plant("data/old.parquet")
+    outcome = table.maintain("remove_orphans", clock=ahead(HOURS_4_DAYS), store_clock=store_now_ms, **GRACE)
+    (part,) = outcome.operations
+    assert (part.status, part.files_planned, in_flight in table.files()) == (Status.REFUSED, (), True)
+    assert (part.reason or "").startswith("this machine's clock is 34")
+    assert "s ahead of the clock of the table's store" in (part.reason or "")
+    assert "set it right" in (part.reason or "")
+    assert "orphan_older_than_hours (72 h)" in (part.reason or "")
+    assert abs(part.metrics["clock.skew_s"] - HOURS_4_DAYS * 3600) < 60
+
+
+@pytest.mark.parametrize("hours", [-48, 48])
+def test_ages_are_those_of_the_store_and_the_difference_is_told(table: LocalTable, hours: float) -> None:
+    in_flight, old = table.plant("data/in-flight.parquet", days_old=2), table.plant("data/old.parquet", days_old=4)
+    for dry_run in (True, False):
+        outcome = table.maintain(
+            "remove_orphans",
+            clock=ahead(hours),
+            store_clock=store_now_ms,
+            dry_run=dry_run,
+            run_id=f"{dry_run}",
+            **GRACE,
+        )
+        (part,) = outcome.operations
+        assert part.files_planned == (f"file://{old}",)
+        assert abs(part.metrics["clock.skew_s"] - hours * 3600) < 60
+        (warning,) = outcome.warnings
+        assert ("ahead of" if hours > 0 else "behind") in warning
+    assert (in_flight in table.files(), old in table.files()) == (True, False)
+
+
+def test_a_clock_that_is_right_is_not_spoken_of_and_leaves_no_trace(table: LocalTable) -> None:
+    before = {path: os.stat(path).st_mtime_ns for path in (table.folder, table.folder / "metadata")}
+    outcome = table.maintain("remove_orphans", **GRACE)
+    assert outcome.warnings == ()
+    assert "clock.skew_s" not in outcome.metrics
+    assert {path: os.stat(path).st_mtime_ns for path in before} == before
+
+
+def test_snapshots_expire_by_the_clock_of_the_store(table: LocalTable) -> None:
+    """By which both are two days old, and stay; by ours they are past their three days."""
+    settings: dict[str, Any] = {"snapshot_retention_hours": "72", "max_snapshots_to_keep": "1"}
+    outcome = table.run(Operation.EXPIRE_SNAPSHOTS, clock=ahead(96), store_clock=store_at(ahead(48)), **settings)
+    assert outcome.status is Status.SKIPPED
+    assert len(table.metadata.snapshots) == 2
+    refused = table.run(Operation.EXPIRE_SNAPSHOTS, clock=ahead(200), store_clock=store_at(ahead(96)), **settings)
+    assert refused.status is Status.REFUSED
+    assert "snapshot_retention_hours (72 h)" in (refused.reason or "")
+    assert len(table.metadata.snapshots) == 2
+    expired = table.run(Operation.EXPIRE_SNAPSHOTS, clock=ahead(40), store_clock=store_at(ahead(96)), **settings)
+    assert expired.metrics["expire_snapshots.snapshots_expired"] == 1
+
+
+def test_a_failed_load_waits_by_the_clock_of_the_store(table: LocalTable) -> None:
+    staged = table.plant("data/staged.parquet", days_old=0)
+    handle = TableHandle(table.catalog, NAME, table.state, system_clock)
+    stage_load(handle, "load", [f"file://{staged}"], ())
+    declare_load(handle, "load", LoadState.FAILED)
+    two_days: dict[str, Any] = {"orphan_older_than_hours": "47"}
+    for hours in (46, 48):  # told, and refused
+        outcome = table.maintain("rewrite_position_deletes", clock=ahead(hours), store_clock=store_now_ms, **two_days)
+        assert staged in table.files()
+    assert outcome.staged is None
+    due = table.maintain(
+        "rewrite_position_deletes", clock=ahead(150), store_clock=store_at(ahead(49)), **two_days
+    ).staged
+    assert due is not None
+    assert "no age can be trusted" in (due.problem or "")
+    assert staged in table.files()
+    gone = table.maintain("rewrite_position_deletes", clock=ahead(49), store_clock=same_clock, **two_days).staged
+    assert gone is not None
+    assert gone.files_deleted == (f"file://{staged}",)
+
+
+def test_a_load_is_declared_by_the_clock_of_the_store(table: LocalTable) -> None:
+    """A writer's machine that is days behind would have its load cleaned at once."""
+    handle = TableHandle(table.catalog, NAME, table.state, ahead(-HOURS_4_DAYS))
+    staged = table.plant("data/staged.parquet", days_old=0)
+    load = stage_load(handle, "load", [f"file://{staged}"], ())
+    assert abs(load.changed_ms - system_clock()) < 60_000
+
+
+def test_our_commits_do_not_lie_in_the_future(table: LocalTable, tmp_path: Path) -> None:
+    """Writers with a right clock would be refused until then."""
+    properties = {"uri": f"sqlite:///{tmp_path / 'catalog.db'}", "warehouse": (tmp_path / "warehouse").as_uri()}
+    catalog = SqlPointers("local", properties, clock=ahead(HOURS_4_DAYS))
+    clocks: dict[str, Any] = {"clock": ahead(HOURS_4_DAYS), "store_clock": store_now_ms}
+    table.run(Operation.COMPACT, catalog=catalog, **clocks)
+    catalog.close()
+    head = table.metadata.current_snapshot
+    assert head is not None
+    assert head.summary["operation"] == "replace"
+    assert abs(head.timestamp_ms - system_clock()) < 60_000
+    assert abs(table.metadata.last_updated_ms - system_clock()) < 60_000
+
+
+def test_a_bucket_is_swept_by_the_clock_of_the_store(table_bucket: dict[str, str], tmp_path: Path) -> None:
+    """S3 says what the time is with each answer; a table's pass and a bucket's ask for nothing more."""
+    rows = pa.table({"id": pa.array(range(5), pa.int64())})
+    writer = load_catalog("writer", **table_bucket)
+    writer.create_namespace("ns")
+    writer.create_table("ns.a", rows.schema).append(rows)
+    catalog, state = open_catalog("sw", table_bucket), SqliteStateStore(tmp_path / "state.db")
+    loaded = catalog.load(TableName(("ns",), "a"))
+    storage = Storage(loaded.io_properties)
+    assert storage.s3_clock.now_ms() is None
+    storage.can_list(loaded.metadata.location)
+    said_ms = storage.s3_clock.now_ms()
+    assert said_ms is not None
+    assert -5_000 < said_ms - time.time() * 1000 <= 0
+    in_flight = f"{loaded.metadata.location}/data/in-flight.parquet"
+    storage.write(in_flight, b"x")
+    settings = {"operations": "remove_orphans", "orphan_older_than_hours": "72"}
+    for hours, status in ((48, "succeeded"), (HOURS_4_DAYS, "refused")):
+        runtime = Runtime(catalog, state, environment={}, clock=ahead(hours))
+        (outcome,) = runtime.maintain(loaded.name, settings, LocalEngine(1)).operations
+        assert (outcome.status.value, outcome.files_planned) == (status, ())
+        assert abs(outcome.metrics["clock.skew_s"] - hours * 3600) < 60
+        swept = runtime.sweep_bucket(catalog.warehouse, settings, LocalEngine(1))
+        assert swept.tables["ns.a"].status.value == status
+        assert swept.metrics["clock.skew_s"] == swept.tables["ns.a"].metrics["clock.skew_s"]
+    assert storage.status(in_flight) is not None
