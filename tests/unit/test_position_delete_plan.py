@@ -175,5 +175,7 @@ def test_a_row_older_than_its_data_file_is_dropped(tmp_path: Path) -> None:
     assert pq.read_table(task.output).to_pylist() == [{"file_path": "d3", "pos": 2}, {"file_path": "d5", "pos": 4}]
     assert merge_deletes(replace(task, targets={}, output=str(tmp_path / "none.parquet"))).written == ()
     assert not (tmp_path / "none.parquet").exists()
+    astray = replace(inputs[1], named_file="d3")  # no reader looks into it for d5
+    assert merge_deletes(replace(task, deletes=(astray,), output=str(tmp_path / "astray.parquet"))).written == ()
     wrong = replace(task, deletes=(replace(inputs[0], record_count=9),), output=str(tmp_path / "wrong.parquet"))
     assert "holds 2 rows, its manifest says 9" in (merge_deletes(wrong).error or "")
