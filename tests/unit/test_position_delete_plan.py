@@ -176,6 +176,9 @@ def test_a_row_older_than_its_data_file_is_dropped(tmp_path: Path) -> None:
     assert pq.read_table(task.path).to_pylist() == [{"file_path": "d3", "pos": 2}, {"file_path": "d5", "pos": 4}]
     assert merge_deletes(replace(task, targets={}, output=PlannedFile(str(tmp_path / "none"), "parquet"))).written == ()
     assert not list(tmp_path.glob("none*"))
+    astray = replace(inputs[1], named_file="d3")  # no reader looks into it for d5
+    elsewhere = PlannedFile(str(tmp_path / "astray"), "parquet")
+    assert merge_deletes(replace(task, deletes=(astray,), output=elsewhere)).written == ()
     wrong = replace(
         task, deletes=(replace(inputs[0], record_count=9),), output=PlannedFile(str(tmp_path / "wrong"), "parquet")
     )
