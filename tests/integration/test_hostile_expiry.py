@@ -235,3 +235,35 @@ def test_a_log_that_cannot_be_read_keeps_everything_until_it_can(
     broken.clear()
     assert table.run(EXPIRE, run_id="run-3").status is Status.REFUSED
     assert_tag_is_held(table, oldest)
+
+
+def flink_append(table: LocalTable, job: str, checkpoint: int) -> None:
+    mark = {"flink.job-id": job, "flink.operator-id": "o", "flink.max-committed-checkpoint-id": str(checkpoint)}
+    table.table.append(table.rows(checkpoint), snapshot_properties=mark)
+
+
+def test_expiry_tells_what_streaming_writers_cost(table: LocalTable) -> None:
+    flink_append(table, "a", 1)
+    flink_append(table, "a", 2)
+    for number in range(3):
+        flink_append(table, "b", 10 + number)
+    table.run(Operation.COMPACT)
+    snapshots = sorted(table.metadata.snapshots.values(), key=lambda snapshot: snapshot.sequence_number)
+    assert snapshots[-1].summary["flink.job-id"] == "b"
+    phrase = "kept 4 snapshot(s) only because streaming writers find their last commit by them"
+    preview = table.run(EXPIRE, dry_run=True)
+    assert preview.summary.startswith("would expire 1 snapshot(s)")
+    assert phrase in preview.summary
+    outcome = table.run(EXPIRE)
+    assert outcome.summary == f"expired 1 snapshot(s), deleted 1 unreferenced file(s); {phrase}"
+    assert outcome.metrics["expire_snapshots.snapshots_kept_for_writers"] == 4
+    outcome = table.run(EXPIRE, run_id="run-2")
+    assert (outcome.status, outcome.reason) == (Status.SKIPPED, f"no snapshots to expire; {phrase}")
+    assert outcome.metrics["expire_snapshots.snapshots_kept_for_writers"] == 4
+    named = str(snapshots[3].snapshot_id)
+    refused = table.run(EXPIRE, run_id="run-3", snapshot_expire_ids=named)
+    assert refused.status is Status.REFUSED
+    assert f"snapshot {named} of snapshot_expire_ids is one by which Flink job a, operator o finds" in refused.summary
+    outcome = table.run(EXPIRE, run_id="run-4", writer_mark_retention_hours="0")
+    assert outcome.metrics["expire_snapshots.snapshots_expired"] == 4
+    assert outcome.metrics["expire_snapshots.snapshots_kept_for_writers"] == 0

@@ -381,14 +381,14 @@ def test_the_way_to_each_writers_newest_mark_stays_and_nothing_before_it() -> No
     ages = [9, 8, 7, 6, 5, 4, 3, 2, 1]
     marks = {2: flink_mark("a", 1), 3: flink_mark("a", 2), 5: flink_mark("b", 9), 6: flink_mark("b", 10)}
     metadata = history(ages, marks=marks)
-    settings = {"max_snapshots_to_keep": 1, "snapshot_retention_hours": 0, "snapshot_retain_max": 1}
+    settings: dict[str, Any] = {"max_snapshots_to_keep": 1, "snapshot_retention_hours": 0, "snapshot_retain_max": 1}
     assert expired(metadata, **settings) == (1, 2)
     assert expired(metadata, **settings, writer_mark_retention_hours=6) == (1, 2, 3, 4, 5), "job a is taken for dead"
     assert expired(metadata, **settings, writer_mark_retention_hours=0) == (1, 2, 3, 4, 5, 6, 7, 8)
 
 
 def test_a_carried_mark_is_as_old_as_the_commit_and_frees_what_lies_before_it() -> None:
-    settings = {"max_snapshots_to_keep": 1, "snapshot_retention_hours": 0}
+    settings: dict[str, Any] = {"max_snapshots_to_keep": 1, "snapshot_retention_hours": 0}
     marks = {1: flink_mark("a", 1), 3: flink_mark("a", 1, carried_age_h=8)}
     metadata = history([8, 7, 6, 5], marks=marks)
     assert expired(metadata, **settings) == (1, 2)
