@@ -12,7 +12,7 @@ from support.passes import TableUnderMaintenance
 
 
 def test_a_spark_stream_does_not_write_an_epoch_twice(spark_session: SparkSession, tmp_path: Path) -> None:
-    """It dies after its commit and before it has noted that: Spark repeats the epoch, and Iceberg-Java finds its mark."""
+    """It dies after its commit and before it has noted that: Spark repeats the epoch, Iceberg-Java finds the mark."""
     java = JavaTable.create(spark_session, f"stream{tmp_path.name}", "CREATE TABLE {table} (id BIGINT) USING iceberg")
     arrivals, checkpoints = tmp_path / "arrivals", tmp_path / "checkpoints"
     arrivals.mkdir()
