@@ -9,7 +9,7 @@ import pytest
 
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.staging import LoadState, StagedLoad
-from icekeeper.state.store import Glance, LastSeen, PassRecord, Pin, PinKind
+from icekeeper.state.store import UNTIL_REMOVED_MS, Glance, LastSeen, PassRecord, Pin, PinKind
 from support.state_stores import IDENTITY, OTHERS, OpenStore
 
 BIG_SNAPSHOT_ID = 2**63 - 1
@@ -81,6 +81,13 @@ def test_adding_a_pin_again_prolongs_it(open_store: OpenStore) -> None:
     store.add_pin(a_pin("p", 100))
     store.add_pin(replace(a_pin("p", 300), tag="p"))
     assert store.pins(IDENTITY, now_ms=0) == (replace(a_pin("p", 300), tag="p"),)
+
+
+def test_a_pin_for_a_lost_ref_holds_until_it_is_removed(open_store: OpenStore) -> None:
+    pin = replace(a_pin("lost:v1 ü@7", UNTIL_REMOVED_MS), kind=PinKind.LOST_REF)
+    open_store().add_pin(pin)
+    assert open_store().pins(IDENTITY, now_ms=UNTIL_REMOVED_MS - 1) == (pin,)
+    assert open_store().remove_pin(IDENTITY, pin.name) is True
 
 
 def test_a_removed_pin_is_gone(open_store: OpenStore) -> None:

@@ -12,20 +12,22 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import StaticTable, Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.demo.duckdb_reader import read_checksum, read_rows
 from icekeeper.model import TableName
-from icekeeper.operations.pins import add_pin, remove_pin
+from icekeeper.operations.pins import add_pin, list_pins, remove_pin
 from icekeeper.operations.staging.loads import declare_load, stage_load
 from icekeeper.report.outcome import PassStatus
 from icekeeper.runtime import EngineName, Runtime, open_engine
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.staging import LoadState
+from icekeeper.state.store import PinKind
 from icekeeper.storage.storage import Storage
+from support.local import ScriptedCatalog
 
 NAME = TableName.parse("ns.t")
 SETTINGS = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1", "min_input_files": "2"}
@@ -197,3 +199,29 @@ def test_unused_schemas_go_on_request(runtime: Runtime, table_bucket: dict[str, 
     assert outcome.operations[0].metrics["expire_snapshots.schemas_removed"] == 1, outcome.summary
     assert len(runtime.catalog.load(NAME).metadata.schemas) == 1
     assert runtime.verify(NAME).ok
+
+
+def test_a_tag_that_the_server_drops_with_its_snapshot_is_held(
+    runtime: Runtime, table_bucket: dict[str, str], tmp_path: Path
+) -> None:
+    """It is made when the commit is on its way: the server takes it away, and does not take the snapshot back."""
+    client = load_catalog("lake", **table_bucket)
+    client.load_table("ns.t").append(_rows(0))
+    client.load_table("ns.t").overwrite(_rows(1))
+    first = next(iter(runtime.catalog.load(NAME).metadata.snapshots))
+
+    def tag() -> None:
+        client.load_table("ns.t").manage_snapshots().create_tag(first, "late").commit()
+
+    beside = Runtime(ScriptedCatalog(runtime.catalog, before_commit={1: tag}), runtime.state, environment={})
+    with open_engine(EngineName.LOCAL) as engine:
+        outcome = beside.maintain(NAME, {**SETTINGS, "operations": "expire_snapshots"}, engine, unsafe=True)
+        assert outcome.status is PassStatus.PARTIAL
+        (pin,) = list_pins(runtime.table(NAME))
+        assert (pin.kind, pin.snapshot_id) == (PinKind.LOST_REF, first)
+        assert "late" not in runtime.catalog.load(NAME).metadata.refs
+        assert outcome.operations[0].files_deleted
+        settings = {"operations": "remove_orphans", "orphan_older_than_hours": "0"}
+        assert beside.maintain(NAME, settings, engine, unsafe=True).status is PassStatus.SUCCEEDED
+    kept = StaticTable.from_metadata(pin.metadata_location, {k: v for k, v in table_bucket.items() if "s3." in k})
+    assert kept.scan(snapshot_id=kept.refs()["late"].snapshot_id).to_arrow().num_rows == 10

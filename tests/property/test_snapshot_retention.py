@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,17 @@ from hypothesis import strategies as st
 from icekeeper.clock import HOUR_MS
 from icekeeper.errors import OperationRefused, PolicyError
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.writer_marks import COMMITTED_KEY
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.retention import (
     MAX_REF_AGE,
     ExpiryPlan,
     check_retention,
+    expiry_at,
     plan_expiry,
     refuse_protected,
 )
+from icekeeper.operations.expiry.writer_chains import refuse_broken_chains
 from icekeeper.policy import Policy
 from support.plans import policy
 from support.tables import new_document, snapshot
@@ -35,9 +38,10 @@ def history(
     refs: Mapping[str, Mapping[str, Any]] | None = None,
     parents: Sequence[int | None] | None = None,
     format_version: int = 2,
+    marks: Mapping[int, Mapping[str, str]] | None = None,
 ) -> TableMetadata:
     """Snapshots 1, 2, … of these ages in hours, each the child of the one before unless ``parents`` says otherwise;
-    the last one is current."""
+    the last one is current.  ``marks`` are what writers left in the summaries of some."""
     raw = [
         snapshot(
             number,
@@ -45,6 +49,7 @@ def history(
             sequence_number=number,
             timestamp_ms=NOW_MS - int(age * HOUR_MS),
             parent_id=(number - 1 or None) if parents is None else parents[number - 1],
+            summary={"operation": "append", **(marks or {}).get(number, {})},
         )
         for number, age in enumerate(ages_h, start=1)
     ]
@@ -88,11 +93,25 @@ def cases(draw: st.DrawFn) -> Case:
         snapshot_retention_hours=draw(st.integers(0, 300)),
         snapshot_retain_max=draw(st.one_of(st.none(), st.integers(keep, 9))),
         snapshot_expire_limit=draw(st.one_of(st.none(), st.integers(1, 4))),
+        writer_mark_retention_hours=draw(st.sampled_from([0, 24, 168, 500])),
     )
     pinned = tuple(draw(st.lists(st.integers(1, count + 2), max_size=2)))
+    marks = {
+        number: flink_mark(draw(st.sampled_from("abc")), number, carried_age_h=draw(st.none() | st.integers(0, 400)))
+        for number in draw(st.sets(ids, max_size=6))
+    }
     return Case(
-        history(ages, refs=refs, parents=parents), chosen, pinned, NOW_MS + draw(st.integers(-300, 300)) * HOUR_MS
+        history(ages, refs=refs, parents=parents, marks=marks),
+        chosen,
+        pinned,
+        NOW_MS + draw(st.integers(-300, 300)) * HOUR_MS,
     )
+
+
+def flink_mark(job: str, checkpoint: int, *, carried_age_h: int | None = None) -> dict[str, str]:
+    """With an age: a copy of what the job committed so long ago."""
+    mark = {"flink.job-id": job, "flink.operator-id": "op", "flink.max-committed-checkpoint-id": str(checkpoint)}
+    return mark if carried_age_h is None else {**mark, COMMITTED_KEY: str(NOW_MS - carried_age_h * HOUR_MS)}
 
 
 def expire(case: Case, **changes: Any) -> ExpiryPlan:
@@ -315,3 +334,76 @@ def test_a_table_last_written_in_the_future_expires_nothing_early() -> None:
         planned = plan_expiry(metadata, policy(max_snapshots_to_keep=1), now_ms=NOW_MS - lag * HOUR_MS)
         ids = () if isinstance(planned, Nothing) else planned.snapshot_ids
         assert ids == {0: (1, 2), 3 * DAY_H: (1,), 9 * DAY_H: (), 30 * DAY_H: ()}[lag]
+
+
+def last_commit(
+    metadata: TableMetadata, job: str, head: int, *, without: Collection[int] = ()
+) -> tuple[str, int] | None:
+    """As ``SinkUtil.getMaxCommittedCheckpointId`` walks: the checkpoint of the job, and when it was committed."""
+    snapshots = {s["snapshot-id"]: s for s in metadata.document["snapshots"] if s["snapshot-id"] not in without}
+    at = snapshots.get(head)
+    while at is not None:
+        if at["summary"].get("flink.job-id") == job:
+            committed = int(at["summary"].get(COMMITTED_KEY, at["timestamp-ms"]))
+            return at["summary"]["flink.max-committed-checkpoint-id"], committed
+        at = snapshots.get(at.get("parent-snapshot-id"))
+    return None
+
+
+@given(cases())
+def test_a_writer_finds_its_last_commit_while_that_is_young(case: Case) -> None:
+    """Whatever caps the count; and it never finds an older one."""
+    planned = expire(case)
+    horizon_ms = case.now_ms - case.settings.writer_mark_retention_ms
+    for name, ref in case.metadata.refs.items():
+        for job in "abc" if ref.type == "branch" and name not in planned.refs else "":
+            before = last_commit(case.metadata, job, ref.snapshot_id)
+            after = last_commit(case.metadata, job, ref.snapshot_id, without=planned.snapshot_ids)
+            assert after in (before, None)
+            if before is not None and before[1] >= horizon_ms and case.settings.writer_mark_retention_hours:
+                assert after == before
+
+
+@given(cases())
+def test_the_cost_of_writers_is_told_exactly(case: Case) -> None:
+    def planned(hours: int) -> ExpiryPlan:
+        changes = {"writer_mark_retention_hours": hours, "snapshot_expire_limit": None}
+        settings = case.settings.model_copy(update=changes)
+        return expiry_at(case.metadata, settings, now_ms=case.now_ms, pinned=case.pinned)
+
+    without, with_marks = planned(0), planned(200)
+    assert set(with_marks.snapshot_ids) <= set(without.snapshot_ids)
+    assert with_marks.kept_for_writers == len(without.snapshot_ids) - len(with_marks.snapshot_ids)
+    assert without.kept_for_writers == 0
+
+
+def test_the_way_to_each_writers_newest_mark_stays_and_nothing_before_it() -> None:
+    ages = [9, 8, 7, 6, 5, 4, 3, 2, 1]
+    marks = {2: flink_mark("a", 1), 3: flink_mark("a", 2), 5: flink_mark("b", 9), 6: flink_mark("b", 10)}
+    metadata = history(ages, marks=marks)
+    settings: dict[str, Any] = {"max_snapshots_to_keep": 1, "snapshot_retention_hours": 0, "snapshot_retain_max": 1}
+    assert expired(metadata, **settings) == (1, 2)
+    assert expired(metadata, **settings, writer_mark_retention_hours=6) == (1, 2, 3, 4, 5), "job a is taken for dead"
+    assert expired(metadata, **settings, writer_mark_retention_hours=0) == (1, 2, 3, 4, 5, 6, 7, 8)
+
+
+def test_a_carried_mark_is_as_old_as_the_commit_and_frees_what_lies_before_it() -> None:
+    settings: dict[str, Any] = {"max_snapshots_to_keep": 1, "snapshot_retention_hours": 0}
+    marks = {1: flink_mark("a", 1), 3: flink_mark("a", 1, carried_age_h=8)}
+    metadata = history([8, 7, 6, 5], marks=marks)
+    assert expired(metadata, **settings) == (1, 2)
+    assert expired(metadata, **settings, writer_mark_retention_hours=7) == (1, 2, 3)
+
+
+def test_a_named_snapshot_on_a_writers_way_is_refused() -> None:
+    metadata = history([9, 8, 7, 6], marks={2: flink_mark("a", 1)})
+    settings = policy(snapshot_expire_ids="1,3")
+    with pytest.raises(
+        OperationRefused, match=r"snapshot 3 of snapshot_expire_ids is one by which Flink job a, operat"
+    ):
+        refuse_broken_chains(metadata, settings, NOW_MS)
+    assert plan_expiry(metadata, settings, now_ms=NOW_MS) == ExpiryPlan((1,), ())
+    refuse_broken_chains(metadata, policy(snapshot_expire_ids="1"), NOW_MS)
+    gone = policy(snapshot_expire_ids="3", writer_mark_retention_hours=0)
+    refuse_broken_chains(metadata, gone, NOW_MS)
+    assert plan_expiry(metadata, gone, now_ms=NOW_MS) == ExpiryPlan((3,), ())

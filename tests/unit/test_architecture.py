@@ -75,6 +75,7 @@ PURE = (
     "icekeeper.operations.expiry.ref_costs",
     "icekeeper.operations.expiry.unreferenced",
     "icekeeper.operations.expiry.unused_metadata",
+    "icekeeper.operations.expiry.writer_chains",
     "icekeeper.operations.staging.plan",
     "icekeeper.operations.compaction.writing.planned_names",
     "icekeeper.operations.manifests.cuts",

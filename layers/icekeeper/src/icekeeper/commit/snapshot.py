@@ -143,7 +143,7 @@ class SnapshotWriter:
                 extra[RECIPE_KEY] = replacement.recipe
             manifests = self._counted([*written, *carried])
             counted = counted_totals(manifests)
-            summary = snapshot_summary(operation, self.head.summary, replacement.added, removed, extra, counted)
+            summary = snapshot_summary(operation, self.head, replacement.added, removed, extra, counted)
             return self._prepare(manifests, summary)
 
     def replace_manifests(
@@ -161,7 +161,7 @@ class SnapshotWriter:
             extra["entries-processed"] = str(sum(manifest.existing_files_count or 0 for manifest in written))
             manifests = self._counted([*new, *carried])
             counted = counted_totals(manifests)
-            return self._prepare(manifests, snapshot_summary(REPLACE, self.head.summary, (), (), extra, counted))
+            return self._prepare(manifests, snapshot_summary(REPLACE, self.head, (), (), extra, counted))
 
     @contextmanager
     def _discarding(self) -> Iterator[None]:

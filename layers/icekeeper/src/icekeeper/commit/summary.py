@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from icekeeper.metadata.document import Snapshot
+from icekeeper.metadata.writer_marks import carried_marks
 from icekeeper.model import DataFile, FileContent, ManifestContent, ManifestFile, PartitionValue
 
 __all__ = ["counted_totals", "snapshot_summary"]
@@ -21,7 +23,7 @@ _TOTALS = (
 
 def snapshot_summary(
     operation: str,
-    parent: Mapping[str, str],
+    parent: Snapshot,
     added: Iterable[tuple[int, DataFile]],
     removed: Iterable[tuple[int, DataFile]],
     extra: Mapping[str, str],
@@ -30,7 +32,8 @@ def snapshot_summary(
     """The summary of a ``replace`` or ``delete`` snapshot; files come with their spec id.
 
     A total that the parent does not state, or states so that it would fall below zero, is left out, as Java leaves out
-    what it does not know: a guess would be carried on for ever.  ``counted`` are totals that the manifests themselves
+    what it does not know: a guess would be carried on for ever.  What streaming writers look for is the parent's, so
+    that they still find it when the parent has expired.  ``counted`` are totals that the manifests themselves
     tell, which a writer's earlier mistake cannot spoil.
     """
     counters: dict[str, int] = {}
@@ -52,12 +55,12 @@ def snapshot_summary(
             count(f"{verb}-delete-files", 1)
             count(f"{verb}-{kind}-deletes", file.record_count)
             count(f"{verb}-dvs", file.content_offset is not None)
-    summary = {"operation": operation, **extra}
+    summary = {"operation": operation, **carried_marks(parent), **extra}
     summary.update({key: str(amount) for key, amount in counters.items() if amount})
     if partitions:
         summary["changed-partition-count"] = str(len(partitions))
     for total, plus, minus in _TOTALS:
-        before = parent.get(total)
+        before = parent.summary.get(total)
         after = counters.get(plus, 0) - counters.get(minus, 0)
         if before is not None and before.isdecimal() and int(before) + after >= 0:
             summary[total] = str(int(before) + after)

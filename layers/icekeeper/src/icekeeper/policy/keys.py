@@ -94,6 +94,10 @@ class Policy(BaseModel):
     snapshot_expire_ids: SnapshotIds = _key(
         (), "comma-separated snapshot ids: only these expire, whatever the retention; none: by retention"
     )
+    writer_mark_retention_hours: Amount = _key(
+        Fraction(168),
+        "snapshots by which a streaming writer finds its last commit are kept while that commit is younger; 0: never",
+    )
     clean_expired_metadata: Switch = _key(
         False, "expiry also removes schemas and partition specs that no kept snapshot uses"
     )
@@ -190,6 +194,11 @@ class Policy(BaseModel):
     def snapshot_retention_ms(self) -> int:
         """Milliseconds; fractions round up, to the side that keeps more."""
         return math.ceil(self.snapshot_retention_hours * HOUR_MS)
+
+    @property
+    def writer_mark_retention_ms(self) -> int:
+        """Milliseconds, 0 for no marks at all; fractions round up, to the side that keeps more."""
+        return math.ceil(self.writer_mark_retention_hours * HOUR_MS)
 
     @property
     def orphan_older_than_ms(self) -> int:

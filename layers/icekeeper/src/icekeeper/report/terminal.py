@@ -17,6 +17,7 @@ from rich.text import Text
 from icekeeper.clock import iso_utc
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome, Status
+from icekeeper.state.store import UNTIL_REMOVED_MS
 
 __all__ = [
     "print_bucket",
@@ -161,7 +162,8 @@ def print_pins(console: Console, pins: Sequence[Mapping[str, Any]]) -> None:
     rows = []
     for pin in pins:
         tag = f", also as tag {pin['tag']}" if pin["tag"] else ""
-        held = f"snapshot {pin['snapshot_id']} until {pin['expires']}{tag}"
+        until = "it is removed" if pin["expires_ms"] == UNTIL_REMOVED_MS else pin["expires"]
+        held = f"snapshot {pin['snapshot_id']} until {until}{tag}"
         rows.append((Text(pin["name"], style="bold"), Text(pin["kind"]), Text(held)))
     _print_rows(console, rows)
 

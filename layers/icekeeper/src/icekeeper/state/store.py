@@ -19,7 +19,10 @@ from icekeeper.state.quarantine import QuarantineLedger
 from icekeeper.state.requests import RequestStore
 from icekeeper.state.staging import StagedLoad, StagingStore
 
-__all__ = ["Glance", "LastSeen", "PassRecord", "Pin", "PinKind", "StateStore"]
+__all__ = ["UNTIL_REMOVED_MS", "Glance", "LastSeen", "PassRecord", "Pin", "PinKind", "StateStore"]
+
+UNTIL_REMOVED_MS = 253_402_300_799_000
+"""The end of a pin that only a person removes: the last second of the year 9999."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +40,12 @@ class PassRecord:
 
 
 class PinKind(StrEnum):
-    """Who holds a pin: a reader who asked for it, or a rewrite while it runs."""
+    """Who holds a pin: a reader who asked for it, a rewrite while it runs, or a branch or tag that a catalog dropped
+    together with its snapshot."""
 
     READER = "reader"
     JOB = "job"
+    LOST_REF = "lost-ref"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,13 @@ from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, MetadataUnreadable, PolicyError, StorageError
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.leftovers import delete_remembered, list_name
+from icekeeper.operations.expiry.lost_refs import LostRef, hold_lost_refs
 from icekeeper.operations.expiry.removal import removal_of, restore_refs
-from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE, ExpiryPlan, plan_expiry, refuse_protected
+from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE, ExpiryPlan, expiry_at, refuse_protected
+from icekeeper.operations.expiry.swapped_out import find_swap
 from icekeeper.operations.expiry.unreferenced import Unreferenced, still_unreferenced, unreferenced_files
 from icekeeper.operations.expiry.unused_metadata import UnusedMetadata, unused_metadata
+from icekeeper.operations.expiry.writer_chains import refuse_broken_chains
 from icekeeper.pass_context.context import OperationContext, require_writable
 from icekeeper.policy import gc_enabled
 
@@ -47,6 +50,12 @@ class ExpiryAttempts:
         self.can_delete = True
         self.cleans_metadata = context.policy.clean_expired_metadata
         """False once the catalog has refused to take unused specs and schemas out."""
+        self.kept_for_writers = 0
+        """Snapshots that stay only because a streaming writer finds its last commit by them."""
+        self.lost_refs: tuple[LostRef, ...] = ()
+        """Refs that went with the commit although nobody meant them to."""
+        self.unchecked: str | None = None
+        """Why it cannot be told which refs went with the commit: then nothing is deleted."""
         self._context = context
         self._list = list_name(context.run_id)
         self._remembered: Unreferenced | None = None
@@ -89,7 +98,7 @@ class ExpiryAttempts:
             return committed
         if self.expiry is None:
             return Nothing(NOTHING_TO_EXPIRE)
-        restore_refs(self._context, self.expiry.base.metadata, self.expiry.plan)
+        self._look_after_refs(committed, self.expiry)
         return self.expiry
 
     def delete(self, expiry: Expiry) -> DeletedFiles:
@@ -98,7 +107,7 @@ class ExpiryAttempts:
         Raises:
             MaintenanceError: as :func:`delete_unneeded`; a later pass takes over the rest.
         """
-        if not expiry.files or not self.can_delete:
+        if not expiry.files or not self.can_delete or self.unchecked is not None:
             return DeletedFiles()
         return delete_remembered(self._context, expiry.base, self._list, expiry.files, expiry.needs)
 
@@ -126,20 +135,39 @@ class ExpiryAttempts:
         if self._remembered is not None:
             self._context.memory.forget_deletions(self._list)
 
+    def _look_after_refs(self, committed: Committed, expiry: Expiry) -> None:
+        """Find out what the commit took away besides; put back what can be, and hold the files of the rest."""
+        gone = set(expiry.plan.snapshot_ids)
+        base, after = expiry.base, committed.table
+        if gone:
+            try:
+                swap = find_swap(
+                    after, lambda then: not gone.isdisjoint(then.snapshots), self._context.storage(after), base
+                )
+            except MetadataUnreadable as error:
+                swap, self.unchecked = None, str(error)
+            if swap is not None:
+                self.lost_refs = hold_lost_refs(self._context.memory, swap, expiry.plan.refs)
+                base = replace(base, metadata=swap.before)
+            elif self.unchecked is None:
+                self.unchecked = "the metadata log does not show on which state the commit was made"
+        restore_refs(self._context, base.metadata, expiry.plan)
+
     def _plan(self, head: LoadedTable) -> ExpiryPlan | Nothing:
         metadata = head.metadata
         pinned = [pin.snapshot_id for pin in self._context.memory.pins()]
-        policy = self._context.policy
+        policy, now_ms = self._context.policy, self._context.now_ms(head)
         refuse_protected(metadata, policy, pinned)
-        plan = plan_expiry(metadata, policy, now_ms=self._context.now_ms(head), pinned=pinned)
-        if isinstance(plan, Nothing):
-            return plan
+        refuse_broken_chains(metadata, policy, now_ms)
+        plan = expiry_at(metadata, policy, now_ms=now_ms, pinned=pinned)
+        self.kept_for_writers = plan.kept_for_writers
+        if not plan:
+            return Nothing(NOTHING_TO_EXPIRE)
         self._context.trusted_now_ms(head, policy.snapshot_retention_ms, "snapshot_retention_hours")
-        if self.expiry is None:
-            return plan
-        before = set(self.expiry.plan.snapshot_ids)
-        ids = tuple(i for i in plan.snapshot_ids if i in before)
-        return ExpiryPlan(ids, plan.refs) if ids or plan.refs else Nothing(NOTHING_TO_EXPIRE)
+        if self.expiry is not None:
+            before = set(self.expiry.plan.snapshot_ids)
+            plan = replace(plan, snapshot_ids=tuple(i for i in plan.snapshot_ids if i in before))
+        return plan or Nothing(NOTHING_TO_EXPIRE)
 
     def _freed(self, head: LoadedTable, plan: ExpiryPlan) -> Expiry:
         """When the last attempt was at the same snapshots, only what is new on this head is read."""

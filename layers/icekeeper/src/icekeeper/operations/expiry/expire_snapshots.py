@@ -6,17 +6,22 @@ decides cannot be read, nothing is committed and nothing deleted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from icekeeper.commit.transaction import PreparedCommit
 from icekeeper.deletion.delete import DeletedFiles
 from icekeeper.deletion.needs import GC_DISABLED
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.attempts import Expiry, ExpiryAttempts
+from icekeeper.operations.expiry.leftover_refs import check_leftovers
 from icekeeper.operations.expiry.leftovers import Leftovers, delete_leftovers, unfinished
+from icekeeper.operations.expiry.lost_refs import LostRef, tell_lost_refs
 from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
 from icekeeper.operations.expiry.unused_metadata import UnusedMetadata
 from icekeeper.pass_context.context import OperationContext, require_writable, stopwatch
 from icekeeper.policy import Operation, gc_enabled
-from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
+from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
 
 __all__ = ["expire_snapshots"]
 
@@ -40,33 +45,44 @@ def expire_snapshots(context: OperationContext) -> OperationOutcome:
         attempts = ExpiryAttempts(context)
         if context.dry_run:
             prepared = attempts.prepare(loaded)
-            return _preview(prepared if attempts.expiry is None else attempts.expiry, left)
-        resumed = delete_leftovers(context, loaded, left)
+            return _preview(prepared if attempts.expiry is None else attempts.expiry, left, attempts.kept_for_writers)
+        checked = check_leftovers(context, loaded, left)
+        resumed = delete_leftovers(context, loaded, checked.may_go)
         expiry = attempts.land(loaded)
-        metrics = {"expire_snapshots.files_resumed": len(resumed.deleted)} if left.files else {}
+        lost = (*checked.lost, *attempts.lost_refs)
+        sentences = [checked.doubt or _of_leftovers(resumed)] if left.files else []
+        sentences += _of_writers(attempts.kept_for_writers)
+        metrics: dict[str, int | float] = {
+            "expire_snapshots.snapshots_kept_for_writers": attempts.kept_for_writers,
+            **({"expire_snapshots.files_resumed": len(resumed.deleted)} if left.files else {}),
+            **({"expire_snapshots.refs_lost": len(lost)} if lost else {}),
+        }
         if isinstance(expiry, Nothing):
             metrics["expire_snapshots.duration_ms"] = elapsed_ms()
             if not left.files:
-                return skipped(_OPERATION, expiry.reason, metrics=metrics)
+                return skipped(_OPERATION, "; ".join([expiry.reason, *sentences]), metrics=metrics)
             metrics["expire_snapshots.files_failed"] = len(resumed.failed)
-            return succeeded(
+            outcome = succeeded(
                 _OPERATION,
-                _of_leftovers(resumed),
+                "; ".join(sentences),
                 metrics=metrics,
                 files_planned=left.files,
                 files_deleted=resumed.deleted,
             )
+            return _alarmed(outcome, lost)
         deleted = attempts.delete(expiry)
         count = len(expiry.plan.snapshot_ids)
         unused = expiry.unused if attempts.cleans_metadata else UnusedMetadata()
-        sentences = [f"expired {count} snapshot(s), deleted {len(deleted.deleted)} unreferenced file(s)"]
-        if left.files:
-            sentences.append(_of_leftovers(resumed))
+        sentences.insert(0, f"expired {count} snapshot(s), deleted {len(deleted.deleted)} unreferenced file(s)")
+        if attempts.unchecked is not None:
+            sentences.append(
+                f"its files stay until it can be told which refs went with the commit: {attempts.unchecked}"
+            )
         if unused:
             sentences.append(_of_metadata("removed", unused))
         elif context.policy.clean_expired_metadata and not attempts.cleans_metadata:
             sentences.append("the catalog refused to remove unused partition specs and schemas")
-        return succeeded(
+        outcome = succeeded(
             _OPERATION,
             "; ".join(sentences),
             metrics={
@@ -84,20 +100,30 @@ def expire_snapshots(context: OperationContext) -> OperationOutcome:
             files_planned=(*left.files, *expiry.files),
             files_deleted=(*resumed.deleted, *deleted.deleted),
         )
+        return _alarmed(outcome, lost)
 
 
-def _preview(expiry: Expiry | PreparedCommit | Nothing, left: Leftovers) -> OperationOutcome:
+def _alarmed(outcome: OperationOutcome, lost: Sequence[LostRef]) -> OperationOutcome:
+    """Refused, whatever else was done, when a ref was lost: somebody must decide what becomes of it."""
+    if not lost:
+        return outcome
+    told = tell_lost_refs(lost)
+    return replace(outcome, status=Status.REFUSED, reason=told, summary=f"{told}; {outcome.summary}")
+
+
+def _preview(expiry: Expiry | PreparedCommit | Nothing, left: Leftovers, kept_for_writers: int) -> OperationOutcome:
     """What a real run against this head would take."""
-    leftovers = f"would delete {len(left.files)} file(s) that an interrupted run left behind"
+    leftovers = [f"would delete {len(left.files)} file(s) that an interrupted run left behind"] if left.files else []
+    also = [*leftovers, *_of_writers(kept_for_writers)]
     if not isinstance(expiry, Expiry):
         if left.files:
-            return succeeded(_OPERATION, leftovers, files_planned=left.files)
-        return skipped(_OPERATION, expiry.reason if isinstance(expiry, Nothing) else NOTHING_TO_EXPIRE)
+            return succeeded(_OPERATION, "; ".join(also), files_planned=left.files)
+        reason = expiry.reason if isinstance(expiry, Nothing) else NOTHING_TO_EXPIRE
+        return skipped(_OPERATION, "; ".join([reason, *also]))
     sentences = [
-        f"would expire {len(expiry.plan.snapshot_ids)} snapshot(s) and delete {len(expiry.files)} unreferenced file(s)"
+        f"would expire {len(expiry.plan.snapshot_ids)} snapshot(s) and delete {len(expiry.files)} unreferenced file(s)",
+        *also,
     ]
-    if left.files:
-        sentences.append(leftovers)
     if expiry.unused:
         sentences.append(_of_metadata("would remove", expiry.unused))
     return succeeded(
@@ -110,6 +136,10 @@ def _preview(expiry: Expiry | PreparedCommit | Nothing, left: Leftovers) -> Oper
 
 def _of_leftovers(resumed: DeletedFiles) -> str:
     return f"deleted {len(resumed.deleted)} file(s) that an interrupted run left behind"
+
+
+def _of_writers(kept: int) -> list[str]:
+    return [f"kept {kept} snapshot(s) only because streaming writers find their last commit by them"] if kept else []
 
 
 def _of_metadata(verb: str, unused: UnusedMetadata) -> str:

@@ -20,7 +20,9 @@ from icekeeper.metadata.reachability import metadata_files, statistics_files
 from icekeeper.operations.expiry.candidates import Candidates
 from icekeeper.pass_context.context import OperationContext
 
-__all__ = ["Leftovers", "delete_leftovers", "delete_remembered", "list_name", "unfinished"]
+__all__ = ["UNCHECKED", "Leftovers", "delete_leftovers", "delete_remembered", "list_name", "unfinished"]
+
+UNCHECKED = ":unchecked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,11 @@ class Leftovers:
 
 
 def list_name(run_id: str) -> str:
-    """A name for the list of one expiry; a run that is repeated under its id does not overwrite the first one's."""
-    return f"{run_id}-{uuid.uuid4().hex[:8]}"
+    """A name for the list of one expiry; a run that is repeated under its id does not overwrite the first one's.
+
+    It says that nobody has looked yet which refs went with the commit.
+    """
+    return f"{run_id}-{uuid.uuid4().hex[:8]}{UNCHECKED}"
 
 
 def unfinished(context: OperationContext, loaded: LoadedTable) -> Leftovers:
@@ -101,7 +106,8 @@ def delete_remembered(
 
 
 def _settle(context: OperationContext, name: str, deleted: DeletedFiles) -> None:
+    checked = name.removesuffix(UNCHECKED)
     if deleted.failed:
-        context.memory.expect_deletions(name, deleted.failed)
-    else:
+        context.memory.expect_deletions(checked, deleted.failed)
+    if checked != name or not deleted.failed:
         context.memory.forget_deletions(name)

@@ -2,21 +2,32 @@
 
 Kept are the specification's set (heads of branches and tags, and of every branch its newest ancestors by count and
 age), joined with seed 000's (the newest ``max_snapshots_to_keep`` of the table, and every snapshot younger than the
-retention).  A branch's own settings may only keep more.  Sources: specification, "Snapshot Retention Policy"; seed
-000, "Expire Snapshots"; seed 002, pinned horizons; seed 004, ``snapshot.num-retained.max`` and ``expire.limit``.
+retention), and with the way by which streaming writers find their last commit, which no cap shortens.  A branch's own
+settings may only keep more.  Sources: specification, "Snapshot Retention Policy"; seed 000, "Expire Snapshots"; seed
+002, pinned horizons; seed 004, ``snapshot.num-retained.max`` and ``expire.limit``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from icekeeper.errors import OperationRefused, PolicyError
 from icekeeper.metadata.document import MAIN, Ref, Snapshot, TableMetadata
 from icekeeper.model import Nothing
+from icekeeper.operations.expiry.writer_chains import writer_chains
 from icekeeper.policy import Policy
 
-__all__ = ["MAX_REF_AGE", "NOTHING_TO_EXPIRE", "ExpiryPlan", "check_retention", "plan_expiry", "refuse_protected"]
+__all__ = [
+    "MAX_REF_AGE",
+    "NOTHING_TO_EXPIRE",
+    "ExpiryPlan",
+    "aged_refs",
+    "check_retention",
+    "expiry_at",
+    "plan_expiry",
+    "refuse_protected",
+]
 
 NOTHING_TO_EXPIRE = "no snapshots to expire"
 # Iceberg's table property, by default as long as a long can say: refs without a setting of their own never age.
@@ -29,26 +40,34 @@ class ExpiryPlan:
 
     snapshot_ids: tuple[int, ...]
     refs: tuple[str, ...]
+    kept_for_writers: int = field(default=0, compare=False)
+    """Snapshots that stay for nothing but a streaming writer's way to its last commit."""
+
+    def __bool__(self) -> bool:
+        return bool(self.snapshot_ids or self.refs)
 
 
 def plan_expiry(
     metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: Iterable[int] = ()
 ) -> ExpiryPlan | Nothing:
-    """Decide what expires at ``now_ms``.
+    """Decide what expires at ``now_ms``; parameters and errors as of :func:`expiry_at`."""
+    return expiry_at(metadata, policy, now_ms=now_ms, pinned=pinned) or Nothing(NOTHING_TO_EXPIRE)
+
+
+def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: Iterable[int] = ()) -> ExpiryPlan:
+    """What expires at ``now_ms``, and what that leaves for streaming writers alone; the plan may be empty.
 
     ``pinned`` are snapshot ids that readers or running jobs rely on: nothing at or above the oldest of them expires.
     When the policy names snapshots (``snapshot_expire_ids``), only these expire, whatever the retention says; those
-    that are protected or gone already are passed over: :func:`check_retention` and :func:`refuse_protected` object.
+    that are protected or gone already are passed over: :func:`check_retention`, :func:`refuse_protected` and
+    :func:`refuse_broken_chains` object.
 
     Raises:
         PolicyError: the table's ``history.expire.max-ref-age-ms`` is malformed.
     """
     if policy.snapshot_expire_ids:
-        return _plan_named(metadata, policy, pinned)
-    default_ref_age_ms = _default_ref_age_ms(metadata)
-    refs_to_drop = tuple(
-        name for name, ref in metadata.refs.items() if _ref_is_too_old(metadata, ref, now_ms, default_ref_age_ms)
-    )
+        return _plan_named(metadata, policy, now_ms, pinned)
+    refs_to_drop = aged_refs(metadata, now_ms)
     refs = [ref for name, ref in metadata.refs.items() if name not in refs_to_drop]
     newest_first = sorted(metadata.snapshots.values(), key=_recency, reverse=True)
     keep = {ref.snapshot_id for ref in refs}
@@ -59,12 +78,22 @@ def plan_expiry(
     keep.update(s.snapshot_id for s in newest_first[: policy.max_snapshots_to_keep])
     keep.update(s.snapshot_id for s in newest_first[:young_limit] if _is_young(s, now_ms, policy.snapshot_retention_ms))
     keep |= _behind_pins(metadata, pinned)
+    for_writers = writer_chains(metadata, refs, policy, now_ms).keys() - keep
+    keep |= for_writers
     expired = [s.snapshot_id for s in reversed(newest_first) if s.snapshot_id not in keep]
     if policy.snapshot_expire_limit is not None:
         expired = expired[: policy.snapshot_expire_limit]
-    if not expired and not refs_to_drop:
-        return Nothing(NOTHING_TO_EXPIRE)
-    return ExpiryPlan(tuple(expired), refs_to_drop)
+    return ExpiryPlan(tuple(expired), refs_to_drop, len(for_writers))
+
+
+def aged_refs(metadata: TableMetadata, now_ms: int) -> tuple[str, ...]:
+    """The names of the branches and tags whose own age limit, or the table's, has passed at ``now_ms``.
+
+    Raises:
+        PolicyError: the table's ``history.expire.max-ref-age-ms`` is malformed.
+    """
+    default_age_ms = _default_ref_age_ms(metadata)
+    return tuple(name for name, ref in metadata.refs.items() if _ref_is_too_old(metadata, ref, now_ms, default_age_ms))
 
 
 def check_retention(metadata: TableMetadata, policy: Policy) -> None:
@@ -107,12 +136,13 @@ def refuse_protected(metadata: TableMetadata, policy: Policy, pinned: Iterable[i
             )
 
 
-def _plan_named(metadata: TableMetadata, policy: Policy, pinned: Iterable[int]) -> ExpiryPlan | Nothing:
-    keep = _behind_pins(metadata, pinned) | {ref.snapshot_id for ref in metadata.refs.values()}
+def _plan_named(metadata: TableMetadata, policy: Policy, now_ms: int, pinned: Iterable[int]) -> ExpiryPlan:
+    refs = metadata.refs.values()
+    keep = _behind_pins(metadata, pinned) | {ref.snapshot_id for ref in refs}
+    keep |= writer_chains(metadata, refs, policy, now_ms).keys()
     oldest_first = sorted(metadata.snapshots.values(), key=_recency)
     wanted = set(policy.snapshot_expire_ids) - keep
-    expired = tuple(s.snapshot_id for s in oldest_first if s.snapshot_id in wanted)
-    return ExpiryPlan(expired, ()) if expired else Nothing(NOTHING_TO_EXPIRE)
+    return ExpiryPlan(tuple(s.snapshot_id for s in oldest_first if s.snapshot_id in wanted), ())
 
 
 def _behind_pins(metadata: TableMetadata, pinned: Iterable[int]) -> set[int]:

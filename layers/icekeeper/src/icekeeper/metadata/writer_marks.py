@@ -1,0 +1,129 @@
+"""Marks that streaming writers leave in snapshot summaries, to find their own last commit again (pure).
+
+After a restart such a writer walks from the head of its branch back over the parents until it meets its mark, and takes
+up after that commit.  It stops where a parent is missing.  Then it finds no mark, believes that nothing of its state
+was ever committed, and commits it again: duplicates.  So a snapshot that brings no rows carries its parent's marks, and
+expiry keeps the way to the newest one.
+
+Which marks there are, and who a mark belongs to:
+
+* Flink, ``SinkUtil.getMaxCommittedCheckpointId``: the checkpoint id of a job and, since 1.0, of an operator.
+* Kafka Connect, ``Coordinator.lastCommittedOffsetsForTable``: the offsets of a control topic and group, in the key's
+  name.  Beside it stand commit id, task id and the time up to which the table is complete.
+* Spark Structured Streaming, ``SparkWrite.findLastCommittedEpochId``: the epoch of a query.
+* Redpanda, ``get_iceberg_committed_offset``: the offset of a cluster, as JSON.
+* Tiering services (Fluss, Modak) ask which snapshot is the last one of their ``commit-user``.  They take its id, too,
+  so that a copy of the mark would name the wrong snapshot: it is kept, and never carried.
+
+``wap.id`` and ``published-wap-id`` are no marks: they say that this very snapshot is staged or published
+(Iceberg-Java, ``WapUtil``), and a copy would say so of another one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from icekeeper.metadata.document import Snapshot
+
+__all__ = ["COMMITTED_KEY", "WriterMark", "carried_marks", "marks_of"]
+
+COMMITTED_KEY = "icekeeper.writer-marks-committed-ms"
+"""Beside carried marks: when the writer itself committed them, in epoch milliseconds."""
+
+_Summary = Mapping[str, str]
+_OFFSETS = ("kafka.connect.offsets.", "kafka.connect.control.offsets.")
+"""The second is that of the sink's first versions, by Tabular."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterMark:
+    """One writer's last commit, as a snapshot tells it."""
+
+    writer: str
+    """Who will look for it, in words; equal for two marks of one writer."""
+    committed_ms: int
+    """When the writer committed it, however often it was carried since; epoch milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One kind of writer."""
+
+    writers: Callable[[_Summary], Iterator[str]]
+    carried: tuple[str, ...] = ()
+    """Beginnings of the keys that belong to the mark; without any, it means only the snapshot that bears it."""
+
+
+def marks_of(snapshot: Snapshot) -> tuple[WriterMark, ...]:
+    """The marks that a snapshot bears, its own or carried ones."""
+    summary = snapshot.summary
+    committed_ms = _committed_ms(snapshot)
+    return tuple(WriterMark(writer, committed_ms) for kind in _KINDS for writer in kind.writers(summary))
+
+
+def carried_marks(parent: Snapshot) -> dict[str, str]:
+    """What a snapshot that leaves its parent's rows as they are, or only takes rows away, adds to its own summary.
+
+    The entries are the parent's, to the letter: a writer compares its identity and takes the value beside it, so that
+    what was true of the parent is true of the child, and nothing is said of other writers.
+    """
+    summary = parent.summary
+    beginnings = tuple(start for kind in _KINDS if any(kind.writers(summary)) for start in kind.carried)
+    carried = {key: value for key, value in summary.items() if key.startswith(beginnings)}
+    return {**carried, COMMITTED_KEY: str(_committed_ms(parent))} if carried else {}
+
+
+def _committed_ms(snapshot: Snapshot) -> int:
+    """A carried mark is as old as its writer's commit, or it would stay young for ever."""
+    carried = snapshot.summary.get(COMMITTED_KEY, "")
+    return int(carried) if carried.isdecimal() else snapshot.timestamp_ms
+
+
+def _flink(summary: _Summary) -> Iterator[str]:
+    job = summary.get("flink.job-id")
+    if job is not None and "flink.max-committed-checkpoint-id" in summary:
+        operator = summary.get("flink.operator-id")
+        yield f"Flink job {job}" if operator is None else f"Flink job {job}, operator {operator}"
+
+
+def _kafka_connect(summary: _Summary) -> Iterator[str]:
+    for key in summary:
+        for beginning in _OFFSETS:
+            if key.startswith(beginning):
+                yield f"Kafka Connect sink {key.removeprefix(beginning)}"
+
+
+def _spark(summary: _Summary) -> Iterator[str]:
+    query = summary.get("spark.sql.streaming.queryId")
+    if query is not None and "spark.sql.streaming.epochId" in summary:
+        yield f"Spark query {query}"
+
+
+def _redpanda(summary: _Summary) -> Iterator[str]:
+    mark = summary.get("redpanda.commit-metadata")
+    if mark is None:
+        return
+    try:
+        cluster = json.loads(mark).get("cluster")
+    except (ValueError, AttributeError):
+        cluster = None
+    yield "Redpanda" if cluster is None else f"Redpanda cluster {cluster}"
+
+
+def _commit_user(summary: _Summary) -> Iterator[str]:
+    user = summary.get("commit-user")
+    if user is not None:
+        yield f"commit user {user}"
+
+
+_KINDS = (
+    # Only the mark itself: a job may set properties of its own under the same beginning.
+    _Kind(_flink, ("flink.max-committed-checkpoint-id", "flink.job-id", "flink.operator-id")),
+    # The names differ by version: "commit-id" was "commitId", "valid-through-ts" was "vtts".
+    _Kind(_kafka_connect, ("kafka.connect.",)),
+    _Kind(_spark, ("spark.sql.streaming.queryId", "spark.sql.streaming.epochId")),
+    _Kind(_redpanda, ("redpanda.commit-metadata",)),
+    _Kind(_commit_user),
+)
