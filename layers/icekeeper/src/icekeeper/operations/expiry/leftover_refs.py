@@ -60,7 +60,7 @@ def check_leftovers(context: OperationContext, loaded: LoadedTable, left: Leftov
                 "not tell any more which refs went with its commit"
             )
             return CheckedLeftovers(Leftovers(), tuple(lost), why)
-        lost += hold_lost_refs(context.memory, swap, aged_refs(swap.before, context.clock()))
+        lost += hold_lost_refs(context.memory, swap, aged_refs(swap.before, context.now_ms(loaded)))
     return CheckedLeftovers(left, tuple(lost))
 
 
