@@ -111,7 +111,7 @@ class Pipeline:
         return [(record.run_id, record.status, record.summary) for record in records]
 
     def document(self, item: Item, name: str, run_id: str = RUN) -> Any:
-        return json.loads((self.control / table_folder(run_id, item.identity.key) / name).read_text())
+        return json.loads((self.control / table_folder(run_id, item.identity.spelling) / name).read_text())
 
 
 def broken(*_: object) -> None:

@@ -76,8 +76,7 @@ def scanned(
 
     def assessor_of(catalog: Any, observe: Observer) -> Assessor:
         return assessor(
-            catalog.name,
-            catalog.warehouse,
+            catalog,
             resolve_policy=lambda loaded: resolved(loaded.metadata.properties, environment or {}),
             store=state,
             now_ms=NOW_MS,
@@ -172,8 +171,7 @@ def test_scans_with_a_small_budget_get_through_the_fleet_while_tables_come_and_g
 
         def assessor_of(catalog: Any, observe: Observer) -> Assessor:
             return assessor(
-                catalog.name,
-                catalog.warehouse,
+                catalog,
                 resolve_policy=lambda loaded: resolved(loaded.metadata.properties),
                 store=state,
                 now_ms=NOW_MS,
@@ -308,7 +306,7 @@ def test_what_a_person_asked_for_comes_first_also_past_the_filters(state: Counte
     )
     assert report.skipped == (FleetSkip("C", "ns.urgent", "beyond max_jobs_per_detection 2"),)
     # Detection claims nothing: that is for the run.
-    assert len(state.requests.pending("C", "s3://prod-lake/")) == 2
+    assert len(state.requests.pending()) == 2
 
 
 def test_a_deployment_that_forbids_maintenance_refuses_requests_and_a_table_does_not(state: CountedState) -> None:
@@ -327,7 +325,7 @@ def test_a_request_for_a_table_that_was_created_anew_is_not_for_the_new_one(stat
     state.requests.file(request("ns.t", "old"))
     (item,) = scanned(state, catalog).proposals
     assert (item.is_requested, item.proposal.reasons) == (False, (FILES.format(10),))
-    assert state.requests.pending("C", "s3://prod-lake/") == ()  # nobody will ever serve it
+    assert state.requests.pending() == ()  # nobody will ever serve it
     state.requests.file(request("ns.t", "old"))
     assert scanned(state, catalog, table_filter="x").skipped == (
         FleetSkip("C", "ns.t", "a pass was requested for a table of this name that is gone"),
@@ -349,7 +347,7 @@ def test_a_requested_table_that_cannot_be_read_now_keeps_its_request(state: Coun
         assert scanned(state, PreparedCatalog({"ns.t": trouble})).errors == 1
     wrong = TableMetadata({**table().document, "properties": {"icekeeper.min_input_files": "few"}})
     assert scanned(state, PreparedCatalog({"ns.t": wrong})).errors == 1
-    assert len(state.requests.pending("C", "s3://prod-lake/")) == 1
+    assert len(state.requests.pending()) == 1
 
 
 def test_a_table_that_is_being_maintained_is_left_out_and_others_move_up(

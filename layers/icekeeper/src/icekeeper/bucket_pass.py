@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, metadata_owner
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.deletion.shared_references import CatalogTables, load_all
@@ -24,7 +25,6 @@ from icekeeper.operations.orphans.remove_orphans import why_skipped
 from icekeeper.operations.orphans.sift import Sieve, is_metadata_file
 from icekeeper.operations.orphans.territory import Territory
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.bucket_outcome import BucketOutcome, ForeignTable, Outside
 from icekeeper.report.outcome import OperationOutcome, Status, failed, refused, skipped, succeeded

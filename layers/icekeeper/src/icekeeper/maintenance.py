@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from icekeeper.activity import operation_finished, operation_started, progress_of
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.errors import (
     MaintenanceError,
     MetadataUnreadable,
@@ -33,7 +34,6 @@ from icekeeper.operations.statistics.columns import statistics_columns
 from icekeeper.operations.statistics.compute_statistics import compute_statistics
 from icekeeper.operations.take_over import take_over
 from icekeeper.pass_context.context import OperationContext, branch_head
-from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped
 from icekeeper.state.identity import TableIdentity

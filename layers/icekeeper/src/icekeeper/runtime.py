@@ -12,6 +12,7 @@ from enum import StrEnum
 from icekeeper.bucket_pass import run_bucket_pass
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import open_catalog
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import Clock, system_clock
 from icekeeper.detection.assessor import assessor
 from icekeeper.detection.proposal import DetectionReport
@@ -27,7 +28,7 @@ from icekeeper.model import TableName
 from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.pass_context.context import Engine, OperationContext, Progress, silent
-from icekeeper.pass_context.table_handle import TableHandle, identity_of
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome
@@ -207,8 +208,7 @@ class Runtime:
         self.state.require_writable()
         settings = self._policies.deployment(chosen, unsafe=unsafe).policy
         assess_table = assessor(
-            self.catalog.name,
-            self.catalog.warehouse,
+            self.catalog,
             resolve_policy=lambda loaded: self.policy(loaded, chosen, unsafe=unsafe),
             store=self.state,
             now_ms=self.clock(),

@@ -19,6 +19,7 @@ class Proposal:
     reasons: tuple[str, ...]
     priority: float
     uuid: str = ""
+    location: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class FleetProposal:
             "warehouse": self.warehouse,
             "table": self.proposal.table,
             "uuid": self.proposal.uuid,
+            "location": self.proposal.location,
             "reasons": list(self.proposal.reasons),
             "priority": self.proposal.priority,
             "forced": self.is_requested,

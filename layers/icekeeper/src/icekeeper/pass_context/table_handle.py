@@ -7,18 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.table_identity import identity_of as identity_of
 from icekeeper.clock import Clock
 from icekeeper.model import TableName
-from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import StateStore
 from icekeeper.state.table_memory import TableMemory
 
-__all__ = ["TableHandle", "identity_of"]
-
-
-def identity_of(catalog: Catalog, loaded: LoadedTable) -> TableIdentity:
-    """Which table this is, for good (DESIGN 1)."""
-    return TableIdentity(catalog.name, catalog.warehouse, loaded.name, loaded.metadata.uuid or "")
+__all__ = ["TableHandle"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.delete import delete_orphans
 from icekeeper.deletion.guard import GC_DISABLED
 from icekeeper.errors import MaintenanceError, OperationRefused
@@ -55,7 +56,7 @@ def clean_staged_files(context: OperationContext) -> StagedOutcome | None:
 
 def _clean(context: OperationContext, plan: CleaningPlan) -> StagedOutcome | None:
     loaded = context.load()
-    if (loaded.metadata.uuid or "") != context.memory.identity.uuid:
+    if not identity_of(context.catalog, loaded).is_same_table(context.memory.identity):
         raise OperationRefused(f"table {loaded.name} was replaced by another one")
     settled = [load for load in plan.adopted if _forget(context, load)]
     storage = context.storage(loaded)
