@@ -207,12 +207,12 @@ def _ranked(
     chosen: dict[str, FleetProposal] = {}
     for _, turn, item in sorted(wanted, key=lambda entry: entry[0]):
         key = _identity(item, turn).key
-        if (first := chosen.get(key)) is not None:
+        if len(proposals) >= settings.max_jobs_per_detection:
+            skipped.append(FleetSkip(turn.catalog, turn.text, over_limit_reason(settings)))
+        elif (first := chosen.get(key)) is not None:
             # Both would have the run's one lease, and be maintained at once.
             same = f"it is the same table as {first.proposal.table} of catalog {first.catalog}"
             skipped.append(FleetSkip(turn.catalog, turn.text, same))
-        elif len(proposals) >= settings.max_jobs_per_detection:
-            skipped.append(FleetSkip(turn.catalog, turn.text, over_limit_reason(settings)))
         elif holder := _holder(item, turn, store, now_ms):
             skipped.append(FleetSkip(turn.catalog, turn.text, f"being maintained by {holder}"))
         else:

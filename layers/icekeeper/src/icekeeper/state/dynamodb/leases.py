@@ -48,6 +48,8 @@ class DynamoLeases:
         return renewed
 
     def release(self, lease: Lease) -> bool:
+        self._earlier.opened()
+
         def decide(item: Item | None) -> Item | None:
             return REMOVED if item is not None and item["holder"] == lease.holder else None
 
@@ -60,7 +62,12 @@ class DynamoLeases:
 
     def _item(self, lease: Lease) -> Item:
         expires_s = self._table.expires_s(_KEPT_MS, at_least_ms=lease.expires_ms)
-        return {"holder": lease.holder, "until_ms": lease.expires_ms, "name": lease.name, "expires_s": expires_s}
+        return {
+            "holder": lease.holder,
+            "until_ms": lease.expires_ms,
+            "name": lease.name or None,
+            "expires_s": expires_s,
+        }
 
 
 def _lease(key: str, item: Item | None) -> Lease | None:

@@ -38,7 +38,7 @@ class DynamoRequests:
             )
             for item in self._table.query(_REQUESTS)
         ]
-        return tuple(sorted(waiting, key=lambda request: (request.requested_ms, request.identity.key)))
+        return tuple(sorted(waiting, key=_in_turn))
 
     def claim(self, request: MaintenanceRequest) -> bool:
         this = request.requested_ms, json_text(request.settings)
@@ -48,6 +48,10 @@ class DynamoRequests:
 
         keys = ((_REQUESTS, sort_key("", key)) for key in request.identity.keys)
         return any(self._table.change(*key, decide) for key in keys)
+
+
+def _in_turn(request: MaintenanceRequest) -> tuple[int, str, str]:
+    return request.requested_ms, str(request.identity.table), request.identity.key
 
 
 def _key(identity: TableIdentity) -> tuple[str, str]:
