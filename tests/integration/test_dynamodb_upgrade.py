@@ -10,9 +10,10 @@ from itertools import chain
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from icekeeper.clock import HOUR_MS
-from icekeeper.errors import LeaseHeld
+from icekeeper.errors import LeaseHeld, StorageError
 from icekeeper.model import TableName
 from icekeeper.state.dynamodb import earlier as earlier_module
 from icekeeper.state.dynamodb.items import Item, named_key
@@ -21,6 +22,7 @@ from icekeeper.state.dynamodb.store import DynamoStateStore
 from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import Lease
+from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.staging import LoadState
 from icekeeper.state.store import LastSeen, Pin
 from support.moto_dynamodb import a_table
@@ -151,7 +153,13 @@ def test_memory_is_that_of_the_table_that_was_called_so(upgrade: Upgrade) -> Non
     upgrade.wrote("table", "clustering#x#1", snapshot_id=1)
     upgrade.wrote("table", "deletions#d", name="d", list_id="list-d")
     write_paths(upgrade.table, "list-d", ["s3://b/ns/t/x"])
-    journal = {"started_ms": 1, "status": "succeeded", "summary": "", "metrics": "{}", "engine": "local"}
+    journal: dict[str, Any] = {
+        "started_ms": 1,
+        "status": "succeeded",
+        "summary": "",
+        "metrics": "{}",
+        "engine": "local",
+    }
     upgrade.wrote("table", "pass#r", run_id="r", finished_ms=2, **journal)
     store = upgrade.store()
     seen = LastSeen(snapshot_id=1, fingerprint="f", finished_ms=NOW_MS, idle=True)
@@ -239,3 +247,24 @@ def test_a_pin_is_moved_whole(upgrade: Upgrade) -> None:
     store.remember(NOW, LastSeen(snapshot_id=2, fingerprint="g", finished_ms=1, idle=False))
     expected = Pin(identity=NOW, name="p", snapshot_id=5, metadata_location="m", expires_ms=FAR_MS)
     assert before == store.pins(NOW, now_ms=NOW_MS) == upgrade.store().pins(NOW, now_ms=NOW_MS) == (expected,)
+
+
+def test_one_who_may_not_look_through_the_state_is_told_who_may(
+    upgrade: Upgrade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then it is not known what protects; later scans may wait for somebody else."""
+
+    def denied(**_: Any) -> Any:
+        raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "no"}}, "Scan")
+
+    upgrade.pinned("p", 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(upgrade.table.client, "scan", denied)
+        store = upgrade.store()
+        store.requests.file(MaintenanceRequest(identity=NOW, requested_ms=1))
+        with pytest.raises(StorageError, match=r"^the state must be looked through once .*dynamodb:Scan"):
+            store.pins(NOW, now_ms=NOW_MS)
+    assert [pin.name for pin in store.pins(RENAMED, now_ms=NOW_MS)] == ["p"]
+    upgrade.now_ms += WEEK_MS
+    monkeypatch.setattr(upgrade.table.client, "scan", denied)
+    assert [pin.name for pin in upgrade.store().pins(RENAMED, now_ms=NOW_MS)] == ["p"]

@@ -13,16 +13,20 @@ holds it goes on under the new key.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
 
 from icekeeper.clock import HOUR_MS
-from icekeeper.state.dynamodb.items import Item, named_key, sort_key, table_key
+from icekeeper.errors import StorageError
+from icekeeper.state.dynamodb.items import REQUESTS, Item, named_key, sort_key, table_key
 from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.identity import EarlierIdentity, TableIdentity
 
 __all__ = ["EarlierPartitions", "earlier_partition"]
+
+log = logging.getLogger(__name__)
 
 _INDEX = "earlier"
 _MARK = "#mark"
@@ -110,9 +114,19 @@ class EarlierPartitions:
                 mark = item
             else:
                 known.partitions[item["table_key"]].append(item["partition"])
-        is_due = not mark.get("settled") and self._table.now_ms() - mark.get("scanned_ms", 0) >= _SETTLING_MS
-        if is_due or "scanned_ms" not in mark:
-            mark = self._scan(known, mark)
+        if "scanned_ms" not in mark:
+            try:
+                mark = self._scan(known, mark)
+            except StorageError as error:
+                raise StorageError(
+                    "the state must be looked through once for what earlier versions left, by one who may read and "
+                    f"write all of it (dynamodb:Scan), as the functions of the deployment may: {error}"
+                ) from error
+        elif not mark["settled"] and self._table.now_ms() - mark["scanned_ms"] >= _SETTLING_MS:
+            try:
+                mark = self._scan(known, mark)
+            except StorageError as error:  # another one may be able to; until then it is asked everywhere
+                log.warning("the state could not be looked through for what earlier versions left: %s", error)
         known.is_settled, known.had_any = bool(mark["settled"]), bool(mark["had_any"])
         return known
 
@@ -174,7 +188,7 @@ class EarlierPartitions:
         told = EarlierIdentity.parse(item["sk"])
         if told is None:
             return False
-        moved = {**item, "pk": "requests", "sk": sort_key("", told.key), "uuid": told.uuid.strip().lower()}
+        moved = {**item, "pk": REQUESTS, "sk": sort_key("", told.key), "uuid": told.uuid.strip().lower()}
         moved |= {"catalog": told.catalog, "warehouse": told.warehouse, "location": ""}
         if self._table.get(moved["pk"], moved["sk"]) is None:
             self._table.move(item, moved)

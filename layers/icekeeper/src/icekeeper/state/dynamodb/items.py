@@ -14,6 +14,7 @@ from icekeeper.errors import StorageError
 from icekeeper.state.identity import TableIdentity
 
 __all__ = [
+    "REQUESTS",
     "Item",
     "catalog_key",
     "copy_key",
@@ -41,6 +42,10 @@ def encoded(item: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def decoded(attributes: Mapping[str, Mapping[str, Any]]) -> Item:
     """The values of an item that :func:`encoded` made."""
     return {name: _decoded(value) for name, value in attributes.items()}
+
+
+REQUESTS = "requests#all"
+"""The partition of requests; people may have the right to write what begins so, and nothing else (docs/requests.md)."""
 
 
 def named_key(kind: str, name: str) -> str:

@@ -6,14 +6,12 @@ import json
 
 from icekeeper.model import TableName
 from icekeeper.state.dynamodb.earlier import EarlierPartitions
-from icekeeper.state.dynamodb.items import Item, json_text, sort_key
+from icekeeper.state.dynamodb.items import REQUESTS, Item, json_text, sort_key
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
 
 __all__ = ["DynamoRequests"]
-
-_REQUESTS = "requests"
 
 
 class DynamoRequests:
@@ -24,7 +22,6 @@ class DynamoRequests:
         self._earlier = earlier
 
     def file(self, request: MaintenanceRequest) -> None:
-        self._earlier.opened()  # an older one must not come after it
         pk, sk = _key(request.identity)
         self._table.put({"pk": pk, "sk": sk, **_item(request)})
 
@@ -36,7 +33,7 @@ class DynamoRequests:
                 requested_ms=item["requested_ms"],
                 settings=json.loads(item["settings"]),
             )
-            for item in self._table.query(_REQUESTS)
+            for item in self._table.query(REQUESTS)
         ]
         return tuple(sorted(waiting, key=_in_turn))
 
@@ -46,7 +43,7 @@ class DynamoRequests:
         def decide(found: Item | None) -> Item | None:
             return REMOVED if found is not None and (found["requested_ms"], found["settings"]) == this else None
 
-        keys = ((_REQUESTS, sort_key("", key)) for key in request.identity.keys)
+        keys = ((REQUESTS, sort_key("", key)) for key in request.identity.keys)
         return any(self._table.change(*key, decide) for key in keys)
 
 
@@ -55,7 +52,7 @@ def _in_turn(request: MaintenanceRequest) -> tuple[int, str, str]:
 
 
 def _key(identity: TableIdentity) -> tuple[str, str]:
-    return _REQUESTS, sort_key("", identity.key)
+    return REQUESTS, sort_key("", identity.key)
 
 
 def _identity(item: Item) -> TableIdentity:
