@@ -5,7 +5,8 @@
 name, and its ARN as warehouse.
 
 Two names for the same tables would have every table looked at twice in each scan, so two names that the settings spell
-out for one warehouse are an error; a bucket that ``all`` merely finds gives way to the catalog that is configured for it.
+out for one warehouse are an error; a bucket that ``all`` merely finds gives way to the catalog that is configured for
+it.
 """
 
 from __future__ import annotations
