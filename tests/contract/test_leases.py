@@ -128,7 +128,7 @@ def test_two_names_of_a_table_exclude_each_other(open_store: OpenStore, called: 
     leases = open_store().leases
     taken = leases.acquire(KEY, "a", now_ms=0, ttl_ms=100, name=NAME)
     assert leases.current(called.key, now_ms=0) == taken
-    with pytest.raises(LeaseHeld, match=f"^{NAME} is leased by a until 1970-01-01T00:00:00Z$"):
+    with pytest.raises(LeaseHeld, match=f"^{called.table} is leased by a until 1970-01-01T00:00:00Z$"):
         leases.acquire(called.key, "b", now_ms=50, ttl_ms=100, name=str(called.table))
     assert leases.renew(replace(taken, name=""), now_ms=60, ttl_ms=100) == replace(taken, expires_ms=160)
 

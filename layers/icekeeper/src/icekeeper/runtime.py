@@ -7,6 +7,7 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from enum import StrEnum
 
 from icekeeper.bucket_pass import run_bucket_pass
@@ -136,7 +137,7 @@ class Runtime:
         key = identity_of(self.catalog, loaded).key
         lease = None if dry_run else self.state.leases.current(key, now_ms=self.clock())
         if lease is not None:
-            raise lease_held(lease)
+            raise lease_held(replace(lease, name=str(loaded.name)))
         context = self.context(
             loaded, self.policy(loaded, overrides, unsafe=unsafe), engine, dry_run=dry_run, progress=progress
         )

@@ -72,6 +72,8 @@ class DynamoStateStore:
             {
                 "pk": copy_key("copy", record.identity),
                 "sk": sort_key(_PASSES, record.run_id),
+                "catalog": record.identity.catalog,
+                "table_name": str(record.identity.table),
                 "run_id": record.run_id,
                 "started_ms": record.started_ms,
                 "finished_ms": record.finished_ms,

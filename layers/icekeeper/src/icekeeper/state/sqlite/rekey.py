@@ -25,7 +25,7 @@ _SHAPES = {
         PRIMARY KEY (table_key, name))""",
     "staged_files": f"""({_KEY}, name TEXT NOT NULL, part INTEGER NOT NULL, paths TEXT NOT NULL,
         PRIMARY KEY (table_key, name, part))""",
-    "passes": f"""({_COPY}, run_id TEXT NOT NULL, started_ms INTEGER NOT NULL, finished_ms INTEGER NOT NULL,
+    "passes": f"""({_COPY}, {_TOLD}, run_id TEXT NOT NULL, started_ms INTEGER NOT NULL, finished_ms INTEGER NOT NULL,
         status TEXT NOT NULL, summary TEXT NOT NULL, metrics TEXT NOT NULL, engine TEXT NOT NULL,
         PRIMARY KEY (table_key, place, run_id))""",
     "last_seen": f"""({_COPY}, snapshot_id INTEGER, fingerprint TEXT NOT NULL, finished_ms INTEGER NOT NULL,
@@ -40,7 +40,7 @@ _SHAPES = {
         PRIMARY KEY (table_key))""",
 }
 _OF_COPIES = {
-    "passes": "run_id, started_ms, finished_ms, status, summary, metrics, engine",
+    "passes": f"{_NAMES}, run_id, started_ms, finished_ms, status, summary, metrics, engine",
     "last_seen": "snapshot_id, fingerprint, finished_ms, idle",
     "clusterings": "recipe, snapshot_id",
     "quarantine": "path, sightings, first_seen_ms, run_id",

@@ -56,9 +56,13 @@ class SqliteStateStore:
 
     def record_pass(self, record: PassRecord) -> None:
         self._file.write(
-            "INSERT OR REPLACE INTO passes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO passes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             record.identity.key,
             record.identity.place,
+            record.identity.catalog,
+            record.identity.warehouse,
+            str(record.identity.table),
+            record.identity.uuid,
             record.run_id,
             record.started_ms,
             record.finished_ms,
