@@ -37,4 +37,4 @@ def carry_out(
 
 def step_key(asked: OperationEvent) -> dict[str, str]:
     """What makes two attempts attempts of the same step."""
-    return {"run_id": asked.run_id, "table": asked.item.identity.key, "plan": asked.plan.digest}
+    return {"run_id": asked.run_id, "table": asked.item.identity.spelling, "plan": asked.plan.digest}

@@ -24,5 +24,5 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
         logger.info("%s is planned", asked.item.table, extra={"attempt": plan.attempt, "routes": routes})
         return plan.model_dump(mode="json")
 
-    key = {"run_id": asked.run_id, "table": asked.item.identity.key, "attempt": asked.attempt}
+    key = {"run_id": asked.run_id, "table": asked.item.identity.spelling, "attempt": asked.attempt}
     return once("plan", key, context, work)

@@ -34,5 +34,10 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
         return report.to_json()
 
     plan = None if asked.plan is None else asked.plan.digest
-    key = {"run_id": asked.run_id, "table": asked.item.identity.key, "plan": plan, "failures": sorted(asked.failures)}
+    key = {
+        "run_id": asked.run_id,
+        "table": asked.item.identity.spelling,
+        "plan": plan,
+        "failures": sorted(asked.failures),
+    }
     return once("report", key, context, work)

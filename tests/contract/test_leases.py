@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier
 
 import pytest
 
 from icekeeper.errors import LeaseHeld, LeaseLost
+from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import Lease
-from support.state_stores import IDENTITY, OTHERS, OpenStore
+from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, OpenStore
 
 KEY = IDENTITY.key
+NAME = str(IDENTITY.table)
 MIDNIGHT_MS = 1_767_225_600_000
 
 
@@ -37,7 +40,7 @@ def test_a_lease_holds_until_it_runs_out(open_store: OpenStore) -> None:
 
 def test_whoever_comes_second_is_told_who_has_it_and_until_when(open_store: OpenStore) -> None:
     leases = open_store().leases
-    leases.acquire(KEY, "run-1", now_ms=MIDNIGHT_MS, ttl_ms=90_000)
+    leases.acquire(KEY, "run-1", now_ms=MIDNIGHT_MS, ttl_ms=90_000, name="ns.sub.t")
     leases.acquire("fleet", "run-1", now_ms=MIDNIGHT_MS, ttl_ms=90_000)
     with pytest.raises(LeaseHeld) as caught:
         leases.acquire(KEY, "run-2", now_ms=MIDNIGHT_MS, ttl_ms=1)
@@ -81,26 +84,26 @@ def test_a_lease_that_ran_out_is_renewed_when_nobody_took_it(open_store: OpenSto
 
 def test_a_stolen_lease_is_lost_even_when_the_thief_ran_out_too(open_store: OpenStore) -> None:
     leases = open_store().leases
-    lease = leases.acquire(KEY, "a", now_ms=0, ttl_ms=100)
+    lease = leases.acquire(KEY, "a", now_ms=0, ttl_ms=100, name=NAME)
     leases.acquire(KEY, "b", now_ms=100, ttl_ms=100)
     for now_ms in (150, 900):
         with pytest.raises(LeaseLost) as caught:
             leases.renew(lease, now_ms=now_ms, ttl_ms=100)
-        assert str(caught.value) == "the lease of a on ns.sub.t is lost: b took it"
+        assert str(caught.value) == f"the lease of a on {NAME} is lost: b took it"
     assert leases.release(lease) is False
     assert leases.current(KEY, now_ms=150) == a_lease("b", 200)
 
 
 def test_a_released_lease_is_free_and_can_not_be_renewed(open_store: OpenStore) -> None:
     leases = open_store().leases
-    lease = leases.acquire(KEY, "a", now_ms=0, ttl_ms=100)
+    lease = leases.acquire(KEY, "a", now_ms=0, ttl_ms=100, name=NAME)
     renewed = leases.renew(lease, now_ms=50, ttl_ms=100)
     assert leases.release(lease) is True, "the lease is its holder's, however often it was renewed"
     assert leases.release(renewed) is False
     assert leases.current(KEY, now_ms=50) is None
     with pytest.raises(LeaseLost) as caught:
         leases.renew(lease, now_ms=50, ttl_ms=100)
-    assert str(caught.value) == "the lease of a on ns.sub.t is lost: it was released"
+    assert str(caught.value) == f"the lease of a on {NAME} is lost: it was released"
     assert leases.acquire(KEY, "b", now_ms=50, ttl_ms=10) == a_lease("b", 60)
 
 
@@ -120,7 +123,17 @@ def test_only_the_callers_clock_counts(open_store: OpenStore) -> None:
     assert leases.current(KEY, now_ms=1) == lease
 
 
-@pytest.mark.parametrize("other", [*(other.key for other in OTHERS), "fleet", "Flotte ü"])
+@pytest.mark.parametrize("called", [*SPELLINGS.values(), COPY], ids=[*SPELLINGS, "copy"])
+def test_two_names_of_a_table_exclude_each_other(open_store: OpenStore, called: TableIdentity) -> None:
+    leases = open_store().leases
+    taken = leases.acquire(KEY, "a", now_ms=0, ttl_ms=100, name=NAME)
+    assert leases.current(called.key, now_ms=0) == taken
+    with pytest.raises(LeaseHeld, match=f"^{called.table} is leased by a until 1970-01-01T00:00:00Z$"):
+        leases.acquire(called.key, "b", now_ms=50, ttl_ms=100, name=str(called.table))
+    assert leases.renew(replace(taken, name=""), now_ms=60, ttl_ms=100) == replace(taken, expires_ms=160)
+
+
+@pytest.mark.parametrize("other", [*(other.key for other in OTHERS.values()), "fleet", "Flotte ü"])
 def test_leases_of_different_things_do_not_meet(open_store: OpenStore, other: str) -> None:
     leases = open_store().leases
     leases.acquire(KEY, "a", now_ms=0, ttl_ms=100)

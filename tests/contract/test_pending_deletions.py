@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from icekeeper.errors import StorageError
+from icekeeper.state.identity import TableIdentity
 from icekeeper.state.pending_deletions import PendingDeletionStore
 from icekeeper.state.sqlite.store import SqliteStateStore
-from support.state_stores import IDENTITY, OTHERS, OpenStore
+from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, OpenStore
 
 
-def paths_of(store: PendingDeletionStore, name: str) -> list[str]:
-    return list(chain.from_iterable(store.paths(IDENTITY, name)))
+def paths_of(store: PendingDeletionStore, name: str, identity: TableIdentity = IDENTITY) -> list[str]:
+    return list(chain.from_iterable(store.paths(identity, name)))
 
 
 def test_an_empty_store_expects_nothing(open_store: OpenStore) -> None:
@@ -45,12 +46,23 @@ def test_an_expectation_replaces_the_one_of_its_name(open_store: OpenStore) -> N
     assert open_store().pending_deletions.lists(IDENTITY) == ()
 
 
-def test_tables_do_not_share_lists(open_store: OpenStore) -> None:
+def test_tables_and_copies_do_not_share_lists(open_store: OpenStore) -> None:
     open_store().pending_deletions.expect(IDENTITY, "a", ["s3://b/t/1"])
-    for other in OTHERS:
+    for other in (*OTHERS.values(), COPY):
         assert open_store().pending_deletions.lists(other) == ()
         open_store().pending_deletions.forget(other, "a")
     assert paths_of(open_store().pending_deletions, "a") == ["s3://b/t/1"]
+
+
+@pytest.mark.parametrize("called", SPELLINGS.values(), ids=SPELLINGS)
+def test_a_table_is_the_same_whatever_it_is_called(open_store: OpenStore, called: TableIdentity) -> None:
+    store = open_store().pending_deletions
+    store.expect(IDENTITY, "a", ["s3://b/t/1"])
+    assert (store.lists(called), paths_of(store, "a", called)) == (("a",), ["s3://b/t/1"])
+    store.expect(called, "a", ["s3://b/t/2"])
+    assert paths_of(store, "a") == ["s3://b/t/2"]
+    store.forget(called, "a")
+    assert store.lists(IDENTITY) == ()
 
 
 def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.quarantine import Sighting
-from support.state_stores import IDENTITY, OTHERS, OpenStore
+from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, OpenStore
 
 
 def test_an_empty_ledger_knows_nothing(open_store: OpenStore) -> None:
@@ -64,8 +64,8 @@ def test_many_paths_are_taken_in_batches(open_store: OpenStore) -> None:
     assert [entry.path for entry in ledger.sightings(IDENTITY)] == paths[:1]
 
 
-@pytest.mark.parametrize("other", OTHERS, ids=["catalog", "warehouse", "name", "uuid"])
-def test_tables_share_nothing(open_store: OpenStore, other: TableIdentity) -> None:
+@pytest.mark.parametrize("other", [*OTHERS.values(), COPY], ids=[*OTHERS, "copy"])
+def test_tables_and_copies_share_nothing(open_store: OpenStore, other: TableIdentity) -> None:
     ledger = open_store().quarantine
     ledger.see(IDENTITY, "run-1", ["a"], now_ms=10)
     assert ledger.counts(other, "run-2", ["a"]) == {}
@@ -73,3 +73,13 @@ def test_tables_share_nothing(open_store: OpenStore, other: TableIdentity) -> No
     ledger.forget_unseen(other, "run-2")
     assert list(ledger.sightings(other)) == []
     assert [entry.path for entry in ledger.sightings(IDENTITY)] == ["a"]
+
+
+@pytest.mark.parametrize("called", SPELLINGS.values(), ids=SPELLINGS)
+def test_a_table_is_the_same_whatever_it_is_called(open_store: OpenStore, called: TableIdentity) -> None:
+    ledger = open_store().quarantine
+    ledger.see(IDENTITY, "run-1", ["a", "b"], now_ms=10)
+    ledger.see(called, "run-2", ["a"], now_ms=20)
+    ledger.forget_unseen(called, "run-2")
+    assert list(ledger.sightings(IDENTITY)) == [Sighting("a", 2, 10, "run-2")]
+    assert ledger.counts(called, "run-3", ["a", "b"]) == {"a": 2}

@@ -11,15 +11,15 @@ import pytest
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest, RequestStore
-from support.state_stores import IDENTITY, OTHERS, OpenStore
+from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, OpenStore
 
 
 def a_request(requested_ms: int, identity: TableIdentity = IDENTITY, **settings: str) -> MaintenanceRequest:
     return MaintenanceRequest(identity=identity, requested_ms=requested_ms, settings=settings)
 
 
-def pending(store: RequestStore, identity: TableIdentity = IDENTITY) -> tuple[MaintenanceRequest, ...]:
-    return store.pending(identity.catalog, identity.warehouse)
+def pending(store: RequestStore) -> tuple[MaintenanceRequest, ...]:
+    return store.pending()
 
 
 def test_nothing_is_requested_at_first(open_store: OpenStore) -> None:
@@ -75,7 +75,7 @@ def test_the_order_of_settings_does_not_matter(open_store: OpenStore) -> None:
 def test_the_oldest_comes_first(open_store: OpenStore) -> None:
     requests = open_store().requests
     made = [
-        a_request(requested_ms, replace(IDENTITY, table=TableName(("ns",), name)))
+        a_request(requested_ms, replace(IDENTITY, table=TableName(("ns",), name), uuid=name))
         for name, requested_ms in (("b", 20), ("c", 10), ("a", 20), ("d", 1_000))
     ]
     for request in made:
@@ -84,16 +84,26 @@ def test_the_oldest_comes_first(open_store: OpenStore) -> None:
     assert pending(requests) == (made[1], made[2], made[0], made[3])
 
 
-@pytest.mark.parametrize("other", OTHERS, ids=["catalog", "warehouse", "name", "uuid"])
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
 def test_each_table_has_its_own(open_store: OpenStore, other: TableIdentity) -> None:
     requests = open_store().requests
     requests.file(a_request(5))
     assert requests.claim(a_request(5, other)) is False
     requests.file(a_request(6, other))
-    same_catalog = (other.catalog, other.warehouse) == (IDENTITY.catalog, IDENTITY.warehouse)
-    assert pending(requests) == ((a_request(5), a_request(6, other)) if same_catalog else (a_request(5),))
+    assert pending(requests) == (a_request(5), a_request(6, other))
     assert requests.claim(a_request(6, other)) is True
     assert pending(requests) == (a_request(5),)
+
+
+@pytest.mark.parametrize("called", [*SPELLINGS.values(), COPY], ids=[*SPELLINGS, "moved"])
+def test_a_table_has_one_request_whatever_it_is_called(open_store: OpenStore, called: TableIdentity) -> None:
+    """It tells the names of the last one who asked."""
+    requests = open_store().requests
+    requests.file(a_request(5, operations="compact"))
+    requests.file(a_request(6, called))
+    assert pending(requests) == (a_request(6, called),)
+    assert requests.claim(a_request(6)) is True
+    assert pending(requests) == ()
 
 
 def test_of_many_claims_at_once_one_succeeds(open_store: OpenStore) -> None:

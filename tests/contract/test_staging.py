@@ -11,7 +11,7 @@ import pytest
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad, StagingStore
 from icekeeper.state.table_memory import TableMemory
-from support.state_stores import IDENTITY, OTHERS, OpenStore
+from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, OpenStore
 
 
 def a_load(name: str = "L", identity: TableIdentity = IDENTITY) -> StagedLoad:
@@ -98,16 +98,31 @@ def test_a_hundred_thousand_files_come_some_at_a_time(open_store: OpenStore) -> 
     assert paths(store, "other") == files[:10]
 
 
-@pytest.mark.parametrize("other", OTHERS, ids=["catalog", "warehouse", "name", "uuid"])
-def test_tables_that_differ_in_any_part_of_their_identity_share_no_loads(
-    open_store: OpenStore, other: TableIdentity
-) -> None:
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_other_tables_share_no_loads(open_store: OpenStore, other: TableIdentity) -> None:
     store = open_store().staging
     recorded = store.stage(a_load(), ["s3://bucket/t/a"])
     assert store.loads(other) == ()
     assert paths(store, "L", other) == []
     assert store.forget(replace(recorded, identity=other)) is False
     assert store.loads(IDENTITY) == (recorded,)
+
+
+@pytest.mark.parametrize("called", [*SPELLINGS.values(), COPY], ids=[*SPELLINGS, "moved"])
+def test_a_load_is_the_tables_whatever_it_is_called_and_wherever_it_moved(
+    open_store: OpenStore, called: TableIdentity
+) -> None:
+    store = open_store().staging
+    before = store.stage(a_load(), ["s3://bucket/t/a"])
+    assert store.loads(called) == (replace(before, identity=called),)
+    more = store.stage(a_load(identity=called), ["s3://bucket/t/b"])
+    assert more.file_count == 2
+    assert paths(store) == paths(store, identity=called) == ["s3://bucket/t/a", "s3://bucket/t/b"]
+    failed = replace(more, state=LoadState.FAILED)
+    assert store.change(more, failed) is True
+    assert store.loads(IDENTITY) == (replace(failed, identity=IDENTITY),)
+    assert store.forget(failed) is True
+    assert (store.loads(IDENTITY), paths(store)) == ((), [])
 
 
 def test_many_writers_at_once_lose_no_files(open_store: OpenStore) -> None:

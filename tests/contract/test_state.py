@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.staging import LoadState, StagedLoad
 from icekeeper.state.store import UNTIL_REMOVED_MS, Glance, LastSeen, PassRecord, Pin, PinKind
-from support.state_stores import IDENTITY, OTHERS, OpenStore
+from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, WITHOUT_UUID, OpenStore
 
 BIG_SNAPSHOT_ID = 2**63 - 1
 
@@ -140,14 +141,12 @@ def test_a_glance_tells_what_detection_asks(open_store: OpenStore) -> None:
     store.record_clustering(IDENTITY, 4, "sort(1)")
     now = Glance((a_pin("late", 200), a_pin("z", 300)), seen(1), loads)
     assert open_store().glance(IDENTITY, now_ms=100) == now
-    for other in OTHERS:
+    for other in OTHERS.values():
         assert open_store().glance(other, now_ms=0) == Glance((), None, ())
 
 
-@pytest.mark.parametrize("other", OTHERS, ids=["catalog", "warehouse", "name", "uuid"])
-def test_tables_that_differ_in_any_part_of_their_identity_share_nothing(
-    open_store: OpenStore, other: TableIdentity
-) -> None:
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_other_tables_share_nothing(open_store: OpenStore, other: TableIdentity) -> None:
     store = open_store()
     store.record_pass(a_pass("a", 10))
     store.add_pin(a_pin("p", 100))
@@ -159,6 +158,48 @@ def test_tables_that_differ_in_any_part_of_their_identity_share_nothing(
     assert store.last_seen(other) is None
     assert store.remove_pin(other, "p") is False
     assert store.pins(IDENTITY, now_ms=0) == (a_pin("p", 100),)
+
+
+@pytest.mark.parametrize("called", SPELLINGS.values(), ids=SPELLINGS)
+def test_a_table_is_the_same_whatever_it_is_called(open_store: OpenStore, called: TableIdentity) -> None:
+    store = open_store()
+    store.record_pass(a_pass("a", 10))
+    store.add_pin(a_pin("p", 100))
+    store.remember(IDENTITY, seen(1))
+    store.record_clustering(IDENTITY, 4, "sort(1)")
+    assert store.glance(called, now_ms=0) == Glance((a_pin("p", 100, called),), seen(1), ())
+    assert store.last_seen(called) == seen(1)
+    assert store.history(called) == (a_pass("a", 10, called),)
+    assert store.clustered_snapshots(called, "sort(1)") == {4}
+    store.add_pin(a_pin("p", 200, called))
+    assert store.pins(IDENTITY, now_ms=0) == (a_pin("p", 200),), "prolonged under the other name"
+    assert store.remove_pin(called, "p") is True
+    assert store.pins(IDENTITY, now_ms=0) == ()
+
+
+def test_a_copy_shares_what_protects_and_nothing_else(open_store: OpenStore) -> None:
+    """By its UUID alone it could be the table itself, moved: too much is protected, never too little."""
+    store = open_store()
+    store.record_pass(a_pass("a", 10))
+    store.add_pin(a_pin("p", 100))
+    store.remember(IDENTITY, seen(1))
+    store.record_clustering(IDENTITY, 4, "sort(1)")
+    assert store.glance(COPY, now_ms=0) == Glance((a_pin("p", 100, COPY),), None, ())
+    assert store.pins(COPY, now_ms=0) == (a_pin("p", 100, COPY),)
+    assert (store.history(COPY), store.last_seen(COPY)) == ((), None)
+    assert store.clustered_snapshots(COPY, "sort(1)") == frozenset()
+    store.remember(COPY, seen(9, idle=False))
+    assert (store.last_seen(IDENTITY), store.last_seen(COPY)) == (seen(1), seen(9, idle=False))
+
+
+def test_a_table_without_a_uuid_is_its_location(open_store: OpenStore) -> None:
+    store = open_store()
+    store.add_pin(a_pin("p", 100, WITHOUT_UUID))
+    store.remember(WITHOUT_UUID, seen(1))
+    renamed = replace(WITHOUT_UUID, catalog="D", warehouse="w", table=TableName(("ns",), "renamed"))
+    assert store.glance(renamed, now_ms=0) == Glance((a_pin("p", 100, renamed),), seen(1), ())
+    elsewhere = replace(WITHOUT_UUID, location="s3://bucket/elsewhere", catalog="D")
+    assert store.glance(elsewhere, now_ms=0) == Glance((), None, ())
 
 
 def test_many_writers_at_once_lose_nothing(open_store: OpenStore) -> None:

@@ -10,6 +10,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.catalog import Catalog
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import system_clock
 from icekeeper.deletion import delete as deletion
 from icekeeper.deletion.delete import DeletedFiles, delete_unneeded
@@ -18,7 +19,6 @@ from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.metadata.reachability import References, reachable_files
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.policy import resolve
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import normalise

@@ -10,9 +10,9 @@ from unittest import mock
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion import delete as deletion
 from icekeeper.errors import StorageError
-from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.sqlite.pending_deletions import SqlitePendingDeletions

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.engines.local import LocalEngine
 from icekeeper.metadata.reachability import reachable_files
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
-from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.runtime import Runtime

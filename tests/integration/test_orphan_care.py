@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.model import TableName
 from icekeeper.operations.orphans import plan
-from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.staging import LoadState, StagedLoad

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.errors import StorageError
 from icekeeper.maintenance import OPERATIONS
 from icekeeper.metadata.manifest_write import encode_manifest
@@ -20,7 +21,7 @@ from icekeeper.report.outcome import PassStatus, Status
 from icekeeper.state.identity import TableIdentity
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
-from support.local import NAME, LocalTable, ScriptedCatalog
+from support.local import LocalTable, ScriptedCatalog
 from support.plans import policy
 
 Task = TypeVar("Task")
@@ -35,7 +36,7 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
 
 
 def identity(table: LocalTable) -> TableIdentity:
-    return TableIdentity(table.catalog.name, table.catalog.warehouse, NAME, table.metadata.uuid or "")
+    return identity_of(table.catalog, table.loaded)
 
 
 def test_a_table_dropped_in_the_middle_keeps_its_report(table: LocalTable) -> None:

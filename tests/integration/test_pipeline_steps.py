@@ -215,7 +215,7 @@ def test_the_listing_never_asks_whether_it_could_delete(pipeline: Pipeline, monk
 def test_an_orphan_that_is_referenced_meanwhile_stays(pipeline: Pipeline) -> None:
     item, plan = pipeline.begin()
     live = pipeline.table.table.inspect.files().column("file_path").to_pylist()[0]
-    folder = pipeline.control / table_folder(RUN, item.identity.key)
+    folder = pipeline.control / table_folder(RUN, item.identity.spelling)
     (folder / "list_orphans.json").write_text(json.dumps({"plan": plan.digest, "paths": [live], "metrics": {}}))
     assert pipeline.run(item, plan, "remove_orphans")["summary"] == "removed 0 orphan file(s)"
     assert Path(live.removeprefix("file://")).exists()
@@ -282,7 +282,7 @@ def test_a_failure_of_another_kind_stays_where_it_was(pipeline: Pipeline) -> Non
 
 def test_a_damaged_note_of_what_was_too_much_is_none(pipeline: Pipeline) -> None:
     item, _ = pipeline.begin()
-    note = pipeline.control / f"{table_folder('outgrown', item.identity.key)}.json"
+    note = pipeline.control / f"{table_folder('outgrown', item.identity.spelling)}.json"
     note.parent.mkdir(parents=True)
     for damaged in ("{", "{}", "7"):
         note.write_text(damaged)
@@ -306,7 +306,7 @@ def test_a_scan_proposes_what_needs_work_and_what_was_requested(pipeline: Pipeli
     take_turn(pipeline.deployment, "run-3", asked)
     plan = pipeline.plan(asked, "run-3")
     assert {step for step, route in plan.routes.items() if route != "none"} == {"compact", "clean_staged"}
-    assert pipeline.deployment.state.requests.pending(asked.catalog, asked.warehouse) == ()
+    assert pipeline.deployment.state.requests.pending() == ()
 
 
 def requested(pipeline: Pipeline, requested_ms: int, **settings: str) -> MaintenanceRequest:
@@ -317,7 +317,7 @@ def requested(pipeline: Pipeline, requested_ms: int, **settings: str) -> Mainten
 
 
 def pending(pipeline: Pipeline) -> tuple[MaintenanceRequest, ...]:
-    return pipeline.deployment.state.requests.pending(pipeline.identity.catalog, pipeline.identity.warehouse)
+    return pipeline.deployment.state.requests.pending()
 
 
 def test_a_request_is_claimed_once_its_plan_is_there(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,7 +383,7 @@ def test_a_request_that_cannot_be_served_is_answered_once(pipeline: Pipeline, ha
             transaction.set_properties({"icekeeper.max_snapshots_to_keep": "few"})
         with pytest.raises(PolicyError):
             pipeline.plan(item)
-    stored = pipeline.deployment.state.requests.pending(item.catalog, item.warehouse)
+    stored = pipeline.deployment.state.requests.pending()
     assert stored == ()
 
 
@@ -580,7 +580,7 @@ def test_a_table_whose_result_was_lost_is_looked_up(pipeline: Pipeline) -> None:
 
 def test_a_document_that_is_damaged_is_told(pipeline: Pipeline) -> None:
     item, plan = pipeline.begin()
-    folder = pipeline.control / table_folder(RUN, item.identity.key)
+    folder = pipeline.control / table_folder(RUN, item.identity.spelling)
     (folder / "compact.json").write_text("{")
     with pytest.raises(StorageError, match="no JSON document"):
         pipeline.run(item, plan, "compact")

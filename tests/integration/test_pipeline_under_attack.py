@@ -115,7 +115,7 @@ def test_a_request_that_no_payload_can_carry_does_not_stop_the_fleet(pipeline: P
     runtime = Runtime(pipeline.table.catalog, pipeline.deployment.state, environment=pipeline.environment)
     with pytest.raises(PolicyError, match=r"settings are longer than 16384 bytes"):
         file_request(runtime, TableName.parse("ns.t"), huge)
-    assert pipeline.deployment.state.requests.pending(pipeline.identity.catalog, pipeline.identity.warehouse) == ()
+    assert pipeline.deployment.state.requests.pending() == ()
     with pytest.raises(PolicyError, match=r"settings are longer than 16384 bytes"):
         parse_event(MachineInput, {"table": "ns.t", "settings": huge})
     filed = MaintenanceRequest(identity=pipeline.identity, requested_ms=1, settings=huge)

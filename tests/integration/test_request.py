@@ -9,11 +9,11 @@ import pytest
 from icekeeper.pipeline.request_pass import await_pass
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore
-from support.command import CATALOG, Command, one_sentence
+from support.command import Command, one_sentence
 
 
 def pending(command: Command) -> tuple[MaintenanceRequest, ...]:
-    return SqliteStateStore(command.state).requests.pending(CATALOG, command.warehouse.as_uri())
+    return SqliteStateStore(command.state).requests.pending()
 
 
 def test_a_request_is_filed_for_the_very_table(command: Command) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.engines.local import LocalEngine
 from icekeeper.model import TableName
-from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.report.outcome import PassStatus
 from icekeeper.runtime import Runtime
 from icekeeper.state.open import open_state

@@ -8,8 +8,8 @@ from typing import Any
 
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.model import TableName
-from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.open import open_state
 from icekeeper.state.store import PassRecord, StateStore

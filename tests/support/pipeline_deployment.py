@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
-from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.detect_tables import detect_tables
@@ -112,7 +112,7 @@ class Pipeline:
         return [(record.run_id, record.status, record.summary) for record in records]
 
     def document(self, item: Item, name: str, run_id: str = RUN) -> Any:
-        return json.loads((self.control / table_folder(run_id, item.identity.key) / name).read_text())
+        return json.loads((self.control / table_folder(run_id, item.identity.spelling) / name).read_text())
 
 
 def broken(*_: object) -> None:

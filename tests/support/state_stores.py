@@ -16,16 +16,25 @@ from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import StateStore
 from support.moto_dynamodb import a_table
 
-__all__ = ["IDENTITY", "OTHERS", "STORES", "OpenStore"]
+__all__ = ["COPY", "IDENTITY", "OTHERS", "SPELLINGS", "STORES", "WITHOUT_UUID", "OpenStore"]
 
-IDENTITY = TableIdentity("C", "s3://bucket/", TableName(("ns", "sub"), "t"), "uuid-1")
-OTHERS = (
-    replace(IDENTITY, catalog="D"),
-    replace(IDENTITY, warehouse="s3://other/"),
-    replace(IDENTITY, table=TableName(("ns",), "t")),
-    replace(IDENTITY, uuid="uuid-2"),
-)
-"""Tables that differ from it in one thing only."""
+IDENTITY = TableIdentity("C", "s3://bucket/", TableName(("ns", "sub"), "t"), "uuid-1", "s3://bucket/ns/sub/t")
+WITHOUT_UUID = replace(IDENTITY, uuid="")
+SPELLINGS: Mapping[str, TableIdentity] = {
+    "catalog": replace(IDENTITY, catalog="D"),
+    "warehouse": replace(IDENTITY, warehouse="s3://bucket"),
+    "renamed": replace(IDENTITY, table=TableName(("ns",), "renamed")),
+    "case": replace(IDENTITY, catalog="c", table=TableName(("NS", "SUB"), "T")),
+    "uuid in upper case": replace(IDENTITY, uuid="UUID-1"),
+}
+"""The same table, as others may call it."""
+COPY = replace(IDENTITY, location="s3://backup/t")
+"""One that shares its UUID, or the table itself after it has moved."""
+OTHERS: Mapping[str, TableIdentity] = {
+    "created anew": replace(IDENTITY, uuid="uuid-2"),
+    "without a UUID": WITHOUT_UUID,
+}
+"""Other tables of the same name and place."""
 
 OpenStore: TypeAlias = Callable[[], StateStore]
 """Opens the same store anew, as another process would."""

@@ -76,8 +76,7 @@ def scanned(
 
     def assessor_of(catalog: Any, observe: Observer) -> Assessor:
         return assessor(
-            catalog.name,
-            catalog.warehouse,
+            catalog,
             resolve_policy=lambda loaded: resolved(loaded.metadata.properties, environment or {}),
             store=state,
             now_ms=NOW_MS,
@@ -104,7 +103,7 @@ def test_proposals_of_all_catalogs_are_ordered_by_need(state: CountedState) -> N
     first = PreparedCatalog({"ns.few": table(small_files(10, MB)), "ns.quiet": table()})
     second = PreparedCatalog({"ns.many": table(small_files(1000, MB))}, name="D", warehouse="s3://other/")
     report = scanned(state, first, second, max_jobs_per_detection=1)
-    many = Proposal("ns.many", (FILES.format(1000),), 0.995)
+    many = Proposal("ns.many", (FILES.format(1000),), 0.995, location="s3://b/t")
     assert report == FleetReport(
         scanned=3,
         listed=3,
@@ -117,6 +116,7 @@ def test_proposals_of_all_catalogs_are_ordered_by_need(state: CountedState) -> N
         "warehouse": "s3://other/",
         "table": "ns.many",
         "uuid": "",
+        "location": "s3://b/t",
         "reasons": [FILES.format(1000)],
         "priority": 0.995,
         "forced": False,
@@ -172,8 +172,7 @@ def test_scans_with_a_small_budget_get_through_the_fleet_while_tables_come_and_g
 
         def assessor_of(catalog: Any, observe: Observer) -> Assessor:
             return assessor(
-                catalog.name,
-                catalog.warehouse,
+                catalog,
                 resolve_policy=lambda loaded: resolved(loaded.metadata.properties),
                 store=state,
                 now_ms=NOW_MS,
@@ -297,18 +296,60 @@ def test_what_a_person_asked_for_comes_first_also_past_the_filters(state: Counte
     state.requests.file(request("ns.quiet", "u2", requested_ms=1))
     report = scanned(state, catalog, namespace_filter="ns", max_jobs_per_detection=2)
     assert report.proposals == (
-        FleetProposal("C", "s3://prod-lake/", Proposal("ns.quiet", ("requested by a person",), 1.0, "u2"), True),
+        FleetProposal(
+            "C", "s3://prod-lake/", Proposal("ns.quiet", ("requested by a person",), 1.0, "u2", "s3://b/t"), True
+        ),
         FleetProposal(
             "C",
             "s3://prod-lake/",
-            Proposal("other.t", ("requested by a person", FILES.format(10)), 1.0, "u3"),
+            Proposal("other.t", ("requested by a person", FILES.format(10)), 1.0, "u3", "s3://b/t"),
             True,
             {"operations": "compact"},
         ),
     )
     assert report.skipped == (FleetSkip("C", "ns.urgent", "beyond max_jobs_per_detection 2"),)
     # Detection claims nothing: that is for the run.
-    assert len(state.requests.pending("C", "s3://prod-lake/")) == 2
+    assert len(state.requests.pending()) == 2
+
+
+@pytest.mark.parametrize(
+    ("catalog", "warehouse", "name"),
+    [
+        ("C", "s3://prod-lake", "ns.t"),
+        ("C", "s3://prod-lake/", "ns.formerly"),
+        ("alias", "s3://prod-lake/", "ns.t"),
+        ("alias", "s3://prod-lake/", "NS.T"),
+    ],
+    ids=["warehouse", "renamed", "catalog", "case"],
+)
+def test_a_request_is_found_whatever_the_table_was_called(
+    state: CountedState, catalog: str, warehouse: str, name: str
+) -> None:
+    """Its name says where to look first; which table is meant, its UUID."""
+    identity = TableIdentity(catalog, warehouse, TableName.parse(name), "U1")
+    state.requests.file(MaintenanceRequest(identity=identity, requested_ms=1, settings={"operations": "compact"}))
+    tables = {"ns.t": with_uuid(table(), "u1"), "ns.urgent": with_uuid(table(small_files(1000, MB)), "u2")}
+    report = scanned(state, PreparedCatalog({**tables, "ns.formerly": PolicyError("there is no such table")}))
+    proposed = {item.proposal.table: (item.is_requested, dict(item.settings)) for item in report.proposals}
+    assert proposed == {"ns.t": (True, {"operations": "compact"}), "ns.urgent": (False, {})}
+    assert len(state.requests.pending()) == 1, "it is for the run to claim"
+
+
+def test_a_request_under_another_name_is_looked_for_first(state: CountedState) -> None:
+    alias = TableIdentity("alias", "s3://prod-lake/", TableName.parse("OTHER.T"), "u3")
+    state.requests.file(MaintenanceRequest(identity=alias, requested_ms=1))
+    catalog = PreparedCatalog({"ns.a": with_uuid(table(), "u1"), "other.t": with_uuid(table(), "u3")})
+    report = scanned(state, catalog, threads=1, namespace_filter="ns")
+    assert names(report) == ["other.t"], "also past the filters"
+    assert catalog.loads == ["other.t", "ns.a"]
+
+
+def test_one_table_in_two_catalogs_is_proposed_once(state: CountedState) -> None:
+    """Both entries would have the run's lease, and be maintained at once."""
+    files = with_uuid(table(small_files(1000, MB)), "u1")
+    report = scanned(state, PreparedCatalog({"ns.t": files}), PreparedCatalog({"ns.t2": files}, name="D"))
+    assert names(report) == ["ns.t"]
+    assert report.skipped == (FleetSkip("D", "ns.t2", "it is the same table as ns.t of catalog C"),)
 
 
 def test_a_deployment_that_forbids_maintenance_refuses_requests_and_a_table_does_not(state: CountedState) -> None:
@@ -327,7 +368,7 @@ def test_a_request_for_a_table_that_was_created_anew_is_not_for_the_new_one(stat
     state.requests.file(request("ns.t", "old"))
     (item,) = scanned(state, catalog).proposals
     assert (item.is_requested, item.proposal.reasons) == (False, (FILES.format(10),))
-    assert state.requests.pending("C", "s3://prod-lake/") == ()  # nobody will ever serve it
+    assert state.requests.pending() == ()  # nobody will ever serve it
     state.requests.file(request("ns.t", "old"))
     assert scanned(state, catalog, table_filter="x").skipped == (
         FleetSkip("C", "ns.t", "a pass was requested for a table of this name that is gone"),
@@ -349,7 +390,7 @@ def test_a_requested_table_that_cannot_be_read_now_keeps_its_request(state: Coun
         assert scanned(state, PreparedCatalog({"ns.t": trouble})).errors == 1
     wrong = TableMetadata({**table().document, "properties": {"icekeeper.min_input_files": "few"}})
     assert scanned(state, PreparedCatalog({"ns.t": wrong})).errors == 1
-    assert len(state.requests.pending("C", "s3://prod-lake/")) == 1
+    assert len(state.requests.pending()) == 1
 
 
 def test_a_table_that_is_being_maintained_is_left_out_and_others_move_up(

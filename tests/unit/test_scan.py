@@ -133,12 +133,11 @@ def test_an_assessor_joins_policy_memory_pins_and_the_expiry_plan(tmp_path: Path
     store = SqliteStateStore(tmp_path / "state.db")
     metadata = table(small_files(400, MB), snapshots=60, age_hours=200)
     loaded = LoadedTable(TableName(("ns",), "t"), metadata, "m", "m", {})
-    identity = TableIdentity("C", "w", loaded.name, "")
+    identity = TableIdentity("C", "w", loaded.name, "", "s3://b/t")
 
     def assessed(table: LoadedTable = loaded) -> Proposal | Skip:
         judge = assessor(
-            "C",
-            "w",
+            PreparedCatalog({}, warehouse="w"),
             resolve_policy=lambda loaded: resolved(loaded.metadata.properties),
             store=store,
             now_ms=NOW_MS,

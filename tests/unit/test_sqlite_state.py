@@ -14,9 +14,9 @@ from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.sqlite import lake_stats as sqlite_lake_stats
-from icekeeper.state.sqlite.file import SCHEMA_VERSION
+from icekeeper.state.sqlite.schema import SCHEMA_VERSION, upgrade
 from icekeeper.state.sqlite.store import SqliteStateStore, state_path
-from icekeeper.state.store import LastSeen, PassRecord, Pin
+from icekeeper.state.store import PassRecord, Pin
 
 IDENTITY = TableIdentity("C", "w", TableName(("ns",), "t"), "u")
 
@@ -95,15 +95,10 @@ def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_file_of_the_first_version_is_brought_up_to_date_and_keeps_what_it_knows(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
-    SqliteStateStore(path).remember(IDENTITY, LastSeen(snapshot_id=5, fingerprint="f", finished_ms=1, idle=True))
     with closing(sqlite3.connect(path)) as connection, connection:
-        # what version 1 did not have
-        later = ("clusterings", "staged_loads", "staged_files", "quarantine", "pending_deletions")
-        for name in (*later, "leases", "requests", "lake_stats"):
-            connection.execute(f"DROP TABLE {name}")
-        connection.execute("ALTER TABLE pins DROP COLUMN tag")
+        upgrade(connection, 0, to=1)
+        connection.execute("INSERT INTO last_seen VALUES ('C', 'w', 'ns.t', 'u', 5, 'f', 1, 1)")
         connection.execute("INSERT INTO pins VALUES ('C', 'w', 'ns.t', 'u', 'p', 5, 'm', 10, 'reader')")
-        connection.execute("PRAGMA user_version = 1")
     store = SqliteStateStore(path)
     assert store.pins(IDENTITY, now_ms=0) == (
         Pin(identity=IDENTITY, name="p", snapshot_id=5, metadata_location="m", expires_ms=10),

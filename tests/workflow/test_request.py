@@ -35,8 +35,7 @@ class Laptop:
 
     @property
     def pending(self) -> tuple[MaintenanceRequest, ...]:
-        identity = self.lake.identity()
-        return self.lake.state.requests.pending(identity.catalog, identity.warehouse)
+        return self.lake.state.requests.pending()
 
 
 @pytest.fixture

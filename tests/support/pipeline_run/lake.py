@@ -10,12 +10,12 @@ from pyiceberg.catalog import load_catalog
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import open_catalog
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.demo.measure import Contents, Figures, measure, read_contents
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.demo.tables import NAMESPACE, MessyTable, create_messy_tables
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
-from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.state.identity import TableIdentity
 from icekeeper.storage.storage import Storage
 

@@ -67,8 +67,7 @@ def detect_fleet(
 
     def assessor_of(catalog: Catalog, observe: Observer) -> Assessor:
         return assessor(
-            catalog.name,
-            catalog.warehouse,
+            catalog,
             resolve_policy=lambda loaded: policies.of(catalog, loaded, given),
             store=state,
             now_ms=now_ms,

@@ -7,11 +7,13 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from enum import StrEnum
 
 from icekeeper.bucket_pass import run_bucket_pass
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import configured_catalog, open_catalog
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import Clock, system_clock
 from icekeeper.detection.assessor import assessor
 from icekeeper.detection.proposal import DetectionReport
@@ -27,7 +29,7 @@ from icekeeper.model import TableName
 from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.pass_context.context import Engine, OperationContext, Progress, silent
-from icekeeper.pass_context.table_handle import TableHandle, identity_of
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome
@@ -141,7 +143,7 @@ class Runtime:
         key = identity_of(self.catalog, loaded).key
         lease = None if dry_run else self.state.leases.current(key, now_ms=self.clock())
         if lease is not None:
-            raise lease_held(lease)
+            raise lease_held(replace(lease, name=str(loaded.name)))
         context = self.context(
             loaded, self.policy(loaded, overrides, unsafe=unsafe), engine, dry_run=dry_run, progress=progress
         )
@@ -217,8 +219,7 @@ class Runtime:
         self.state.require_writable()
         settings = self._policies.deployment(chosen, unsafe=unsafe).policy
         assess_table = assessor(
-            self.catalog.name,
-            self.catalog.warehouse,
+            self.catalog,
             resolve_policy=lambda loaded: self.policy(loaded, chosen, unsafe=unsafe),
             store=self.state,
             now_ms=self.clock(),

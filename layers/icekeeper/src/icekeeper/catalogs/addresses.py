@@ -4,9 +4,9 @@
 ``ICEKEEPER_TABLE_BUCKETS`` is one of ARNs of table buckets, or ``all``; each becomes a catalog that has the bucket's
 name, and its ARN as warehouse.
 
-The name of a catalog is part of the identity of its tables: of their pins, leases and journal.  Two names for the same
-tables would hide what one of them promised from the other, so two names that the settings spell out for one warehouse
-are an error; a bucket that ``all`` merely finds gives way to the catalog that is configured for it.
+Two names for the same tables would have every table looked at twice in each scan, so two names that the settings spell
+out for one warehouse are an error; a bucket that ``all`` merely finds gives way to the catalog that is configured for
+it.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Catalog(Protocol):
 
     @property
     def warehouse(self) -> str:
-        """The warehouse or table bucket, as configured; part of a table's identity."""
+        """The warehouse or table bucket, as configured."""
         ...
 
     @property

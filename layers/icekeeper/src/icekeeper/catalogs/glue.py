@@ -105,7 +105,7 @@ class GlueCatalog:
         location = entry["Parameters"].get(POINTER)
         if not location:
             raise MetadataUnreadable(f"{table} has no {POINTER} in catalog {self._name}")
-        # Glue folds names to lower case; a table has one identity however it is asked for.
+        # Glue folds names to lower case; a table is told by one name however it is asked for.
         name = TableName(tuple(str(entry["DatabaseName"]).split(".")), str(entry["Name"]))
         return LoadedTable(name, load_document(self._storage, location), location, location, self._io_properties)
 

@@ -48,7 +48,7 @@ def kind_of(name: str, properties: Mapping[str, Any]) -> CatalogKind:
 
 
 def canonical_name(name: str, kind: CatalogKind) -> str:
-    """The one spelling of a configured catalog's name, which is part of the identity of its tables.
+    """The one spelling of a configured catalog's name, under which its tables are told.
 
     PyIceberg finds catalogs whatever their case.  A SQL catalog keeps its name in its rows, as it was spelled: another
     spelling is another catalog there.

@@ -39,9 +39,8 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
     table bucket speaks the S3 Tables API (also as ``py-catalog-impl: icekeeper.catalogs.s3tables.S3TablesCatalog``).
 
     The ARN of a table bucket in place of a name opens that bucket without any configuration; a configured catalog of
-    that warehouse lends its endpoints and credentials.  The catalog's name, which is part of the identity of its
-    tables, is then always the bucket's name: whoever opens the bucket by ARN, on a laptop or in a fleet, shares pins,
-    leases and journal.  Under a configured name that differs from the bucket's, they are others.
+    that warehouse lends its endpoints and credentials.  The catalog's name is then always the bucket's,
+    for whoever opens the bucket by ARN, on a laptop or in a fleet.
 
     Raises:
         PolicyError: there is no such catalog, its type is not supported, or its properties are incomplete.

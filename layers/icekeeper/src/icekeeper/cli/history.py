@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name
 from icekeeper.cli.console import EXIT_OK, people, print_json
-from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.report.terminal import print_passes
 from icekeeper.runtime import Runtime
 from icekeeper.state.store import PassRecord

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterable
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.neighbours import claims_of
 from icekeeper.errors import MaintenanceError
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.state.claims import Entry, TableClaims, touches
 from icekeeper.state.store import StateStore
-from icekeeper.storage.paths import normalise
 
 __all__ = ["entry_of", "known_data_roots", "record_claims", "remember_claims"]
 
@@ -62,7 +62,8 @@ def known_data_roots(state: StateStore, catalog: Catalog, loaded: LoadedTable) -
 
 
 def _recorded(state: StateStore, catalog: Catalog, loaded: LoadedTable) -> TableClaims | None:
-    uuid, home = loaded.metadata.uuid or "", normalise(loaded.metadata.location)
+    identity = identity_of(catalog, loaded)
+    uuid, home = identity.uuid, identity.location
     found = state.claims.of_entry(entry_of(catalog, loaded))
     if found is not None and (found.uuid, found.location) == (uuid, home):
         return found
@@ -72,7 +73,8 @@ def _recorded(state: StateStore, catalog: Catalog, loaded: LoadedTable) -> Table
 
 
 def _claims(catalog: Catalog, loaded: LoadedTable, roots: Iterable[str], before: TableClaims | None) -> TableClaims:
-    metadata, home = loaded.metadata, normalise(loaded.metadata.location)
+    identity = identity_of(catalog, loaded)
+    home = identity.location
     document = claims_of(catalog, loaded)
     inside = {root for root in roots if _is_inside(root, home)}
     outside = {folder for folder in (*roots, *document.folders, *document.files_in) if not _is_inside(folder, home)}
@@ -80,7 +82,7 @@ def _claims(catalog: Catalog, loaded: LoadedTable, roots: Iterable[str], before:
         catalog=catalog.name,
         warehouse=catalog.warehouse,
         table=loaded.name,
-        uuid=metadata.uuid or "",
+        uuid=identity.uuid,
         location=home,
         folders=frozenset(outside) | (before.folders if before is not None else frozenset()),
         data_roots=frozenset(inside) | (before.data_roots if before is not None else frozenset()),

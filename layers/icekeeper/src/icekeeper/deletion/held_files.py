@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.neighbours import Claims
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.document import TableMetadata
@@ -15,7 +16,6 @@ from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.reachability import References, statistics_files
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import Pin
 from icekeeper.state.table_memory import TableMemory

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.held_files import HeldFiles, held_by_others
 from icekeeper.deletion.neighbours import Claims
 from icekeeper.deletion.other_heads import refuse_other_head
@@ -149,8 +150,8 @@ class FileNeeds:
 
     def _is_this_table(self, claims: TableClaims) -> bool:
         """Whether an entry is this table under another name: newer metadata of it is looked for beside its own."""
-        uuid = self._table.metadata.uuid
-        return uuid is not None and (claims.uuid, claims.location) == (uuid, normalise(self._home))
+        identity = identity_of(self._context.catalog, self._table)
+        return bool(identity.uuid) and (claims.uuid, claims.location) == (identity.uuid, identity.location)
 
     def _refuse_around(self, claims: TableClaims, reason: str) -> None:
         if any(may_be_under(self._home, folder) for folder in (claims.location, *claims.folders)):

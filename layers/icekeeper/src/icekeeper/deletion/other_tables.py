@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.claims import record_claims
 from icekeeper.deletion.neighbours import Claims, claims_of
 from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError
@@ -85,7 +86,8 @@ def load_all(
         try:
             loaded = catalog.load(name)
             before = known.get(name)
-            seen_in = () if before is None or before.uuid != (loaded.metadata.uuid or "") else before.folders
+            is_known = before is not None and before.uuid == identity_of(catalog, loaded).uuid
+            seen_in = before.folders if before is not None and is_known else ()
             return claims_of(catalog, loaded, seen_in)
         except PolicyError:
             return None

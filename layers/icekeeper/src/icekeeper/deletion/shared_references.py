@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.held_files import HeldFiles
 from icekeeper.deletion.neighbours import Claims
 from icekeeper.deletion.referenced_paths import ReferencedPaths
@@ -13,7 +14,6 @@ from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.state.table_memory import TableMemory
 
 __all__ = ["SharedReferences"]

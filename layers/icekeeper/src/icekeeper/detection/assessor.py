@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Protocol
 
-from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.detection.assess import as_requested, assess
 from icekeeper.detection.layout_signals import Clustering
 from icekeeper.detection.proposal import Proposal, Skip
@@ -59,8 +61,7 @@ class ExpiryPlanner(Protocol):
 
 
 def assessor(
-    catalog: str,
-    warehouse: str,
+    catalog: Catalog,
     *,
     resolve_policy: PolicyResolver,
     store: StateStore,
@@ -91,7 +92,7 @@ def assessor(
 
     def assess_table(loaded: LoadedTable, *, is_requested: bool = False) -> Proposal | Skip:
         metadata = loaded.metadata
-        identity = TableIdentity(catalog, warehouse, loaded.name, metadata.uuid or "")
+        identity = identity_of(catalog, loaded)
         memory = store.glance(identity, now_ms=now_ms)
 
         resolved = settings_of(loaded, identity)
@@ -111,6 +112,7 @@ def assessor(
             failed_loads=sum(load.can_be_cleaned(now_ms, grace_ms) for load in memory.loads),
             clustering=None if clusters is None else clusters(metadata, policy),
         )
-        return as_requested(found, resolved, identity.uuid) if is_requested else found
+        found = as_requested(found, resolved, identity.uuid) if is_requested else found
+        return replace(found, location=identity.location) if isinstance(found, Proposal) else found
 
     return assess_table

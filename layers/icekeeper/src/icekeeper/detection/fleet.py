@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from icekeeper.activity import scan_finished, scan_started
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.detection.assessor import Assessor, Observer
 from icekeeper.detection.budget import Reached, within_budget
 from icekeeper.detection.fleet_catalogs import CatalogSource, ListedCatalog, listed_catalog
 from icekeeper.detection.proposal import FleetProposal, FleetReport, FleetSkip, Proposal, Skip
+from icekeeper.detection.requested import RequestedTables, requested_tables, told_of_none
 from icekeeper.detection.scan import assess_one, late_reason, over_limit_reason
 from icekeeper.detection.turns import Turn, fair_order
 from icekeeper.errors import PolicyError, StorageError
@@ -45,8 +46,7 @@ class _Place:
     catalog: Catalog
     assess_table: Assessor
     health: LakeLog
-    requests: Mapping[str, Sequence[MaintenanceRequest]]
-    """By table; of one that was created anew perhaps one for each."""
+    requests: RequestedTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +101,18 @@ def scan_fleet(
     skipped += [FleetSkip(s.name, "", late_reason(settings), True) for s in sources if id(s) not in answered]
     places: dict[str, _Place] = {}
     turns: list[Turn] = []
-    for listed in (result for _, result in opened.done if isinstance(result, ListedCatalog)):
+    catalogs = [result for _, result in opened.done if isinstance(result, ListedCatalog)]
+    pending = store.requests.pending()
+    strangers = told_of_none(pending, [listed.catalog for listed in catalogs])
+    for listed in catalogs:
         name = listed.catalog.name
         if name in places:
             skipped.append(FleetSkip(name, "", "another catalog has the same name", True))
             continue
-        places[name] = _place(listed, assessor_of, store, now_ms)
+        places[name] = _place(listed, assessor_of, store, requested_tables(listed, pending, strangers), now_ms)
         turns += [Turn(name, str(table), table) for table in listed.selected]
 
-    asked = [
-        Turn(name, text, requests[0].identity.table)
-        for name, place in places.items()
-        for text, requests in place.requests.items()
-    ]
+    asked = [Turn(name, str(table), table) for name, place in places.items() for table in place.requests.tables]
     asked_for, selected = {turn.cursor for turn in asked}, {turn.cursor for turn in turns}
     order = fair_order((turn for turn in turns if turn.cursor not in asked_for), cursor)
     reached = within_budget(
@@ -123,8 +122,10 @@ def scan_fleet(
         budget_s=left_s(),
         monotonic_s=monotonic_s,
     )
+    served = {result.request.identity.key for _, result in reached.done if result.request is not None}
     for request in (one for _, result in reached.done for one in result.stale):
-        store.requests.claim(request)  # told of in this report; no run will ever serve it
+        if request.identity.key not in served:  # under another name
+            store.requests.claim(request)  # told of in this report; no run will ever serve it
     proposals, more = _ranked(reached, places, settings, store, now_ms)
     done = {turn.cursor for turn, _ in reached.done}
     missed = [turn for turn in (*asked, *order) if turn.cursor not in done]
@@ -148,7 +149,9 @@ def scan_fleet(
     return report
 
 
-def _place(listed: ListedCatalog, assessor_of: AssessorOf, store: StateStore, now_ms: int) -> _Place:
+def _place(
+    listed: ListedCatalog, assessor_of: AssessorOf, store: StateStore, requests: RequestedTables, now_ms: int
+) -> _Place:
     catalog = listed.catalog
     health = LakeLog(store.lake_stats, catalog.name, catalog.warehouse)
     if listed.tables is not None:
@@ -157,30 +160,27 @@ def _place(listed: ListedCatalog, assessor_of: AssessorOf, store: StateStore, no
     def observe(loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy | PolicyError) -> None:
         health.observe(examine(identity, loaded.metadata, resolved, now_ms=now_ms))
 
-    requests: dict[str, list[MaintenanceRequest]] = defaultdict(list)
-    for request in store.requests.pending(catalog.name, catalog.warehouse):
-        requests[str(request.identity.table)].append(request)
     return _Place(catalog, assessor_of(catalog, observe), health, requests)
 
 
 def _reach(place: _Place, turn: Turn, *, is_selected: bool) -> _Found:
     """Load and assess one table; a request counts only for the very table that it was left for."""
-    asked = place.requests.get(turn.text, ())
-    meant: list[MaintenanceRequest] = []
-    stale: list[MaintenanceRequest] = []
+    told = place.requests.told_here(turn.table)
+    meant: tuple[MaintenanceRequest, ...] = ()
+    stale: tuple[MaintenanceRequest, ...] = ()
 
     def assess_table(loaded: LoadedTable) -> Proposal | Skip:
-        uuid = loaded.metadata.uuid or ""
-        for request in asked:
-            (meant if request.identity.uuid == uuid else stale).append(request)
+        nonlocal meant, stale
+        meant = place.requests.meant(identity_of(place.catalog, loaded))
+        stale = tuple(request for request in told if request not in meant)
         if not meant and not is_selected:
             return Skip(turn.text, "a pass was requested for a table of this name that is gone")
         return place.assess_table(loaded, is_requested=bool(meant))
 
     found = assess_one(place.catalog, turn.table, assess_table)
     if isinstance(found, Skip) and found.is_gone:
-        stale = list(asked)
-    return _Found(found, meant[0] if meant else None, tuple(stale))
+        stale = told
+    return _Found(found, meant[0] if meant else None, stale)
 
 
 def _ranked(
@@ -204,23 +204,33 @@ def _ranked(
         asked_ms = 0 if request is None else request.requested_ms
         wanted.append(((request is None, asked_ms, -found.priority, *turn.cursor), turn, item))
     proposals: list[FleetProposal] = []
+    chosen: dict[str, FleetProposal] = {}
     for _, turn, item in sorted(wanted, key=lambda entry: entry[0]):
+        key = _identity(item, turn).key
         if len(proposals) >= settings.max_jobs_per_detection:
             skipped.append(FleetSkip(turn.catalog, turn.text, over_limit_reason(settings)))
+        elif (first := chosen.get(key)) is not None:
+            # Both would have the run's one lease, and be maintained at once.
+            same = f"it is the same table as {first.proposal.table} of catalog {first.catalog}"
+            skipped.append(FleetSkip(turn.catalog, turn.text, same))
         elif holder := _holder(item, turn, store, now_ms):
             skipped.append(FleetSkip(turn.catalog, turn.text, f"being maintained by {holder}"))
         else:
             proposals.append(item)
+            chosen[key] = item
     return proposals, skipped
 
 
 def _holder(item: FleetProposal, turn: Turn, store: StateStore, now_ms: int) -> str | None:
-    identity = TableIdentity(item.catalog, item.warehouse, turn.table, item.proposal.uuid)
     try:
-        lease = store.leases.current(identity.key, now_ms=now_ms)
+        lease = store.leases.current(_identity(item, turn).key, now_ms=now_ms)
     except StorageError:  # the run asks again before it begins
         return None
     return None if lease is None else lease.holder
+
+
+def _identity(item: FleetProposal, turn: Turn) -> TableIdentity:
+    return TableIdentity(item.catalog, item.warehouse, turn.table, item.proposal.uuid, item.proposal.location)
 
 
 def _next_cursor(order: Sequence[Turn], begun: int, cursor: tuple[str, str] | None) -> tuple[str, str] | None:

@@ -21,6 +21,7 @@ class Proposal:
     reasons: tuple[str, ...]
     priority: float
     uuid: str = ""
+    location: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class FleetProposal:
             "warehouse": self.warehouse,
             "table": self.proposal.table,
             "uuid": self.proposal.uuid,
+            "location": self.proposal.location,
             "reasons": list(self.proposal.reasons),
             "priority": self.proposal.priority,
             "forced": self.is_requested,

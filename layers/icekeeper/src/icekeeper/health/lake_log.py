@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from icekeeper.errors import StorageError
 from icekeeper.health.counters import AGE_COUNTER
@@ -23,11 +23,16 @@ __all__ = ["LakeLog"]
 log = logging.getLogger(__name__)
 
 
+_Entry: TypeAlias = tuple[str, str]
+"""Name and UUID: what tells the tables of one catalog apart."""
+
+
 class _Known(NamedTuple):
     """As little as tells whether a table changed: a fleet's stats need not all be in memory."""
 
     digest: bytes
     kinds: frozenset[str]
+    identity: TableIdentity
 
 
 class LakeLog:
@@ -37,10 +42,10 @@ class LakeLog:
         """Read what is remembered; where that fails, nothing is written either, and the reason logged."""
         self._store: LakeStatsStore | None = store
         self._lock = threading.Lock()
-        self._known: dict[TableIdentity, _Known] = {}
+        self._known: dict[_Entry, _Known] = {}
         try:
             for stats in store.of_catalog(catalog, warehouse):
-                self._known[stats.identity] = _Known(_digest(stats), frozenset(stats.warnings))
+                self._known[_entry(stats.identity)] = _Known(_digest(stats), frozenset(stats.warnings), stats.identity)
         except (StorageError, KeyError, TypeError, ValueError) as error:  # also what another version wrote
             self._give_up("read", error)
 
@@ -48,7 +53,7 @@ class LakeLog:
         """Remember how a table looks, if that is news."""
         if self._store is None:
             return
-        known = self._known.get(stats.identity)
+        known = self._known.get(_entry(stats.identity))
         digest = _digest(stats)
         if known is not None and known.digest == digest:
             return
@@ -58,7 +63,7 @@ class LakeLog:
             self._give_up("written", error)
             return
         with self._lock:
-            self._known[stats.identity] = _Known(digest, frozenset(stats.warnings))
+            self._known[_entry(stats.identity)] = _Known(digest, frozenset(stats.warnings), stats.identity)
         _tell(stats.identity, stats.warnings, frozenset() if known is None else known.kinds)
 
     def forget_all_but(self, tables: Collection[TableName]) -> None:
@@ -67,9 +72,10 @@ class LakeLog:
             return
         listed = frozenset(tables)
         try:
-            for identity in [identity for identity in self._known if identity.table not in listed]:
-                self._store.forget(identity)
-                del self._known[identity]
+            for entry, known in [*self._known.items()]:
+                if known.identity.table not in listed:
+                    self._store.forget(known.identity)
+                    del self._known[entry]
         except StorageError as error:
             self._give_up("written", error)
 
@@ -78,6 +84,10 @@ class LakeLog:
             if self._store is not None:
                 log.warning("lake stats cannot be %s, so this scan leaves them: %s", what, error)
             self._store = None
+
+
+def _entry(identity: TableIdentity) -> _Entry:
+    return str(identity.table), identity.uuid
 
 
 def _digest(stats: LakeStats) -> bytes:

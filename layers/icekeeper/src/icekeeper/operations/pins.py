@@ -133,7 +133,7 @@ def _snapshot_id(loaded: LoadedTable, text: str) -> int:
 def _require_still_there(handle: TableHandle, pin: Pin) -> None:
     """An expiry may have read the pins before this one was there, and have committed by now."""
     now = handle.load()
-    if (now.metadata.uuid or "") != pin.identity.uuid or pin.snapshot_id not in now.metadata.snapshots:
+    if not handle.memory(now).identity.is_same_table(pin.identity) or pin.snapshot_id not in now.metadata.snapshots:
         raise OperationRefused(f"snapshot {pin.snapshot_id} expired while it was being pinned; pin a newer one")
     if Storage(now.io_properties).size(pin.metadata_location) is None:
         raise OperationRefused(f"{pin.metadata_location} was removed while it was being pinned; try again")

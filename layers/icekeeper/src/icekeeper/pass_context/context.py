@@ -10,6 +10,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import Clock
 from icekeeper.commit.snapshot import SnapshotWriter
 from icekeeper.commit.transaction import Committed, PreparedCommit, commit_with_retries
@@ -21,7 +22,6 @@ from icekeeper.pass_context.allowed_locations import require_allowed
 from icekeeper.pass_context.footprint import Footprint
 from icekeeper.pass_context.jobs import Job, running_job
 from icekeeper.pass_context.store_time import StoreTime
-from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.store import StateStore
 from icekeeper.state.table_memory import TableMemory

@@ -8,21 +8,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import Clock
 from icekeeper.model import TableName
 from icekeeper.pass_context.store_time import StoreTime
-from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import StoreClock, store_now_ms
 
-__all__ = ["TableHandle", "identity_of"]
-
-
-def identity_of(catalog: Catalog, loaded: LoadedTable) -> TableIdentity:
-    """Which table this is, for good (DESIGN 1)."""
-    return TableIdentity(catalog.name, catalog.warehouse, loaded.name, loaded.metadata.uuid or "")
+__all__ = ["TableHandle"]
 
 
 @dataclass(frozen=True, slots=True)

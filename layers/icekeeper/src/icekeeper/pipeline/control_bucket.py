@@ -88,9 +88,12 @@ def report_key(run_id: str) -> str:
     return f"runs/{run_id}/report.json"
 
 
-def table_folder(run_id: str, identity_key: str) -> str:
-    """Where the documents of one table of a run are; table names may hold what keys should not."""
-    return f"runs/{run_id}/{hashlib.sha256(identity_key.encode()).hexdigest()[:32]}"
+def table_folder(run_id: str, spelling: str) -> str:
+    """Where the documents of one table of a run are; table names may hold what keys should not.
+
+    Within a run a table has one spelling, :attr:`TableIdentity.spelling`.
+    """
+    return f"runs/{run_id}/{hashlib.sha256(spelling.encode()).hexdigest()[:32]}"
 
 
 def _parse(data: bytes, path: str) -> Any:

@@ -10,12 +10,12 @@ from typing import Any
 
 from icekeeper.catalogs.addresses import CatalogAddress, find_address
 from icekeeper.catalogs.catalog import Catalog
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.detection.fleet_catalogs import CatalogSource
 from icekeeper.detection.proposal import FleetProposal, FleetReport
 from icekeeper.errors import LeaseHeld, OperationRefused, StorageError
 from icekeeper.fleet import detect_fleet
 from icekeeper.model import TableName
-from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.pipeline.control_bucket import proposals_key, report_key
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, fits_payloads, parse_event
@@ -77,8 +77,9 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
     item = Item(
         catalog=identity.catalog,
         warehouse=identity.warehouse,
-        table=str(identity.table),  # as the catalog calls it: by another spelling there would be another lease
+        table=str(identity.table),  # as the catalog calls it
         uuid=identity.uuid,
+        location=identity.location,
         reasons=("asked for",),
         priority=1.0,
         forced=True,

@@ -104,6 +104,8 @@ class Item(_Event):
     warehouse: str
     table: str
     uuid: str
+    location: str = ""
+    """In its normal spelling; items of earlier versions have none."""
     reasons: tuple[str, ...] = ()
     priority: float = 0.0
     forced: bool = False
@@ -116,7 +118,7 @@ class Item(_Event):
 
     @property
     def identity(self) -> TableIdentity:
-        return TableIdentity(self.catalog, self.warehouse, self.name, self.uuid)
+        return TableIdentity(self.catalog, self.warehouse, self.name, self.uuid, self.location)
 
 
 class LeaseEvent(_Event):

@@ -47,4 +47,4 @@ def remember_outgrown(
 
 
 def _key(item: Item) -> str:
-    return f"{table_folder('outgrown', item.identity.key)}.json"
+    return f"{table_folder('outgrown', item.identity.spelling)}.json"

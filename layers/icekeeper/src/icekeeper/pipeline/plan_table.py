@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.maintenance import begin, head_id, run_operation, why_not
@@ -41,7 +42,7 @@ def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
         LeaseLost: another run maintains the table.
         MaintenanceError: the table, its policy or the state cannot be read.
     """
-    folder = table_folder(event.run_id, event.item.identity.key)
+    folder = table_folder(event.run_id, event.item.identity.spelling)
     resume_turn(deployment, event.run_id, event.item, lease_ttl_ms())
     first = deployment.control.find(f"{folder}/{PLAN}") or {}
     request = _request(deployment, event.item, first)
@@ -112,7 +113,7 @@ def _load(runtime: Runtime, item: Item) -> LoadedTable | None:
         loaded = runtime.catalog.load(item.name)
     except PolicyError:
         return None
-    return loaded if (loaded.metadata.uuid or "") == item.uuid else None
+    return loaded if identity_of(runtime.catalog, loaded).is_same_table(item.identity) else None
 
 
 def _gone(deployment: Deployment, event: PlanEvent, requested_ms: int | None) -> PlanDocument:
@@ -181,8 +182,8 @@ def _request(deployment: Deployment, item: Item, first: Mapping[str, Any]) -> Ma
         if filed_ms is None:
             return None
         return MaintenanceRequest(identity=item.identity, requested_ms=filed_ms, settings=item.settings)
-    for request in deployment.state.requests.pending(item.catalog, item.warehouse):
-        if request.identity == item.identity and dict(request.settings) == dict(item.settings):
+    for request in deployment.state.requests.pending():
+        if request.identity.is_same_table(item.identity) and dict(request.settings) == dict(item.settings):
             return request
     return None
 

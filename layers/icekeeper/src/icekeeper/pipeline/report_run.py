@@ -77,7 +77,7 @@ def _missing(deployment: Deployment, event: ReportRunEvent) -> Iterator[TableRes
 
 
 def _left(deployment: Deployment, run_id: str, item: Item) -> TableResult:
-    found = deployment.control.find(f"{table_folder(run_id, item.identity.key)}/pass.json")
+    found = deployment.control.find(f"{table_folder(run_id, item.identity.spelling)}/pass.json")
     if found is None:
         return TableResult(table=item.table, status="failed", summary=_VANISHED)
     return parse_event(TableResult, {"table": item.table, "status": found["status"], "summary": found["summary"]})

@@ -53,7 +53,7 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
     if not plan.metadata_location:
         return TableReport(table, "skipped", f"{table} was dropped or replaced since it was detected", None)
     remember_outgrown(deployment.control, item, plan.routes, event.failures)
-    folder = table_folder(event.run_id, item.identity.key)
+    folder = table_folder(event.run_id, item.identity.spelling)
     found = (_outcome(deployment, folder, plan, event, operation) for operation in Operation)
     gathered = PassOutcome(
         table=table,

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import Clock, system_clock
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.maintenance import begin
 from icekeeper.model import TableName
-from icekeeper.pass_context.table_handle import identity_of
 from icekeeper.pipeline.events import MachineInput, parse_event
 from icekeeper.pipeline.executions import Execution, StateMachine
 from icekeeper.runtime import Runtime
@@ -217,8 +217,7 @@ def _unrecorded(state: StateStore, request: MaintenanceRequest) -> Answer:
 
 def _is_pending(state: StateStore, request: MaintenanceRequest) -> bool:
     """Whether a request for the table waits: this one, or the one that has taken its place."""
-    identity = request.identity
-    return any(one.identity == identity for one in state.requests.pending(identity.catalog, identity.warehouse))
+    return any(one.identity.is_same_table(request.identity) for one in state.requests.pending())
 
 
 def _whose_turn(state: StateStore, request: MaintenanceRequest, clock: Clock, run_id: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from icekeeper.activity import operation_finished, operation_started
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.commit.snapshot import RUN_ID_KEY
 from icekeeper.errors import CommitConflict, CommitStateUnknown, PlanStale, StorageError
 from icekeeper.maintenance import begin, run_operation
@@ -67,7 +68,7 @@ def run_step(
         OperationRefused: the plan is not the one that was made.
         CommitConflict, CommitStateUnknown, StorageError: to be tried again.
     """
-    folder = table_folder(event.run_id, event.item.identity.key)
+    folder = table_folder(event.run_id, event.item.identity.spelling)
     done = deployment.control.find(f"{folder}/{event.step}.json")
     if done is not None:
         return _answer(done)
@@ -144,7 +145,7 @@ def open_step(
     plan = PlanDocument.model_validate(deployment.control.read(event.plan.key, event.plan.digest))
     runtime = deployment.runtime(event.item)
     loaded = runtime.catalog.load(event.item.name)
-    if (loaded.metadata.uuid or "") != event.item.uuid:
+    if not identity_of(runtime.catalog, loaded).is_same_table(event.item.identity):
         raise PlanStale(f"{event.item.table} was replaced by another table since it was planned")
     resolved = runtime.policy(loaded, event.item.settings)
     if resolved.fingerprint() != plan.fingerprint:
@@ -154,7 +155,7 @@ def open_step(
     context = runtime.context(loaded, resolved, engine, run_id=event.run_id, dry_run=dry_run, progress=progress)
     context.catalog = LeasedCatalog(runtime.catalog, deployment.state.leases, lease, ttl_ms, deployment.clock)
     begin(context)
-    folder = table_folder(event.run_id, event.item.identity.key)
+    folder = table_folder(event.run_id, event.item.identity.spelling)
     return Step(deployment, event, folder, context, loaded)
 
 

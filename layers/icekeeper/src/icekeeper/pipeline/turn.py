@@ -29,7 +29,9 @@ def take_turn(deployment: Deployment, run_id: str, item: Item) -> Lease:
         LeaseHeld: another run maintains the table.
         StorageError: the state store does not answer.
     """
-    return deployment.state.leases.acquire(item.identity.key, run_id, now_ms=deployment.clock(), ttl_ms=lease_ttl_ms())
+    return deployment.state.leases.acquire(
+        item.identity.key, run_id, now_ms=deployment.clock(), ttl_ms=lease_ttl_ms(), name=item.table
+    )
 
 
 def resume_turn(deployment: Deployment, run_id: str, item: Item, ttl_ms: int) -> Lease:
@@ -40,7 +42,7 @@ def resume_turn(deployment: Deployment, run_id: str, item: Item, ttl_ms: int) ->
         StorageError: the state store does not answer.
     """
     prolong_fleet(deployment, run_id, ttl_ms)
-    ours = Lease(key=item.identity.key, holder=run_id, expires_ms=0)
+    ours = Lease(key=item.identity.key, holder=run_id, expires_ms=0, name=item.table)
     return deployment.state.leases.renew(ours, now_ms=deployment.clock(), ttl_ms=ttl_ms)
 
 

@@ -21,7 +21,7 @@ def taken_lease(found: Lease | None, wanted: Lease, *, now_ms: int) -> Lease:
     if found.holder == wanted.holder:
         return _longer(wanted, found)
     if found.expires_ms > now_ms:
-        raise lease_held(found)
+        raise lease_held(replace(found, name=wanted.name or found.name))
     return wanted
 
 

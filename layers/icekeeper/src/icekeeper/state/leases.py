@@ -14,12 +14,14 @@ __all__ = ["Lease", "LeaseStore"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """``key`` is what is leased (a table's :attr:`TableIdentity.key`, or a name without brackets for what is none);
+    """``key`` is what is leased (a table's :attr:`TableIdentity.key`, or the name of what is no table);
     ``expires_ms`` is the first epoch millisecond at which others may take it."""
 
     key: str
     holder: str
     expires_ms: int
+    name: str = ""
+    """What its holder calls the table that ``key`` stands for; told in messages."""
 
 
 class LeaseStore(Protocol):
@@ -29,7 +31,7 @@ class LeaseStore(Protocol):
     its users go by one.
     """
 
-    def acquire(self, key: str, holder: str, *, now_ms: int, ttl_ms: int) -> Lease:
+    def acquire(self, key: str, holder: str, *, now_ms: int, ttl_ms: int, name: str = "") -> Lease:
         """Take a lease that is free or has run out; for its holder, prolong it (never shorten it).
 
         Raises:

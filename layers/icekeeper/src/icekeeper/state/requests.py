@@ -27,8 +27,8 @@ class RequestStore(Protocol):
         """Leave a request, in place of the one that is pending for the table."""
         ...
 
-    def pending(self, catalog: str, warehouse: str) -> tuple[MaintenanceRequest, ...]:
-        """The requests nobody has claimed, for the tables of one catalog, oldest first."""
+    def pending(self) -> tuple[MaintenanceRequest, ...]:
+        """The requests nobody has claimed, oldest first, whatever people called the catalogs of their tables."""
         ...
 
     def claim(self, request: MaintenanceRequest) -> bool:

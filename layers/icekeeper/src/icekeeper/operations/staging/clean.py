@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.delete import delete_unneeded
 from icekeeper.deletion.needs import GC_DISABLED
 from icekeeper.errors import MaintenanceError, OperationRefused
@@ -66,7 +67,7 @@ def _with_skew(context: OperationContext, outcome: StagedOutcome) -> StagedOutco
 
 def _clean(context: OperationContext, plan: CleaningPlan) -> StagedOutcome | None:
     loaded = context.load()
-    if (loaded.metadata.uuid or "") != context.memory.identity.uuid:
+    if not identity_of(context.catalog, loaded).is_same_table(context.memory.identity):
         raise OperationRefused(f"table {loaded.name} was replaced by another one")
     context.trusted_now_ms(loaded, context.policy.orphan_older_than_ms, "orphan_older_than_hours")
     settled = [load for load in plan.adopted if _forget(context, load)]

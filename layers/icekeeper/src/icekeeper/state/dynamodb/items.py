@@ -13,7 +13,19 @@ from typing import Any, TypeAlias
 from icekeeper.errors import StorageError
 from icekeeper.state.identity import TableIdentity
 
-__all__ = ["Item", "catalog_key", "decoded", "encoded", "json_text", "named_key", "sort_key", "table_key"]
+__all__ = [
+    "REQUESTS",
+    "Item",
+    "catalog_key",
+    "copy_key",
+    "decoded",
+    "encoded",
+    "json_text",
+    "named_key",
+    "seen_key",
+    "sort_key",
+    "table_key",
+]
 
 Item: TypeAlias = dict[str, Any]
 
@@ -32,14 +44,28 @@ def decoded(attributes: Mapping[str, Mapping[str, Any]]) -> Item:
     return {name: _decoded(value) for name, value in attributes.items()}
 
 
+REQUESTS = "requests#all"
+"""The partition of requests; people may have the right to write what begins so, and nothing else (docs/requests.md)."""
+
+
 def named_key(kind: str, name: str) -> str:
     """The partition that holds one kind of thing under a name."""
     return _fitted(f"{kind}#{name}", _LONGEST_PARTITION_KEY)
 
 
-def table_key(kind: str, identity: TableIdentity) -> str:
-    """The partition that holds one kind of thing about one table."""
-    return named_key(kind, identity.key)
+def table_key(identity: TableIdentity) -> str:
+    """The partition of what protects a table, and of what detection asks together with it."""
+    return named_key("table", identity.key)
+
+
+def copy_key(kind: str, identity: TableIdentity) -> str:
+    """The partition that holds one kind of thing about one copy of a table."""
+    return named_key(kind, json.dumps([identity.key, identity.place], ensure_ascii=False))
+
+
+def seen_key(identity: TableIdentity) -> tuple[str, str]:
+    """Where it lies what the last pass over one copy saw: beside what protects the table."""
+    return table_key(identity), f"now#seen#{hashlib.sha256(identity.place.encode()).hexdigest()}"
 
 
 def catalog_key(kind: str, catalog: str, warehouse: str) -> str:

@@ -32,6 +32,7 @@ class DynamoLakeStats:
                 "sk": sk,
                 "table_name": str(stats.identity.table),
                 "uuid": stats.identity.uuid,
+                "location": stats.identity.location,
                 "observed_ms": stats.observed_ms,
                 "snapshot_id": stats.snapshot_id,
                 "counters": json_text(stats.counters),
@@ -47,7 +48,8 @@ class DynamoLakeStats:
 
     def of_catalog(self, catalog: str, warehouse: str) -> Iterator[LakeStats]:
         for item in self._table.query(catalog_key("lake", catalog, warehouse)):
-            identity = TableIdentity(catalog, warehouse, TableName.parse(item["table_name"]), item["uuid"])
+            table, location = TableName.parse(item["table_name"]), item.get("location", "")
+            identity = TableIdentity(catalog, warehouse, table, item["uuid"], location)
             yield _stats(identity, item)
 
     def forget(self, identity: TableIdentity) -> None:

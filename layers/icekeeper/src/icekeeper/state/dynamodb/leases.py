@@ -7,6 +7,7 @@ would take the leases of others.
 from __future__ import annotations
 
 from icekeeper.clock import HOUR_MS
+from icekeeper.state.dynamodb.earlier import EarlierPartitions
 from icekeeper.state.dynamodb.items import Item, named_key
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
 from icekeeper.state.lease_rules import renewed_lease, taken_lease
@@ -22,16 +23,18 @@ _SORT_KEY = "lease"
 class DynamoLeases:
     """A :class:`icekeeper.state.leases.LeaseStore`."""
 
-    def __init__(self, table: DynamoTable) -> None:
+    def __init__(self, table: DynamoTable, earlier: EarlierPartitions) -> None:
         self._table = table
+        self._earlier = earlier
 
-    def acquire(self, key: str, holder: str, *, now_ms: int, ttl_ms: int) -> Lease:
-        taken = Lease(key=key, holder=holder, expires_ms=0)
+    def acquire(self, key: str, holder: str, *, now_ms: int, ttl_ms: int, name: str = "") -> Lease:
+        self._earlier.opened()  # which brings the leases along that runs of an earlier version hold
+        taken = Lease(key=key, holder=holder, expires_ms=0, name=name)
 
         def decide(item: Item | None) -> Item:
             nonlocal taken
             its_now_ms = self._table.by_its_clock(now_ms)
-            wanted = Lease(key=key, holder=holder, expires_ms=its_now_ms + ttl_ms)
+            wanted = Lease(key=key, holder=holder, expires_ms=its_now_ms + ttl_ms, name=name)
             taken = taken_lease(_lease(key, item), wanted, now_ms=its_now_ms)
             return self._item(taken)
 
@@ -39,6 +42,7 @@ class DynamoLeases:
         return taken
 
     def renew(self, lease: Lease, *, now_ms: int, ttl_ms: int) -> Lease:
+        self._earlier.opened()
         renewed = lease
 
         def decide(item: Item | None) -> Item:
@@ -51,22 +55,32 @@ class DynamoLeases:
         return renewed
 
     def release(self, lease: Lease) -> bool:
+        self._earlier.opened()
+
         def decide(item: Item | None) -> Item | None:
             return REMOVED if item is not None and item["holder"] == lease.holder else None
 
         return self._table.change(_pk(lease.key), _SORT_KEY, decide)
 
     def current(self, key: str, *, now_ms: int) -> Lease | None:
+        self._earlier.opened()
         found = _lease(key, self._table.get(_pk(key), _SORT_KEY))
         return found if found is not None and found.expires_ms > self._table.by_its_clock(now_ms) else None
 
     def _item(self, lease: Lease) -> Item:
         expires_s = self._table.expires_s(_KEPT_MS, at_least_ms=lease.expires_ms)
-        return {"holder": lease.holder, "until_ms": lease.expires_ms, "expires_s": expires_s}
+        return {
+            "holder": lease.holder,
+            "until_ms": lease.expires_ms,
+            "name": lease.name or None,
+            "expires_s": expires_s,
+        }
 
 
 def _lease(key: str, item: Item | None) -> Lease | None:
-    return None if item is None else Lease(key=key, holder=item["holder"], expires_ms=item["until_ms"])
+    if item is None:
+        return None
+    return Lease(key=key, holder=item["holder"], expires_ms=item["until_ms"], name=item.get("name", ""))
 
 
 def _pk(key: str) -> str:

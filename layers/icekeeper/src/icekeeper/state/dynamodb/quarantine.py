@@ -2,6 +2,8 @@
 
 Sightings are counted by reading and writing again, without a condition: DynamoDB has none for many items at once.  The
 lease lets one run at a time count for a table; two that counted together would lose a sighting, and so delete later.
+What earlier versions counted, by the names of tables, is not looked at any more: the quarantine begins anew, and its
+orphans are deleted later.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from itertools import islice
 
 from icekeeper.clock import HOUR_MS
 from icekeeper.state.dynamodb.batches import delete_all, get_all, put_all
-from icekeeper.state.dynamodb.items import sort_key, table_key
+from icekeeper.state.dynamodb.items import copy_key, sort_key
 from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.quarantine import Sighting
@@ -30,7 +32,7 @@ class DynamoQuarantine:
         self._table = table
 
     def see(self, identity: TableIdentity, run_id: str, paths: Iterable[str], *, now_ms: int) -> None:
-        pk, expires_s = table_key("quarantine", identity), self._table.expires_s(_KEPT_MS)
+        pk, expires_s = copy_key("quarantine", identity), self._table.expires_s(_KEPT_MS)
         for batch in _batches(pk, paths):
             known = {item["path"]: _sighting(item) for item in get_all(self._table, batch.values())}
             put_all(
@@ -53,20 +55,20 @@ class DynamoQuarantine:
     def counts(self, identity: TableIdentity, run_id: str, paths: Iterable[str]) -> Mapping[str, int]:
         return {
             entry.path: entry.count - (entry.run_id == run_id)
-            for batch in _batches(table_key("quarantine", identity), paths)
+            for batch in _batches(copy_key("quarantine", identity), paths)
             for entry in map(_sighting, get_all(self._table, batch.values()))
         }
 
     def forget_unseen(self, identity: TableIdentity, run_id: str) -> None:
-        entries = self._table.query(table_key("quarantine", identity), attributes=("pk", "sk", "run_id"))
+        entries = self._table.query(copy_key("quarantine", identity), attributes=("pk", "sk", "run_id"))
         delete_all(self._table, ((entry["pk"], entry["sk"]) for entry in entries if entry["run_id"] != run_id))
 
     def forget(self, identity: TableIdentity, paths: Iterable[str]) -> None:
-        for batch in _batches(table_key("quarantine", identity), paths):
+        for batch in _batches(copy_key("quarantine", identity), paths):
             delete_all(self._table, batch.values())
 
     def sightings(self, identity: TableIdentity) -> Iterator[Sighting]:
-        return map(_sighting, self._table.query(table_key("quarantine", identity)))
+        return map(_sighting, self._table.query(copy_key("quarantine", identity)))
 
 
 def _batches(pk: str, paths: Iterable[str]) -> Iterator[dict[str, tuple[str, str]]]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from icekeeper.errors import StorageError
+from icekeeper.state.dynamodb.earlier import EarlierPartitions
 from icekeeper.state.dynamodb.items import Item, sort_key, table_key
 from icekeeper.state.dynamodb.path_lists import delete_paths, new_list_id, read_paths, write_paths
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
@@ -25,14 +27,29 @@ LOADS = "now#load#"
 class DynamoStaging:
     """A :class:`icekeeper.state.staging.StagingStore`."""
 
-    def __init__(self, table: DynamoTable) -> None:
+    def __init__(self, table: DynamoTable, earlier: EarlierPartitions) -> None:
         self._table = table
+        self._earlier = earlier
 
     def stage(self, load: StagedLoad, files: Iterable[str]) -> StagedLoad:
+        own, *others = self._keys(load.identity, load.name)
+        # A load that an earlier version began goes on where it is; none is begun there.
+        for key in others:
+            if (recorded := self._stage(key, load, files, is_new=False)) is not None:
+                return recorded
+        recorded = self._stage(own, load, files, is_new=True)
+        assert recorded is not None
+        return recorded
+
+    def _stage(
+        self, key: tuple[str, str], load: StagedLoad, files: Iterable[str], *, is_new: bool
+    ) -> StagedLoad | None:
         record: Item = {}
 
-        def begin(found: Item | None) -> Item:
+        def begin(found: Item | None) -> Item | None:
             nonlocal record
+            if found is None and not is_new:
+                return None
             before = found or {"file_count": 0, "list_id": new_list_id(), "turn": 0}
             record = {
                 **_fields(load),
@@ -43,7 +60,8 @@ class DynamoStaging:
             }
             return record
 
-        self._table.change(*_key(load), begin)
+        if not self._table.change(*key, begin):
+            return None
         list_id = record["list_id"]
         count = write_paths(self._table, list_id, files, turn=record["turn"])
         if not count:
@@ -57,15 +75,17 @@ class DynamoStaging:
             record = {**found, "file_count": found["file_count"] + count}
             return record
 
-        self._table.change(*_key(load), add_count)
+        self._table.change(*key, add_count)
         return load_of(load.identity, record)
 
     def loads(self, identity: TableIdentity) -> tuple[StagedLoad, ...]:
-        return tuple(load_of(identity, item) for item in self._table.query(table_key("table", identity), LOADS))
+        partitions = (table_key(identity), *self._earlier.of(identity))
+        items = (item for partition in partitions for item in self._table.query(partition, LOADS))
+        return tuple(sorted((load_of(identity, item) for item in items), key=lambda load: load.name.encode()))
 
     def files(self, identity: TableIdentity, name: str) -> Iterator[Sequence[str]]:
-        found = self._table.get(table_key("table", identity), sort_key(LOADS, name))
-        return iter(()) if found is None else read_paths(self._table, found["list_id"])
+        found = (self._table.get(*key) for key in self._keys(identity, name))
+        return chain.from_iterable(read_paths(self._table, item["list_id"]) for item in found if item is not None)
 
     def change(self, before: StagedLoad, after: StagedLoad) -> bool:
         def decide(found: Item | None) -> Item | None:
@@ -74,7 +94,7 @@ class DynamoStaging:
             times = {"changed_ms": after.changed_ms, "run_out_ms": after.expires_ms}
             return {**found, "state": after.state.value, **times}
 
-        return self._table.change(*_key(before), decide)
+        return any(self._table.change(*key, decide) for key in self._keys(before.identity, before.name))
 
     def forget(self, load: StagedLoad) -> bool:
         list_id = ""
@@ -86,10 +106,15 @@ class DynamoStaging:
             list_id = found["list_id"]
             return REMOVED
 
-        gone = self._table.change(*_key(load), decide)
+        gone = any(self._table.change(*key, decide) for key in self._keys(load.identity, load.name))
         if gone:  # paths that outlive their record belong to nobody: the next record has another list
             delete_paths(self._table, list_id)
         return gone
+
+    def _keys(self, identity: TableIdentity, name: str) -> tuple[tuple[str, str], ...]:
+        """Where the record may be; a new one comes to the first."""
+        partitions = (table_key(identity), *self._earlier.of(identity))
+        return tuple((partition, sort_key(LOADS, name)) for partition in partitions)
 
 
 def load_of(identity: TableIdentity, item: Item) -> StagedLoad:
@@ -125,7 +150,3 @@ def _is_unchanged(item: Item, load: StagedLoad) -> bool:
         load.expires_ms,
         load.file_count,
     )
-
-
-def _key(load: StagedLoad) -> tuple[str, str]:
-    return table_key("table", load.identity), sort_key(LOADS, load.name)

@@ -1,17 +1,22 @@
 """The state store of a fleet: one DynamoDB table, shared by functions, jobs and laptops.
 
-What is known about a table lies in one partition, so that detection asks for it with one query; paths and orphans,
-which may be very many, lie in partitions of their own: where there is a local index, a partition holds at most 10 GB.
+What protects a table lies in one partition, by its UUID, and what the last pass saw beside it, so that detection asks
+for it with one query.  What belongs to one copy of it, and paths and orphans, which may be very many, lie in partitions
+of their own: where there is a local index, a partition holds at most 10 GB.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from itertools import chain, islice
+from typing import TypeVar
 
 from icekeeper.clock import HOUR_MS
 from icekeeper.state.dynamodb.claims import DynamoClaims
-from icekeeper.state.dynamodb.items import Item, json_text, sort_key, table_key
+from icekeeper.state.dynamodb.earlier import EarlierPartitions, earlier_partition
+from icekeeper.state.dynamodb.items import Item, copy_key, json_text, seen_key, sort_key, table_key
 from icekeeper.state.dynamodb.lake_stats import DynamoLakeStats
 from icekeeper.state.dynamodb.leases import DynamoLeases
 from icekeeper.state.dynamodb.pending_deletions import DynamoPendingDeletions
@@ -19,7 +24,9 @@ from icekeeper.state.dynamodb.quarantine import DynamoQuarantine
 from icekeeper.state.dynamodb.requests import DynamoRequests
 from icekeeper.state.dynamodb.staging import LOADS, DynamoStaging, load_of
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
+from icekeeper.state.dynamodb.take_over import EARLIER_SEEN, take_over
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import Glance, LastSeen, PassRecord, Pin, PinKind
 
 __all__ = ["DynamoStateStore"]
@@ -32,7 +39,7 @@ _LONGEST_SUMMARY = 50_000
 _PASSES = "pass#"
 _NOW = "now#"
 _PINS = f"{_NOW}pin#"
-_SEEN = f"{_NOW}seen"
+Named = TypeVar("Named", Pin, StagedLoad)
 
 
 class DynamoStateStore:
@@ -40,20 +47,23 @@ class DynamoStateStore:
 
     def __init__(self, table: DynamoTable) -> None:
         self._table = table
-        self.staging = DynamoStaging(table)
-        self.pending_deletions = DynamoPendingDeletions(table)
+        self._earlier = EarlierPartitions(table)
+        self.staging = DynamoStaging(table, self._earlier)
+        self.pending_deletions = DynamoPendingDeletions(table, self._earlier)
         self.quarantine = DynamoQuarantine(table)
-        self.leases = DynamoLeases(table)
-        self.requests = DynamoRequests(table)
+        self.leases = DynamoLeases(table, self._earlier)
+        self.requests = DynamoRequests(table, self._earlier)
         self.lake_stats = DynamoLakeStats(table)
         self.claims = DynamoClaims(table)
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
-        items = list(self._table.query(table_key("table", identity), _NOW))
+        items = [item for partition in self._partitions(identity) for item in self._table.query(partition, _NOW)]
+        places = self._seen_keys(identity)
+        seen = sorted((item for item in items if (item["pk"], item["sk"]) in places), key=lambda item: item["seen_ms"])
         return Glance(
-            tuple(_pin(identity, item) for item in items if _holds(item, now_ms)),
-            next((_last_seen(item) for item in items if item["sk"] == _SEEN), None),
-            tuple(load_of(identity, item) for item in items if item["sk"].startswith(LOADS)),
+            _in_order(_pin(identity, item) for item in items if _holds(item, now_ms)),
+            _last_seen(seen[-1]) if seen else None,
+            _in_order(load_of(identity, item) for item in items if item["sk"].startswith(LOADS)),
         )
 
     def require_writable(self) -> None:
@@ -62,8 +72,10 @@ class DynamoStateStore:
     def record_pass(self, record: PassRecord) -> None:
         self._table.put(
             {
-                "pk": table_key("table", record.identity),
+                "pk": copy_key("copy", record.identity),
                 "sk": sort_key(_PASSES, record.run_id),
+                "catalog": record.identity.catalog,
+                "table_name": str(record.identity.table),
                 "run_id": record.run_id,
                 "started_ms": record.started_ms,
                 "finished_ms": record.finished_ms,
@@ -78,13 +90,17 @@ class DynamoStateStore:
     def history(self, identity: TableIdentity, *, limit: int = 100) -> tuple[PassRecord, ...]:
         if limit < 1:
             return ()
-        newest = self._table.newest(table_key("table", identity), limit)
-        return tuple(_pass(identity, item) for _, item in zip(range(limit), newest, strict=False))
+        found = list(islice(self._table.newest(copy_key("copy", identity), limit), limit))
+        if len(found) < limit and self._earlier.may_have_journal():
+            found += islice(self._table.newest(earlier_partition(identity), limit), limit)
+            found.sort(key=lambda item: item["finished_ms"], reverse=True)
+        return tuple(_pass(identity, item) for item in found[:limit])
 
     def add_pin(self, pin: Pin) -> None:
+        self._earlier.opened()
         self._table.put(
             {
-                "pk": table_key("table", pin.identity),
+                "pk": table_key(pin.identity),
                 "sk": sort_key(_PINS, pin.name),
                 "name": pin.name,
                 "snapshot_id": pin.snapshot_id,
@@ -97,14 +113,16 @@ class DynamoStateStore:
         )
 
     def pins(self, identity: TableIdentity, *, now_ms: int) -> tuple[Pin, ...]:
-        items = self._table.query(table_key("table", identity), _PINS)
-        return tuple(_pin(identity, item) for item in items if _holds(item, now_ms))
+        items = (item for partition in self._partitions(identity) for item in self._table.query(partition, _PINS))
+        return _in_order(_pin(identity, item) for item in items if _holds(item, now_ms))
 
     def remove_pin(self, identity: TableIdentity, name: str) -> bool:
         def decide(found: Item | None) -> Item | None:
             return None if found is None else REMOVED
 
-        return self._table.change(table_key("table", identity), sort_key(_PINS, name), decide)
+        sk = sort_key(_PINS, name)
+        removed = [self._table.change(partition, sk, decide) for partition in self._partitions(identity)]
+        return any(removed)
 
     def remember(self, identity: TableIdentity, seen: LastSeen) -> None:
         def decide(found: Item | None) -> Item | None:
@@ -117,12 +135,13 @@ class DynamoStateStore:
                 "idle": seen.idle,
             }
 
-        self._table.change(table_key("table", identity), _SEEN, decide)
+        take_over(self._table, self._earlier, identity)
+        self._table.change(*seen_key(identity), decide)
 
     def record_clustering(self, identity: TableIdentity, snapshot_id: int, recipe: str) -> None:
         self._table.put(
             {
-                "pk": table_key("table", identity),
+                "pk": copy_key("copy", identity),
                 "sk": f"{_clusterings(recipe)}{snapshot_id}",
                 "snapshot_id": snapshot_id,
                 "recipe": recipe,
@@ -130,17 +149,31 @@ class DynamoStateStore:
         )
 
     def clustered_snapshots(self, identity: TableIdentity, recipe: str) -> frozenset[int]:
-        items = self._table.query(table_key("table", identity), _clusterings(recipe), attributes=("snapshot_id",))
-        return frozenset(item["snapshot_id"] for item in items)
+        partitions, prefix = (copy_key("copy", identity), *self._earlier.of_namesake(identity)), _clusterings(recipe)
+        found = (self._table.query(partition, prefix, attributes=("snapshot_id",)) for partition in partitions)
+        return frozenset(item["snapshot_id"] for item in chain.from_iterable(found))
 
     def last_seen(self, identity: TableIdentity) -> LastSeen | None:
-        item = self._table.get(table_key("table", identity), _SEEN)
-        return None if item is None else _last_seen(item)
+        found = [item for key in self._seen_keys(identity) if (item := self._table.get(*key)) is not None]
+        return _last_seen(max(found, key=lambda item: item["seen_ms"])) if found else None
+
+    def _partitions(self, identity: TableIdentity) -> tuple[str, ...]:
+        """Where a table's pins and loads are; new ones come into the first."""
+        return table_key(identity), *self._earlier.of(identity)
+
+    def _seen_keys(self, identity: TableIdentity) -> Sequence[tuple[str, str]]:
+        """Where it is remembered what the last pass over this copy saw."""
+        return [seen_key(identity), *((one, EARLIER_SEEN) for one in self._earlier.of_namesake(identity))]
 
 
 def _clusterings(recipe: str) -> str:
     """Where the sort keys of one recipe begin; recipes may be long, and one may begin as another does."""
     return f"clustering#{sha256(recipe.encode()).hexdigest()}#"
+
+
+def _in_order(named: Iterable[Named]) -> tuple[Named, ...]:
+    """By name, as DynamoDB orders texts."""
+    return tuple(sorted(named, key=lambda one: one.name.encode()))
 
 
 def _holds(item: Item, now_ms: int) -> bool:

@@ -14,7 +14,7 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -118,6 +118,34 @@ class DynamoTable:
         }
         return self._pages(asked)
 
+    def scan(
+        self, condition: str, values: Mapping[str, Any], after: Mapping[str, Any] | None
+    ) -> Iterator[tuple[Sequence[Item], Mapping[str, Any] | None]]:
+        """Every item that a condition holds for, a megabyte of the table at a time, each time with where to go on.
+
+        It reads the whole table, and is for upgrades alone.
+        """
+        request: dict[str, Any] = {"FilterExpression": condition, "ExpressionAttributeValues": encoded(values)}
+        while True:
+            if after is not None:
+                request["ExclusiveStartKey"] = after
+            with self.speaking():
+                answer = self.client.scan(TableName=self.name, ConsistentRead=True, **request)
+            after = answer.get("LastEvaluatedKey")
+            yield [decoded(item) for item in answer["Items"]], after
+            if after is None:
+                return
+
+    def move(self, item: Item, moved: Item) -> bool:
+        """Replace an item by one under another key, at once; false when it was changed, or something is there."""
+        gone = {
+            "Key": encoded({"pk": item["pk"], "sk": item["sk"]}),
+            "ConditionExpression": "version = :version",
+            "ExpressionAttributeValues": encoded({":version": item["version"]}),
+        }
+        put = {"Item": encoded(_versioned(moved)), "ConditionExpression": "attribute_not_exists(pk)"}
+        return self._transact([{"Delete": {"TableName": self.name, **gone}}, {"Put": {"TableName": self.name, **put}}])
+
     def put(self, item: Item) -> None:
         """Write an item, whatever was there."""
         with self.speaking():
@@ -157,6 +185,10 @@ class DynamoTable:
         except StorageError as error:
             if _code(error.__cause__) != "ConditionalCheckFailedException":
                 raise
+
+    def now_ms(self) -> int:
+        """This machine's clock."""
+        return self._clock()
 
     def expires_s(self, keep_ms: int, *, at_least_ms: int = 0) -> int:
         """The TTL of an item that shall be kept so long from now, and from a moment of its own (epoch seconds)."""
@@ -198,11 +230,15 @@ class DynamoTable:
         else:
             request["ConditionExpression"] = "version = :version"
             request["ExpressionAttributeValues"] = encoded({":version": found["version"]})
+        return self._transact([action])
+
+    def _transact(self, actions: list[dict[str, dict[str, Any]]]) -> bool:
+        """Whether every condition held, so that it is done."""
         token = str(uuid.uuid4())  # one for all attempts, so that one that landed after all is known again
         for attempt in range(_ATTEMPTS):
             try:
                 with self.speaking():
-                    self.client.transact_write_items(TransactItems=[action], ClientRequestToken=token)
+                    self.client.transact_write_items(TransactItems=actions, ClientRequestToken=token)
                 return True
             except StorageError as error:
                 reasons = _reasons(error.__cause__)

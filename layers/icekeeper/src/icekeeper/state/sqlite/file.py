@@ -1,4 +1,4 @@
-"""The SQLite file that holds the state of one machine: its tables, their upgrades, and how it is opened.
+"""The SQLite file that holds the state of one machine, and how it is opened.
 
 A connection is opened per call: it costs about a millisecond against passes of seconds, and leaves nothing to share
 between threads or to inherit over a fork.
@@ -8,76 +8,22 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from icekeeper.errors import StorageError
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.sqlite.schema import SCHEMA_VERSION, upgrade
 
-__all__ = ["SCHEMA_VERSION", "THIS_TABLE", "Read", "SqliteFile", "identity_columns"]
+__all__ = ["THIS_COPY", "THIS_TABLE", "Read", "SqliteFile", "copy_columns", "table_columns"]
 
-SCHEMA_VERSION = 9
 BUSY_TIMEOUT_S = 30.0
-_IDENTITY = "catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL, uuid TEXT NOT NULL"
-_SCHEMA = (
-    f"""CREATE TABLE passes ({_IDENTITY}, run_id TEXT NOT NULL, started_ms INTEGER NOT NULL,
-        finished_ms INTEGER NOT NULL, status TEXT NOT NULL, summary TEXT NOT NULL, metrics TEXT NOT NULL,
-        engine TEXT NOT NULL, PRIMARY KEY (catalog, warehouse, table_name, uuid, run_id))""",
-    "CREATE INDEX passes_newest ON passes (catalog, warehouse, table_name, uuid, finished_ms)",
-    f"""CREATE TABLE pins ({_IDENTITY}, name TEXT NOT NULL, snapshot_id INTEGER NOT NULL,
-        metadata_location TEXT NOT NULL, expires_ms INTEGER NOT NULL, kind TEXT NOT NULL,
-        PRIMARY KEY (catalog, warehouse, table_name, uuid, name))""",
-    f"""CREATE TABLE last_seen ({_IDENTITY}, snapshot_id INTEGER, fingerprint TEXT NOT NULL,
-        finished_ms INTEGER NOT NULL, idle INTEGER NOT NULL,
-        PRIMARY KEY (catalog, warehouse, table_name, uuid))""",
-)
-# Version → what brings a file of the version before up to it.
-_UPGRADES: Mapping[int, tuple[str, ...]] = {
-    2: (
-        f"""CREATE TABLE clusterings ({_IDENTITY}, recipe TEXT NOT NULL, snapshot_id INTEGER NOT NULL,
-        PRIMARY KEY (catalog, warehouse, table_name, uuid, recipe, snapshot_id))""",
-    ),
-    3: (
-        f"""CREATE TABLE staged_loads ({_IDENTITY}, name TEXT NOT NULL, origin TEXT NOT NULL, state TEXT NOT NULL,
-        prefixes TEXT NOT NULL, changed_ms INTEGER NOT NULL, expires_ms INTEGER, file_count INTEGER NOT NULL,
-        PRIMARY KEY (catalog, warehouse, table_name, uuid, name))""",
-        f"""CREATE TABLE staged_files ({_IDENTITY}, name TEXT NOT NULL, part INTEGER NOT NULL, paths TEXT NOT NULL,
-        PRIMARY KEY (catalog, warehouse, table_name, uuid, name, part))""",
-        "ALTER TABLE pins ADD COLUMN tag TEXT",
-    ),
-    4: (
-        f"""CREATE TABLE quarantine ({_IDENTITY}, path TEXT NOT NULL, sightings INTEGER NOT NULL,
-        first_seen_ms INTEGER NOT NULL, run_id TEXT NOT NULL,
-        PRIMARY KEY (catalog, warehouse, table_name, uuid, path)) WITHOUT ROWID""",
-    ),
-    5: (
-        f"""CREATE TABLE pending_deletions ({_IDENTITY}, name TEXT NOT NULL, part INTEGER NOT NULL,
-        paths TEXT NOT NULL, PRIMARY KEY (catalog, warehouse, table_name, uuid, name, part))""",
-    ),
-    6: (
-        """CREATE TABLE leases (lease_key TEXT NOT NULL PRIMARY KEY, holder TEXT NOT NULL,
-        expires_ms INTEGER NOT NULL)""",
-    ),
-    7: (
-        f"""CREATE TABLE requests ({_IDENTITY}, requested_ms INTEGER NOT NULL, settings TEXT NOT NULL,
-        PRIMARY KEY (catalog, warehouse, table_name, uuid))""",
-    ),
-    8: (
-        f"""CREATE TABLE lake_stats ({_IDENTITY}, observed_ms INTEGER NOT NULL, snapshot_id INTEGER,
-        counters TEXT NOT NULL, warnings TEXT NOT NULL, policy TEXT NOT NULL,
-        PRIMARY KEY (catalog, warehouse, table_name, uuid))""",
-    ),
-    9: (
-        f"""CREATE TABLE claims ({_IDENTITY}, location TEXT NOT NULL, folders TEXT NOT NULL, data_roots TEXT NOT NULL,
-        PRIMARY KEY (catalog, warehouse, table_name))""",
-        """CREATE TABLE claimed_folders (folder TEXT NOT NULL, catalog TEXT NOT NULL, warehouse TEXT NOT NULL,
-        table_name TEXT NOT NULL, PRIMARY KEY (folder, catalog, warehouse, table_name)) WITHOUT ROWID""",
-    ),
-}
-THIS_TABLE = "catalog = ? AND warehouse = ? AND table_name = ? AND uuid = ?"
-"""The condition that :func:`identity_columns` fills."""
+THIS_TABLE = "table_key IN (?, ?)"
+"""The condition that :func:`table_columns` fills."""
+THIS_COPY = f"{THIS_TABLE} AND place IN (?, ?)"
+"""The condition that :func:`copy_columns` fills."""
 
 
 class Read(Protocol):
@@ -140,17 +86,10 @@ class SqliteFile:
             # Asked again under the lock: another process may have been faster.
             version = _schema_version(connection)
             is_ours_to_create = version == 0
-            if is_ours_to_create:
-                if connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-                    raise StorageError(f"the file {self.path} is a database of another application, not a state file")
-                for statement in _SCHEMA:
-                    connection.execute(statement)
-                version = 1
-            for number in range(version + 1, SCHEMA_VERSION + 1):
-                for statement in _UPGRADES[number]:
-                    connection.execute(statement)
+            if is_ours_to_create and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+                raise StorageError(f"the file {self.path} is a database of another application, not a state file")
             if version < SCHEMA_VERSION:
-                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+                upgrade(connection, version)
                 version = SCHEMA_VERSION
             connection.execute("COMMIT")
             if is_ours_to_create:
@@ -162,9 +101,14 @@ class SqliteFile:
             )
 
 
-def identity_columns(identity: TableIdentity) -> tuple[str, str, str, str]:
-    """What identifies a table, in the order of the columns."""
-    return identity.catalog, identity.warehouse, str(identity.table), identity.uuid
+def table_columns(identity: TableIdentity) -> tuple[str, str]:
+    """The keys under which a table's entries may be filed."""
+    return identity.keys[0], identity.keys[-1]
+
+
+def copy_columns(identity: TableIdentity) -> tuple[str, str, str, str]:
+    """The keys and places under which the entries of one copy of a table may be filed."""
+    return *table_columns(identity), identity.places[0], identity.places[-1]
 
 
 def _schema_version(connection: sqlite3.Connection) -> int:

@@ -9,11 +9,12 @@ from typing import Any
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
-from icekeeper.state.sqlite.file import THIS_TABLE, SqliteFile, identity_columns
+from icekeeper.state.sqlite.file import SqliteFile
 
 __all__ = ["SqliteLakeStats"]
 
 _TABLES_PER_READ = 1000
+_THIS_ENTRY = "catalog = ? AND warehouse = ? AND table_name = ? AND uuid = ?"
 _COLUMNS = "observed_ms, snapshot_id, counters, warnings, policy"
 
 
@@ -25,33 +26,39 @@ class SqliteLakeStats:
 
     def record(self, stats: LakeStats) -> None:
         self._file.write(
-            "INSERT OR REPLACE INTO lake_stats VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            *identity_columns(stats.identity),
+            "INSERT OR REPLACE INTO lake_stats VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            *_entry(stats.identity),
             stats.observed_ms,
             stats.snapshot_id,
             *(json.dumps(dict(some), sort_keys=True) for some in (stats.counters, stats.warnings, stats.policy)),
+            stats.identity.location,
         )
 
     def of_table(self, identity: TableIdentity) -> LakeStats | None:
-        rows = self._file.read(f"SELECT {_COLUMNS} FROM lake_stats WHERE {THIS_TABLE}", *identity_columns(identity))
+        rows = self._file.read(f"SELECT {_COLUMNS} FROM lake_stats WHERE {_THIS_ENTRY}", *_entry(identity))
         return _stats(identity, rows[0]) if rows else None
 
     def of_catalog(self, catalog: str, warehouse: str) -> Iterator[LakeStats]:
         after = ("", "")
         while rows := self._file.read(
-            f"SELECT table_name, uuid, {_COLUMNS} FROM lake_stats WHERE catalog = ? AND warehouse = ? "
+            f"SELECT table_name, uuid, location, {_COLUMNS} FROM lake_stats WHERE catalog = ? AND warehouse = ? "
             "AND (table_name, uuid) > (?, ?) ORDER BY table_name, uuid LIMIT ?",
             catalog,
             warehouse,
             *after,
             _TABLES_PER_READ,
         ):
-            for table, uuid, *row in rows:
-                yield _stats(TableIdentity(catalog, warehouse, TableName.parse(table), uuid), row)
+            for table, uuid, location, *row in rows:
+                yield _stats(TableIdentity(catalog, warehouse, TableName.parse(table), uuid, location), row)
             after = rows[-1][:2]
 
     def forget(self, identity: TableIdentity) -> None:
-        self._file.write(f"DELETE FROM lake_stats WHERE {THIS_TABLE}", *identity_columns(identity))
+        self._file.write(f"DELETE FROM lake_stats WHERE {_THIS_ENTRY}", *_entry(identity))
+
+
+def _entry(identity: TableIdentity) -> tuple[str, str, str, str]:
+    """What a catalog lists: its own name for the table, since every catalog's health is told by itself."""
+    return identity.catalog, identity.warehouse, str(identity.table), identity.uuid
 
 
 def _stats(identity: TableIdentity, row: Sequence[Any]) -> LakeStats:

@@ -17,8 +17,8 @@ class SqliteLeases:
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
 
-    def acquire(self, key: str, holder: str, *, now_ms: int, ttl_ms: int) -> Lease:
-        wanted = Lease(key=key, holder=holder, expires_ms=now_ms + ttl_ms)
+    def acquire(self, key: str, holder: str, *, now_ms: int, ttl_ms: int, name: str = "") -> Lease:
+        wanted = Lease(key=key, holder=holder, expires_ms=now_ms + ttl_ms, name=name)
         with self._file.transaction() as connection:
             taken = taken_lease(_lease(connection, key), wanted, now_ms=now_ms)
             _write(connection, taken)
@@ -40,10 +40,10 @@ class SqliteLeases:
 
 
 def _lease(connection: Connection, key: str) -> Lease | None:
-    row = connection.execute("SELECT holder, expires_ms FROM leases WHERE lease_key = ?", (key,)).fetchone()
-    return None if row is None else Lease(key=key, holder=row[0], expires_ms=row[1])
+    row = connection.execute("SELECT holder, expires_ms, name FROM leases WHERE lease_key = ?", (key,)).fetchone()
+    return None if row is None else Lease(key=key, holder=row[0], expires_ms=row[1], name=row[2])
 
 
 def _write(connection: Connection, lease: Lease) -> None:
-    row = (lease.key, lease.holder, lease.expires_ms)
-    connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?)", row)
+    row = (lease.key, lease.holder, lease.expires_ms, lease.name)
+    connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?)", row)

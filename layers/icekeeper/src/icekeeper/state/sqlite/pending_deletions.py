@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.sqlite.file import THIS_TABLE, SqliteFile, identity_columns
+from icekeeper.state.sqlite.file import THIS_COPY, SqliteFile, copy_columns
 
 __all__ = ["SqlitePendingDeletions"]
 
 _PATHS_PER_ROW = 1000
-_THIS_LIST = f"{THIS_TABLE} AND name = ?"
+_THIS_LIST = f"{THIS_COPY} AND name = ?"
 
 
 class SqlitePendingDeletions:
@@ -22,18 +22,18 @@ class SqlitePendingDeletions:
         self._file = file
 
     def expect(self, identity: TableIdentity, name: str, paths: Iterable[str]) -> None:
-        key, pending = (*identity_columns(identity), name), iter(paths)
+        key, pending = (identity.key, identity.place, name), iter(paths)
         with self._file.transaction() as connection:
-            connection.execute(f"DELETE FROM pending_deletions WHERE {_THIS_LIST}", key)
+            connection.execute(f"DELETE FROM pending_deletions WHERE {_THIS_LIST}", (*copy_columns(identity), name))
             part = 0
             while some := list(islice(pending, _PATHS_PER_ROW)):
                 row = (*key, part, json.dumps(some))
-                connection.execute("INSERT INTO pending_deletions VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+                connection.execute("INSERT INTO pending_deletions VALUES (?, ?, ?, ?, ?)", row)
                 part += 1
 
     def lists(self, identity: TableIdentity) -> tuple[str, ...]:
         rows = self._file.read(
-            f"SELECT DISTINCT name FROM pending_deletions WHERE {THIS_TABLE} ORDER BY name", *identity_columns(identity)
+            f"SELECT DISTINCT name FROM pending_deletions WHERE {THIS_COPY} ORDER BY name", *copy_columns(identity)
         )
         return tuple(name for (name,) in rows)
 
@@ -41,7 +41,7 @@ class SqlitePendingDeletions:
         part = -1
         while rows := self._file.read(
             f"SELECT part, paths FROM pending_deletions WHERE {_THIS_LIST} AND part > ? ORDER BY part LIMIT 1",
-            *identity_columns(identity),
+            *copy_columns(identity),
             name,
             part,
         ):
@@ -49,4 +49,4 @@ class SqlitePendingDeletions:
             yield json.loads(paths)
 
     def forget(self, identity: TableIdentity, name: str) -> None:
-        self._file.write(f"DELETE FROM pending_deletions WHERE {_THIS_LIST}", *identity_columns(identity), name)
+        self._file.write(f"DELETE FROM pending_deletions WHERE {_THIS_LIST}", *copy_columns(identity), name)

@@ -7,7 +7,7 @@ from itertools import islice
 
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.quarantine import Sighting
-from icekeeper.state.sqlite.file import THIS_TABLE, SqliteFile, identity_columns
+from icekeeper.state.sqlite.file import THIS_COPY, SqliteFile, copy_columns
 
 __all__ = ["SqliteQuarantine"]
 
@@ -24,13 +24,19 @@ class SqliteQuarantine:
         self._file = file
 
     def see(self, identity: TableIdentity, run_id: str, paths: Iterable[str], *, now_ms: int) -> None:
-        columns = identity_columns(identity)
+        columns = identity.key, identity.place
+        # What earlier versions counted for the table by its names goes on here.
+        self._file.write(
+            f"UPDATE OR REPLACE quarantine SET table_key = ?, place = ? WHERE {THIS_COPY} AND NOT place = ?",
+            *columns,
+            *copy_columns(identity),
+            identity.place,
+        )
         for batch in _batches(paths, _BATCH):
             with self._file.transaction() as connection:
                 connection.executemany(
-                    "INSERT INTO quarantine VALUES (?, ?, ?, ?, ?, 1, ?, ?) "
-                    "ON CONFLICT (catalog, warehouse, table_name, uuid, path) DO UPDATE SET "
-                    "sightings = sightings + (run_id <> excluded.run_id), run_id = excluded.run_id",
+                    "INSERT INTO quarantine VALUES (?, ?, ?, 1, ?, ?) ON CONFLICT (table_key, place, path) DO UPDATE "
+                    "SET sightings = sightings + (run_id <> excluded.run_id), run_id = excluded.run_id",
                     ((*columns, path, now_ms, run_id) for path in batch),
                 )
 
@@ -40,29 +46,27 @@ class SqliteQuarantine:
             for batch in _batches(paths, _QUESTION):
                 marks = ", ".join("?" * len(batch))
                 rows = connection.execute(
-                    f"SELECT path, sightings - (run_id = ?) FROM quarantine WHERE {THIS_TABLE} AND path IN ({marks})",
-                    (run_id, *identity_columns(identity), *batch),
+                    f"SELECT path, sightings - (run_id = ?) FROM quarantine WHERE {THIS_COPY} AND path IN ({marks})",
+                    (run_id, *copy_columns(identity), *batch),
                 )
                 found.update(rows)
         return found
 
     def forget_unseen(self, identity: TableIdentity, run_id: str) -> None:
-        self._file.write(
-            f"DELETE FROM quarantine WHERE {THIS_TABLE} AND run_id <> ?", *identity_columns(identity), run_id
-        )
+        self._file.write(f"DELETE FROM quarantine WHERE {THIS_COPY} AND run_id <> ?", *copy_columns(identity), run_id)
 
     def forget(self, identity: TableIdentity, paths: Iterable[str]) -> None:
-        columns = identity_columns(identity)
+        columns = copy_columns(identity)
         for batch in _batches(paths, _BATCH):
             with self._file.transaction() as connection:
                 connection.executemany(
-                    f"DELETE FROM quarantine WHERE {THIS_TABLE} AND path = ?", ((*columns, path) for path in batch)
+                    f"DELETE FROM quarantine WHERE {THIS_COPY} AND path = ?", ((*columns, path) for path in batch)
                 )
 
     def sightings(self, identity: TableIdentity) -> Iterator[Sighting]:
         rows = self._file.read(
-            f"SELECT path, sightings, first_seen_ms, run_id FROM quarantine WHERE {THIS_TABLE} ORDER BY path",
-            *identity_columns(identity),
+            f"SELECT path, sightings, first_seen_ms, run_id FROM quarantine WHERE {THIS_COPY} ORDER BY path",
+            *copy_columns(identity),
         )
         return (Sighting(*row) for row in rows)
 

@@ -7,7 +7,7 @@ import json
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.sqlite.file import THIS_TABLE, SqliteFile, identity_columns
+from icekeeper.state.sqlite.file import THIS_TABLE, SqliteFile, table_columns
 
 __all__ = ["SqliteRequests"]
 
@@ -19,32 +19,32 @@ class SqliteRequests:
         self._file = file
 
     def file(self, request: MaintenanceRequest) -> None:
-        self._file.write(
-            "INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?, ?)",
-            *identity_columns(request.identity),
-            request.requested_ms,
-            _text(request),
-        )
+        identity = request.identity
+        told = (identity.catalog, identity.warehouse, str(identity.table), identity.uuid, identity.location)
+        with self._file.transaction() as connection:
+            connection.execute(f"DELETE FROM requests WHERE {THIS_TABLE}", table_columns(identity))
+            connection.execute(
+                "INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (identity.key, *told, request.requested_ms, _text(request)),
+            )
 
-    def pending(self, catalog: str, warehouse: str) -> tuple[MaintenanceRequest, ...]:
+    def pending(self) -> tuple[MaintenanceRequest, ...]:
         rows = self._file.read(
-            "SELECT table_name, uuid, requested_ms, settings FROM requests WHERE catalog = ? AND warehouse = ? "
-            "ORDER BY requested_ms, table_name, uuid",
-            catalog,
-            warehouse,
+            "SELECT catalog, warehouse, table_name, uuid, location, requested_ms, settings FROM requests "
+            "ORDER BY requested_ms, table_name, table_key"
         )
         return tuple(
             MaintenanceRequest(
-                identity=TableIdentity(catalog, warehouse, TableName.parse(table), uuid),
+                identity=TableIdentity(catalog, warehouse, TableName.parse(table), uuid, location),
                 requested_ms=requested_ms,
                 settings=json.loads(settings),
             )
-            for table, uuid, requested_ms, settings in rows
+            for catalog, warehouse, table, uuid, location, requested_ms, settings in rows
         )
 
     def claim(self, request: MaintenanceRequest) -> bool:
         statement = f"DELETE FROM requests WHERE {THIS_TABLE} AND requested_ms = ? AND settings = ?"
-        columns = identity_columns(request.identity)
+        columns = table_columns(request.identity)
         return self._file.write(statement, *columns, request.requested_ms, _text(request)) > 0
 
 

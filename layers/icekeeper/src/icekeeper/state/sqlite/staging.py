@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.sqlite.file import THIS_TABLE, Read, SqliteFile, identity_columns
+from icekeeper.state.sqlite.file import THIS_TABLE, Read, SqliteFile, table_columns
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 
 __all__ = ["SqliteStaging", "read_loads"]
@@ -27,17 +27,19 @@ class SqliteStaging:
         self._file = file
 
     def stage(self, load: StagedLoad, files: Iterable[str]) -> StagedLoad:
-        key = (*identity_columns(load.identity), load.name)
+        key, this_load = (load.identity.key, load.name), (*table_columns(load.identity), load.name)
         with self._file.transaction() as connection:
-            last = connection.execute(f"SELECT max(part) FROM staged_files WHERE {_THIS_LOAD}", key).fetchone()[0]
+            for table in ("staged_loads", "staged_files"):  # one load has one key, also when it was begun under another
+                connection.execute(f"UPDATE {table} SET table_key = ? WHERE {_THIS_LOAD}", (key[0], *this_load))
+            last = connection.execute(f"SELECT max(part) FROM staged_files WHERE {_THIS_LOAD}", this_load).fetchone()[0]
             part, count, paths = (0 if last is None else last + 1), 0, iter(files)
             while some := list(islice(paths, _PATHS_PER_ROW)):
                 row = (*key, part, json.dumps(some))
-                connection.execute("INSERT INTO staged_files VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+                connection.execute("INSERT INTO staged_files VALUES (?, ?, ?, ?)", row)
                 part, count = part + 1, count + len(some)
             connection.execute(
-                "INSERT INTO staged_loads VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
-                "ON CONFLICT (catalog, warehouse, table_name, uuid, name) DO UPDATE SET origin = excluded.origin, "
+                "INSERT INTO staged_loads VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (table_key, name) DO UPDATE SET origin = excluded.origin, "
                 "state = excluded.state, prefixes = excluded.prefixes, changed_ms = excluded.changed_ms, "
                 "expires_ms = excluded.expires_ms, file_count = file_count + excluded.file_count",
                 (
@@ -50,7 +52,7 @@ class SqliteStaging:
                     count,
                 ),
             )
-            row = connection.execute(f"SELECT {_COLUMNS} FROM staged_loads WHERE {_THIS_LOAD}", key).fetchone()
+            row = connection.execute(f"SELECT {_COLUMNS} FROM staged_loads WHERE {_THIS_LOAD}", this_load).fetchone()
             return _load(load.identity, row)
 
     def loads(self, identity: TableIdentity) -> tuple[StagedLoad, ...]:
@@ -60,7 +62,7 @@ class SqliteStaging:
         part = -1
         while rows := self._file.read(
             f"SELECT part, paths FROM staged_files WHERE {_THIS_LOAD} AND part > ? ORDER BY part LIMIT 1",
-            *identity_columns(identity),
+            *table_columns(identity),
             name,
             part,
         ):
@@ -76,14 +78,14 @@ class SqliteStaging:
         with self._file.transaction() as connection:
             gone = connection.execute(f"DELETE FROM staged_loads WHERE {_UNCHANGED}", _unchanged(load)).rowcount > 0
             if gone:
-                key = (*identity_columns(load.identity), load.name)
+                key = (*table_columns(load.identity), load.name)
                 connection.execute(f"DELETE FROM staged_files WHERE {_THIS_LOAD}", key)
             return gone
 
 
 def read_loads(read: Read, identity: TableIdentity) -> tuple[StagedLoad, ...]:
     """Every load of a table that is not forgotten, by name."""
-    rows = read(f"SELECT {_COLUMNS} FROM staged_loads WHERE {THIS_TABLE} ORDER BY name", *identity_columns(identity))
+    rows = read(f"SELECT {_COLUMNS} FROM staged_loads WHERE {THIS_TABLE} ORDER BY name", *table_columns(identity))
     return tuple(_load(identity, row) for row in rows)
 
 
@@ -104,7 +106,7 @@ def _load(identity: TableIdentity, row: Sequence[Any]) -> StagedLoad:
 def _unchanged(load: StagedLoad) -> tuple[Any, ...]:
     """What fills the condition that a record is still as it was read."""
     return (
-        *identity_columns(load.identity),
+        *table_columns(load.identity),
         load.name,
         load.state.value,
         load.changed_ms,

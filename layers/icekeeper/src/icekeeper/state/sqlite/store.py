@@ -8,7 +8,7 @@ from pathlib import Path
 
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite.claims import SqliteClaims
-from icekeeper.state.sqlite.file import THIS_TABLE, Read, SqliteFile, identity_columns
+from icekeeper.state.sqlite.file import THIS_COPY, THIS_TABLE, Read, SqliteFile, copy_columns, table_columns
 from icekeeper.state.sqlite.lake_stats import SqliteLakeStats
 from icekeeper.state.sqlite.leases import SqliteLeases
 from icekeeper.state.sqlite.pending_deletions import SqlitePendingDeletions
@@ -58,8 +58,13 @@ class SqliteStateStore:
 
     def record_pass(self, record: PassRecord) -> None:
         self._file.write(
-            "INSERT OR REPLACE INTO passes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            *identity_columns(record.identity),
+            "INSERT OR REPLACE INTO passes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            record.identity.key,
+            record.identity.place,
+            record.identity.catalog,
+            record.identity.warehouse,
+            str(record.identity.table),
+            record.identity.uuid,
             record.run_id,
             record.started_ms,
             record.finished_ms,
@@ -72,8 +77,8 @@ class SqliteStateStore:
     def history(self, identity: TableIdentity, *, limit: int = 100) -> tuple[PassRecord, ...]:
         rows = self._file.read(
             "SELECT run_id, started_ms, finished_ms, status, summary, metrics, engine FROM passes "
-            f"WHERE {THIS_TABLE} ORDER BY finished_ms DESC, rowid DESC LIMIT ?",
-            *identity_columns(identity),
+            f"WHERE {THIS_COPY} ORDER BY finished_ms DESC, rowid DESC LIMIT ?",
+            *copy_columns(identity),
             limit,
         )
         return tuple(
@@ -92,8 +97,8 @@ class SqliteStateStore:
 
     def add_pin(self, pin: Pin) -> None:
         self._file.write(
-            "INSERT OR REPLACE INTO pins VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            *identity_columns(pin.identity),
+            "INSERT OR REPLACE INTO pins VALUES (?, ?, ?, ?, ?, ?, ?)",
+            pin.identity.key,
             pin.name,
             pin.snapshot_id,
             pin.metadata_location,
@@ -106,17 +111,16 @@ class SqliteStateStore:
         return _pins(self._file.read, identity, now_ms=now_ms)
 
     def remove_pin(self, identity: TableIdentity, name: str) -> bool:
-        return (
-            self._file.write(f"DELETE FROM pins WHERE {THIS_TABLE} AND name = ?", *identity_columns(identity), name) > 0
-        )
+        return self._file.write(f"DELETE FROM pins WHERE {THIS_TABLE} AND name = ?", *table_columns(identity), name) > 0
 
     def remember(self, identity: TableIdentity, seen: LastSeen) -> None:
         self._file.write(
-            "INSERT INTO last_seen VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT (catalog, warehouse, table_name, uuid) DO UPDATE SET snapshot_id = excluded.snapshot_id, "
+            "INSERT INTO last_seen VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (table_key, place) DO UPDATE SET snapshot_id = excluded.snapshot_id, "
             "fingerprint = excluded.fingerprint, finished_ms = excluded.finished_ms, idle = excluded.idle "
             "WHERE excluded.finished_ms >= last_seen.finished_ms",
-            *identity_columns(identity),
+            identity.key,
+            identity.place,
             seen.snapshot_id,
             seen.fingerprint,
             seen.finished_ms,
@@ -125,16 +129,17 @@ class SqliteStateStore:
 
     def record_clustering(self, identity: TableIdentity, snapshot_id: int, recipe: str) -> None:
         self._file.write(
-            "INSERT OR REPLACE INTO clusterings VALUES (?, ?, ?, ?, ?, ?)",
-            *identity_columns(identity),
+            "INSERT OR REPLACE INTO clusterings VALUES (?, ?, ?, ?)",
+            identity.key,
+            identity.place,
             recipe,
             snapshot_id,
         )
 
     def clustered_snapshots(self, identity: TableIdentity, recipe: str) -> frozenset[int]:
         rows = self._file.read(
-            f"SELECT snapshot_id FROM clusterings WHERE {THIS_TABLE} AND recipe = ?",
-            *identity_columns(identity),
+            f"SELECT snapshot_id FROM clusterings WHERE {THIS_COPY} AND recipe = ?",
+            *copy_columns(identity),
             recipe,
         )
         return frozenset(snapshot_id for (snapshot_id,) in rows)
@@ -147,7 +152,7 @@ def _pins(read: Read, identity: TableIdentity, *, now_ms: int) -> tuple[Pin, ...
     rows = read(
         "SELECT name, snapshot_id, metadata_location, expires_ms, kind, tag FROM pins "
         f"WHERE {THIS_TABLE} AND expires_ms > ? ORDER BY name",
-        *identity_columns(identity),
+        *table_columns(identity),
         now_ms,
     )
     return tuple(
@@ -166,8 +171,9 @@ def _pins(read: Read, identity: TableIdentity, *, now_ms: int) -> tuple[Pin, ...
 
 def _last_seen(read: Read, identity: TableIdentity) -> LastSeen | None:
     rows = read(
-        f"SELECT snapshot_id, fingerprint, finished_ms, idle FROM last_seen WHERE {THIS_TABLE}",
-        *identity_columns(identity),
+        f"SELECT snapshot_id, fingerprint, finished_ms, idle FROM last_seen WHERE {THIS_COPY} "
+        "ORDER BY finished_ms DESC LIMIT 1",
+        *copy_columns(identity),
     )
     if not rows:
         return None

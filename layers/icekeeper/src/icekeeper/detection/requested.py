@@ -1,0 +1,56 @@
+"""Which tables of a catalog people asked a pass for, whatever they called the catalog and the table (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from icekeeper.catalogs.catalog import Catalog
+from icekeeper.detection.fleet_catalogs import ListedCatalog
+from icekeeper.model import TableName
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.requests import MaintenanceRequest
+
+__all__ = ["RequestedTables", "requested_tables", "told_of_none"]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedTables:
+    """What people ask of one catalog."""
+
+    tables: tuple[TableName, ...]
+    """Where to look first, by name; whose request it is tells only the loaded table."""
+    told: tuple[MaintenanceRequest, ...]
+    """Those that were left for tables of this catalog under its own name."""
+    pending: tuple[MaintenanceRequest, ...]
+    """Those of all catalogs: one may mean a table that has another name here."""
+
+    def told_here(self, table: TableName) -> tuple[MaintenanceRequest, ...]:
+        """The requests for the table that had this name in this catalog; of one created anew perhaps one for each."""
+        return tuple(request for request in self.told if str(request.identity.table) == str(table))
+
+    def meant(self, table: TableIdentity) -> tuple[MaintenanceRequest, ...]:
+        """The requests for a table, whatever it was called when they were left."""
+        return tuple(request for request in self.pending if request.identity.is_same_table(table))
+
+
+def told_of_none(pending: Sequence[MaintenanceRequest], catalogs: Sequence[Catalog]) -> tuple[MaintenanceRequest, ...]:
+    """Requests whose catalog none of these is called: another name may mean one of them."""
+    return tuple(request for request in pending if not any(_is_told_of(request, catalog) for catalog in catalogs))
+
+
+def requested_tables(
+    listed: ListedCatalog, pending: Sequence[MaintenanceRequest], strangers: Iterable[MaintenanceRequest]
+) -> RequestedTables:
+    """What concerns one catalog; ``strangers`` are looked for among its tables, in whatever case."""
+    told = tuple(request for request in pending if _is_told_of(request, listed.catalog))
+    sought = {str(request.identity.table).lower() for request in strangers}
+    found = (table for table in listed.tables or () if sought and str(table).lower() in sought)
+    tables = dict.fromkeys((*(request.identity.table for request in told), *found))
+    return RequestedTables(tuple(tables), told, tuple(pending))
+
+
+def _is_told_of(request: MaintenanceRequest, catalog: Catalog) -> bool:
+    """Whether it was left under this catalog's name and warehouse, but for slashes at the end."""
+    told = request.identity.catalog, request.identity.warehouse.rstrip("/")
+    return told == (catalog.name, catalog.warehouse.rstrip("/"))

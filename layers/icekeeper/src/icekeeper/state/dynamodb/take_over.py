@@ -1,0 +1,61 @@
+"""A partition of an earlier version becomes part of its table's own, once those versions are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from icekeeper.state.dynamodb.earlier import EarlierPartitions
+from icekeeper.state.dynamodb.items import Item, copy_key, seen_key, sort_key, table_key
+from icekeeper.state.dynamodb.table import DynamoTable
+from icekeeper.state.identity import TableIdentity
+
+__all__ = ["EARLIER_SEEN", "take_over"]
+
+EARLIER_SEEN = "now#seen"
+"""The sort key under which earlier versions remembered what the last pass saw."""
+# All but the journal, which may be long: it runs out where it is.
+_TAKEN = ("now#", "clustering#", "deletions#")
+# Two names of a table may each have had a pin of one name.
+_NAMED = ("now#pin#", "now#load#", "deletions#")
+_NAMES = 9
+
+
+def take_over(table: DynamoTable, earlier: EarlierPartitions, identity: TableIdentity) -> None:
+    """Move what such partitions hold; done at once for most tables, and for every table once.
+
+    Each entry is moved as a whole: at every moment it is in one place, and protects.
+
+    Raises:
+        StorageError: the table cannot be used; what was not moved still holds where it is.
+    """
+    for partition in earlier.to_take_over(identity):
+        items = [item for prefix in _TAKEN for item in table.query(partition, prefix)]
+        taken = [_take(table, item, identity) for item in items]
+        if all(taken):
+            earlier.forget(identity, partition)
+
+
+def _take(table: DynamoTable, item: Item, identity: TableIdentity) -> bool:
+    """Whether it is done; what somebody changes at this moment waits for the next pass."""
+    if any(table.move(item, moved) for moved in _moved(item, identity)):
+        return True
+    if "name" in item:
+        return False
+    table.delete(item["pk"], item["sk"])  # what is known already under the new key
+    return True
+
+
+def _moved(item: Item, identity: TableIdentity) -> Iterator[Item]:
+    """The item as it shall be, and with other names in case one is taken."""
+    sk: str = item["sk"]
+    if sk == EARLIER_SEEN:
+        pk, sk = seen_key(identity)
+        yield {**item, "pk": pk, "sk": sk}
+        return
+    pk = table_key(identity) if sk.startswith("now#") else copy_key("copy", identity)
+    yield {**item, "pk": pk}
+    if "name" in item:
+        prefix = next(prefix for prefix in _NAMED if sk.startswith(prefix))
+        for number in range(2, _NAMES + 1):
+            name = f"{item['name']}-{number}"
+            yield {**item, "pk": pk, "sk": sort_key(prefix, name), "name": name}

@@ -1,0 +1,86 @@
+"""The tables of the SQLite state file, version by version."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping
+
+from icekeeper.state.sqlite.rekey import key_by_uuid
+
+__all__ = ["SCHEMA_VERSION", "upgrade"]
+
+SCHEMA_VERSION = 10
+# By which tables were known up to version 8.
+_NAMES = "catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL, uuid TEXT NOT NULL"
+_BY_NAMES = "catalog, warehouse, table_name, uuid"
+
+
+def _statements(*statements: str) -> Callable[[sqlite3.Connection], None]:
+    def run(connection: sqlite3.Connection) -> None:
+        for statement in statements:
+            connection.execute(statement)
+
+    return run
+
+
+# Version → what brings a file of the version before up to it.
+_UPGRADES: Mapping[int, Callable[[sqlite3.Connection], None]] = {
+    1: _statements(
+        f"""CREATE TABLE passes ({_NAMES}, run_id TEXT NOT NULL, started_ms INTEGER NOT NULL,
+        finished_ms INTEGER NOT NULL, status TEXT NOT NULL, summary TEXT NOT NULL, metrics TEXT NOT NULL,
+        engine TEXT NOT NULL, PRIMARY KEY ({_BY_NAMES}, run_id))""",
+        f"CREATE INDEX passes_newest ON passes ({_BY_NAMES}, finished_ms)",
+        f"""CREATE TABLE pins ({_NAMES}, name TEXT NOT NULL, snapshot_id INTEGER NOT NULL,
+        metadata_location TEXT NOT NULL, expires_ms INTEGER NOT NULL, kind TEXT NOT NULL,
+        PRIMARY KEY ({_BY_NAMES}, name))""",
+        f"""CREATE TABLE last_seen ({_NAMES}, snapshot_id INTEGER, fingerprint TEXT NOT NULL,
+        finished_ms INTEGER NOT NULL, idle INTEGER NOT NULL, PRIMARY KEY ({_BY_NAMES}))""",
+    ),
+    2: _statements(
+        f"""CREATE TABLE clusterings ({_NAMES}, recipe TEXT NOT NULL, snapshot_id INTEGER NOT NULL,
+        PRIMARY KEY ({_BY_NAMES}, recipe, snapshot_id))""",
+    ),
+    3: _statements(
+        f"""CREATE TABLE staged_loads ({_NAMES}, name TEXT NOT NULL, origin TEXT NOT NULL, state TEXT NOT NULL,
+        prefixes TEXT NOT NULL, changed_ms INTEGER NOT NULL, expires_ms INTEGER, file_count INTEGER NOT NULL,
+        PRIMARY KEY ({_BY_NAMES}, name))""",
+        f"""CREATE TABLE staged_files ({_NAMES}, name TEXT NOT NULL, part INTEGER NOT NULL, paths TEXT NOT NULL,
+        PRIMARY KEY ({_BY_NAMES}, name, part))""",
+        "ALTER TABLE pins ADD COLUMN tag TEXT",
+    ),
+    4: _statements(
+        f"""CREATE TABLE quarantine ({_NAMES}, path TEXT NOT NULL, sightings INTEGER NOT NULL,
+        first_seen_ms INTEGER NOT NULL, run_id TEXT NOT NULL, PRIMARY KEY ({_BY_NAMES}, path)) WITHOUT ROWID""",
+    ),
+    5: _statements(
+        f"""CREATE TABLE pending_deletions ({_NAMES}, name TEXT NOT NULL, part INTEGER NOT NULL,
+        paths TEXT NOT NULL, PRIMARY KEY ({_BY_NAMES}, name, part))""",
+    ),
+    6: _statements(
+        """CREATE TABLE leases (lease_key TEXT NOT NULL PRIMARY KEY, holder TEXT NOT NULL,
+        expires_ms INTEGER NOT NULL)""",
+    ),
+    7: _statements(
+        f"""CREATE TABLE requests ({_NAMES}, requested_ms INTEGER NOT NULL, settings TEXT NOT NULL,
+        PRIMARY KEY ({_BY_NAMES}))""",
+    ),
+    8: _statements(
+        f"""CREATE TABLE lake_stats ({_NAMES}, observed_ms INTEGER NOT NULL, snapshot_id INTEGER,
+        counters TEXT NOT NULL, warnings TEXT NOT NULL, policy TEXT NOT NULL, PRIMARY KEY ({_BY_NAMES}))""",
+    ),
+    9: key_by_uuid,
+    10: _statements(
+        """CREATE TABLE claims (catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL,
+        uuid TEXT NOT NULL, location TEXT NOT NULL, folders TEXT NOT NULL, data_roots TEXT NOT NULL,
+        PRIMARY KEY (catalog, warehouse, table_name))""",
+        """CREATE TABLE claimed_folders (folder TEXT NOT NULL, catalog TEXT NOT NULL, warehouse TEXT NOT NULL,
+        table_name TEXT NOT NULL, PRIMARY KEY (folder, catalog, warehouse, table_name)) WITHOUT ROWID""",
+    ),
+}
+
+
+def upgrade(connection: sqlite3.Connection, version: int, *, to: int = SCHEMA_VERSION) -> None:
+    """Bring a file of an earlier version up to date, from 0 for an empty one; in the caller's transaction."""
+    for number in range(version + 1, to + 1):
+        _UPGRADES[number](connection)
+    connection.execute(f"PRAGMA user_version = {to}")
