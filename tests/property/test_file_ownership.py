@@ -8,7 +8,6 @@ DuckDB reads each table in the end.
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -40,11 +39,11 @@ def test_no_pass_takes_what_somebody_needs(tmp_path_factory: pytest.TempPathFact
         if NIGHTLY:
             duckdb.rows(metadata_location)
 
-    run_state_machine_as_test(lambda: _machine(template, folder, tally, finish), settings=CASES)  # type: ignore[no-untyped-call]
+    class Machine(OwnershipMachine):
+        def __init__(self) -> None:
+            super().__init__(template, folder, tally, finish)
+
+    run_state_machine_as_test(Machine, settings=CASES)
     done, refused = tally["expire_snapshots succeeded"], tally["expire_snapshots refused"]
     assert done > refused
     assert tally["files deleted"] > done
-
-
-def _machine(template: Path, folder: Path, tally: Counter[str], finish: object) -> OwnershipMachine:
-    return OwnershipMachine(template, folder, tally, finish)

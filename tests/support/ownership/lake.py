@@ -1,4 +1,4 @@
-"""Tables of several catalogs on this disk, as their writers see them: PyIceberg writes, renames, registers, restores."""
+"""Tables of several catalogs on this disk, as their writers see them; PyIceberg writes, renames and registers."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ from support.ownership.witness import real_path
 __all__ = ["CATALOGS", "SCHEMA", "SPELLINGS", "Lake"]
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("part", pa.string())])
+# As PyIceberg numbers the columns of a new table.
+_WITH_FIELD_IDS = pa.schema(
+    [field.with_metadata({"PARQUET:field_id": str(number)}) for number, field in enumerate(SCHEMA, start=1)]
+)
 CATALOGS = ("lake0", "lake1", "lake2")
 _NAMESPACE = "ns"
 _OLD_DAYS = 10
@@ -125,7 +129,7 @@ class Lake:
         self._names += 1
         path = Path(folder) / f"stray-{self._names}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(_rows(ids), path)
+        pq.write_table(_rows(ids).cast(_WITH_FIELD_IDS), path)
         return real_path(str(path))
 
     @staticmethod

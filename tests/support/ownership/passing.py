@@ -52,7 +52,7 @@ class Passing:
         """One pass; it may refuse, but raises nothing, and what it refused changes nothing."""
         world = self.world
         before, pointer = world.lake.files(), world.pointers()[entry]
-        report = self._report(entry, pointer)
+        report = self._report(entry, door, pointer)
         outcome = self._outcome(entry, door, settings, interruption, report, dry_run=dry_run)
         report.moved = world.pointers()[entry] != pointer
         if outcome is None:
@@ -74,17 +74,17 @@ class Passing:
             broken = [part.summary for part in outcome.operations if part.status is Status.FAILED]
             assert not broken, f"FAILED {broken[0]}"
 
-    def _report(self, entry: Entry, pointer: str) -> PassReport:
+    def _report(self, entry: Entry, door: int, pointer: str) -> PassReport:
         world = self.world
         lineage = world.lineages[world.uuids[entry]]
+        is_newest = real_path(pointer) == real_path(lineage.newest)
         return PassReport(
             entry,
+            door,
             lineage.uuid,
             pointer,
-            was_newest=real_path(pointer) == real_path(lineage.newest),
-            behind=0
-            if real_path(pointer) == real_path(lineage.newest)
-            else Witness.number(lineage.newest) - Witness.number(pointer),
+            was_newest=is_newest,
+            behind=0 if is_newest else Witness.number(lineage.newest) - Witness.number(pointer),
             is_alone=not world.entries_at_newest(lineage),
         )
 
@@ -111,7 +111,8 @@ class Passing:
                 )
         except MaintenanceError as error:
             sight = world.witness.look(report.start)
-            assert sight is None or sight.missing, f"RAISED {type(error).__name__}: {error}"
+            if sight is not None and not sight.missing:
+                raise AssertionError(f"RAISED {type(error).__name__}: {error}") from error
             world.tell(f"  cannot be loaded: {error}")
             return None
         finally:

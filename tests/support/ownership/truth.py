@@ -1,8 +1,8 @@
 """What must stay, and what nobody could know (pure but for looking whether files are there).
 
 A table is its UUID.  Its *newest* metadata file is the one its writers know; entries of catalogs point at it, or at an
-older one.  The newest must be complete at all times: every snapshot that it retains, with the rows that it had.  So must
-what pins and pending loads hold.
+older one.  The newest must be complete at all times: every snapshot that it retains, with the rows that it had.  So
+must what pins and pending loads hold.
 
 Two things cannot be known to a pass, and a loss through them is told apart (:func:`could_know`): files that a table
 references outside its own folders, until a pass has looked at it since; and a table of a catalog that the pass does not
@@ -11,8 +11,10 @@ see, until any pass has looked at it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+from pyiceberg.table.snapshots import Operation as SnapshotOperation
 
 from icekeeper.policy import Operation
 from support.ownership.witness import Rows, Sight, Witness, real_path
@@ -49,6 +51,10 @@ class Lineage:
     seen: set[str] = field(default_factory=set)
     """What the newest metadata file needed whenever a pass looked at it."""
     is_seen: bool = False
+    seen_at: str = ""
+    """Real path of the newest metadata file that a pass has looked at."""
+    is_lonely: bool = True
+    """Nothing but its own writers and passes has ever touched it or its folders."""
     history: list[str] = field(default_factory=list)
     """Addresses that were the newest once, oldest first."""
 
@@ -62,9 +68,20 @@ class Lineage:
         self.knows(sight)
 
     def knows(self, sight: Sight) -> None:
+        """Remember what is new; a rewrite must read as what it rewrote."""
         self.referenced |= sight.needed
-        for snapshot, rows in sight.rows.items():
-            self.rows_of.setdefault(snapshot, rows)
+        for snapshot in sight.metadata.snapshots:
+            rows = sight.rows.get(snapshot.snapshot_id)
+            if rows is None or snapshot.snapshot_id in self.rows_of:
+                continue
+            self.rows_of[snapshot.snapshot_id] = rows
+            before = self.rows_of.get(snapshot.parent_snapshot_id or 0)
+            if (
+                snapshot.summary is not None
+                and snapshot.summary.operation is SnapshotOperation.REPLACE
+                and before is not None
+            ):
+                assert rows == before, f"ROWS a rewrite made {rows} of {before}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +101,7 @@ class PassReport:
     """One pass: over which table, and what it says that it deleted."""
 
     entry: Entry
+    door: int
     uuid: str
     start: str
     """The pointer that it found."""
@@ -115,17 +133,15 @@ def could_know(
     culprit: Lineage,
     report: PassReport,
     entries: Mapping[Entry, str],
-    seen: Collection[str],
-    is_seen: bool,
 ) -> bool:
     """Whether the pass over ``culprit`` could know that ``victim`` needs a file.
 
-    ``entries`` are the pointers of the victim as they are now; ``seen`` and ``is_seen`` are what was known of it when
-    the step began.
+    ``entries`` are the pointers of the victim as they are now; what passes of this very step have seen of it does not
+    count yet.
     """
     catalogs = {entry.catalog for entry, at in entries.items() if real_path(at) == real_path(victim.newest)}
     if victim.uuid == culprit.uuid:
-        if report.entry.catalog in catalogs or path in seen:
+        if report.entry.catalog in catalogs or victim.seen_at == real_path(victim.newest):
             return True
         # Of a single newer metadata file nobody can tell a swap that crashed from another entry's commit.
         if report.moved and Witness.number(victim.newest) - Witness.number(report.start) <= 1:
@@ -133,8 +149,8 @@ def could_know(
         return report.deleted.get(path) is not Operation.EXPIRE_SNAPSHOTS  # which lists nothing
     if not (is_below(path, culprit.roots) or path in culprit.referenced):
         return True  # no business of its
-    if path in seen:
+    if path in victim.seen:
         return True
     if report.entry.catalog in catalogs and is_below(path, (victim.home, *victim.roots_now)):
         return True
-    return is_seen and is_below(path, [victim.home])
+    return victim.is_seen and is_below(path, [victim.home])

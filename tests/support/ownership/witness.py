@@ -85,7 +85,8 @@ class Witness:
     def _snapshot(self, table: StaticTable, snapshot: Snapshot) -> tuple[set[str], Rows | None]:
         """What it needs, and its rows; the rows of one that is broken are not known."""
         list_path = real_path(snapshot.manifest_list)
-        needed, ids, is_broken = {list_path}, [], False
+        needed, is_broken = {list_path}, False
+        ids: list[int] = []
         if list_path not in self._lists:
             if not os.path.exists(list_path):
                 return needed, None
@@ -95,7 +96,7 @@ class Witness:
             is_broken |= manifest not in self._entries
             for file in self._entries.get(manifest, ()):
                 needed.add(file)
-                found = self.ids_in(file)
+                found = self._ids_in(file)
                 is_broken |= found is None
                 ids += found or ()
         return needed, None if is_broken else tuple(sorted(ids))
@@ -112,13 +113,18 @@ class Witness:
                 self._entries[path] = tuple(real_path(file.file_path) for file in files)
         return found
 
-    def ids_in(self, path: str) -> Rows | None:
-        """The rows of a data file; ``None`` when it is gone."""
+    def _ids_in(self, path: str) -> Rows | None:
         if path not in self._ids:
             if not os.path.exists(path):
                 return None
             self._ids[path] = tuple(pq.read_table(path, columns=["id"])["id"].to_pylist())
         return self._ids[path]
+
+    def live_ids(self, path: str) -> Rows:
+        """The rows of a data file that is there."""
+        found = self._ids_in(path)
+        assert found is not None, f"{path} is gone"
+        return found
 
     @staticmethod
     def scan(location: str) -> Rows:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from support.ownership.lake import CATALOGS, Lake
 from support.ownership.truth import Entry, Hold, Lineage, PassReport, could_know, is_below
@@ -88,6 +89,10 @@ class World:
             if real_path(lineage.newest) in sight.ancestors:
                 lineage.moves(at, sight)
 
+    def is_whole(self) -> bool:
+        """Whether every entry can be loaded."""
+        return all(self.witness.look(at) is not None for at in self.pointers().values())
+
     # -- what must be true
 
     def check(self) -> None:
@@ -101,7 +106,7 @@ class World:
         for hold in list(self.holds):
             gone = sorted(path for path in hold.paths if path not in self._files)
             kind = "pin" if hold.is_pin else "load"
-            if gone and self._blame(f"{kind} {hold.name}", self.lineages[hold.uuid], gone, pointers, held=True):
+            if gone and self._blame(kind, self.lineages[hold.uuid], gone, pointers, hold):
                 self.holds.remove(hold)
         self._look()
 
@@ -128,54 +133,65 @@ class World:
             found = sight.rows[sight.current]
             assert found == lineage.rows, f"ROWS {self.name(lineage)} reads {found}, not {lineage.rows}"
         for at in self.pointers_of(lineage.uuid).values():
-            seen = self.witness.look(at)
-            for snapshot in () if seen is None else seen.metadata.snapshots:
-                found, known = seen.rows.get(snapshot.snapshot_id), lineage.rows_of.get(snapshot.snapshot_id)
-                assert found in (None, known), f"ROWS snapshot {snapshot.snapshot_id} reads {found}, not {known}"
+            if (seen := self.witness.look(at)) is not None:
+                for snapshot, rows in seen.rows.items():
+                    known = lineage.rows_of.get(snapshot)
+                    assert rows == known, f"ROWS snapshot {snapshot} reads {rows}, not {known}"
 
     def _check_complete(self, lineage: Lineage, pointers: Mapping[Entry, str]) -> None:
         gone = sorted(self.newest(lineage).missing)
-        if gone and self._blame("newest", lineage, gone, pointers, held=False):
+        if gone and self._blame("newest", lineage, gone, pointers):
             self._retire(lineage)
 
     def _blame(
-        self, what: str, victim: Lineage, gone: Sequence[str], pointers: Mapping[Entry, str], *, held: bool
+        self, what: str, victim: Lineage, gone: Sequence[str], pointers: Mapping[Entry, str], hold: Hold | None = None
     ) -> bool:
         """Whether nobody could know; else this is what the model is for."""
         entries = {entry: at for entry, at in pointers.items() if self.uuids.get(entry) == victim.uuid}
         for path in gone:
             suspects = [r for r in self.reports if path in r.deleted] or self.reports
-            if not any(self._is_excused(path, victim, report, entries, held) for report in suspects):
-                raise self.loss(what, victim, path)
+            if not any(self._is_excused(path, victim, report, entries, hold) for report in suspects):
+                raise self.loss(what, victim, path, hold)
         self.tally["losses that nobody could foresee"] += 1
         self.tell(f"  excused: {self.name(victim)} lost {', '.join(map(self.short, gone))}")
         return True
 
     def _is_excused(
-        self, path: str, victim: Lineage, report: PassReport, entries: Mapping[Entry, str], held: bool
+        self, path: str, victim: Lineage, report: PassReport, entries: Mapping[Entry, str], hold: Hold | None
     ) -> bool:
         culprit = self.lineages[report.uuid]
-        if held and culprit is victim:
+        if hold is not None and culprit is victim:
             return False
-        return not could_know(path, victim, culprit, report, entries, victim.seen, victim.is_seen)
+        return not could_know(path, victim, culprit, report, entries)
 
-    def loss(self, what: str, victim: Lineage, path: str) -> AssertionError:
+    def loss(self, what: str, victim: Lineage, path: str, hold: Hold | None = None) -> AssertionError:
         """Each kind of loss is a type of its own, so that hypothesis takes two kinds for two failures."""
         reports = [r for r in self.reports if path in r.deleted] or self.reports
         lines = [f"{self.name(victim)} lost {self.short(path)}"]
         kinds = set()
         for report in reports:
             culprit = self.lineages[report.uuid]
-            whose = "itself" if culprit is victim else "another table"
-            how = f"stale by {report.behind}" if report.behind else "newest"
-            by = report.deleted.get(path, "unsaid") if path in report.deleted else "unsaid"
-            where = "home" if is_below(path, [victim.home]) else "outside"
-            knows = {entry.catalog for entry in self.pointers_of(victim.uuid)}
-            beside = "same catalog" if report.entry.catalog in knows else "other catalog"
-            kinds.add(f"{what.split()[0]} | {whose} | {how} | {by or 'staged'} | {where} | {beside}")
-            lines.append(f"by {by} of the pass over {self.name(culprit)} ({whose}, {how}) as {self.where(report.entry)}")
+            by = (report.deleted[path] or "staged files") if path in report.deleted else "unsaid"
+            kinds.add(" | ".join((what, by, *self._relation(victim, culprit, report, hold, path))))
+            lines.append(f"by {by} of the pass over {self.name(culprit)} as {self.where(report.entry)}")
         kind = f"LOST {' + '.join(sorted(kinds))}"
         return _type_of(kind)("\n".join([kind, *lines]))
+
+    def _relation(
+        self, victim: Lineage, culprit: Lineage, report: PassReport, hold: Hold | None, path: str
+    ) -> Iterator[str]:
+        """What a pass and what it took have to do with each other."""
+        yield "itself" if culprit is victim else "another table"
+        behind = Witness.number(victim.newest) - Witness.number(report.start) if report.behind else 0
+        yield "newest" if not behind else "stale by one" if behind == 1 else "stale"
+        yield "at home" if is_below(path, [victim.home]) else "outside"
+        catalogs = {entry.catalog for entry in self.pointers_of(victim.uuid)}
+        yield "same catalog" if report.entry.catalog in catalogs else "other catalog"
+        if culprit is not victim and "/link/" in Path(real_path(victim.newest)).read_text():
+            yield "through a link"
+        if hold is not None:
+            yield "same entry" if hold.entry == report.entry else "other entry"
+            yield "same door" if hold.door == report.door else "other door"
 
     def where(self, entry: Entry) -> str:
         return f"{CATALOGS[entry.catalog]}:{entry.name}"
@@ -197,6 +213,7 @@ class World:
             if report.was_newest and sight is not None:
                 lineage.seen |= sight.needed
                 lineage.is_seen = True
+                lineage.seen_at = real_path(report.start)
         self.reports = []
 
 

@@ -1,4 +1,4 @@
-"""What writers, owners and restorers do to the tables of a world; each returns without a word where it cannot be done."""
+"""What writers, owners and restorers do to the tables of a world; what cannot be done is left undone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
-from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
 from support.ownership.lake import CATALOGS
@@ -66,8 +65,8 @@ class Writing:
         name = f"t{next(self._names)}"
         root = real_path(str(lake.warehouse))
         home, data = f"{root}/{name}", None
-        if world.lineages:
-            other = self.lineage(pick)
+        other = self.lineage(pick) if world.lineages else None
+        if other is not None:
             others_data = world.newest(other).metadata.properties.get("write.data.path")
             at = real_path(others_data) if others_data else f"{other.home}/data"
             match layout:
@@ -91,6 +90,8 @@ class Writing:
         entry = Entry(catalog, name)
         table = lake.create(catalog, name, lake.spelled(home, spelling), properties)
         lineage = world.adopt(entry, str(table.metadata.table_uuid), home, ())
+        if other is not None and layout is not Layout.APART:
+            lineage.is_lonely = other.is_lonely = False
         self._commit(lineage, lambda table: self._append(table, lineage, 2))
 
     def register(self, pick: int, catalog: int) -> None:
@@ -99,6 +100,7 @@ class Writing:
         if len(world.uuids) >= _MOST_ENTRIES:
             return
         lineage = self.lineage(pick)
+        lineage.is_lonely = False
         entry = Entry(catalog, f"again{next(self._names)}")
         world.lake.register(catalog, entry.name, lineage.newest)
         world.uuids[entry] = lineage.uuid
@@ -117,6 +119,7 @@ class Writing:
         older = [at for at in lineage.history[:-1] if (seen := world.witness.look(at)) and not seen.missing]
         entries = world.entries_at_newest(lineage)
         if older and entries:
+            lineage.is_lonely = False
             at, entry = older[-1 - back % len(older)], chosen(entries, pick)
             world.lake.point(entry.catalog, entry.name, at)
             world.tell(f"  {world.where(entry)} is back at {world.short(real_path(at))}")
@@ -144,7 +147,7 @@ class Writing:
             gone = chosen(lineage.rows, which)
 
             def work(table: Table) -> Rows:
-                table.delete(EqualTo("id", gone))
+                table.delete(f"id == {gone}")
                 return tuple(row for row in lineage.rows if row != gone)
 
             self._commit(lineage, work)
@@ -187,24 +190,28 @@ class Writing:
 
         def work(table: Table) -> Rows:
             self.world.lake.add_files(table, files)
-            added = [row for file in files for row in self.world.witness.ids_in(real_path(file.file_path))]
+            added = [row for file in files for row in self.world.witness.live_ids(real_path(file.file_path))]
             return tuple(sorted((*lineage.rows, *added)))
 
         if files and not self._has_any(lineage, [file.file_path for file in files]):
+            lineage.is_lonely = source.is_lonely = False
             self._commit(lineage, work)
 
     def add_file(self, lineage: Lineage, path: str) -> None:
         def work(table: Table) -> Rows:
             self.world.lake.add_files(table, [self.world.lake.described(table, path)])
-            return tuple(sorted((*lineage.rows, *self.world.witness.ids_in(path))))
+            return tuple(sorted((*lineage.rows, *self.world.witness.live_ids(path))))
 
         self._commit(lineage, work)
 
     def move_data(self, pick: int, other_pick: int, where: int) -> None:
         """Later files of a table go to another one's data folder, to one of its own elsewhere, or home again."""
         lineage, other, world = self.lineage(pick), self.lineage(other_pick), self.world
+        lineage.is_lonely = other.is_lonely = False
         root = real_path(str(world.lake.warehouse))
-        data = (f"{other.home}/data", other.home, f"{root}/moved-{next(self._names)}", f"{lineage.home}/data")[where % 4]
+        data = (f"{other.home}/data", other.home, f"{root}/moved-{next(self._names)}", f"{lineage.home}/data")[
+            where % 4
+        ]
 
         def work(table: Table) -> Rows:
             with table.transaction() as transaction:
