@@ -36,6 +36,8 @@ _layouts = st.sampled_from(Layout)
 _operations = st.sampled_from(
     ("all", "expire_snapshots", "remove_orphans", "compact,expire_snapshots", "expire_snapshots,remove_orphans")
 )
+_arrangements = st.sampled_from(("register again", "register again", "rename", "restore", "restore", "move data"))
+_changes = st.sampled_from(("append", "overwrite", "delete a row", "tag", "roll back"))
 _moments = st.sampled_from(Moment)
 _interludes = st.sampled_from(("append", "overwrite", "pass", "pass", "pin"))
 # What another pass has in flight is younger than any grace period that makes sense.
@@ -91,39 +93,23 @@ class OwnershipMachine(RuleBasedStateMachine):
         self.writing.create(catalog, layout, pick, spelling)
         self._check()
 
-    @rule(pick=_picks, catalog=_catalogs)
-    def register_again(self, pick: int, catalog: int) -> None:
-        self.writing.register(pick, catalog)
+    @rule(how=_arrangements, pick=_picks, other=_picks, where=st.integers(0, 15))
+    def rearrange(self, how: str, pick: int, other: int, where: int) -> None:
+        """No rows change, but which table is called what, and where its files go."""
+        match how:
+            case "register again":
+                self.writing.register(pick, other % len(CATALOGS))
+            case "rename":
+                self.writing.rename(pick)
+            case "restore":
+                self.writing.restore(pick, where)
+            case _:
+                self.writing.move_data(pick, other, where)
         self._check()
 
-    @rule(pick=_picks)
-    def rename(self, pick: int) -> None:
-        self.writing.rename(pick)
-        self._check()
-
-    @rule(pick=_picks, back=st.integers(0, 5))
-    def restore(self, pick: int, back: int) -> None:
-        self.writing.restore(pick, back)
-        self._check()
-
-    @rule(pick=_picks, files=st.integers(1, 3))
-    def append(self, pick: int, files: int) -> None:
-        self.writing.append(pick, files)
-        self._check()
-
-    @rule(pick=_picks)
-    def overwrite(self, pick: int) -> None:
-        self.writing.overwrite(pick)
-        self._check()
-
-    @rule(pick=_picks, which=_picks)
-    def delete_row(self, pick: int, which: int) -> None:
-        self.writing.delete_row(pick, which)
-        self._check()
-
-    @rule(pick=_picks, which=_picks, is_tag=st.booleans())
-    def tag_or_roll_back(self, pick: int, which: int, is_tag: bool) -> None:
-        (self.writing.tag if is_tag else self.writing.roll_back)(pick, which)
+    @rule(how=_changes, pick=_picks, which=_picks)
+    def write(self, how: str, pick: int, which: int) -> None:
+        self._write(how, pick, which)
         self._check()
 
     @rule(pick=_picks, source=_picks, door=_doors, is_seen=st.booleans())
@@ -135,11 +121,6 @@ class OwnershipMachine(RuleBasedStateMachine):
         if is_seen:
             for entry in self.world.entries_at_newest(lineage)[:1]:
                 self._pass(entry, door, "expire_snapshots", dry_run=True)
-
-    @rule(pick=_picks, other=_picks, where=st.integers(0, 15))
-    def move_data(self, pick: int, other: int, where: int) -> None:
-        self.writing.move_data(pick, other, where)
-        self._check()
 
     # -- holds
 
@@ -183,17 +164,18 @@ class OwnershipMachine(RuleBasedStateMachine):
     def maintain(self, pick: int, door: int, operations: str) -> None:
         self._pass(self.writing.entry(pick), door, operations)
 
-    @rule(pick=_picks, door=_doors, operations=_operations, is_overwrite=st.booleans())
-    def write_and_maintain(self, pick: int, door: int, operations: str, is_overwrite: bool) -> None:
+    @rule(how=_changes, pick=_picks, which=_picks, door=_doors, operations=_operations)
+    def write_and_maintain(self, how: str, pick: int, which: int, door: int, operations: str) -> None:
         """What was there is needed by nobody, as far as this table knows; or there is much to merge."""
         lineage = self.writing.lineage(pick)
-        if is_overwrite:
-            self.writing.overwrite(pick)
-        else:
-            self.writing.append(pick, 2)
+        self._write(how, pick, which)
         self._check()
         for entry in self.world.entries_at_newest(lineage)[:1]:
             self._pass(entry, door, operations)
+
+    @rule(pick=_picks, door=_doors)
+    def sweep(self, pick: int, door: int) -> None:
+        self._pass(self.writing.entry(pick), door, "expire_snapshots,remove_orphans")
 
     @rule(pick=_picks, door=_doors)
     def look(self, pick: int, door: int) -> None:
@@ -244,9 +226,24 @@ class OwnershipMachine(RuleBasedStateMachine):
 
     # -- how
 
+    def _write(self, how: str, pick: int, which: int) -> None:
+        match how:
+            case "append":
+                self.writing.append(pick, 2)
+            case "overwrite":
+                self.writing.overwrite(pick)
+            case "delete a row":
+                self.writing.delete_row(pick, which)
+            case "tag":
+                self.writing.tag(pick, which)
+            case _:
+                self.writing.roll_back(pick, which)
+
     def _check(self) -> None:
         self.is_broken = True
         self.world.check()
+        if not self.world.lineages:
+            self.writing.create(0, Layout.APART, 0, 0)
         self.is_broken = False
 
     def _pass(
