@@ -22,7 +22,7 @@ from support.ownership.doors import DOORS, Door, Interruption, Moment
 from support.ownership.lake import CATALOGS, Lake
 from support.ownership.passing import Passing, table_name
 from support.ownership.truth import Entry, Hold
-from support.ownership.witness import Witness, real_path
+from support.ownership.witness import Rows, Witness, real_path
 from support.ownership.world import World
 from support.ownership.writing import Layout, Writing, chosen
 
@@ -46,16 +46,21 @@ _WITH_GRACE = {"orphan_older_than_hours": "1"}
 
 
 class OwnershipMachine(RuleBasedStateMachine):
-    """One case; ``pick`` numbers choose among the tables or entries that there are."""
+    """One case; ``pick`` numbers choose among the tables or entries that there are.
 
-    def __init__(self, template: Path, folder: Path, tally: Counter[str], finish: Callable[[str], object]) -> None:
+    ``read_again`` is a second reader, asked in the end, who may have nothing to say.
+    """
+
+    def __init__(
+        self, template: Path, folder: Path, tally: Counter[str], read_again: Callable[[str], Rows | None]
+    ) -> None:
         super().__init__()
         lake = Lake.copied(template, Path(tempfile.mkdtemp(dir=folder)) / "lake")
         self.world = World(lake, note, tally)
         self.writing = Writing(self.world)
         self.passing = Passing(self.world)
         self._names = itertools.count(1)
-        self._finish = finish
+        self._read_again = read_again
         self.is_broken = False
         """Whether a step has failed: then nothing more is to be said."""
 
@@ -66,7 +71,7 @@ class OwnershipMachine(RuleBasedStateMachine):
                 self._clean_lonely()
                 for lineage in self.world.lineages.values():
                     assert Witness.scan(lineage.newest) == lineage.rows
-                    self._finish(lineage.newest)
+                    assert self._read_again(lineage.newest) in (None, lineage.rows)
         finally:
             self.world.lake.close()
 
