@@ -81,7 +81,7 @@ class Passing:
         return PassReport(
             entry,
             door,
-            lineage.uuid,
+            lineage,
             pointer,
             was_newest=is_newest,
             behind=0 if is_newest else Witness.number(lineage.newest) - Witness.number(pointer),

@@ -102,7 +102,7 @@ class PassReport:
 
     entry: Entry
     door: int
-    uuid: str
+    table: Lineage
     start: str
     """The pointer that it found."""
     was_newest: bool
@@ -130,17 +130,17 @@ def _roots(sight: Sight) -> set[str]:
 def could_know(
     path: str,
     victim: Lineage,
-    culprit: Lineage,
     report: PassReport,
     entries: Mapping[Entry, str],
 ) -> bool:
-    """Whether the pass over ``culprit`` could know that ``victim`` needs a file.
+    """Whether a pass could know that ``victim`` needs a file.
 
     ``entries`` are the pointers of the victim as they are now; what passes of this very step have seen of it does not
     count yet.
     """
+    culprit = report.table
     catalogs = {entry.catalog for entry, at in entries.items() if real_path(at) == real_path(victim.newest)}
-    if victim.uuid == culprit.uuid:
+    if victim is culprit:
         if report.entry.catalog in catalogs or victim.seen_at == real_path(victim.newest):
             return True
         # Of a single newer metadata file nobody can tell a swap that crashed from another entry's commit.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 from support.ownership.lake import CATALOGS, Lake
 from support.ownership.truth import Entry, Hold, Lineage, PassReport, could_know, is_below
@@ -104,21 +104,17 @@ class World:
             self._check_rows(lineage)
             self._check_complete(lineage, pointers)
         for hold in list(self.holds):
-            gone = sorted(path for path in hold.paths if path not in self._files)
+            gone = sorted(path for path in hold.paths if not os.path.exists(path))
             kind = "pin" if hold.is_pin else "load"
             if gone and self._blame(kind, self.lineages[hold.uuid], gone, pointers, hold):
                 self.holds.remove(hold)
         self._look()
 
-    @property
-    def _files(self) -> frozenset[str]:
-        return self.lake.files()
-
     def _forfeit(self) -> None:
         """A single newer metadata file that no entry names may be a swap that crashed: once the table has gone on
         without it, it is."""
         for report in self.reports:
-            lineage = self.lineages[report.uuid]
+            lineage = report.table
             if report.moved and report.behind == 1 and report.is_alone:
                 at = self.pointers()[report.entry]
                 sight = self.witness.look(at)
@@ -159,10 +155,9 @@ class World:
     def _is_excused(
         self, path: str, victim: Lineage, report: PassReport, entries: Mapping[Entry, str], hold: Hold | None
     ) -> bool:
-        culprit = self.lineages[report.uuid]
-        if hold is not None and culprit is victim:
+        if hold is not None and report.table is victim:
             return False
-        return not could_know(path, victim, culprit, report, entries)
+        return not could_know(path, victim, report, entries)
 
     def loss(self, what: str, victim: Lineage, path: str, hold: Hold | None = None) -> AssertionError:
         """Each kind of loss is a type of its own, so that hypothesis takes two kinds for two failures."""
@@ -170,7 +165,7 @@ class World:
         lines = [f"{self.name(victim)} lost {self.short(path)}"]
         kinds = set()
         for report in reports:
-            culprit = self.lineages[report.uuid]
+            culprit = report.table
             by = (report.deleted[path] or "staged files") if path in report.deleted else "unsaid"
             kinds.add(" | ".join((what, by, *self._relation(victim, culprit, report, hold, path))))
             lines.append(f"by {by} of the pass over {self.name(culprit)} as {self.where(report.entry)}")
@@ -187,7 +182,8 @@ class World:
         yield "at home" if is_below(path, [victim.home]) else "outside"
         catalogs = {entry.catalog for entry in self.pointers_of(victim.uuid)}
         yield "same catalog" if report.entry.catalog in catalogs else "other catalog"
-        if culprit is not victim and "/link/" in Path(real_path(victim.newest)).read_text():
+        metadata = self.newest(victim).metadata
+        if hold is None and "/link/" in f"{metadata.location} {metadata.properties.get('write.data.path')}":
             yield "through a link"
         if hold is not None:
             yield "same entry" if hold.entry == report.entry else "other entry"
@@ -202,13 +198,12 @@ class World:
             self.lake.forget(entry.catalog, entry.name)
             del self.uuids[entry]
         self.holds = [hold for hold in self.holds if hold.uuid != lineage.uuid]
-        self.reports = [report for report in self.reports if report.uuid != lineage.uuid]
         del self.lineages[lineage.uuid]
 
     def _look(self) -> None:
         """What passes have looked at, later ones know."""
         for report in self.reports:
-            lineage = self.lineages[report.uuid]
+            lineage = report.table
             sight = self.witness.look(report.start)
             if report.was_newest and sight is not None:
                 lineage.seen |= sight.needed
