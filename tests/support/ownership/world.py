@@ -186,8 +186,8 @@ class World:
         if hold is None and "/link/" in f"{metadata.location} {metadata.properties.get('write.data.path')}":
             yield "through a link"
         if hold is not None:
-            yield "same entry" if hold.entry == report.entry else "other entry"
-            yield "same door" if hold.door == report.door else "other door"
+            is_same = (hold.entry, hold.door) == (report.entry, report.door)
+            yield "same name" if is_same else "another name"
 
     def where(self, entry: Entry) -> str:
         return f"{CATALOGS[entry.catalog]}:{entry.name}"
