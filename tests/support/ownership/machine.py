@@ -205,6 +205,7 @@ class OwnershipMachine(RuleBasedStateMachine):
 
         def happens() -> None:
             world.tell(f"  meanwhile ({moment.value} {nth}): {interlude}")
+            world.advance()  # what the pass has committed by now, writers go on from
             if moment is Moment.WORK:
                 world.lake.age()  # the work took days
             self.passing.depth += 1
