@@ -1,0 +1,297 @@
+"""The model of ownership: what hypothesis lets happen, step by step, and what must be true after each step."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from hypothesis import note
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from icekeeper.clock import system_clock
+from icekeeper.errors import MaintenanceError
+from icekeeper.operations.pins import add_pin, remove_pin
+from icekeeper.operations.staging.loads import declare_load, stage_load
+from icekeeper.pass_context.table_handle import TableHandle
+from icekeeper.state.staging import LoadState
+from support.ownership.doors import DOORS, Door, Interruption, Moment
+from support.ownership.lake import CATALOGS, Lake
+from support.ownership.passing import Passing, table_name
+from support.ownership.truth import Entry, Hold
+from support.ownership.witness import Rows, Witness, real_path
+from support.ownership.world import World
+from support.ownership.writing import Layout, Writing, chosen
+
+__all__ = ["OwnershipMachine"]
+
+_FOREVER_MS = 1 << 40
+_picks = st.integers(0, 11)
+_catalogs = st.integers(0, len(CATALOGS) - 1)
+_doors = st.integers(0, DOORS - 1)
+_layouts = st.sampled_from(Layout)
+_operations = st.sampled_from(
+    ("all", "expire_snapshots", "remove_orphans", "compact,expire_snapshots", "expire_snapshots,remove_orphans")
+)
+_arrangements = st.sampled_from(("register again", "register again", "rename", "restore", "restore", "move data"))
+_changes = st.sampled_from(("append", "overwrite", "delete a row", "tag", "roll back"))
+_moments = st.sampled_from(Moment)
+_interludes = st.sampled_from(("append", "overwrite", "pass", "pass", "pin"))
+# What another pass has in flight is younger than any grace period that makes sense.
+_ALL_AT_ONCE = {"orphan_older_than_hours": "0"}
+_WITH_GRACE = {"orphan_older_than_hours": "1"}
+
+
+class OwnershipMachine(RuleBasedStateMachine):
+    """One case; ``pick`` numbers choose among the tables or entries that there are.
+
+    ``read_again`` is a second reader, asked in the end, who may have nothing to say.
+    """
+
+    def __init__(
+        self, template: Path, folder: Path, tally: Counter[str], read_again: Callable[[str], Rows | None]
+    ) -> None:
+        super().__init__()
+        lake = Lake.copied(template, Path(tempfile.mkdtemp(dir=folder)) / "lake")
+        self.world = World(lake, note, tally)
+        self.writing = Writing(self.world)
+        self.passing = Passing(self.world)
+        self._names = itertools.count(1)
+        self._read_again = read_again
+        self.is_broken = False
+        """Whether a step has failed: then nothing more is to be said."""
+
+    def teardown(self) -> None:
+        """Real scans, which trust nothing that was remembered; and tables that met no other are clean in the end."""
+        try:
+            if not self.is_broken:
+                self._clean_lonely()
+                for lineage in self.world.lineages.values():
+                    assert Witness.scan(lineage.newest) == lineage.rows
+                    assert self._read_again(lineage.newest) in (None, lineage.rows)
+        finally:
+            self.world.lake.close()
+
+    def _clean_lonely(self) -> None:
+        world = self.world
+        for lineage in [lineage for lineage in world.lineages.values() if lineage.is_lonely and world.is_whole()][:1]:
+            (entry,) = world.entries_at_newest(lineage)
+            self._pass(entry, 0, "expire_snapshots,remove_orphans")
+            needed = world.newest(lineage).needed.union(*(hold.paths for hold in world.holds))
+            there = {path for path in world.lake.files() if path.startswith(f"{lineage.home}/")}
+            left = sorted(path for path in there - needed if not path.endswith(".metadata.json"))
+            assert not left, f"LEFT {world.name(lineage)} keeps what nobody needs: {', '.join(map(world.short, left))}"
+
+    @initialize(layout=_layouts, catalog=_catalogs, spelling=st.integers(0, 15))
+    def begin(self, layout: Layout, catalog: int, spelling: int) -> None:
+        self.writing.create(0, Layout.APART, 0, 0)
+        self.writing.create(catalog, layout, 0, spelling)
+        self._check()
+
+    # -- tables and writers
+
+    @rule(catalog=_catalogs, layout=_layouts, pick=_picks, spelling=st.integers(0, 15))
+    def create(self, catalog: int, layout: Layout, pick: int, spelling: int) -> None:
+        self.writing.create(catalog, layout, pick, spelling)
+        self._check()
+
+    @rule(how=_arrangements, pick=_picks, other=_picks, where=st.integers(0, 15))
+    def rearrange(self, how: str, pick: int, other: int, where: int) -> None:
+        """No rows change, but which table is called what, and where its files go."""
+        match how:
+            case "register again":
+                self.writing.register(pick, other % len(CATALOGS))
+            case "rename":
+                self.writing.rename(pick)
+            case "restore":
+                self.writing.restore(pick, where)
+            case _:
+                self.writing.move_data(pick, other, where)
+        self._check()
+
+    @rule(how=_changes, pick=_picks, which=_picks)
+    def write(self, how: str, pick: int, which: int) -> None:
+        self._write(how, pick, which)
+        self._check()
+
+    @rule(pick=_picks, source=_picks, door=_doors, is_seen=st.booleans())
+    def add_across(self, pick: int, source: int, door: int, is_seen: bool) -> None:
+        """Files of another table; mostly a pass looks at it afterwards."""
+        self.writing.add_across(pick, source)
+        self._check()
+        lineage = self.writing.lineage(pick)
+        if is_seen:
+            for entry in self.world.entries_at_newest(lineage)[:1]:
+                self._pass(entry, door, "expire_snapshots", dry_run=True)
+
+    # -- holds
+
+    @rule(pick=_picks, door=_doors)
+    def pin(self, pick: int, door: int) -> None:
+        self._pin(self.writing.entry(pick), door)
+        self._check()
+
+    @rule(pick=_picks, door=_doors)
+    def stage(self, pick: int, door: int) -> None:
+        """A file that awaits its commit."""
+        world, lineage = self.world, self.writing.lineage(pick)
+        entries = world.entries_at_newest(lineage)
+        if entries:
+            name, entry = f"load{next(self._names)}", entries[0]
+            path = world.lake.stray(f"{lineage.home}/data", self.writing.new_ids(1))
+            location = world.newest(lineage).metadata.location
+            stage_load(self._handle(entry, door), name, [f"{location}/data/{Path(path).name}"], [])
+            world.holds.append(Hold(lineage.uuid, name, entry, door, frozenset({path}), is_pin=False))
+        self._check()
+
+    @rule(pick=_picks, is_adopted=st.booleans())
+    def settle(self, pick: int, is_adopted: bool) -> None:
+        """A pin is given back; a load is committed, or failed."""
+        world = self.world
+        if world.holds:
+            hold = chosen(world.holds, pick)
+            world.holds.remove(hold)
+            if hold.is_pin:
+                self._forgiven(lambda: remove_pin(self._handle(hold.entry, hold.door), hold.name))
+            else:
+                if is_adopted:
+                    self.writing.add_file(world.lineages[hold.uuid], next(iter(hold.paths)))
+                state = LoadState.ADOPTED if is_adopted else LoadState.FAILED
+                self._forgiven(lambda: declare_load(self._handle(hold.entry, hold.door), hold.name, state))
+        self._check()
+
+    # -- passes
+
+    @rule(pick=_picks, door=_doors, operations=_operations)
+    def maintain(self, pick: int, door: int, operations: str) -> None:
+        self._pass(self.writing.entry(pick), door, operations)
+
+    @rule(how=_changes, pick=_picks, which=_picks, door=_doors, operations=_operations)
+    def write_and_maintain(self, how: str, pick: int, which: int, door: int, operations: str) -> None:
+        """What was there is needed by nobody, as far as this table knows; or there is much to merge."""
+        lineage = self.writing.lineage(pick)
+        self._write(how, pick, which)
+        self._check()
+        for entry in self.world.entries_at_newest(lineage)[:1]:
+            self._pass(entry, door, operations)
+
+    @rule(pick=_picks, door=_doors)
+    def sweep(self, pick: int, door: int) -> None:
+        self._pass(self.writing.entry(pick), door, "expire_snapshots,remove_orphans")
+
+    @rule(pick=_picks, door=_doors)
+    def look(self, pick: int, door: int) -> None:
+        """A dry run."""
+        self._pass(self.writing.entry(pick), door, "expire_snapshots", dry_run=True)
+
+    @rule(
+        pick=_picks,
+        door=_doors,
+        operations=_operations,
+        moment=_moments,
+        nth=st.integers(0, 6),
+        interlude=_interludes,
+        other=_picks,
+        inner=_operations,
+    )
+    def maintain_meanwhile(
+        self, pick: int, door: int, operations: str, moment: Moment, nth: int, interlude: str, other: int, inner: str
+    ) -> None:
+        """Something happens in the middle of a pass."""
+        world, entry = self.world, self.writing.entry(pick)
+
+        def happens() -> None:
+            world.tell(f"  meanwhile ({moment.value} {nth}): {interlude}")
+            world.advance()  # what the pass has committed by now, writers go on from
+            if moment is Moment.WORK:
+                world.lake.age()  # the work took days
+            self.passing.depth += 1
+            try:
+                match interlude:
+                    case "append":
+                        self.writing.append(other, 1)
+                    case "overwrite":
+                        self.writing.overwrite(other)
+                    case "pin":
+                        # Of an older pointer's head a file may be on its way out already.
+                        for second in world.entries_at_newest(self.writing.lineage(other))[:1]:
+                            self._pin(second, door)
+                    case _:
+                        second = self.writing.entry(other)
+                        world.tell(f"  second pass over {world.where(second)}: {inner}")
+                        self.passing.run(second, other % DOORS, {"operations": inner, **_WITH_GRACE})
+            except BaseException as error:
+                self.passing.problem = error
+            finally:
+                self.passing.depth -= 1
+
+        self._pass(entry, door, operations, Interruption(moment, nth, happens))
+
+    # -- how
+
+    def _write(self, how: str, pick: int, which: int) -> None:
+        match how:
+            case "append":
+                self.writing.append(pick, 2)
+            case "overwrite":
+                self.writing.overwrite(pick)
+            case "delete a row":
+                self.writing.delete_row(pick, which)
+            case "tag":
+                self.writing.tag(pick, which)
+            case _:
+                self.writing.roll_back(pick, which)
+
+    def _check(self) -> None:
+        self.is_broken = True
+        self.world.check()
+        if not self.world.lineages:
+            self.writing.create(0, Layout.APART, 0, 0)
+        self.is_broken = False
+
+    def _pass(
+        self,
+        entry: Entry,
+        door: int,
+        operations: str,
+        interruption: Interruption | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> None:
+        world = self.world
+        lineage = world.lineages[world.uuids[entry]]
+        world.tell(f"  pass over {world.name(lineage)} as {world.where(entry)}, door {door}: {operations}")
+        world.lake.age()
+        self.is_broken = True
+        grace = _ALL_AT_ONCE if interruption is None else _WITH_GRACE
+        self.passing.run(entry, door, {"operations": operations, **grace}, interruption, dry_run=dry_run)
+        self._check()
+
+    def _pin(self, entry: Entry, door: int) -> None:
+        world, name = self.world, f"pin{next(self._names)}"
+        at = world.pointers()[entry]
+        sight = world.witness.look(at)
+        if sight is None or sight.current is None or sight.missing & sight.of_snapshot[sight.current]:
+            return
+        if self._forgiven(
+            lambda: add_pin(self._handle(entry, door), snapshot="current", ttl_ms=_FOREVER_MS, name=name)
+        ):
+            held = sight.of_snapshot[sight.current] | {real_path(at)}
+            world.holds.append(Hold(world.uuids[entry], name, entry, door, held, is_pin=True))
+            world.tell(f"  {name} holds the head of {world.where(entry)}, door {door}")
+
+    def _handle(self, entry: Entry, door: int) -> TableHandle:
+        lake = self.world.lake
+        return TableHandle(Door(lake.ours(entry.catalog), door), table_name(entry), lake.state, system_clock)
+
+    def _forgiven(self, work: Callable[[], object]) -> bool:
+        """Whether it could be done: an entry may be gone or stale by now, and then so be it."""
+        try:
+            work()
+        except MaintenanceError as error:
+            self.world.tell(f"  not done: {error}")
+            return False
+        return True
