@@ -14,7 +14,7 @@ from icekeeper.engines.local import LocalEngine
 from icekeeper.model import TableName
 from icekeeper.storage.storage import Storage
 
-__all__ = ["DOORS", "Door", "InterruptedEngine", "Interruption", "Moment"]
+__all__ = ["DOORS", "Door", "InterruptedEngine", "Interruption", "Moment", "door_named"]
 
 DOORS = 3
 """Each catalog is known under so many names."""
@@ -91,6 +91,12 @@ class Door:
         after = self._inner.commit(base, requirements, updates)
         self._at(Moment.AFTER_COMMIT)
         return after
+
+
+def door_named(catalogs: Sequence[Catalog], name: str, warehouse: str) -> Door | None:
+    """The door that a configuration of this name and warehouse would open."""
+    doors = (Door(catalog, number) for catalog in catalogs for number in range(DOORS))
+    return next((door for door in doors if (door.name, door.warehouse) == (name, warehouse)), None)
 
 
 class InterruptedEngine(LocalEngine):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 from icekeeper.errors import MaintenanceError
 from icekeeper.model import TableName
 from icekeeper.report.outcome import PassOutcome, Status
 from icekeeper.runtime import Runtime
-from support.ownership.doors import Door, InterruptedEngine, Interruption
+from support.ownership.doors import Door, InterruptedEngine, Interruption, door_named
+from support.ownership.lake import CATALOGS
 from support.ownership.truth import Entry, PassReport
 from support.ownership.witness import Witness, real_path
 from support.ownership.world import World
@@ -101,7 +103,12 @@ class Passing:
         world = self.world
         at: Callable[..., object] = (lambda moment: None) if interruption is None else interruption.at
         catalog = Door(world.lake.ours(entry.catalog), door, at)
-        runtime = Runtime(catalog, world.lake.state, environment={})
+        runtime = Runtime(
+            catalog,
+            world.lake.state,
+            environment={},
+            other_catalog=partial(door_named, [world.lake.ours(number) for number in range(len(CATALOGS))]),
+        )
         watching = nullcontext() if interruption is None else interruption.watching_storage()
         self.problem = None if self.depth == 0 else self.problem
         try:
