@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
@@ -13,7 +13,7 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.state.claims import Entry, TableClaims, touches
 from icekeeper.state.store import StateStore
 
-__all__ = ["entry_of", "known_data_roots", "record_claims", "remember_claims"]
+__all__ = ["entry_of", "known_data_roots", "record_claims", "record_first_look", "remember_claims"]
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +44,20 @@ def record_claims(state: StateStore, catalog: Catalog, loaded: LoadedTable, root
     Raises:
         StorageError: the state store failed.
     """
-    before = _recorded(state, catalog, loaded)
+    entry, before = _recorded(state, catalog, loaded)
     now = _claims(catalog, loaded, roots, before)
-    if now != before:
+    if now != entry:
         state.claims.record(now)
     return now
+
+
+def record_first_look(state: StateStore, catalog: Catalog, loaded: LoadedTable) -> None:
+    """Record where a table has files by its document, when nothing is recorded of its entry; asks for nothing.
+
+    Raises:
+        StorageError: the state store failed.
+    """
+    state.claims.record(_claims(catalog, loaded, (), ()))
 
 
 def known_data_roots(state: StateStore, catalog: Catalog, loaded: LoadedTable) -> frozenset[str]:
@@ -57,25 +66,29 @@ def known_data_roots(state: StateStore, catalog: Catalog, loaded: LoadedTable) -
     Raises:
         StorageError: the state store failed.
     """
-    before = _recorded(state, catalog, loaded)
-    return frozenset() if before is None else before.data_roots
+    _, before = _recorded(state, catalog, loaded)
+    return frozenset().union(*(one.data_roots for one in before))
 
 
-def _recorded(state: StateStore, catalog: Catalog, loaded: LoadedTable) -> TableClaims | None:
+def _recorded(
+    state: StateStore, catalog: Catalog, loaded: LoadedTable
+) -> tuple[TableClaims | None, Sequence[TableClaims]]:
+    """What is recorded of the entry, and of the same table under all its names."""
     identity = identity_of(catalog, loaded)
-    uuid, home = identity.uuid, identity.location
-    found = state.claims.of_entry(entry_of(catalog, loaded))
-    if found is not None and (found.uuid, found.location) == (uuid, home):
-        return found
-    # Renamed, or known under another catalog's name.
-    same = (one for one in state.claims.touching(home) if uuid and one.uuid == uuid and one.location == home)
-    return next(same, None)
+    entry = state.claims.of_entry(entry_of(catalog, loaded))
+
+    def is_ours(one: TableClaims) -> bool:
+        return one.uuid == identity.uuid and one.location == identity.location
+
+    if entry is not None and is_ours(entry) and (entry.folders or entry.data_roots):
+        return entry, (entry,)
+    # A first look at this entry: the table may have had another name, or be known in another catalog.
+    return entry, tuple(one for one in state.claims.touching(identity.location) if is_ours(one))
 
 
-def _claims(catalog: Catalog, loaded: LoadedTable, roots: Iterable[str], before: TableClaims | None) -> TableClaims:
-    identity = identity_of(catalog, loaded)
-    home = identity.location
-    document = claims_of(catalog, loaded)
+def _claims(catalog: Catalog, loaded: LoadedTable, roots: Iterable[str], before: Iterable[TableClaims]) -> TableClaims:
+    identity, document = identity_of(catalog, loaded), claims_of(catalog, loaded)
+    home, known = identity.location, tuple(before)
     inside = {root for root in roots if _is_inside(root, home)}
     outside = {folder for folder in (*roots, *document.folders, *document.files_in) if not _is_inside(folder, home)}
     return TableClaims(
@@ -84,8 +97,8 @@ def _claims(catalog: Catalog, loaded: LoadedTable, roots: Iterable[str], before:
         table=loaded.name,
         uuid=identity.uuid,
         location=home,
-        folders=frozenset(outside) | (before.folders if before is not None else frozenset()),
-        data_roots=frozenset(inside) | (before.data_roots if before is not None else frozenset()),
+        folders=frozenset(outside).union(*(one.folders for one in known)),
+        data_roots=frozenset(inside).union(*(one.data_roots for one in known)),
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.deletion.claims import record_claims
+from icekeeper.deletion.claims import record_first_look
 from icekeeper.deletion.neighbours import Claims, claims_of
 from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError
 from icekeeper.model import TableName
@@ -100,7 +100,7 @@ def load_all(
         found = list(pool.map(load, names))
     for claims in found:
         if isinstance(claims, Claims) and claims.table.name not in known:
-            record_claims(state, catalog, claims.table)
+            record_first_look(state, catalog, claims.table)
     return CatalogTables(
         tuple(claims for claims in found if isinstance(claims, Claims)),
         tuple(lost for lost in found if isinstance(lost, tuple)),
