@@ -19,7 +19,7 @@ from icekeeper.metadata.document_files import is_metadata_file, leading_uuid
 from icekeeper.operations.orphans.plan import OrphanPlan, plan_orphans, refuse_mass_deletion
 from icekeeper.operations.orphans.sift import Sifted, sift
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.paths import normalise
+from icekeeper.storage.paths import PathSet, normalise
 from support.tables import new_document, snapshot
 
 LIMIT_MS = 1_000_000
@@ -55,8 +55,7 @@ def plan(
     return plan_orphans(
         metadata or table(),
         left.unreferenced,
-        owned=LOCATION,
-        protected_prefixes=protected,
+        protected=PathSet(protected),
         other_tables=others,
         swept=swept,
     )

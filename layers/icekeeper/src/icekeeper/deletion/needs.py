@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.held_files import HeldFiles, held_by_others
-from icekeeper.deletion.neighbours import Claims
+from icekeeper.deletion.neighbours import Claims, Neighbours, neighbours_of
 from icekeeper.deletion.other_heads import refuse_other_head
 from icekeeper.deletion.other_tables import NearTables, near_tables, tables_elsewhere
 from icekeeper.deletion.owned_locations import owned_locations
@@ -79,15 +79,21 @@ class FileNeeds:
             theirs = (folder for claims in near.claims for folder in claims.folders.values())
             self._left_alone.add(folder for folder in theirs if is_under(folder, self._home))
 
-    def ask_every_table(self, others: Sequence[Claims]) -> NearTables:
-        """The same, of ``others`` (all other tables of the catalog) and of the tables of other catalogs.
+    def ask_every_table(self, others: Sequence[Claims]) -> Neighbours:
+        """The same, of ``others`` (every other table of the catalog) and of the tables of other catalogs.
 
-        Returns:
-            Those of other catalogs.
+        What lies in a folder of theirs below this table's location is theirs altogether.
+
+        Raises:
+            OperationRefused: another table has the same location, or one that may need files cannot be loaded.
+            MetadataUnreadable: what such a table needs cannot be read.
+            StorageError: catalog or state store failed.
         """
         elsewhere = tables_elsewhere(self._context, self._table, [normalise(self._home)])
-        self._share([claims for claims in (*others, *elsewhere.claims) if claims.overlap(self._home)], elsewhere)
-        return elsewhere
+        neighbours = neighbours_of(self._table, (*others, *elsewhere.claims))
+        self._share(neighbours.sharing, elsewhere)
+        self._left_alone.add(neighbours.left_alone)
+        return neighbours
 
     def look_for_other_heads(self, listed: Iterable[ListedObject] | None = None) -> None:
         """Look for newer metadata of the table that its catalog entry does not know; spare what it needs.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.claims import record_first_look
-from icekeeper.deletion.neighbours import Claims, claims_of
+from icekeeper.deletion.neighbours import Claims, claims_of, has_its_own_bucket
 from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
@@ -126,8 +126,12 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
         StorageError: the state store failed.
     """
     recorded = recorded_claims(context.state, context.catalog)
-    names = {name for name in _names(context) if name != own.name}
-    near = {name for name in names if name not in recorded or _touch(recorded[name], folders)}
+    # Nobody can be near a table in a bucket of its own but those that were seen there.
+    names: set[TableName] = (
+        set() if has_its_own_bucket(own.metadata.location) else {n for n in _names(context) if n != own.name}
+    )
+    others = (name for name in names if name != own.name)
+    near = {name for name in others if name not in recorded or _touch(recorded[name], folders)}
     found = load_all(context.catalog, sorted(near, key=str), context.state, recorded)
     elsewhere = tables_elsewhere(context, own, folders)
     unreadable = [(recorded[name], reason) for name, reason in found.unreadable if name in recorded]

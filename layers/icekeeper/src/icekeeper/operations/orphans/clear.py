@@ -11,7 +11,7 @@ from icekeeper.deletion.claims import known_data_roots
 from icekeeper.deletion.delete import delete_unneeded, still_old
 from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, refuse_foreign
 from icekeeper.deletion.needs import FileNeeds
-from icekeeper.deletion.neighbours import Claims, Neighbours, has_its_own_bucket, neighbours_of
+from icekeeper.deletion.neighbours import Claims, Neighbours, has_its_own_bucket
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.deletion.shared_references import SharedReferences
@@ -61,36 +61,45 @@ def clear_orphans(
         StorageError: a store failed.
     """
     table = _after(context, listed.before)  # after the listing: whatever was committed meanwhile is referenced
-    storage, policy, home = context.storage(table), context.policy, table.metadata.location
     needs = FileNeeds(context, table, listed.references)
     new = reachable_paths(context.reader(table), table.metadata_location, listed.references)
-    sifted = without_referenced(listed.sifted, ReferencedPaths(home, chain(new, needs.held.pinned)))
-    protected = (*policy.orphan_protected_prefixes, *context.memory.staged_paths())
-    held = PathSet(protected)
-    unknown = [found for found in sifted.metadata_files if not held.may_contain(found.path)]
-    foreign = _foreign(storage, table, listed, unknown)
-    folders = removable_folders(table.metadata, listed.older_than_ms, held)
+    needed = ReferencedPaths(table.metadata.location, chain(new, needs.held.pinned))
+    sifted = without_referenced(listed.sifted, needed)
+    protected = PathSet((*context.policy.orphan_protected_prefixes, *context.memory.staged_paths()))
+    unknown = [found for found in sifted.metadata_files if not protected.may_contain(found.path)]
+    foreign = _foreign(context.storage(table), table, listed, unknown)
+    folders = removable_folders(table.metadata, listed.older_than_ms, protected)
     neighbours = Neighbours()
-    if (sifted.unreferenced or foreign or any_empty(folders)) and not has_its_own_bucket(home):
-        known = tuple(others())
-        elsewhere = needs.ask_every_table(known)
-        neighbours = neighbours_of(table, (*known, *elsewhere.claims))
+    if (sifted.unreferenced or foreign or any_empty(folders)) and not has_its_own_bucket(table.metadata.location):
+        neighbours = needs.ask_every_table(tuple(others()))
         foreign = [found for found in foreign if found.path not in needs.shared]
-        left_alone = PathSet((*neighbours.left_alone, *protected))
-        folders = [folder for folder in folders if not left_alone.may_contain(folder)]
+        folders = [folder for folder in folders if not PathSet(neighbours.left_alone).may_contain(folder)]
     needs.look_for_other_heads(unknown if listed.is_current else None)
     sifted = without_referenced(sifted, needs.shared)
     plan = plan_orphans(
         table.metadata,
         sifted.unreferenced,
-        owned=home,
-        protected_prefixes=protected,
+        protected=protected,
         other_tables=neighbours.left_alone,
-        swept=swept_folders(table.metadata, _data_roots(context, table), policy.orphan_sweep_prefixes),
+        swept=swept_folders(table.metadata, _data_roots(context, table), context.policy.orphan_sweep_prefixes),
         is_needed=needs.need,
     )
     _refuse_twins(context, table, sifted, needs.shared)
     refuse_foreign(foreign, neighbours.explain)
+    return _delete(context, table, listed, sifted, plan, needs, folders)
+
+
+def _delete(
+    context: OperationContext,
+    table: LoadedTable,
+    listed: Listed,
+    sifted: Sifted,
+    plan: OrphanPlan,
+    needs: FileNeeds,
+    folders: Sequence[str],
+) -> OperationOutcome:
+    """What is left of the orphans when all have been asked: those that are ripe go, unless they are too many."""
+    storage, policy = context.storage(table), context.policy
     if not listed.is_current:
         plan = replace(plan, orphans=tuple(still_old(storage, plan.paths, listed.older_than_ms)))
     ripe = _ripe(context, plan)

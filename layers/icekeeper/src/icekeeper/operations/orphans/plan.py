@@ -42,8 +42,7 @@ def plan_orphans(
     metadata: TableMetadata,
     unreferenced: Iterable[ListedObject],
     *,
-    owned: str,
-    protected_prefixes: Iterable[str] = (),
+    protected: PathSet,
     other_tables: Iterable[str] = (),
     swept: Iterable[str],
     is_needed: Callable[[str], bool] = lambda path: False,
@@ -53,37 +52,36 @@ def plan_orphans(
     Args:
         metadata: the table's.
         unreferenced: files past their grace period that the table does not reference.
-        owned: the table's location.
-        protected_prefixes: locations whose files stay.
+        protected: files and folders that stay.
         other_tables: locations of tables nested in this one.
         swept: the folders in which an unreferenced file is an orphan (:func:`swept_folders`).
         is_needed: whether anybody else needs a file.
     """
-    prefixes, others, folders = PathSet(protected_prefixes), PathSet(other_tables), PathSet(swept)
+    owned, others, folders = metadata.location, PathSet(other_tables), PathSet(swept)
     oldest_snapshot_ms = min((s.timestamp_ms for s in metadata.snapshots.values()), default=metadata.last_updated_ms)
     orphans: list[ListedObject] = []
     in_other_folders: list[str] = []
-    protected = of_other_tables = 0
+    left = of_other_tables = 0
     for found in unreferenced:
         if others.may_contain(found.path):
             of_other_tables += 1
         elif (
             found.modified_ms is None
             or not is_under(found.path, owned)
-            or prefixes.may_contain(found.path)
+            or protected.may_contain(found.path)
             or is_hidden_beside(found.path, owned)
             or not _is_text(found.path)
             or is_needed(found.path)
             # Some catalogs keep an incomplete metadata log (DESIGN 6.4).
             or (is_metadata_file(found.path) and found.modified_ms >= oldest_snapshot_ms)
         ):
-            protected += 1
+            left += 1
         elif not folders.may_contain(found.path):
             in_other_folders.append(found.path)
         else:
             orphans.append(found)
     orphans.sort(key=lambda found: found.path)
-    return OrphanPlan(tuple(orphans), protected, of_other_tables, tuple(sorted(in_other_folders)))
+    return OrphanPlan(tuple(orphans), left, of_other_tables, tuple(sorted(in_other_folders)))
 
 
 def swept_folders(metadata: TableMetadata, data_roots: Iterable[str], named: Iterable[str]) -> tuple[str, ...]:
