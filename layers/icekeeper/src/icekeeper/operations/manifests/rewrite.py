@@ -93,11 +93,12 @@ def write_manifests(
     for group in plan.groups:
         bounds = lane_bounds(samples[group.kind], lanes[group.kind]) if samples[group.kind] else []
         names = max(1, _NAMES_PER_OUTPUT * group.outputs // (len(bounds) + 1))
+        most = max(len(group.manifests), group.outputs)
         for portion in _portions(group.manifests):
             work.splits.append(SplitTask(kinds[group.kind], portion, tuple(bounds), len(work.lanes)))
         for _ in range(len(bounds) + 1):
             stem = f"{prefix}-m{len(work.lanes)}"
-            paths = tuple(f"{stem}-{number}.avro" for number in range(min(names, len(group.manifests))))
+            paths = tuple(f"{stem}-{number}.avro" for number in range(min(names, most)))
             into.staged += paths
             work.lanes.append(Lane(kinds[group.kind], paths, target_bytes))
     will_write([path for lane in work.lanes for path in lane.names])

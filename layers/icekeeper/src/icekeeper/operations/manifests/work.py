@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_blocks import BLOCK_BYTES, ManifestAssembler, entry_blocks
 from icekeeper.metadata.manifest_copy import EntryCopier, StoredEntry
 from icekeeper.metadata.manifest_write import partition_types
+from icekeeper.metadata.partition_summaries import section
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
 from icekeeper.operations.manifests.cuts import OrderKey, even_cuts
@@ -68,27 +70,32 @@ def write_lane(lane: Lane, parts: Iterator[EntryPart]) -> LaneResult:
     if error is not None:
         return LaneResult(error=error)
     found.sort(key=lambda entry: entry[0])
-    partitions = evenly(list(dict.fromkeys(key[0] for key, _ in found)), MAX_PARTITIONS)
+    partitions = evenly(list(dict.fromkeys(key[0][1] for key, _ in found)), MAX_PARTITIONS)
+    sections = [[e for _, e in run] for _, run in itertools.groupby(found, key=lambda entry: entry[0][0][0])]
     storage = Storage(lane.kind.io_properties)
     try:
-        return LaneResult(tuple(_write(lane, [entry for _, entry in found], storage)), tuple(partitions))
+        return LaneResult(tuple(_write(lane, sections, storage)), tuple(partitions))
     except MaintenanceError as failure:
         storage.delete(lane.names)
         return LaneResult(error=str(failure))
 
 
-def _write(lane: Lane, entries: Sequence[StoredEntry], storage: Storage) -> Iterator[ManifestFile]:
+def _write(lane: Lane, sections: Sequence[Sequence[StoredEntry]], storage: Storage) -> Iterator[ManifestFile]:
     metadata = TableMetadata(lane.kind.document)
     assembler = ManifestAssembler(metadata, lane.kind.spec_id, lane.kind.content)
     room = max(1, lane.target_bytes - assembler.header_bytes)
-    blocks = list(entry_blocks(entries, min(BLOCK_BYTES, room // _BLOCKS_PER_MANIFEST)))
-    cuts = even_cuts([b.size for b in blocks], [b.ends_partition for b in blocks], room, len(lane.names))
-    start = 0
-    for name, end in zip(lane.names, cuts, strict=False):
-        encoded = assembler.assemble(blocks[start:end], name)
-        storage.write(name, encoded.data)
-        yield encoded.manifest
-        start = end
+    while len(sections) > len(lane.names):  # uuids that hardly exist: the last manifest goes without summaries
+        sections = [*sections[:-2], [*sections[-2], *sections[-1]]]
+    names = list(lane.names)
+    for number, entries in enumerate(sections, start=1):
+        most = len(names) - (len(sections) - number)  # each later section needs one
+        blocks = list(entry_blocks(entries, min(BLOCK_BYTES, room // _BLOCKS_PER_MANIFEST)))
+        cuts = even_cuts([b.size for b in blocks], [b.ends_partition for b in blocks], room, most)
+        for start, end in itertools.pairwise([0, *cuts]):
+            name = names.pop(0)
+            encoded = assembler.assemble(blocks[start:end], name)
+            storage.write(name, encoded.data)
+            yield encoded.manifest
 
 
 def _entries(kind: KindOfTable, manifests: Sequence[ManifestFile]) -> Iterator[tuple[OrderKey, StoredEntry]]:
@@ -98,8 +105,8 @@ def _entries(kind: KindOfTable, manifests: Sequence[ManifestFile]) -> Iterator[t
     reader = TableReader(metadata, Storage(kind.io_properties).read)
     for manifest, data in reader.contents(manifests):
         for entry in copier.copy(data, manifest):
-            order = partition_order(types, entry.partition)
-            yield (order, entry.sequence_number, entry.file_path), entry
+            place = section(types, entry.partition), partition_order(types, entry.partition)
+            yield (place, entry.sequence_number, entry.file_path), entry
 
 
 def evenly(values: Sequence[Value], most: int) -> list[Value]:

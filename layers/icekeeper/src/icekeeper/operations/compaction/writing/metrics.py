@@ -3,7 +3,8 @@
 Counts and bounds come from the file's own footer, NaN counts from the batches as they pass.  Modes follow
 :mod:`.metrics_modes` (specification, "Manifests"; Java's ``ParquetMetrics``): bounds contain
 every value, truncated upper bounds round up, columns inside lists and maps get their size and nothing else (Parquet
-counts an empty list as a null element), the whole file has bounds for a column only if every row group has.
+counts an empty list as a null element), the whole file has bounds for a column only if every row group has.  Columns of
+uuids have no bounds: readers disagree on their order.
 """
 
 from __future__ import annotations
@@ -114,6 +115,8 @@ def file_metrics(
 
 
 def _bounds(iceberg_type: str, statistics: Sequence[Any], mode: str) -> tuple[bytes, bytes | None] | None:
+    if iceberg_type == "uuid":
+        return None  # Iceberg-Java compares them as signed numbers and would find nothing between them
     lows, highs = [], []
     for s in statistics:
         if s is None:
