@@ -74,19 +74,22 @@ def java_metrics(java: IcebergJava, metadata_location: str, path: str) -> dict[s
     config = jvm.org.apache.iceberg.MetricsConfig.forTable(jvm.org.apache.iceberg.BaseTable(operations, "t"))
     opened = jvm.org.apache.iceberg.hadoop.HadoopInputFile.fromLocation(path, hadoop)
     told = jvm.org.apache.iceberg.parquet.ParquetUtil.fileMetrics(opened, config)
+    columns = operations.current().schema()
     return {
         "record_count": told.recordCount(),
         "column_sizes": dict(told.columnSizes()),
         "value_counts": dict(told.valueCounts()),
         "null_value_counts": dict(told.nullValueCounts()),
-        "lower_bounds": java_bounds(jvm, told.lowerBounds()),
-        "upper_bounds": java_bounds(jvm, told.upperBounds()),
+        "lower_bounds": java_bounds(jvm, told.lowerBounds(), columns),
+        "upper_bounds": java_bounds(jvm, told.upperBounds(), columns),
     }
 
 
-def java_bounds(jvm: Any, bounds: Any) -> dict[int, bytes]:
+def java_bounds(jvm: Any, bounds: Any, columns: Any) -> dict[int, bytes]:
+    """Less those of uuids, which Java writes in one order and reads in another."""
     to_bytes = jvm.org.apache.iceberg.util.ByteBuffers.toByteArray
-    return {key: bytes(to_bytes(value)) for key, value in dict(bounds).items()}
+    found = {key: bytes(to_bytes(value)) for key, value in dict(bounds).items()}
+    return {key: bound for key, bound in found.items() if str(columns.findType(key).toString()) != "uuid"}
 
 
 def test_counts_are_exact(compacted: Compacted) -> None:
@@ -132,7 +135,9 @@ def test_bounds_contain_every_value(compacted: Compacted) -> None:
                 high = from_bytes(kind, file.upper_bounds[field_id])
                 assert ordered(high) >= max(present)
                 assert len(high) <= 16 if str(kind) in ("string", "binary") else True
-    assert bounded == set(plain_columns(schema, next(iter(compacted.outputs()))))
+    of_uuids = {field.field_id for field in schema.fields if str(field.field_type) == "uuid"}
+    assert of_uuids
+    assert bounded == set(plain_columns(schema, next(iter(compacted.outputs())))) - of_uuids
 
 
 def plain_columns(schema: Schema, path: str) -> dict[int, list[Any]]:
