@@ -28,7 +28,7 @@ from icekeeper.model import (
     PartitionFieldSummary,
     PartitionValue,
 )
-from icekeeper.operations.manifests.cuts import even_cuts, lane_bounds
+from icekeeper.operations.manifests.cuts import Place, even_cuts, lane_bounds
 from icekeeper.operations.manifests.plan import ManifestPlan, plan_manifests
 from icekeeper.policy import Policy
 from support.manifests import entries_of, rewritten
@@ -346,10 +346,10 @@ def test_cuts_are_even_and_prefer_the_ends_of_partitions(blocks: list[tuple[int,
 
 
 def test_lanes_begin_where_partitions_do_unless_one_fills_several() -> None:
-    def key(partition: int, number: int) -> tuple[tuple[tuple[int, int], ...], int, str]:
-        return ((1, partition),), number, f"{partition}-{number}"
+    def key(partition: int, number: int) -> tuple[Place, int, str]:
+        return ((), ((1, partition),)), number, f"{partition}-{number}"
 
-    assert lane_bounds([key(p, n) for p in range(8) for n in range(5)], 4) == [(((1, p),),) for p in (2, 4, 6)]
+    assert lane_bounds([key(p, n) for p in range(8) for n in range(5)], 4) == [(((), ((1, p),)),) for p in (2, 4, 6)]
     assert lane_bounds([key(0, n) for n in range(8)], 4) == [key(0, n) for n in (2, 4, 6)]
     assert lane_bounds([key(0, 0)], 4) == [key(0, 0)]
 

@@ -25,13 +25,14 @@ COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 def opens(comparison: str, literal: Any, low: Any, high: Any) -> bool:
     """Whether a planner opens a manifest with these bounds (Java's ``ManifestEvaluator``); all in its order."""
-    return {
+    judged: dict[str, bool] = {
         "=": low <= literal <= high,
         "<": low < literal,
         "<=": low <= literal,
         ">": high > literal,
         ">=": high >= literal,
-    }[comparison]
+    }
+    return judged[comparison]
 
 
 @settings(max_examples=500)

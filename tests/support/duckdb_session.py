@@ -63,8 +63,10 @@ class DuckDB:
     def ids_where(
         self, metadata_location: str, conditions: Sequence[str], *, planned: bool = True
     ) -> list[list[int] | str]:
-        """Column ``id`` of the rows that meet each condition, or why DuckDB cannot tell; unless ``planned`` all rows are
-        read first."""
+        """Column ``id`` of the rows that meet each condition, or why DuckDB cannot tell.
+
+        Unless ``planned`` all rows are read first.
+        """
         request = {"metadata_location": metadata_location, "conditions": list(conditions), "planned": planned}
         found = self._answer(request)
         assert isinstance(found, list), f"DuckDB could not read {metadata_location}: {found}"

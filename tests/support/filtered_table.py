@@ -9,24 +9,26 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import pyarrow as pa
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.io.pyarrow import expression_to_pyarrow
+from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
 
 from support.duckdb_session import DuckDB
 from support.filters import TYPES, Filter, filters_of, values_of
 from support.java_writer import JavaTable, JavaTables, Row
-from support.passes import TableUnderMaintenance
 
-__all__ = ["Answers", "FilteredReads", "made_table"]
+__all__ = ["FilteredReads", "made_table"]
 
-PARTITIONS = 12
+PARTITIONS = 8
+_WIDENED = {"int": "long", "float": "double", "decimal(9, 2)": "decimal(12, 2)"}
+"""Types of columns → what they are from the second commit on."""
 _PROPERTIES = {"commit.manifest-merge.enabled": "false", "commit.manifest.target-size-bytes": "40000"}
-_ANSWER = frozenset[int] | str
-Answers = Mapping[str, list[_ANSWER]]
-"""By reader, for every filter: ids, or why the reader cannot tell."""
+Answer: TypeAlias = frozenset[int] | str
+"""The ids of rows, or why the reader cannot tell."""
 
 
 def types_of(format_version: int) -> tuple[str, ...]:
@@ -50,45 +52,48 @@ def transforms_of(kind: str) -> Iterator[str]:
         yield {"timestamp": "hour", "timestamptz": "day", "timestamp_ns": "month", "timestamptz_ns": "year"}[kind]
 
 
-def made_table(tables: JavaTables, format_version: int, folder: Path) -> JavaTable:
-    """Two files for each of twelve partitions, in a commit each; then rows are deleted, from v2 on."""
+def made_table(tables: JavaTables, format_version: int, folder: Path, *, partitioned: bool = True) -> JavaTable:
+    """Two files for each of eight partitions, in a commit each; then rows are deleted, from v2 on."""
     fields: list[dict[str, Any]] = [{"id": 1, "name": "id", "type": "int", "required": True}]
     parts: list[dict[str, Any]] = []
     for number, kind in enumerate(types_of(format_version)):
-        for letter, field_id in (("p", 2 + 2 * number), ("v", 3 + 2 * number)):
-            fields.append({"id": field_id, "name": f"{letter}{number}", "type": kind, "required": False})
+        source = len(fields) + 1
+        fields.append({"id": source, "name": f"p{number}", "type": kind, "required": False})
+        fields.append({"id": source + 1, "name": f"v{number}", "type": kind, "required": False})
         for transform in transforms_of(kind):
             name = f"p{number}_{transform.partition('[')[0]}"
-            parts.append(
-                {"name": name, "transform": transform, "source-id": 2 + 2 * number, "field-id": 1000 + len(parts)}
-            )
+            parts.append({"name": name, "transform": transform, "source-id": source, "field-id": 1000 + len(parts)})
+    for number, kind in enumerate(_WIDENED):
+        fields.append({"id": len(fields) + 1, "name": f"w{number}", "type": kind, "required": False})
     schema = {"type": "struct", "schema-id": 0, "fields": fields}
     properties = {**_PROPERTIES, "format-version": str(format_version)}
-    table = tables.create(schema, {"spec-id": 0, "fields": parts}, properties, folder)
-    first = _append(table, format_version, 0)
-    _append(table, format_version, 1)
+    table = tables.create(schema, {"spec-id": 0, "fields": parts if partitioned else []}, properties, folder)
+    first = _append(table, 0)
+    for number, kind in enumerate(_WIDENED.values()):
+        table.evolve(lambda update, name=f"w{number}", kind=kind: update.updateColumn(name, table.type(kind)))
+    _append(table, 1)
     if format_version > 1:
         _delete(table, format_version, first)
     return table
 
 
-def _row(format_version: int, row_id: int, partition: int) -> Row:
-    row: dict[str, Any] = {"1": row_id}
-    for number, kind in enumerate(types_of(format_version)):
-        values = values_of(kind)
-        row[str(2 + 2 * number)] = values[partition % len(values)]
-        row[str(3 + 2 * number)] = values[(row_id * 5 + row_id // len(values)) % len(values)]
-    return row
-
-
-def _append(table: JavaTable, format_version: int, commit: int) -> list[tuple[str, Row]]:
+def _append(table: JavaTable, commit: int) -> list[tuple[str, Row]]:
+    """Of each file its path, and a row of its partition."""
     files = []
     for partition in range(PARTITIONS):
-        ids = (4 * partition + 2 * commit, 4 * partition + 2 * commit + 1)
-        rows = [_row(format_version, row_id, partition) for row_id in ids]
+        rows = [_row(table, 4 * partition + 2 * commit + n, partition) for n in range(2)]
         files.append((table.data_file(rows, 0, rows[0], "parquet"), rows[0]))
     table.append(file for file, _ in files)
     return [(file.location(), row) for file, row in files]
+
+
+def _row(table: JavaTable, row_id: int, partition: int) -> Row:
+    row: dict[str, Any] = {"1": row_id}
+    for field in table.schema["fields"][1:]:
+        values = values_of(field["type"])
+        number = partition if field["name"].startswith("p") else row_id * 5 + row_id // len(values)
+        row[str(field["id"])] = values[(number + field["id"]) % len(values)]
+    return row
 
 
 def _delete(table: JavaTable, format_version: int, files: Sequence[tuple[str, Row]]) -> None:
@@ -103,82 +108,96 @@ def _delete(table: JavaTable, format_version: int, files: Sequence[tuple[str, Ro
 
 @dataclass(frozen=True)
 class FilteredReads:
-    """The same conditions on one table after another, by three readers."""
+    """The same conditions put to one table after another, by three readers."""
 
     java: JavaTable
     duckdb: DuckDB
     jvm: Any
     filters: Sequence[Filter]
+    every: int = 1
+    """PyIceberg, the slowest, is asked only every so many filters."""
 
     @classmethod
-    def of(cls, java: JavaTable, duckdb: DuckDB, jvm: Any, *, every: bool) -> FilteredReads:
-        columns = [field for field in java.schema["fields"] if field["name"] != "id"]
-        filters = [f for field in columns for f in filters_of(field["name"], field["type"], every=every)]
-        return cls(java, duckdb, jvm, filters)
+    def on(
+        cls, java: JavaTable, tables: JavaTables, duckdb: DuckDB, start: int, step: int, every: int
+    ) -> FilteredReads:
+        """With each ``step``-th of all conditions that can be put to the table's columns."""
+        columns = [(field["name"], field["type"]) for field in java.schema["fields"] if field["name"] != "id"]
+        filters = [condition for column in columns for condition in filters_of(*column)]
+        return cls(java, duckdb, tables.jvm, filters[start::step], every)
 
-    def truth(self) -> Answers:
-        """What each reader says of all rows, one by one, in which nothing is pruned."""
-        whole = StaticTable.from_metadata(self.java.metadata_location)
-        rows, schema = whole.scan().to_arrow(), whole.schema()
+    def problems(self, before: str, after: str) -> list[str]:
+        """Where a reader finds other rows after than before, and not those that it should; two metadata files."""
+        found = []
+        truth = self._truth(before)
+        for reader, ask in (("java", self._in_java), ("duckdb", self._in_duckdb), ("pyiceberg", self._in_pyiceberg)):
+            filters = self.filters[:: self.every] if reader == "pyiceberg" else self.filters
+            told = zip(filters, ask(after, filters), strict=True)
+            other = [(f, new) for f, new in told if not isinstance(truth[reader][f], str) and new != truth[reader][f]]
+            old_answers = ask(before, [f for f, _ in other])
+            for (condition, new), old in zip(other, old_answers, strict=True):
+                # Readers fail in words that differ from one time to the next.
+                if new != old and not (isinstance(new, str) and isinstance(old, str)):
+                    true = _shown(truth[reader][condition])
+                    found.append(f"{reader}: {condition}: {_shown(new)}, before {_shown(old)}, in truth {true}")
+        return found
 
-        def by_arrow(condition: Filter) -> _ANSWER:
-            try:
-                found = rows.filter(expression_to_pyarrow(bind(schema, condition.pyiceberg(), True), schema))
-            except Exception as error:
-                return f"{type(error).__name__}: {error}"
-            return _ids(found["id"].to_pylist())
-
-        location, conditions = self.java.metadata_location, [f.sql() for f in self.filters]
+    def _truth(self, location: str) -> Mapping[str, Mapping[Filter, Answer]]:
+        """What each reader says of all rows, one by one: nothing is pruned."""
+        self.java.take_over(location)
         in_java = self.java.ids_without_planning([f.java(self.jvm) for f in self.filters])
+        in_duckdb = self.duckdb.ids_where(location, [f.sql() for f in self.filters], planned=False)
+        table = StaticTable.from_metadata(location)
+        rows, schema = table.scan().to_arrow(), table.schema()
         return {
-            "java": [_ids(found) for found in in_java],
-            "duckdb": [_told(found) for found in self.duckdb.ids_where(location, conditions, planned=False)],
-            "pyiceberg": [by_arrow(condition) for condition in self.filters],
+            "java": dict(zip(self.filters, map(_answer, in_java), strict=True)),
+            "duckdb": dict(zip(self.filters, map(_answer, in_duckdb), strict=True)),
+            "pyiceberg": {f: _by_arrow(f, rows, schema) for f in self.filters},
         }
 
-    def answers(self) -> Answers:
-        """What planned scans find."""
-        whole = StaticTable.from_metadata(self.java.metadata_location)
+    def _in_java(self, location: str, filters: Sequence[Filter]) -> list[Answer]:
+        self.java.take_over(location)
+        return [_answer(self.java.ids_where(f.java(self.jvm))) for f in filters]
 
-        def by_pyiceberg(condition: Filter) -> _ANSWER:
+    def _in_duckdb(self, location: str, filters: Sequence[Filter]) -> list[Answer]:
+        return [_answer(found) for found in self.duckdb.ids_where(location, [f.sql() for f in filters])]
+
+    def _in_pyiceberg(self, location: str, filters: Sequence[Filter]) -> list[Answer]:
+        table = StaticTable.from_metadata(location)
+
+        def answer(condition: Filter) -> Answer:
             try:
-                found = whole.scan(condition.pyiceberg(), selected_fields=("id",)).to_arrow()
+                found = table.scan(condition.pyiceberg(), selected_fields=("id",)).to_arrow()
             except Exception as error:
                 return f"{type(error).__name__}: {error}"
-            return _ids(found["id"].to_pylist())
+            return _answer(found["id"].to_pylist())
 
-        location, conditions = self.java.metadata_location, [f.sql() for f in self.filters]
-        return {
-            "java": [_ids(self.java.ids_where(f.java(self.jvm))) for f in self.filters],
-            "duckdb": [_told(found) for found in self.duckdb.ids_where(location, conditions)],
-            "pyiceberg": [by_pyiceberg(condition) for condition in self.filters],
-        }
-
-    def hidden(self, truth: Answers, before: Answers, after: Answers) -> list[str]:
-        """Where a reader finds less, or more, than before and than it should."""
-        problems = []
-        for reader, found in after.items():
-            for condition, true, old, new in zip(self.filters, truth[reader], before[reader], found, strict=True):
-                if new in (true, old) or isinstance(true, str):
-                    continue
-                problems.append(f"{reader}: {condition}: {_shown(new)}, before {_shown(old)}, in truth {_shown(true)}")
-        return problems
+        return [answer(condition) for condition in filters]
 
 
-def under_maintenance(java: JavaTable, folder: Path) -> TableUnderMaintenance:
-    folder.mkdir(parents=True, exist_ok=True)
-    return TableUnderMaintenance(java.metadata_location, folder)
+def _by_arrow(condition: Filter, rows: pa.Table, schema: Schema) -> Answer:
+    """As PyIceberg filters the rows of a file."""
+    if condition.kind == "uuid":  # Arrow compares only what they are stored as
+        column = rows.schema.get_field_index(condition.column)
+        rows = rows.set_column(
+            column,
+            condition.column,
+            pa.chunked_array([chunk.storage for chunk in rows.column(column).chunks], pa.binary(16)),
+        )
+    try:
+        found = rows.filter(expression_to_pyarrow(bind(schema, condition.pyiceberg(), True), schema))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return _answer(found["id"].to_pylist())
 
 
-def _ids(found: Sequence[int]) -> frozenset[int]:
+def _answer(found: Sequence[int] | str) -> Answer:
+    if isinstance(found, str):
+        return found
     twice = [row_id for row_id, count in Counter(found).items() if count > 1]
     assert not twice, f"rows found twice: {twice}"
     return frozenset(found)
 
 
-def _told(found: list[int] | str) -> _ANSWER:
-    return found if isinstance(found, str) else _ids(found)
-
-
-def _shown(answer: _ANSWER) -> str:
+def _shown(answer: Answer) -> str:
     return answer[:80] if isinstance(answer, str) else str(sorted(answer))

@@ -12,6 +12,7 @@ from typing import Any
 from pyiceberg import expressions as py
 
 from support.java_writer import nanos_to_text
+from support.uuids import AWKWARD_UUIDS
 from support.values import DOMAINS
 
 __all__ = ["TYPES", "Filter", "filters_of", "values_of"]
@@ -37,7 +38,11 @@ def _decimals(kind: str) -> tuple[Any, ...]:
     # The least one is even: `truncate` makes a smaller number of an odd one, which then does not fit.
     unscaled = (10**precision - 1, 2 - 10**precision, 0, 1, -1, 10 ** (precision - 1), -128, -129, 255, 256)
     exact = decimal.Context(prec=76)
-    return tuple(decimal.Decimal(n).scaleb(-scale, exact) for n in dict.fromkeys(unscaled) if 2 - 10**precision <= n < 10**precision)
+    return tuple(
+        decimal.Decimal(n).scaleb(-scale, exact)
+        for n in dict.fromkeys(unscaled)
+        if 2 - 10**precision <= n < 10**precision
+    )
 
 
 _HARD: Mapping[str, Sequence[Any]] = {
@@ -49,7 +54,7 @@ _HARD: Mapping[str, Sequence[Any]] = {
     "date": tuple(
         datetime.date(*d) for d in ((1970, 1, 1), (1969, 12, 31), (1969, 1, 1), (1582, 10, 4), (2024, 2, 29))
     ),
-    **{kind: _decimals(kind) for kind in _DECIMALS},
+    "uuid": (*DOMAINS["uuid"], *(uuid.UUID(bytes=value) for value in AWKWARD_UUIDS[17::23])),
 }
 _SINCE_V3 = ("timestamp_ns", "timestamptz_ns")
 TYPES = ("boolean", "int", "long", "float", "double", "string", "date", "time", "timestamp", "timestamptz")
@@ -58,7 +63,8 @@ TYPES += (*_DECIMALS, "uuid", "fixed[3]", "binary", *_SINCE_V3)
 
 def values_of(kind: str) -> tuple[Any, ...]:
     """Values of a type, null included."""
-    return (None, *_HARD.get(kind, DOMAINS.get(kind, ())))
+    values = _decimals(kind) if kind.startswith("decimal") else _HARD.get(kind, DOMAINS.get(kind, ()))
+    return (None, *values)
 
 
 @dataclass(frozen=True)
@@ -75,22 +81,32 @@ class Filter:
         return f"{self.column} ({self.kind}) {self.name} {' '.join(map(repr, self.values))}".strip()
 
     @property
-    def may_miss_nan(self) -> bool:
-        """Bounds leave NaN out; engines to which it is larger than all else then find it here and not there."""
-        return self.kind in ("float", "double") and self.name in ("<", "<=", ">", ">=", "!=")
+    def _asked(self) -> tuple[str, ...]:
+        """What is asked besides: to Java's filters of single rows nulls are less than all else, to those of Java and
+        DuckDB NaN is greater, and bounds tell of neither."""
+        if self.name not in ("<", "<=", ">", ">="):
+            return ()
+        return ("is not null", "is not nan") if self.kind in ("float", "double") else ("is not null",)
 
     def java(self, jvm: Any) -> Any:
         """An ``org.apache.iceberg.expressions.Expression``."""
+        make = jvm.org.apache.iceberg.expressions.Expressions
         values = [_java(self.kind, value, jvm) for value in self.values]
-        make = getattr(jvm.org.apache.iceberg.expressions.Expressions, _JAVA[self.name])
         if self.name == "in":
-            return make(self.column, jvm.java.util.ArrayList(values))
-        return make(self.column, *values)
+            return getattr(make, "in")(self.column, jvm.java.util.ArrayList(values))
+        made = getattr(make, _JAVA[self.name])(self.column, *values)
+        for name in self._asked:
+            made = getattr(make, "and")(made, getattr(make, _JAVA[name])(self.column))
+        return made
 
     def pyiceberg(self) -> Any:
         values = [_python(self.kind, value) for value in self.values]
-        make = _PYICEBERG[self.name]
-        return make(self.column, set(values)) if self.name == "in" else make(self.column, *values)
+        if self.name == "in":
+            return py.In(self.column, set(values))
+        made = _PYICEBERG[self.name](self.column, *values)
+        for name in self._asked:
+            made = py.And(made, _PYICEBERG[name](self.column))
+        return made
 
     def sql(self) -> str:
         """For DuckDB."""
@@ -101,7 +117,8 @@ class Filter:
             return f"starts_with({self.column}, {values[0]})"
         if self.name in _SQL:
             return _SQL[self.name].format(self.column)
-        return f"{self.column} {self.name} {values[0]}"
+        more = (_SQL[name].format(self.column) for name in self._asked)
+        return " AND ".join([f"{self.column} {self.name} {values[0]}", *more])
 
 
 _JAVA = {
@@ -111,7 +128,6 @@ _JAVA = {
     "<=": "lessThanOrEqual",
     ">": "greaterThan",
     ">=": "greaterThanOrEqual",
-    "in": "in",
     "starts with": "startsWith",
     "is null": "isNull",
     "is not null": "notNull",
@@ -125,7 +141,6 @@ _PYICEBERG: Mapping[str, Any] = {
     "<=": py.LessThanOrEqual,
     ">": py.GreaterThan,
     ">=": py.GreaterThanOrEqual,
-    "in": py.In,
     "starts with": py.StartsWith,
     "is null": py.IsNull,
     "is not null": py.NotNull,
@@ -140,22 +155,18 @@ _SQL = {
 }
 
 
-def filters_of(column: str, kind: str, *, every: bool) -> list[Filter]:
-    """Conditions on one column: with ``every``, each comparison with each value; else a few of each sort."""
+def filters_of(column: str, kind: str) -> list[Filter]:
+    """Every comparison of a column with every value, and all else that can be asked."""
     values = [value for value in values_of(kind)[1:] if value == value]
     found = [Filter(column, kind, name) for name in ("is null", "is not null")]
     if kind in ("float", "double"):
         found += [Filter(column, kind, name) for name in ("is nan", "is not nan")]
     comparisons = ("=", "!=", "<", "<=", ">", ">=") if kind != "boolean" else ("=", "!=")
-    for number, value in enumerate(values):
-        chosen = comparisons if every else ("=", comparisons[1 + number % (len(comparisons) - 1)])
-        found += [Filter(column, kind, name, (value,)) for name in chosen]
-    if len(values) > 2:
-        found.append(Filter(column, kind, "in", tuple(values[::2])))
-        found.append(Filter(column, kind, "in", tuple(values[1::2])))
+    found += [Filter(column, kind, name, (value,)) for value in values for name in comparisons]
+    found += [Filter(column, kind, "in", tuple(values[start::2])) for start in (0, 1) if len(values) > 2]
     if kind == "string":
         prefixes = {value[:length] for value in values for length in (1, 15, 16, 17) if value}
-        found += [Filter(column, kind, "starts with", (p,)) for p in sorted(prefixes if every else {values[5][:17]})]
+        found += [Filter(column, kind, "starts with", (prefix,)) for prefix in sorted(prefixes)]
     return found
 
 
