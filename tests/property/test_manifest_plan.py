@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from icekeeper.commit.manifest_size import manifest_header_bytes
 from icekeeper.engines.local import LocalEngine
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import EncodedManifest, encode_manifest
+from icekeeper.metadata.partition_summaries import summarise_partitions
 from icekeeper.model import (
     DataFile,
     EntryStatus,
@@ -27,16 +28,18 @@ from icekeeper.model import (
     PartitionFieldSummary,
     PartitionValue,
 )
-from icekeeper.operations.manifests.cuts import even_cuts, lane_bounds
+from icekeeper.operations.manifests.cuts import Place, even_cuts, lane_bounds
 from icekeeper.operations.manifests.plan import ManifestPlan, plan_manifests
 from icekeeper.policy import Policy
 from support.manifests import entries_of, rewritten
 from support.plans import HEAD, HEAD_SEQUENCE, data_file, manifest, policy, table
+from support.uuids import ORDERS, uuid_values
 
 FIELDS = [
     {"id": 1, "name": "id", "required": False, "type": "long"},
     {"id": 2, "name": "x", "required": False, "type": "double"},
     {"id": 3, "name": "region", "required": False, "type": "string"},
+    {"id": 4, "name": "key", "required": False, "type": "uuid"},
 ]
 
 
@@ -49,6 +52,7 @@ MORE: dict[str, Any] = {
     "partition-specs": [
         {"spec-id": 0, "fields": [part(1000, 3, "region"), part(1001, 2, "x")]},
         {"spec-id": 1, "fields": []},
+        {"spec-id": 2, "fields": [part(1000, 3, "region"), part(1002, 4, "key")]},
     ],
 }
 TABLE = table(**MORE)
@@ -57,6 +61,8 @@ HEADERS = {kind: manifest_header_bytes(TABLE, *kind) for kind in KINDS}
 HEADER = HEADERS[0, ManifestContent.DATA]
 regions = st.sampled_from([None, "", "eu", "us", "é"])
 numbers = st.sampled_from([None, math.nan, -0.0, 0.0, 1.5, -math.inf])
+keys = st.none() | uuid_values
+partitions = {0: st.tuples(regions, numbers), 1: st.just(()), 2: st.tuples(regions, keys)}
 statuses = st.sampled_from([EntryStatus.ADDED, EntryStatus.EXISTING, EntryStatus.EXISTING, EntryStatus.DELETED])
 
 
@@ -90,16 +96,30 @@ def described(path: str, partition: tuple[PartitionValue, ...], wide: bool) -> D
 def stored_manifests(draw: st.DrawFn) -> list[EncodedManifest]:
     found = []
     for number in range(draw(st.integers(0, 25))):
-        spec_id, is_data = draw(st.sampled_from([0, 0, 1])), draw(st.sampled_from([True, True, False]))
+        spec_id, is_data = draw(st.sampled_from([0, 0, 1, 2, 2])), draw(st.sampled_from([True, True, False]))
         entries = []
         for i in range(draw(st.sampled_from([1, 1, 2, 5, 20]))):
-            partition = () if spec_id == 1 else (draw(regions), draw(numbers))
+            partition = draw(partitions[spec_id])
             file = described(f"s3://b/t/data/{number:03}-{i:03}.parquet", partition, draw(st.booleans()))
             file = replace(file, content=FileContent.DATA if is_data else FileContent.POSITION_DELETES)
             entries.append(ManifestEntry(draw(statuses), number + 1, number + 1, number + 1, file))
         content = ManifestContent.DATA if is_data else ManifestContent.DELETES
-        found.append(encoded(spec_id, entries, f"m{number}", content=content))
+        made = encoded(spec_id, entries, f"m{number}", content=content)
+        if spec_id == 2 and draw(st.booleans()):
+            made = replace(made, manifest=as_another_writer(made.manifest, entries, draw(st.sampled_from(ORDERS))))
+        found.append(made)
     return found
+
+
+def as_another_writer(
+    manifest: ManifestFile, entries: Sequence[ManifestEntry], order: Callable[[bytes], Any]
+) -> ManifestFile:
+    """With bounds of uuids that hold in one order only."""
+    regions = summarise_partitions(["string"], [entry.file.partition[:1] for entry in entries])
+    found = [key for entry in entries if isinstance(key := entry.file.partition[1], bytes)]
+    ends = [choose(found, key=order, default=None) for choose in (min, max)]
+    keys = PartitionFieldSummary(len(found) < len(entries), False, *ends)
+    return replace(manifest, partitions=(*(regions or ()), keys))
 
 
 def plan(stored: Sequence[EncodedManifest], chosen: Policy, target: int) -> ManifestPlan | Nothing:
@@ -157,6 +177,31 @@ def test_entries_are_the_same_multiset_with_everything_they_inherited(
                 sequence_number=again.sequence_number,
                 added_snapshot_id=again.added_snapshot_id,
             )
+
+
+@settings(max_examples=40)
+@given(stored_manifests(), targets, lanes)
+def test_summaries_hold_for_readers_of_either_order(
+    stored: list[EncodedManifest], target: int, lane_bytes: int | None
+) -> None:
+    """Of uuids; and there are always some, for Spark's ``manifests`` table."""
+    planned = plan(stored, policy(min_manifests_to_rewrite=2), target)
+    if not isinstance(planned, ManifestPlan):
+        return
+    after, into = rewritten(TABLE, stored, planned, target, HERE, lane_bytes)
+    for m in (m for m in after if m.manifest in into.written):
+        assert m.manifest.partitions is not None
+        if m.manifest.partition_spec_id != 2:
+            continue
+        summary = m.manifest.partitions[1]
+        found = [entry.file.partition[1] for _, entry in entries_of(TABLE, [m])]
+        assert summary.contains_null == (None in found)
+        for key in found:
+            if isinstance(key, bytes):
+                assert summary.lower_bound is not None
+                assert summary.upper_bound is not None
+                for order in ORDERS:
+                    assert order(summary.lower_bound) <= order(key) <= order(summary.upper_bound)
 
 
 @settings(max_examples=40)
@@ -301,10 +346,10 @@ def test_cuts_are_even_and_prefer_the_ends_of_partitions(blocks: list[tuple[int,
 
 
 def test_lanes_begin_where_partitions_do_unless_one_fills_several() -> None:
-    def key(partition: int, number: int) -> tuple[tuple[tuple[int, int], ...], int, str]:
-        return ((1, partition),), number, f"{partition}-{number}"
+    def key(partition: int, number: int) -> tuple[Place, int, str]:
+        return ((), ((1, partition),)), number, f"{partition}-{number}"
 
-    assert lane_bounds([key(p, n) for p in range(8) for n in range(5)], 4) == [(((1, p),),) for p in (2, 4, 6)]
+    assert lane_bounds([key(p, n) for p in range(8) for n in range(5)], 4) == [(((), ((1, p),)),) for p in (2, 4, 6)]
     assert lane_bounds([key(0, n) for n in range(8)], 4) == [key(0, n) for n in (2, 4, 6)]
     assert lane_bounds([key(0, 0)], 4) == [key(0, 0)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,24 @@ _CHILD = """
 import json, sys
 from icekeeper.demo import duckdb_child as child
 connection = child._connect(None)
+def ids(scan, conditions, planned):
+    if not planned:
+        connection.execute(f"CREATE OR REPLACE TEMP TABLE whole AS SELECT * FROM {scan}")
+        scan = "whole"
+    found = []
+    for condition in conditions:
+        try:
+            found.append([row[0] for row in connection.execute(f"SELECT id FROM {scan} WHERE {condition}").fetchall()])
+        except Exception as error:
+            found.append(str(error))
+    return found
 for line in sys.stdin:
     request = json.loads(line)
     try:
         scan = child._scan(request["metadata_location"], None)
+        if "conditions" in request:
+            print(json.dumps(ids(scan, request["conditions"], request["planned"])), flush=True)
+            continue
         columns = [row[0] for row in connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()]
         child._rows(connection, scan, ", ".join(child._identifier(c) for c in sorted(columns)), request["output"])
         answer = None
@@ -40,20 +55,35 @@ class DuckDB:
 
     def rows(self, metadata_location: str) -> list[dict[str, Any]]:
         """Every row of the current snapshot, by column name."""
-        # Once in thousands of reads it ends without a word, on tables that it reads at any other time.
-        answer = self._ask(metadata_location) or self._ask(metadata_location)
-        assert answer, f"DuckDB ended twice while reading {metadata_location}"
-        error = json.loads(answer)
+        error = self._answer({"metadata_location": metadata_location, "output": str(self._output)})
         assert error is None, f"DuckDB could not read {metadata_location}: {error}"
         with pa.OSFile(str(self._output)) as source:
             return arrow_rows(pa.ipc.open_file(source).read_all())
 
-    def _ask(self, metadata_location: str) -> str:
+    def ids_where(
+        self, metadata_location: str, conditions: Sequence[str], *, planned: bool = True
+    ) -> list[list[int] | str]:
+        """Column ``id`` of the rows that meet each condition, or why DuckDB cannot tell.
+
+        Unless ``planned`` all rows are read first.
+        """
+        request = {"metadata_location": metadata_location, "conditions": list(conditions), "planned": planned}
+        found = self._answer(request)
+        assert isinstance(found, list), f"DuckDB could not read {metadata_location}: {found}"
+        return found
+
+    def _answer(self, request: Mapping[str, Any]) -> Any:
+        # Once in thousands of reads it ends without a word, on tables that it reads at any other time.
+        answer = self._ask(request) or self._ask(request)
+        assert answer, f"DuckDB ended twice while reading {request['metadata_location']}"
+        return json.loads(answer)
+
+    def _ask(self, request: Mapping[str, Any]) -> str:
         """The answer's line; nothing when the process ended."""
         process = self._started()
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps({"metadata_location": metadata_location, "output": str(self._output)}) + "\n")
+        process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()
         answer = process.stdout.readline()
         if not answer:

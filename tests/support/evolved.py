@@ -132,7 +132,7 @@ def rows(start: int, *, columns: list[str]) -> list[dict[str, Any]]:
             "text": None if last and start % 16 else TEXTS[n],
             "raw": BINARIES[n % len(BINARIES)],
             "code": None if last else bytes([n * 36, 0, 255, 128, 1]),
-            "key": None if last else uuid.UUID(int=(n << 125) + 7).bytes,
+            "key": None if last else uuid.UUID(int=(n << 125) + (n % 2 << 63) + 7).bytes,
             "value": DOUBLES[n],
             "point": [
                 {"x": 1.5, "label": TEXTS[4], "inner": {"deep": n}},

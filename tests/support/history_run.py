@@ -33,6 +33,10 @@ class HistoryRun:
 
     def __init__(self, history: History, tables: JavaTables, folder: Path) -> None:
         properties = {**_PROPERTIES, "format-version": str(history.format_version)}
+        # Java writes bounds of uuids as bytes and reads them as signed numbers: it skips deletes that it needs.
+        properties |= {
+            f"write.metadata.metrics.column.c{i}": "counts" for i, t in enumerate(history.column_types) if t == "uuid"
+        }
         if history.one_row_a_group:
             properties |= _ONE_ROW_A_GROUP
         self.java: JavaTable = tables.create(history.schema, _UNPARTITIONED, properties, folder)

@@ -18,10 +18,12 @@ from typing import Any, TypeAlias
 
 from pyspark.sql import SparkSession
 
-__all__ = ["JavaTable", "JavaTables", "Row"]
+__all__ = ["JavaTable", "JavaTables", "Partition", "Row", "nanos_to_text"]
 
 Row: TypeAlias = Mapping[str, Any]
 Struct: TypeAlias = Mapping[str, Any]
+Partition: TypeAlias = Sequence[Any] | Row
+"""Its values, or any row that belongs to it."""
 
 _SOURCE = Path(__file__).parent / "java" / "LocalTable.java"
 _LINEAGE = (2147483540, 2147483539)
@@ -99,6 +101,14 @@ class JavaTable:
         struct = {"type": "struct", "fields": fields}
         return [_from_json(struct, row) for row in json.loads(self._java.rows(lineage))]
 
+    def ids_where(self, condition: Any) -> list[int]:
+        """Column ``id`` of the rows that a planned scan finds; ``condition`` is an ``Expression``."""
+        return list(self._java.idsWhere(condition))
+
+    def ids_without_planning(self, conditions: Sequence[Any]) -> list[list[int]]:
+        """The same of all rows, looked at one by one, for each condition."""
+        return [list(found) for found in self._java.idsWithoutPlanning(list(conditions))]
+
     def rows_of(self, snapshot_id: int) -> str:
         """A retained snapshot as the generic reader finds it, by its own schema: JSON, in the order of the files."""
         return str(self._java.rowsOf(snapshot_id))
@@ -117,15 +127,18 @@ class JavaTable:
         """The partition of every row, by Java's transforms; values as JSON has them."""
         return [tuple(values) for values in json.loads(self._java.partitionOf(spec_id, _rows(self.schema, rows)))]
 
-    def data_file(self, rows: Sequence[Row], spec_id: int, partition: Sequence[Any], file_format: str) -> Any:
-        return self._java.writeData(spec_id, json.dumps(partition), file_format, _rows(self.schema, rows))
+    def data_file(self, rows: Sequence[Row], spec_id: int, partition: Partition, file_format: str) -> Any:
+        return self._java.writeData(spec_id, self._partition(partition), file_format, _rows(self.schema, rows))
+
+    def _partition(self, partition: Partition) -> str:
+        return json.dumps(_to_json(self.schema, partition) if isinstance(partition, Mapping) else list(partition))
 
     def equality_deletes(
         self,
         keys: Sequence[Row],
         field_ids: Sequence[int],
         spec_id: int,
-        partition: Sequence[Any],
+        partition: Partition,
         file_format: str,
         schema_id: int | None = None,
     ) -> Any:
@@ -133,26 +146,26 @@ class JavaTable:
         known = self.table.schema().schemaId() if schema_id is None else schema_id
         rows = _rows(self.schema_of(known), keys)
         return self._java.writeEqualityDeletes(
-            known, list(field_ids), spec_id, json.dumps(partition), file_format, rows
+            known, list(field_ids), spec_id, self._partition(partition), file_format, rows
         )
 
     def position_deletes(
         self,
         positions: Mapping[str, Sequence[int]],
         spec_id: int,
-        partition: Sequence[Any],
+        partition: Partition,
         file_format: str,
         *,
         whole_paths: bool = True,
     ) -> Any:
         """Without ``whole_paths`` the bounds do not tell which data files are meant."""
         return self._java.writePositionDeletes(
-            spec_id, json.dumps(partition), file_format, json.dumps(positions), whole_paths
+            spec_id, self._partition(partition), file_format, json.dumps(positions), whole_paths
         )
 
-    def vectors(self, positions: Mapping[str, Sequence[int]], spec_id: int, partition: Sequence[Any]) -> list[Any]:
+    def vectors(self, positions: Mapping[str, Sequence[int]], spec_id: int, partition: Partition) -> list[Any]:
         """Deletion vectors, in one Puffin file, of data files that are committed with them."""
-        return list(self._java.writeVectors(spec_id, json.dumps(partition), json.dumps(positions)))
+        return list(self._java.writeVectors(spec_id, self._partition(partition), json.dumps(positions)))
 
     # -- commits
 
@@ -226,7 +239,7 @@ def _to_json(kind: Any, value: Any) -> Any:
             return [_to_json(kind["element"], item) for item in value]
         return [[_to_json(kind["key"], key), _to_json(kind["value"], item)] for key, item in value]
     if kind.endswith("_ns"):
-        return _nanos_to_text(value) + ("Z" if kind.startswith("timestamptz") else "")
+        return nanos_to_text(value) + ("Z" if kind.startswith("timestamptz") else "")
     if isinstance(value, float):
         return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, str(value).replace("nan", "NaN"))
     if isinstance(value, bytes):
@@ -236,7 +249,7 @@ def _to_json(kind: Any, value: Any) -> Any:
     return value if isinstance(value, bool | int | str) else str(value)
 
 
-def _nanos_to_text(value: int) -> str:
+def nanos_to_text(value: int) -> str:
     seconds, nanos = divmod(value, 10**9)
     return f"{(_EPOCH + datetime.timedelta(seconds=seconds)).isoformat()}.{nanos:09d}"
 

@@ -11,14 +11,14 @@ from typing import Any
 
 from support.oracle import Row
 
-__all__ = ["fits", "promoted", "random_row", "random_value"]
+__all__ = ["DOMAINS", "fits", "promoted", "random_row", "random_value"]
 
 _MOMENT = datetime.datetime(2024, 2, 29, 12, 30, 15, 123456)
 # ORC has no place for the last second before 1970: Java's writer moves it to the first one after.
 _BEFORE_EPOCH = datetime.datetime(1969, 12, 31, 23, 59, 58, 999999)
 _MOMENTS = (_MOMENT, _BEFORE_EPOCH, datetime.datetime(1970, 1, 1), datetime.datetime(2024, 3, 1, 23))
 
-_DOMAINS: Mapping[str, Sequence[Any]] = {
+DOMAINS: Mapping[str, Sequence[Any]] = {
     "boolean": (True, False),
     "int": (-(2**31), -1, 0, 7, 2**31 - 1),
     "long": (-(2**40), -1, 0, 7, 2**31 - 1, 2**40),
@@ -35,8 +35,8 @@ _DOMAINS: Mapping[str, Sequence[Any]] = {
     "decimal(9, 2)": tuple(decimal.Decimal(n).scaleb(-2) for n in (-350, 0, 1, 999999999)),
     "decimal(12, 2)": tuple(decimal.Decimal(n).scaleb(-2) for n in (-350, 0, 1, 10**11)),
     "decimal(20, 3)": tuple(decimal.Decimal(n).scaleb(-3) for n in (-(10**19), 0, 1)),
-    # The highest bit stays clear: Java 1.10 orders uuids as signed numbers and skips deletes by wrong bounds.
-    "uuid": tuple(uuid.UUID(int=(n << 125) + 7) for n in (0, 1, 3)),
+    # Both halves of both signs: readers disagree on the order of these.
+    "uuid": tuple(uuid.UUID(int=n) for n in (0, 1 << 63, (3 << 125) + 7, 7 << 125, (7 << 125) + (1 << 63), 2**128 - 1)),
     "fixed[3]": (b"\x00\x00\x00", b"\xff\xff\xff", b"abc"),
     "binary": (b"", b"\x00", b"\xff" * 20),
 }
@@ -60,13 +60,13 @@ def random_value(kind: Any, chance: random.Random, *, required: bool) -> Any:
     if not required and chance.random() < _NULL_SHARE:
         return None
     if isinstance(kind, str):
-        return chance.choice(_DOMAINS[kind])
+        return chance.choice(DOMAINS[kind])
     if kind["type"] == "struct":
         return random_row(kind, chance)
     length = chance.randrange(3)
     if kind["type"] == "list":
         return [random_value(kind["element"], chance, required=kind["element-required"]) for _ in range(length)]
-    keys = chance.sample(_DOMAINS[kind["key"]], length)
+    keys = chance.sample(DOMAINS[kind["key"]], length)
     return [(key, random_value(kind["value"], chance, required=kind["value-required"])) for key in keys]
 
 

@@ -20,6 +20,8 @@ import org.apache.iceberg.data.*;
 import org.apache.iceberg.deletes.*;
 import org.apache.iceberg.encryption.*;
 import org.apache.iceberg.exceptions.CommitFailedException;
+import org.apache.iceberg.expressions.Evaluator;
+import org.apache.iceberg.expressions.Expression;
 import org.apache.iceberg.io.*;
 import org.apache.iceberg.puffin.Blob;
 import org.apache.iceberg.puffin.Puffin;
@@ -291,6 +293,41 @@ public class LocalTable implements TableOperations {
     return JSON.writeValueAsString(found);
   }
 
+  /** What column {@code id} says in the rows that a filter finds: as a planned scan finds them. */
+  public List idsWhere(Expression filter) throws Exception {
+    List found = new ArrayList();
+    CloseableIterable records = IcebergGenerics.read(table()).where(filter).build();
+    Iterator iterator = records.iterator();
+    while (iterator.hasNext()) {
+      found.add(((org.apache.iceberg.data.Record) iterator.next()).getField("id"));
+    }
+    records.close();
+    return found;
+  }
+
+  /** And without planning, of all rows one by one: a list for each filter. */
+  public List idsWithoutPlanning(List filters) throws Exception {
+    Types.StructType struct = current.schema().asStruct();
+    InternalRecordWrapper wrapper = new InternalRecordWrapper(struct);
+    List found = new ArrayList();
+    for (int i = 0; i < filters.size(); i++) {
+      found.add(new ArrayList());
+    }
+    CloseableIterable records = IcebergGenerics.read(table()).build();
+    Iterator iterator = records.iterator();
+    while (iterator.hasNext()) {
+      org.apache.iceberg.data.Record record = (org.apache.iceberg.data.Record) iterator.next();
+      for (int i = 0; i < filters.size(); i++) {
+        Evaluator evaluator = new Evaluator(struct, (Expression) filters.get(i));
+        if (evaluator.eval(wrapper.wrap((StructLike) record))) {
+          ((List) found.get(i)).add(record.getField("id"));
+        }
+      }
+    }
+    records.close();
+    return found;
+  }
+
   /** Rows of a retained snapshot, by the schema that it was written with. */
   public String rowsOf(long snapshotId) throws Exception {
     Schema schema = (Schema) table().schemas().get(table().snapshot(snapshotId).schemaId());
@@ -408,10 +445,19 @@ public class LocalTable implements TableOperations {
     writer.close();
   }
 
+  /** Of values by position, or of a row by field id. */
   private static StructLike partition(PartitionSpec spec, String json) throws Exception {
-    return spec.isUnpartitioned() && spec.fields().isEmpty()
-        ? null
-        : (StructLike) internalPartition(spec, JSON.readTree(json));
+    if (spec.isUnpartitioned() && spec.fields().isEmpty()) {
+      return null;
+    }
+    JsonNode told = JSON.readTree(json);
+    if (told.isArray()) {
+      return (StructLike) internalPartition(spec, told);
+    }
+    Types.StructType struct = spec.schema().asStruct();
+    PartitionKey key = new PartitionKey(spec, spec.schema());
+    key.partition(new InternalRecordWrapper(struct).wrap((StructLike) value(struct, told)));
+    return key;
   }
 
   private static StructLike internalPartition(PartitionSpec spec, JsonNode values) {

@@ -1,14 +1,16 @@
-"""How large manifests are, and how large they should be."""
+"""How large manifests are and should be, and which entries share one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_blocks import ManifestAssembler
-from icekeeper.model import ManifestContent, ManifestFile
+from icekeeper.metadata.manifest_write import partition_types
+from icekeeper.metadata.partition_summaries import apart
+from icekeeper.model import ManifestContent, ManifestEntry, ManifestFile
 
-__all__ = ["MANIFEST_TARGET_BYTES", "bytes_per_entry", "manifest_header_bytes", "manifest_target_bytes"]
+__all__ = ["MANIFEST_TARGET_BYTES", "bytes_per_entry", "manifest_header_bytes", "manifest_target_bytes", "portions"]
 
 # Java's TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT
 MANIFEST_TARGET_BYTES = 8 * 1024 * 1024
@@ -35,3 +37,17 @@ def bytes_per_entry(manifests: Iterable[ManifestFile]) -> float:
         (m.added_files_count or 0) + (m.existing_files_count or 0) + (m.deleted_files_count or 0) for m in manifests
     )
     return max(1.0, sum(m.manifest_length for m in manifests) / entries) if entries else 1024.0
+
+
+def portions(
+    metadata: TableMetadata, spec_id: int, entries: Sequence[ManifestEntry], entry_bytes: float
+) -> Iterator[Sequence[ManifestEntry]]:
+    """Entries of one spec as manifests take them: up to the target size each, so that partitions can be summed up.
+
+    Raises:
+        TableUnsupported: a partition transform is unknown.
+    """
+    most = max(1, int(manifest_target_bytes(metadata) / entry_bytes))
+    for found in apart(partition_types(metadata, spec_id), entries, lambda entry: entry.file.partition):
+        for start in range(0, len(found), most):
+            yield found[start : start + most]

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from icekeeper.commit.history import shows_every_commit_since, shows_snapshot
-from icekeeper.commit.manifest_size import bytes_per_entry, manifest_target_bytes
+from icekeeper.commit.manifest_size import bytes_per_entry, portions
 from icekeeper.commit.row_ids import assign_row_ids
 from icekeeper.commit.summary import counted_totals, snapshot_summary
 from icekeeper.commit.transaction import PreparedCommit
@@ -133,10 +133,10 @@ class SnapshotWriter:
         entry_bytes = bytes_per_entry(old)
         with self._discarding():
             written = [
-                manifest
+                self._write_manifest(spec_id, content, portion)
                 for by_kind in (live, deleted)
                 for (spec_id, content), entries in sorted(by_kind.items())
-                for manifest in self._write_manifests(spec_id, content, entries, entry_bytes)
+                for portion in portions(self.metadata, spec_id, entries, entry_bytes)
             ]
             extra = self._extra(written, carried, old)
             if replacement.recipe is not None:
@@ -259,15 +259,6 @@ class SnapshotWriter:
                 deleted_rows_count=rows[EntryStatus.DELETED],
             )
         return [counted.get(m.manifest_path, m) for m in manifests]
-
-    def _write_manifests(
-        self, spec_id: int, content: ManifestContent, entries: Sequence[ManifestEntry], entry_bytes: float
-    ) -> list[ManifestFile]:
-        per_manifest = max(1, int(manifest_target_bytes(self.metadata) / entry_bytes))
-        return [
-            self._write_manifest(spec_id, content, entries[start : start + per_manifest])
-            for start in range(0, len(entries), per_manifest)
-        ]
 
     def _write_manifest(self, spec_id: int, content: ManifestContent, entries: Sequence[ManifestEntry]) -> ManifestFile:
         # The last path written is counted, so names never repeat within an attempt.

@@ -13,7 +13,8 @@ from icekeeper.metadata.avro_files import deflated, write_avro
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_copy import StoredEntry, avro_long
 from icekeeper.metadata.manifest_entries import entry_encoder
-from icekeeper.metadata.manifest_write import EncodedManifest, header_of, partition_types, summarise_partitions
+from icekeeper.metadata.manifest_write import EncodedManifest, header_of, partition_types
+from icekeeper.metadata.partition_summaries import summarise_partitions
 from icekeeper.model import ManifestContent, ManifestFile, PartitionValue
 
 __all__ = ["BLOCK_BYTES", "EntryBlock", "ManifestAssembler", "entry_blocks"]

@@ -19,14 +19,12 @@ from icekeeper.metadata.avro_schemas import (
 )
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_entries import entry_encoder
-from icekeeper.metadata.single_value import comparable, encode
+from icekeeper.metadata.partition_summaries import summarise_partitions
 from icekeeper.model import (
     EntryStatus,
     ManifestContent,
     ManifestEntry,
     ManifestFile,
-    PartitionFieldSummary,
-    PartitionValue,
 )
 
 __all__ = [
@@ -35,7 +33,6 @@ __all__ = [
     "encode_manifest_list",
     "header_of",
     "partition_types",
-    "summarise_partitions",
 ]
 
 
@@ -177,25 +174,3 @@ def _list_record(manifest: ManifestFile, version: int) -> dict[str, Any]:
         "key_metadata": manifest.key_metadata,
         "first_row_id": manifest.first_row_id,
     }
-
-
-def summarise_partitions(
-    types: Sequence[str], partitions: Sequence[tuple[PartitionValue, ...]]
-) -> tuple[PartitionFieldSummary, ...]:
-    """What a manifest list says of the partitions of a manifest's entries."""
-    result = []
-    for index, kind in enumerate(types):
-        values = [partition[index] for partition in partitions]
-        present = [value for value in values if value is not None]
-        numbers = [value for value in present if value == value]  # NaN differs from itself
-        low = min(numbers, key=lambda v: comparable(kind, v), default=None)
-        high = max(numbers, key=lambda v: comparable(kind, v), default=None)
-        result.append(
-            PartitionFieldSummary(
-                contains_null=len(present) < len(values),
-                contains_nan=len(numbers) < len(present),
-                lower_bound=None if low is None else encode(kind, low),
-                upper_bound=None if high is None else encode(kind, high),
-            )
-        )
-    return tuple(result)

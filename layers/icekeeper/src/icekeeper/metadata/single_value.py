@@ -52,6 +52,8 @@ def decode(iceberg_type: str, value: bytes) -> Any:
         return struct.unpack("<f" if len(value) == 4 else "<d", value)[0]
     if iceberg_type == "boolean":
         return value != b"\x00"
+    if iceberg_type == "uuid" and len(value) != 16:
+        raise ValueError(f"{len(value)} bytes are no uuid")
     return value.decode() if iceberg_type == "string" else value
 
 

@@ -63,6 +63,15 @@ class LeafColumn:
     parquet_path: str
     """Its name with the groups that Parquet puts around the elements of lists and maps."""
 
+    @property
+    def has_bounds(self) -> bool:
+        """Whether a manifest, and the footer of a file, may tell its least and greatest value.
+
+        Readers prune by both, and they disagree on the order of uuids: Iceberg-Java up to 1.10 compares them as signed
+        numbers, and finds nothing between bounds in the order of the bytes.  Inside lists and maps nobody prunes.
+        """
+        return self.iceberg_type != "uuid" or self.repeated
+
 
 def stored_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of an Iceberg schema that data files hold: all but those of type ``unknown``, which are always null.

@@ -8,11 +8,14 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from icekeeper.metadata.partition_summaries import Section
 from icekeeper.operations.manifests.partition_ranges import PartitionOrder
 
-__all__ = ["OrderKey", "even_cuts", "lane_bounds"]
+__all__ = ["OrderKey", "Place", "even_cuts", "lane_bounds"]
 
-OrderKey: TypeAlias = tuple[PartitionOrder, int, str] | tuple[PartitionOrder]
+Place: TypeAlias = tuple[Section, PartitionOrder]
+"""Of a partition: sections come one after the other, since none shares a manifest with another."""
+OrderKey: TypeAlias = tuple[Place, int, str] | tuple[Place]
 """Partition, data sequence number and path; of a partition alone: before all its entries."""
 
 # A cut moves by so much of a manifest to where a partition ends.
@@ -43,7 +46,7 @@ def even_cuts(sizes: Sequence[int], ends_partition: Sequence[bool], room: int, m
     return [*cuts, len(sizes)]
 
 
-def lane_bounds(sample: Sequence[tuple[PartitionOrder, int, str]], lanes: int) -> list[OrderKey]:
+def lane_bounds(sample: Sequence[tuple[Place, int, str]], lanes: int) -> list[OrderKey]:
     """Keys that cut the entries into so many lanes or fewer, as a sample of them shows; a partition that needs no lane
     of its own stays whole."""
     keys = sorted(sample)

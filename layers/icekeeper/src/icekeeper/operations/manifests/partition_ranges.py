@@ -6,11 +6,14 @@ its value.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from icekeeper.metadata.partition_summaries import Section
 from icekeeper.metadata.single_value import comparable, decode
+from icekeeper.metadata.uuid_order import uuid_section
 from icekeeper.model import ManifestFile, PartitionFieldSummary, PartitionValue
 
 __all__ = ["PartitionOrder", "PartitionRange", "average_opened", "partition_order", "range_of"]
@@ -19,6 +22,9 @@ PartitionOrder: TypeAlias = tuple[tuple[int, Any], ...]
 """Partition values in a form whose order is theirs: nulls first, NaN last."""
 
 _NULL, _NAN = (0, 0), (2, 0)
+# Bounds of two sections tell nothing: in one of the two orders of uuids that readers use they are the wrong way round.
+_ALL_UUIDS = (1, bytes(16)), (1, b"\xff" * 16)
+_BOTH = frozenset(uuid_section(end) for _, end in _ALL_UUIDS)
 
 
 def partition_order(types: Sequence[str], partition: Sequence[PartitionValue]) -> PartitionOrder:
@@ -51,6 +57,8 @@ class PartitionRange:
     fields: tuple[_FieldRange, ...] | None
     low: PartitionOrder | None
     high: PartitionOrder | None
+    sections: frozenset[Section]
+    """Where its partitions belong; where uuids have both signs, the two that nearly all uuids are in."""
 
     @property
     def is_wide(self) -> bool:
@@ -65,15 +73,19 @@ class PartitionRange:
 def range_of(types: Sequence[str], manifest: ManifestFile) -> PartitionRange:
     """The range of a manifest; ``types`` are the result types of its spec's fields."""
     summaries = manifest.partitions
-    if summaries is None or len(summaries) != len(types):
-        return PartitionRange(None, None, None)
     try:
+        if summaries is None or len(summaries) != len(types):
+            raise ValueError
         fields = tuple(_field_range(kind, summary) for kind, summary in zip(types, summaries, strict=True))
     except ValueError:  # bounds of another type: whoever wrote them, a planner must open the manifest
-        return PartitionRange(None, None, None)
+        fields = None
+    uuids = [i for i, kind in enumerate(types) if kind == "uuid"]
+    sections = frozenset(itertools.product(*(_BOTH if fields is None else _sections(fields[i]) for i in uuids)))
+    if fields is None:
+        return PartitionRange(None, None, None, sections)
     low = tuple(_NULL if f.has_null else f.low or _NAN for f in fields)
     high = tuple(_NAN if f.has_nan else f.high or _NULL for f in fields)
-    return PartitionRange(fields, low, high)
+    return PartitionRange(fields, low, high, sections)
 
 
 def _field_range(kind: str, summary: PartitionFieldSummary) -> _FieldRange:
@@ -81,7 +93,15 @@ def _field_range(kind: str, summary: PartitionFieldSummary) -> _FieldRange:
         None if bound is None else (1, comparable(kind, decode(kind, bound)))
         for bound in (summary.lower_bound, summary.upper_bound)
     )
+    if kind == "uuid" and low and high and uuid_section(low[1]) != uuid_section(high[1]):
+        low, high = _ALL_UUIDS
     return _FieldRange(summary.contains_null, summary.contains_nan, low, high)
+
+
+def _sections(field: _FieldRange) -> frozenset[int]:
+    """Of a field of uuids."""
+    found = {uuid_section(end[1]) for end in (field.low, field.high) if end is not None}
+    return frozenset(found | {0} if field.has_null else found or {0})
 
 
 def average_opened(ranges: Sequence[PartitionRange], partitions: Iterable[PartitionOrder]) -> float:

@@ -44,7 +44,7 @@ class ManifestGroup:
     kind: ManifestKind
     manifests: tuple[ManifestFile, ...]
     outputs: int
-    """An estimate: merged entries often compress into fewer.  Never more than there were."""
+    """An estimate: merged entries often compress into fewer.  More than there were only where they must be apart."""
     live_bytes: int
     """Of its entries, without headers."""
     room: int
@@ -119,15 +119,18 @@ def _worthwhile(
         types = partition_types(metadata, kind[0])
         fields = [i for i, f in enumerate(metadata.specs[kind[0]]["fields"]) if f["transform"] != "void"]
         ranges = {m.manifest_path: range_of(types, m) for m in found}
-        unsettled = _unsettled(found, ranges, fields, room, header)
+        sections = {section for m in found for section in ranges[m.manifest_path].sections}
+        parts = ([m for m in found if section in ranges[m.manifest_path].sections] for section in sections)
+        pending = {m.manifest_path for part in parts for m in _unsettled(part, ranges, fields, room, header)}
+        unsettled = [m for m in found if m.manifest_path in pending]
         unsettled_in_all += len(unsettled)
-        outputs = _wanted(unsettled, room, header)
+        apart = len({section for m in unsettled for section in ranges[m.manifest_path].sections})
+        outputs = _wanted(unsettled, room, header, apart)
         saves = outputs * _LEAST_SAVING < len(unsettled)
         if saves or _is_badly_clustered([ranges[m.manifest_path] for m in unsettled], len(fields)):
             live_bytes = sum(_live_bytes(m, header) for m in unsettled)
-            chosen.append(
-                ManifestGroup(kind, tuple(unsettled), min(outputs, len(unsettled)), math.ceil(live_bytes), room)
-            )
+            outputs = max(apart, min(outputs, len(unsettled)))
+            chosen.append(ManifestGroup(kind, tuple(unsettled), outputs, math.ceil(live_bytes), room))
     # What new commits add to a large table waits until there is enough of it.
     return chosen if unsettled_in_all >= least else []
 
@@ -183,10 +186,12 @@ def _is_badly_clustered(ranges: Sequence[PartitionRange], fields: int) -> bool:
     return not probes or opened > allowed * len(probes)
 
 
-def _wanted(manifests: Sequence[ManifestFile], room: int, header_bytes: int) -> int:
-    """Manifests that the live entries need."""
+def _wanted(manifests: Sequence[ManifestFile], room: int, header_bytes: int, sections: int) -> int:
+    """Manifests that the live entries need at most; those of each section have some of their own."""
+    if not any(m.may_have_live_files for m in manifests):
+        return 0
     live_bytes = sum(_live_bytes(manifest, header_bytes) for manifest in manifests)
-    return max(math.ceil(live_bytes / room), int(any(m.may_have_live_files for m in manifests)))
+    return max(math.ceil(live_bytes / room), 1) + sections - 1
 
 
 def _live_bytes(manifest: ManifestFile, header_bytes: int) -> float:

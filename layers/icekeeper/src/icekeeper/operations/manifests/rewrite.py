@@ -94,11 +94,12 @@ def write_manifests(
     for group in plan.groups:
         bounds = lane_bounds(samples[group.kind], lanes[group.kind]) if samples[group.kind] else []
         names = max(1, _NAMES_PER_OUTPUT * group.outputs // (len(bounds) + 1))
+        most = max(len(group.manifests), group.outputs)
         for portion in _portions(group.manifests):
             work.splits.append(SplitTask(kinds[group.kind], portion, tuple(bounds), len(work.lanes)))
         for _ in range(len(bounds) + 1):
             stem = f"{prefix}-m{len(work.lanes)}"
-            count = min(names, len(group.manifests))
+            count = min(names, most)
             outputs = tuple(PlannedFile(f"{stem}-{number}", "avro", MAX_ATTEMPTS) for number in range(count))
             work.lanes.append(Lane(kinds[group.kind], outputs, target_bytes))
     planned = [file for lane in work.lanes for file in lane.outputs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_blocks import BLOCK_BYTES, ManifestAssembler, entry_blocks
 from icekeeper.metadata.manifest_copy import EntryCopier, StoredEntry
 from icekeeper.metadata.manifest_write import partition_types
+from icekeeper.metadata.partition_summaries import section
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
 from icekeeper.operations.manifests.cuts import OrderKey, even_cuts
@@ -68,30 +70,36 @@ def write_lane(lane: Lane, parts: Iterator[EntryPart]) -> LaneResult:
     if error is not None:
         return LaneResult(error=error)
     found.sort(key=lambda entry: entry[0])
-    partitions = evenly(list(dict.fromkeys(key[0] for key, _ in found)), MAX_PARTITIONS)
+    partitions = evenly(list(dict.fromkeys(key[0][1] for key, _ in found)), MAX_PARTITIONS)
+    sections = [[e for _, e in run] for _, run in itertools.groupby(found, key=lambda entry: entry[0][0][0])]
     storage = Storage(lane.kind.io_properties)
     begun: list[str] = []
     try:
-        return LaneResult(tuple(_write(lane, [entry for _, entry in found], storage, begun)), tuple(partitions))
+        return LaneResult(tuple(_write(lane, sections, storage, begun)), tuple(partitions))
     except MaintenanceError as failure:
         storage.delete(begun)
         return LaneResult(error=str(failure))
 
 
-def _write(lane: Lane, entries: Sequence[StoredEntry], storage: Storage, begun: list[str]) -> Iterator[ManifestFile]:
+def _write(
+    lane: Lane, sections: Sequence[Sequence[StoredEntry]], storage: Storage, begun: list[str]
+) -> Iterator[ManifestFile]:
     metadata = TableMetadata(lane.kind.document)
     assembler = ManifestAssembler(metadata, lane.kind.spec_id, lane.kind.content)
     room = max(1, lane.target_bytes - assembler.header_bytes)
-    blocks = list(entry_blocks(entries, min(BLOCK_BYTES, room // _BLOCKS_PER_MANIFEST)))
-    cuts = even_cuts([b.size for b in blocks], [b.ends_partition for b in blocks], room, len(lane.outputs))
-    start = 0
-    for output, end in zip(lane.outputs, cuts, strict=False):
-        path = output.path(lane.attempt)
-        encoded = assembler.assemble(blocks[start:end], path)
-        begun.append(path)
-        storage.write(path, encoded.data)
-        yield encoded.manifest
-        start = end
+    while len(sections) > len(lane.outputs):  # uuids that hardly exist: the last manifest goes without summaries
+        sections = [*sections[:-2], [*sections[-2], *sections[-1]]]
+    outputs = list(lane.outputs)
+    for number, entries in enumerate(sections, start=1):
+        most = len(outputs) - (len(sections) - number)  # each later section needs one
+        blocks = list(entry_blocks(entries, min(BLOCK_BYTES, room // _BLOCKS_PER_MANIFEST)))
+        cuts = even_cuts([b.size for b in blocks], [b.ends_partition for b in blocks], room, most)
+        for start, end in itertools.pairwise([0, *cuts]):
+            path = outputs.pop(0).path(lane.attempt)
+            encoded = assembler.assemble(blocks[start:end], path)
+            begun.append(path)
+            storage.write(path, encoded.data)
+            yield encoded.manifest
 
 
 def _entries(kind: KindOfTable, manifests: Sequence[ManifestFile]) -> Iterator[tuple[OrderKey, StoredEntry]]:
@@ -101,8 +109,8 @@ def _entries(kind: KindOfTable, manifests: Sequence[ManifestFile]) -> Iterator[t
     reader = TableReader(metadata, Storage(kind.io_properties).read)
     for manifest, data in reader.contents(manifests):
         for entry in copier.copy(data, manifest):
-            order = partition_order(types, entry.partition)
-            yield (order, entry.sequence_number, entry.file_path), entry
+            place = section(types, entry.partition), partition_order(types, entry.partition)
+            yield (place, entry.sequence_number, entry.file_path), entry
 
 
 def evenly(values: Sequence[Value], most: int) -> list[Value]:

@@ -1,9 +1,11 @@
 """Column metrics of a written Parquet file, as a manifest entry carries them.
 
-Counts and bounds come from the file's own footer, NaN counts from the batches as they pass.  Modes follow
+Counts and bounds come from the file's own footer, other counts from the batches as they pass.  Modes follow
 :mod:`.metrics_modes` (specification, "Manifests"; Java's ``ParquetMetrics``): bounds contain
 every value, truncated upper bounds round up, columns inside lists and maps get their size and nothing else (Parquet
 counts an empty list as a null element), the whole file has bounds for a column only if every row group has.
+
+Columns of uuids have no bounds, neither here nor in the footer (:attr:`.LeafColumn.has_bounds`).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import pyarrow.parquet as pq
 from icekeeper.metadata.single_value import comparable, encode, truncated_lower, truncated_upper
 from icekeeper.operations.compaction.arrow_schema import LeafColumn
 
-__all__ = ["FileMetrics", "NanCounter", "file_metrics"]
+__all__ = ["FileMetrics", "PassingCounts", "file_metrics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +39,19 @@ class FileMetrics:
 
 
 @dataclass(slots=True)
-class NanCounter:
-    """Counts NaN per float column while batches pass; columns inside lists and maps are not looked at."""
+class PassingCounts:
+    """Counts while batches pass what a footer does not tell: NaN of float columns, nulls of columns without bounds.
+
+    By field id; columns inside lists and maps are not looked at.
+    """
 
     leaves: Sequence[LeafColumn]
-    counts: dict[int, int] = field(default_factory=dict)
+    nans: dict[int, int] = field(default_factory=dict)
+    nulls: dict[int, int] = field(default_factory=dict)
     _paths: list[tuple[int, list[int]]] = field(default_factory=list)
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Find the float columns once, from the schema of the batches."""
+        """Find these columns once, from the schema of the batches."""
         ids = iter(self.leaves)
         for index, column in enumerate(schema):
             self._find(column.type, [index], ids)
@@ -61,29 +67,36 @@ class NanCounter:
             self._find(kind.value_type, path, ids)
         else:
             leaf = next(ids)
-            if pa.types.is_floating(kind) and not leaf.repeated:
-                self.counts[leaf.field_id] = 0
-                self._paths.append((leaf.field_id, path))
+            if leaf.repeated:
+                return
+            if pa.types.is_floating(kind):
+                self.nans[leaf.field_id] = 0
+            elif leaf.has_bounds:
+                return
+            else:
+                self.nulls[leaf.field_id] = 0
+            self._paths.append((leaf.field_id, path))
 
     def add(self, batch: pa.RecordBatch) -> None:
         for field_id, path in self._paths:
             array = batch.column(path[0])
             for index in path[1:]:
                 array = pc.struct_field(array, [index])  # nulls of the parent are nulls here
-            self.counts[field_id] += pc.sum(pc.is_nan(array)).as_py() or 0
+            if field_id in self.nulls:
+                self.nulls[field_id] += array.null_count
+            else:
+                self.nans[field_id] += pc.sum(pc.is_nan(array)).as_py() or 0
 
 
-def file_metrics(
-    footer: pq.FileMetaData, leaves: Sequence[LeafColumn], nan_counts: Mapping[int, int], modes: Mapping[int, str]
-) -> FileMetrics:
-    """Metrics of a whole file from its footer; ``leaves`` are in the footer's column order."""
+def file_metrics(footer: pq.FileMetaData, counts: PassingCounts, modes: Mapping[int, str]) -> FileMetrics:
+    """Metrics of a whole file from its footer, whose columns are in the order of the counted leaves."""
     sizes: dict[int, int] = {}
     values: dict[int, int] = {}
     nulls: dict[int, int] = {}
     lower: dict[int, bytes] = {}
     upper: dict[int, bytes] = {}
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-    for index, leaf in enumerate(leaves):
+    for index, leaf in enumerate(counts.leaves):
         mode = modes[leaf.field_id]
         if mode == "none":
             continue
@@ -93,7 +106,9 @@ def file_metrics(
             continue
         values[leaf.field_id] = sum(chunk.num_values for chunk in chunks)
         statistics = [chunk.statistics for chunk in chunks]
-        if all(s is not None and s.has_null_count for s in statistics):
+        if leaf.field_id in counts.nulls:
+            nulls[leaf.field_id] = counts.nulls[leaf.field_id]
+        elif all(s is not None and s.has_null_count for s in statistics):
             nulls[leaf.field_id] = sum(s.null_count for s in statistics)
         if mode == "counts":
             continue
@@ -106,7 +121,7 @@ def file_metrics(
         column_sizes=sizes,
         value_counts=values,
         null_value_counts=nulls,
-        nan_value_counts={i: n for i, n in nan_counts.items() if modes[i] != "none"},
+        nan_value_counts={i: n for i, n in counts.nans.items() if modes[i] != "none"},
         lower_bounds=lower,
         upper_bounds=upper,
         split_offsets=tuple(sorted(_first_offset(group.column(0)) for group in groups if group.num_columns)),

@@ -71,11 +71,18 @@ def writer_options(properties: Mapping[str, str], leaves: Sequence[LeafColumn], 
         "max_rows_per_page": _int(properties, "page-row-limit", _PAGE_ROWS),
         "dictionary_pagesize_limit": _int(properties, "dict-size-bytes", _DICTIONARY_BYTES),
         "write_page_index": True,
+        "write_statistics": _with_statistics(leaves),
         "store_decimal_as_integer": True,
         "store_schema": False,
     }
     filters = _bloom_filters(properties, leaves, group_rows)
     return options | ({"bloom_filter_options": filters} if filters else {})
+
+
+def _with_statistics(leaves: Sequence[LeafColumn]) -> bool | list[str]:
+    """By Parquet column path; ``True`` for all."""
+    bounded = [leaf.parquet_path for leaf in leaves if leaf.has_bounds]
+    return bounded if len(bounded) < len(leaves) else True
 
 
 def _level(properties: Mapping[str, str], codec: str) -> int | None:

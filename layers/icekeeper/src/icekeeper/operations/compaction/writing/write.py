@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from icekeeper.model import DataFile, FileContent
 from icekeeper.operations.compaction.arrow_schema import LeafColumn, arrow_schema, leaf_columns
 from icekeeper.operations.compaction.task import RewriteTask
-from icekeeper.operations.compaction.writing.metrics import NanCounter, file_metrics
+from icekeeper.operations.compaction.writing.metrics import PassingCounts, file_metrics
 from icekeeper.operations.compaction.writing.metrics_modes import metrics_modes
 from icekeeper.operations.compaction.writing.parquet_options import row_group_bytes, writer_options
 from icekeeper.storage.storage import Storage
@@ -44,15 +44,15 @@ def write_data_file(
     """
     leaves = leaf_columns(table_schema)
     output = _Output(path, task.table_properties, arrow_schema(table_schema), leaves, storage)
-    nans = NanCounter(leaves)
-    nans.prepare(output.schema)
+    counts = PassingCounts(leaves)
+    counts.prepare(output.schema)
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
     try:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            nans.add(batch)
+            counts.add(batch)
             pending.append(batch)
             pending_bytes += batch.nbytes
             if pending_bytes >= output.row_group_arrow_bytes:
@@ -66,7 +66,7 @@ def write_data_file(
         output.close()
     if output.footer is None:
         return None
-    metrics = file_metrics(output.footer, leaves, nans.counts, metrics_modes(table_schema, task.table_properties))
+    metrics = file_metrics(output.footer, counts, metrics_modes(table_schema, task.table_properties))
     return DataFile(
         content=FileContent.DATA,
         file_path=path,

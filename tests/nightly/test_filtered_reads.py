@@ -1,0 +1,60 @@
+"""Filters after every operation and clustering, on tables of every format version; tests/interop asks a few of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from icekeeper.report.outcome import Status
+from support.duckdb_session import DuckDB
+from support.filtered_table import FilteredReads, made_table
+from support.java_writer import JavaTables
+from support.passes import TableUnderMaintenance
+
+PASSES = ("rewrite_position_deletes", "rewrite_manifests", "compact", "rewrite_manifests")
+
+
+@pytest.mark.parametrize("format_version", [1, 2, 3])
+def test_filters_find_what_they_found_before_after_every_operation(
+    format_version: int, spark_session: object, java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path
+) -> None:
+    java = made_table(java_tables, format_version, tmp_path / "table")
+    before = java.metadata_location
+    table = TableUnderMaintenance(before, tmp_path)
+    for number, operation in enumerate(PASSES):
+        (part,) = table.maintain(operations=operation, rewrite_all="true").operations
+        # v1 has no deletes, and the vectors of v3 are one file already.
+        assert part.status is Status.SUCCEEDED or operation == "rewrite_position_deletes"
+        reads = FilteredReads.on(java, java_tables, duckdb, number, len(PASSES), every=2)
+        assert reads.problems(before, table.metadata_location) == []
+
+
+@pytest.mark.parametrize("format_version", [1, 2, 3])
+@pytest.mark.parametrize(
+    "clustering",
+    [
+        {"strategy": "sort", "sort_order": "v16 asc nulls last"},
+        {"strategy": "sort", "sort_order": "v5 desc nulls first, v3 asc nulls last"},
+        {"strategy": "zorder", "zorder_columns": "v4,v15,v18"},
+    ],
+    ids=["uuid", "text", "zorder"],
+)
+def test_filters_find_what_they_found_before_clustering(
+    clustering: dict[str, str],
+    format_version: int,
+    spark_session: object,
+    java_tables: JavaTables,
+    duckdb: DuckDB,
+    tmp_path: Path,
+) -> None:
+    """Without partitions, in several files of few rows."""
+    java = made_table(java_tables, format_version, tmp_path / "table", partitioned=False)
+    before = java.metadata_location
+    table = TableUnderMaintenance(before, tmp_path)
+    settings = {"target_file_size_mb": "0.02", "rewrite_all": "true", **clustering}
+    (part,) = table.maintain(operations="compact", **settings).operations
+    assert part.status is Status.SUCCEEDED
+    assert len(table.live_files()) > 1
+    reads = FilteredReads.on(java, java_tables, duckdb, format_version, 3, every=2)
+    assert reads.problems(before, table.metadata_location) == []
