@@ -8,6 +8,7 @@ that nobody has looked at yet, or that touch, are loaded.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -82,13 +83,15 @@ def load_all(
         StorageError: the names cannot be listed, or the state store failed.
     """
 
+    # By UUID: a table may have had another name when it was looked at.
+    seen_in: defaultdict[str, set[str]] = defaultdict(set)
+    for one in known.values():
+        seen_in[one.uuid] |= one.folders
+
     def load(name: TableName) -> Claims | tuple[TableName, str] | None:
         try:
             loaded = catalog.load(name)
-            before = known.get(name)
-            is_known = before is not None and before.uuid == identity_of(catalog, loaded).uuid
-            seen_in = before.folders if before is not None and is_known else ()
-            return claims_of(catalog, loaded, seen_in)
+            return claims_of(catalog, loaded, seen_in.get(identity_of(catalog, loaded).uuid, ()))
         except PolicyError:
             return None
         except MaintenanceError as error:
