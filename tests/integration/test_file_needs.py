@@ -101,6 +101,16 @@ class TestOtherTables:
         assert outcomes["expire_snapshots"].status is Status.SUCCEEDED
         assert ids(guest) == ids(table.table) == [0, 1, 10, 11, 20, 21]
 
+    def test_a_guest_that_was_renamed_since_is_found_by_its_uuid(self, table: LocalTable, tmp_path: Path) -> None:
+        other = second_catalog(tmp_path)
+        guest = other.create_table("ns.guest", schema=LocalTable.SCHEMA)
+        guest.add_files(files_of(table.table))
+        maintain(table, other, "ns.guest", operations="compact", min_input_files="9")
+        other.rename_table("ns.guest", "ns.renamed")
+        other.create_table("ns.guest", schema=LocalTable.SCHEMA)
+        maintain(table, table.pyiceberg, "ns.t", served=other)
+        assert ids(other.load_table("ns.renamed")) == [0, 1, 10, 11, 20, 21]
+
     def test_a_guest_that_let_go_keeps_nothing(self, table: LocalTable) -> None:
         guest = table.pyiceberg.create_table("ns.guest", schema=LocalTable.SCHEMA)
         files = files_of(table.table)

@@ -51,13 +51,15 @@ def record_claims(state: StateStore, catalog: Catalog, loaded: LoadedTable, root
     return now
 
 
-def record_first_look(state: StateStore, catalog: Catalog, loaded: LoadedTable) -> None:
-    """Record where a table has files by its document, when nothing is recorded of its entry; asks for nothing.
+def record_first_look(
+    state: StateStore, catalog: Catalog, loaded: LoadedTable, before: Iterable[TableClaims] = ()
+) -> None:
+    """Record where a table has files by its document, and what is known ``before`` of it under other names.
 
     Raises:
         StorageError: the state store failed.
     """
-    state.claims.record(_claims(catalog, loaded, (), ()))
+    state.claims.record(_claims(catalog, loaded, (), before))
 
 
 def known_data_roots(state: StateStore, catalog: Catalog, loaded: LoadedTable) -> frozenset[str]:

@@ -17,7 +17,7 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.claims import record_first_look
 from icekeeper.deletion.neighbours import Claims, claims_of, has_its_own_bucket
-from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError
+from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.state.claims import TableClaims
@@ -103,7 +103,8 @@ def load_all(
         found = list(pool.map(load, names))
     for claims in found:
         if isinstance(claims, Claims) and claims.table.name not in known:
-            record_first_look(state, catalog, claims.table)
+            same = [one for one in known.values() if one.uuid == _uuid_of(claims)]
+            record_first_look(state, catalog, claims.table, same)
     return CatalogTables(
         tuple(claims for claims in found if isinstance(claims, Claims)),
         tuple(lost for lost in found if isinstance(lost, tuple)),
@@ -169,12 +170,37 @@ def tables_elsewhere(context: OperationContext, own: LoadedTable, folders: Itera
         if other is None:
             unreadable.append((one, f"catalog {one.catalog} cannot be opened from here"))
             continue
-        found = load_all(other, [one.table], context.state, {one.table: one})
+        try:
+            found = _loaded_by_claims(context, other, one)
+        except StorageError as error:
+            unreadable.append((one, str(error)))
+            continue
         loaded += found.claims
         unreadable += [(one, reason) for _, reason in found.unreadable]
-        if not found.claims and not found.unreadable:
-            context.state.claims.forget(entry)  # that catalog has no such table any more
     return NearTables(tuple(loaded), tuple(unreadable))
+
+
+def _loaded_by_claims(context: OperationContext, catalog: Catalog, claims: TableClaims) -> CatalogTables:
+    """The table that was seen under a name, also under the one that it has by now; the claims of one that is gone go.
+
+    Raises:
+        StorageError: the catalog cannot be listed, or the state store failed.
+    """
+    found = load_all(catalog, [claims.table], context.state, {claims.table: claims})
+    if found.unreadable or any(_uuid_of(one) == claims.uuid for one in found.claims):
+        return found
+    recorded = recorded_claims(context.state, catalog)
+    unknown = [name for name in catalog.list_tables() if name not in recorded]
+    renamed = load_all(catalog, unknown, context.state, recorded)
+    if not renamed.unreadable and not found.claims:
+        context.state.claims.forget(claims.entry)
+    # One that cannot be loaded may be the one that is looked for.
+    lost = tuple((claims.table, f"it may be {name}, which cannot be loaded: {why}") for name, why in renamed.unreadable)
+    return CatalogTables((*found.claims, *renamed.claims), lost[:1])
+
+
+def _uuid_of(claims: Claims) -> str:
+    return identity_of(claims.catalog, claims.table).uuid
 
 
 def _names(context: OperationContext) -> Sequence[TableName]:
