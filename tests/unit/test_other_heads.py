@@ -69,10 +69,10 @@ def test_a_head_that_went_its_own_way_is_seen_beside_commits_of_the_entry() -> N
         refuse_other_head(table(8), [stray(7, [path(5), path(6, "theirs")], [5, 61, 71], "theirs")])
 
 
-def test_a_lost_swap_beside_a_newer_entry_is_spared() -> None:
-    """It may as well be a head that went its own way by one commit."""
+def test_a_swap_that_lost_against_later_commits_needs_nothing() -> None:
+    """What a crash left behind goes once the table has moved on."""
     lost = stray(6, [path(5)], [5, 61], "lost")
-    assert refuse_other_head(table(8), [lost]) == [lost]
+    assert refuse_other_head(table(8), [lost]) == []
 
 
 def test_what_shows_no_more_than_the_table_knows_is_nothing_to_care_about() -> None:
@@ -83,7 +83,16 @@ def test_what_a_catalog_left_out_of_its_log_is_the_tables_own_past() -> None:
     """Its snapshots have expired, so the table does not know them any more."""
     own_past = stray(3, [path(2)], [1, 2, 3])
     entry = table(6, log=[0, 1, 4, 5], snapshots=[6])
-    assert refuse_other_head(entry, [own_past]) == [own_past]
+    assert refuse_other_head(entry, [own_past]) == []
+
+
+def test_numbers_that_begin_anew_tell_the_past_too() -> None:
+    """Of a table that another catalog has taken over, which names its files otherwise."""
+    taken_over = [f"{FOLDER}/v{number}.metadata.json" for number in (4, 6, 8)]
+    metadata = document(9, taken_over, [9])
+    entry = LoadedTable(TableName(("ns",), "t"), metadata, path(0), "token", {})
+    omitted = StrayMetadata(f"{FOLDER}/v7.metadata.json", document(7, [f"{FOLDER}/v5.metadata.json"], [7]))
+    assert refuse_other_head(entry, [omitted]) == []
 
 
 @pytest.mark.parametrize(

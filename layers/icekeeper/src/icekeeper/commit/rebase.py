@@ -113,7 +113,7 @@ def rebase(
                     if reason is not None:
                         dropped.setdefault(group.group_id, reason)
     asked = delete_needs or any(group.deletes for group in groups)
-    live_deletes = _live_deletes(manifests, reader, sequence_number) if asked else {}
+    live_deletes = _live_deletes(manifests, reader, planning_manifests, sequence_number) if asked else {}
     for group in groups:
         # Somebody took back a deletion that the output has applied: its rows must stay.
         if any(key not in live_deletes for key in group.deletes):
@@ -136,15 +136,19 @@ def rebase(
     )
 
 
-def _live_deletes(manifests: Sequence[ManifestFile], reader: TableReader, sequence_number: int) -> dict[FileKey, str]:
-    """The live delete files that are as old as the plan, and their manifests; one that was removed and added again
-    since reaches younger data files, too."""
+def _live_deletes(
+    manifests: Sequence[ManifestFile], reader: TableReader, planning_manifests: Collection[str], sequence_number: int
+) -> dict[FileKey, str]:
+    """The live delete files that were there at planning, and their manifests.
+
+    One that was removed and added again since is another one: it reaches younger data files, too.
+    """
     deletes = [m for m in manifests if m.content is ManifestContent.DELETES and m.may_have_live_files]
     return {
         key: manifest.manifest_path
         for manifest, found in reader.identities(deletes)
         for key, identity in found
-        if identity.sequence_number <= sequence_number
+        if manifest.manifest_path in planning_manifests or identity.sequence_number <= sequence_number
     }
 
 

@@ -2,8 +2,9 @@
 
 The same table may be registered in two catalogs (a migration), and a catalog's database may come back from a backup:
 then an entry points at an older state, and what the newer state needs looks like orphans.  The evidence lies beside the
-table's own metadata.  Metadata that follows directly on what the entry knows may be a swap that crashed, or another
-head: what it needs is spared.  Metadata that follows on such metadata was swapped in somewhere: another head.
+table's own metadata.  Metadata that follows directly on the entry's may be a swap that crashed, or another head: what
+it needs is spared.  Metadata that follows on metadata which the table does not know was swapped in somewhere: another
+head.
 """
 
 from __future__ import annotations
@@ -54,30 +55,34 @@ def is_past(table: LoadedTable, path: str, modified_ms: int | None) -> bool:
 
 
 def refuse_other_head(table: LoadedTable, strays: Iterable[StrayMetadata]) -> Sequence[StrayMetadata]:
-    """The stray metadata files whose references are to be spared; those that show no more than the table knows go.
+    """The metadata files that may be a newer head, whose references are to be spared: those one step beyond the entry.
 
     Raises:
-        OperationRefused: one follows on metadata that the table does not know either.
+        OperationRefused: a metadata file follows on another one that the table does not know either.
     """
     metadata = table.metadata
     known = {normalise(str(entry["metadata-file"])) for entry in metadata.metadata_log}
     known.add(normalise(table.metadata_location))
-    numbers = {_number(path) for path in known}
+    numbers = [number for number in map(_number, known) if number is not None]
     spared = []
     for stray in strays:
         if normalise(stray.path) in known or _is_ancestor(metadata, stray.metadata):
             continue
         number = _number(stray.path)
         # Some catalogs leave entries out of the log: a number that is missing there is one of the table's own past.
-        is_gap = number is not None and number not in numbers and number < (_number(table.metadata_location) or 0)
-        if stray.base is not None and stray.base not in known and not is_gap:
+        is_past = number is not None and numbers and number not in numbers and number < max(numbers)
+        if is_past:
+            continue
+        if stray.base is not None and stray.base not in known:
             raise OperationRefused(
                 f"{stray.path} is metadata of this table that follows on metadata which {table.name} does not know "
                 f"(its entry is at {table.metadata_location}): another catalog, or a newer state of this one, has a "
                 "newer head of the table; nothing was deleted; point the entry at the newest metadata file, or drop "
                 "the entry that is out of date; if that newer head is given up for good, delete its metadata files"
             )
-        spared.append(stray)
+        # One that follows on an older state lost against the commits that the table has made since.
+        if stray.base is None or stray.base == normalise(table.metadata_location):
+            spared.append(stray)
     return spared
 
 
