@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.clock import HOUR_MS, ServerClock
 from icekeeper.errors import LeaseHeld, StorageError
 from icekeeper.model import TableName
 from icekeeper.state.dynamodb import earlier as earlier_module
@@ -44,7 +44,9 @@ class Upgrade:
     now_ms: int = NOW_MS
 
     def __post_init__(self) -> None:
-        self.table = DynamoTable(self.table.client, self.table.name, clock=lambda: self.now_ms)
+        # A server clock that has heard nothing: the table's time is ours.
+        table = self.table
+        self.table = DynamoTable(table.client, table.name, clock=lambda: self.now_ms, server_clock=ServerClock())
 
     def store(self) -> DynamoStateStore:
         """As another process opens it."""

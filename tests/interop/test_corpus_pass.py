@@ -105,6 +105,24 @@ def read_by_java(name: str) -> bool:
     return any(said.startswith("java") for said in expected(name)["agree"])
 
 
+# Its writers went on from v4 twice, to v7 and, later, to v4.1, which the corpus calls the newest.
+TWO_HEADS = "dk_name_mapping_t1"
+
+
+def assert_done(name: str, outcome: PassOutcome) -> None:
+    """Of a table with two heads nothing is deleted, because the other one may be somebody's."""
+    if name != TWO_HEADS:
+        assert outcome.status is PassStatus.SUCCEEDED, outcome.summary
+        return
+    refused = [part for part in outcome.operations if part.status is Status.REFUSED]
+    assert refused
+    for part in refused:
+        assert part.operation in (Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS)
+        assert "has a newer head of the table" in str(part.reason)
+        assert part.files_deleted == ()
+    no_crash(outcome)
+
+
 def no_crash(outcome: PassOutcome) -> None:
     """Whatever an operation could not do, it says so on purpose."""
     assert not [part for part in outcome.operations if part.status is Status.FAILED]
@@ -137,7 +155,7 @@ def test_a_full_pass_changes_no_row(name: str, rewrite_all: bool, tmp_path: Path
 
     outcome = table.maintain(rewrite_all=str(rewrite_all).lower())
 
-    assert outcome.status is PassStatus.SUCCEEDED, outcome.summary
+    assert_done(name, outcome)
     compacted = outcome_of(outcome, Operation.COMPACT)
     groups = [files for files in FILES_PER_PARTITION[name] if rewrite_all or files >= 2]
     assert sum(FILES_PER_PARTITION[name]) == expected(name)["live"]["data"][0]
@@ -152,7 +170,7 @@ def test_a_full_pass_changes_no_row(name: str, rewrite_all: bool, tmp_path: Path
         for engine in agreeing(name):
             assert table_digest(found, IN_PROCESS[engine](table.metadata_location, None)) == answer(name), engine
     assert table.problems() <= problems
-    if rewrite_all:
+    if rewrite_all and name != TWO_HEADS:
         # Files of wrong size or manifests with wrong counts are gone, and their snapshots with them.
         assert not table.problems()
     idle_afterwards(table, outcome)
@@ -178,7 +196,7 @@ def test_every_snapshot_reads_as_before(name: str, tmp_path: Path) -> None:
 
     before = answers()
     outcome = table.maintain(**KEEPING_SNAPSHOTS, rewrite_all="true")
-    assert outcome.status is PassStatus.SUCCEEDED, outcome.summary
+    assert_done(name, outcome)
     assert outcome_of(outcome, Operation.COMPACT).status is Status.SUCCEEDED
     assert answers() == before
     assert set(snapshots) < table.reader().metadata.snapshots.keys()
@@ -376,7 +394,7 @@ def test_expiry_frees_legal_tables_on_which_java_fails(name: str, tmp_path: Path
     assert unreachable() <= before
 
 
-@pytest.mark.parametrize("name", corpus_where(lambda name: java_told(name, "orphans", "orphans")))
+@pytest.mark.parametrize("name", corpus_where(lambda name: java_told(name, "orphans", "orphans") and name != TWO_HEADS))
 def test_the_orphans_are_those_that_java_finds(name: str, tmp_path: Path) -> None:
     """Except for metadata files.  The newest is told as an orphan by an artefact of the harness that asked Java, which
     looked at the table from outside a catalog; others that no log names are as young as a snapshot and so stay, because

@@ -50,7 +50,10 @@ class TableUnderMaintenance:
         self._engine = engine or LocalEngine(1)  # in this process: the groups are small
 
     def maintain(self, **overrides: str) -> PassOutcome:
-        return self.runtime.maintain(NAME, {**THOROUGH, **overrides}, self._engine, unsafe=True)
+        location = self.runtime.catalog.load(NAME).metadata.location
+        # Everything below the location, as Iceberg-Java sweeps it.
+        settings = {**THOROUGH, "orphan_sweep_prefixes": location, **overrides}
+        return self.runtime.maintain(NAME, settings, self._engine, unsafe=True)
 
     @property
     def metadata_location(self) -> str:

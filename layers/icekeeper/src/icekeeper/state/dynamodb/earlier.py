@@ -172,11 +172,12 @@ class EarlierPartitions:
         return is_alive
 
     def _copy_lease(self, item: Item, earlier: EarlierIdentity) -> bool:
-        if item["until_ms"] <= self._table.now_ms():
+        now_ms = self._table.by_its_clock(self._table.now_ms())
+        if item["until_ms"] <= now_ms:
             return False
 
         def decide(found: Item | None) -> Item | None:
-            if found is not None and found["until_ms"] > self._table.now_ms():
+            if found is not None and found["until_ms"] > now_ms:
                 return None
             return {**{name: item[name] for name in ("holder", "until_ms", "expires_s")}, "name": earlier.table}
 
