@@ -27,6 +27,8 @@ def claims(
         location=location,
         folders=frozenset(folders),
         data_roots=frozenset(data_roots),
+        seen_sequence_number=2**40,
+        seen_ms=1_767_225_600_000,
     )
 
 

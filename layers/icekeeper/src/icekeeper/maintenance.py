@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from icekeeper.activity import operation_finished, operation_started, progress_of
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.deletion.claims import remember_claims
+from icekeeper.deletion.claims import begin_claims, remember_claims
 from icekeeper.errors import (
     MaintenanceError,
     MetadataUnreadable,
@@ -119,7 +119,7 @@ def begin(context: OperationContext) -> LoadedTable:
     if context.resolved.why_disabled() is None:
         _check_fit(context, loaded)
     context.memory = context.memory_of(loaded)
-    remember_claims(context, loaded)
+    begin_claims(context, loaded)
     return loaded
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.deletion.look import look_at_new_files, newest_marks
 from icekeeper.deletion.neighbours import claims_of
 from icekeeper.errors import MaintenanceError
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.state.claims import Entry, TableClaims, touches
 from icekeeper.state.store import StateStore
 
-__all__ = ["entry_of", "known_data_roots", "record_claims", "record_first_look", "remember_claims"]
+__all__ = ["begin_claims", "entry_of", "known_data_roots", "record_claims", "record_first_look", "remember_claims"]
 
 log = logging.getLogger(__name__)
 
@@ -23,29 +25,47 @@ def entry_of(catalog: Catalog, loaded: LoadedTable) -> Entry:
     return catalog.name, catalog.warehouse, str(loaded.name)
 
 
-def remember_claims(context: OperationContext, loaded: LoadedTable | None = None) -> None:
-    """Told at the beginning of a pass and after each operation, of dry runs too.
+def begin_claims(context: OperationContext, loaded: LoadedTable) -> None:
+    """Look at what is new of the table at the beginning of a pass, dry runs too, and record where its files lie.
 
-    Never fails, because what was done must be told: a table that could not be recorded is one that nobody looked at.
+    Never fails: a table that cannot be looked at is one that nobody has looked at.
     """
+    _, before = _try_recorded(context, loaded)
+    marks: tuple[int, int] | None = None
     try:
-        roots = context.footprint.news()
-        if roots or loaded is not None:
-            record_claims(context.state, context.catalog, loaded or context.load(), roots)
+        look_at_new_files(context.reader(loaded), before)
+        marks = newest_marks(loaded.metadata)
     except MaintenanceError as error:
-        log.warning("%s: where it has files could not be recorded: %s", context.table, error)
+        log.warning("%s: where all of its files lie is not known: %s", context.table, error)
+    _record(context, loaded, context.footprint.news(), marks)
 
 
-def record_claims(state: StateStore, catalog: Catalog, loaded: LoadedTable, roots: Iterable[str] = ()) -> TableClaims:
+def remember_claims(context: OperationContext) -> None:
+    """Told after each operation of a pass; never fails, because what was done must be told."""
+    roots = context.footprint.news()
+    if roots:
+        _record(context, None, roots, None)
+
+
+def record_claims(
+    state: StateStore,
+    catalog: Catalog,
+    loaded: LoadedTable,
+    roots: Iterable[str] = (),
+    marks: tuple[int, int] | None = None,
+) -> TableClaims:
     """Record where a table has files by its document, and by the ``roots`` of data files that were seen.
 
     What was recorded of the same table before is kept: history expires, files that are elsewhere may be older.
+    ``marks``: up to which sequence number and time it has been looked at.
 
     Raises:
         StorageError: the state store failed.
     """
     entry, before = _recorded(state, catalog, loaded)
     now = _claims(catalog, loaded, roots, before)
+    if marks is not None:
+        now = replace(now, seen_sequence_number=marks[0], seen_ms=marks[1])
     if now != entry:
         state.claims.record(now)
     return now
@@ -70,6 +90,23 @@ def known_data_roots(state: StateStore, catalog: Catalog, loaded: LoadedTable) -
     """
     _, before = _recorded(state, catalog, loaded)
     return frozenset().union(*(one.data_roots for one in before))
+
+
+def _record(
+    context: OperationContext, loaded: LoadedTable | None, roots: Iterable[str], marks: tuple[int, int] | None
+) -> None:
+    try:
+        record_claims(context.state, context.catalog, loaded or context.load(), roots, marks)
+    except MaintenanceError as error:
+        log.warning("%s: where it has files could not be recorded: %s", context.table, error)
+
+
+def _try_recorded(context: OperationContext, loaded: LoadedTable) -> tuple[TableClaims | None, Sequence[TableClaims]]:
+    try:
+        return _recorded(context.state, context.catalog, loaded)
+    except MaintenanceError as error:
+        log.warning("%s: where it had files cannot be read: %s", context.table, error)
+        return None, ()
 
 
 def _recorded(
@@ -101,6 +138,8 @@ def _claims(catalog: Catalog, loaded: LoadedTable, roots: Iterable[str], before:
         location=home,
         folders=frozenset(outside).union(*(one.folders for one in known)),
         data_roots=frozenset(inside).union(*(one.data_roots for one in known)),
+        seen_sequence_number=max((one.seen_sequence_number for one in known), default=-1),
+        seen_ms=max((one.seen_ms for one in known), default=-1),
     )
 
 

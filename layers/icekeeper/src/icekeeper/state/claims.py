@@ -33,6 +33,10 @@ class TableClaims:
     """Folders outside the location that hold files of the table."""
     data_roots: frozenset[str] = frozenset()
     """Folders inside the location under which data files of the table have been found, at any time."""
+    seen_sequence_number: int = -1
+    """Manifests up to this sequence number have been looked at; -1: none."""
+    seen_ms: int = -1
+    """Snapshots up to this time have been looked at, for tables without sequence numbers (v1)."""
 
     @property
     def entry(self) -> Entry:

@@ -48,6 +48,8 @@ class DynamoClaims:
                 "location": claims.location,
                 "folders": json.dumps(sorted(claims.folders)),
                 "data_roots": json.dumps(sorted(claims.data_roots)),
+                "seen_sequence_number": claims.seen_sequence_number,
+                "seen_ms": claims.seen_ms,
             }
         )
         for folder in known - now:
@@ -108,4 +110,6 @@ def _claims(item: Item) -> TableClaims:
         location=item["location"],
         folders=frozenset(json.loads(item["folders"])),
         data_roots=frozenset(json.loads(item["data_roots"])),
+        seen_sequence_number=item["seen_sequence_number"],
+        seen_ms=item["seen_ms"],
     )

@@ -12,7 +12,7 @@ from icekeeper.state.sqlite.file import SqliteFile
 
 __all__ = ["SqliteClaims"]
 
-_COLUMNS = "catalog, warehouse, table_name, uuid, location, folders, data_roots"
+_COLUMNS = "catalog, warehouse, table_name, uuid, location, folders, data_roots, seen_sequence_number, seen_ms"
 _ENTRY = "catalog = ? AND warehouse = ? AND table_name = ?"
 
 
@@ -25,8 +25,16 @@ class SqliteClaims:
     def record(self, claims: TableClaims) -> None:
         with self._file.transaction() as connection:
             connection.execute(
-                "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (*claims.entry, claims.uuid, claims.location, _text(claims.folders), _text(claims.data_roots)),
+                "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *claims.entry,
+                    claims.uuid,
+                    claims.location,
+                    _text(claims.folders),
+                    _text(claims.data_roots),
+                    claims.seen_sequence_number,
+                    claims.seen_ms,
+                ),
             )
             connection.execute(f"DELETE FROM claimed_folders WHERE {_ENTRY}", claims.entry)
             connection.executemany(
@@ -69,7 +77,7 @@ def _text(folders: frozenset[str]) -> str:
 
 
 def _claims(row: Sequence[Any]) -> TableClaims:
-    catalog, warehouse, table, uuid, location, folders, data_roots = row
+    catalog, warehouse, table, uuid, location, folders, data_roots, seen_sequence_number, seen_ms = row
     return TableClaims(
         catalog=catalog,
         warehouse=warehouse,
@@ -78,4 +86,6 @@ def _claims(row: Sequence[Any]) -> TableClaims:
         location=location,
         folders=frozenset(json.loads(folders)),
         data_roots=frozenset(json.loads(data_roots)),
+        seen_sequence_number=seen_sequence_number,
+        seen_ms=seen_ms,
     )

@@ -72,6 +72,7 @@ _UPGRADES: Mapping[int, Callable[[sqlite3.Connection], None]] = {
     10: _statements(
         """CREATE TABLE claims (catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL,
         uuid TEXT NOT NULL, location TEXT NOT NULL, folders TEXT NOT NULL, data_roots TEXT NOT NULL,
+        seen_sequence_number INTEGER NOT NULL, seen_ms INTEGER NOT NULL,
         PRIMARY KEY (catalog, warehouse, table_name))""",
         """CREATE TABLE claimed_folders (folder TEXT NOT NULL, catalog TEXT NOT NULL, warehouse TEXT NOT NULL,
         table_name TEXT NOT NULL, PRIMARY KEY (folder, catalog, warehouse, table_name)) WITHOUT ROWID""",

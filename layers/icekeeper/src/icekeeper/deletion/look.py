@@ -1,0 +1,48 @@
+"""Reads the manifests of a table that nobody has looked at yet, to know in which folders its files lie.
+
+A guest that only expires snapshots, or has nothing to do, must be known to the owner of its files as well.  What was
+looked at is remembered, so that each manifest is read once for this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import ManifestFile
+from icekeeper.state.claims import TableClaims
+
+__all__ = ["look_at_new_files", "newest_marks"]
+
+
+def look_at_new_files(reader: TableReader, before: Iterable[TableClaims]) -> None:
+    """Show the reader's ``see`` every file of the manifests that came since the table was looked at.
+
+    Raises:
+        MetadataUnreadable: a manifest list or manifest is missing or damaged.
+    """
+    known = list(before)
+    sequence_number = max((one.seen_sequence_number for one in known), default=-1)
+    seen_ms = max((one.seen_ms for one in known), default=-1)
+    snapshots = reader.metadata.snapshots
+    new = [s for s in snapshots.values() if s.sequence_number > sequence_number or s.timestamp_ms > seen_ms]
+    for _ in reader.live_keys(_new_manifests(reader, new, sequence_number)):
+        pass
+
+
+def newest_marks(metadata: TableMetadata) -> tuple[int, int]:
+    """The sequence number and the time up to which a table that was looked at now has been looked at."""
+    return metadata.last_sequence_number, max((s.timestamp_ms for s in metadata.snapshots.values()), default=-1)
+
+
+def _new_manifests(reader: TableReader, new: Sequence[Snapshot], sequence_number: int) -> Sequence[ManifestFile]:
+    snapshots, ids = reader.metadata.snapshots, {snapshot.snapshot_id for snapshot in new}
+    found: dict[str, ManifestFile] = {}
+    for manifest in reader.manifests_of(new):
+        adder = manifest.added_snapshot_id
+        # Manifests of v1 have no number; of one whose snapshot is gone it is not known when it came.
+        is_new_v1 = manifest.sequence_number == 0 and (adder in ids or adder not in snapshots)
+        if manifest.may_have_live_files and (manifest.sequence_number > sequence_number or is_new_v1):
+            found[manifest.manifest_path] = manifest
+    return list(found.values())
