@@ -219,6 +219,20 @@ class TestStaleEntries:
         assert restored.rpartition("/")[2] in str(outcome.reason)
         assert table.files() == before
 
+    def test_an_older_head_that_went_its_own_way_loses_nothing_to_expiry(
+        self, table: LocalTable, tmp_path: Path
+    ) -> None:
+        """All that it has is in the entry, too, until the expiry."""
+        other = second_catalog(tmp_path).register_table("ns.t", table.loaded.metadata_location)
+        for number in range(2):
+            with other.transaction() as transaction:
+                transaction.set_properties(number=str(number))
+        table.append(30)
+        outcome = table.run(Operation.EXPIRE_SNAPSHOTS)
+        assert outcome.status is Status.REFUSED
+        assert other.metadata_location.rpartition("/")[2] in str(outcome.reason)
+        assert ids(other) == [0, 1, 10, 11, 20, 21]
+
     def test_a_whole_pass_leaves_the_newer_head_complete(self, table: LocalTable, restored: str) -> None:
         """Its own compaction moves the stale entry on, beside the newer head."""
         age_everything(table)

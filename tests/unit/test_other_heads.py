@@ -76,7 +76,13 @@ def test_a_lost_swap_beside_a_newer_entry_is_spared() -> None:
 
 
 def test_what_shows_no_more_than_the_table_knows_is_nothing_to_care_about() -> None:
-    assert refuse_other_head(table(), [stray(4, [path(3)], [1, 2, 3, 4], "again")]) == []
+    assert refuse_other_head(table(log=[3]), [stray(4, [path(3)], [1, 2, 3, 4], "left-out")]) == []
+
+
+def test_what_shows_less_beside_a_file_of_the_table_is_spared() -> None:
+    """What the table shows besides may be about to expire."""
+    beside = stray(4, [path(3)], [1, 2, 3, 4], "again")
+    assert refuse_other_head(table(), [beside]) == [beside]
 
 
 def test_what_a_catalog_left_out_of_its_log_is_the_tables_own_past() -> None:
