@@ -76,7 +76,8 @@ class FileNeeds:
         self._elsewhere_is_known = near.are_all_known
         self._share(near.claims, near)
         if spare_their_folders:
-            theirs = (folder for claims in near.claims for folder in claims.folders.values())
+            others = (claims for claims in near.claims if not claims.is_table_of(self._table))
+            theirs = (folder for claims in others for folder in claims.folders.values())
             self._left_alone.add(folder for folder in theirs if is_under(folder, self._home))
 
     def ask_every_table(self, others: Sequence[Claims]) -> NearTables:
