@@ -62,16 +62,17 @@ def refuse_other_head(table: LoadedTable, strays: Iterable[StrayMetadata]) -> Se
     metadata = table.metadata
     known = {normalise(str(entry["metadata-file"])) for entry in metadata.metadata_log}
     known.add(normalise(table.metadata_location))
-    numbers, own = {_number(path) for path in known}, _number(table.metadata_location)
+    numbers = {_number(path) for path in known}
     spared = []
     for stray in strays:
         number = _number(stray.path)
         # Some catalogs leave entries out of the log: a number that is missing there is one of the table's own past.
-        is_gap = number is not None and number not in numbers and number < (own or 0)
-        # Any other number is of no past, however little the file shows: what the table is about to expire may be all
-        # that another head has.
-        may_be_past = is_gap or number is None or own is None
-        if normalise(stray.path) in known or (may_be_past and _is_ancestor(metadata, stray.metadata)):
+        is_gap = number is not None and number not in numbers and number < (_number(table.metadata_location) or 0)
+        # One that follows on a file of the log, under a number that the log gives to another file, is of no past,
+        # however little it shows: what the table is about to expire may be all that another head has.
+        follows = stray.base is not None and number == (_number(stray.base) or 0) + 1
+        is_beside = follows and bool(metadata.metadata_log) and not is_gap
+        if normalise(stray.path) in known or (not is_beside and _is_ancestor(metadata, stray.metadata)):
             continue
         if stray.base is not None and stray.base not in known and not is_gap:
             raise OperationRefused(
