@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -208,6 +209,39 @@ class TestStaleEntries:
         assert "point the entry at the newest metadata file" in str(outcome.reason)
         assert table.files() == before
         assert self.rows(restored) == [0, 1, 10, 11, 20, 21, 30, 40]
+
+    @pytest.mark.parametrize("how", ["keys in order", "without a UUID"])
+    @pytest.mark.parametrize("operation", [Operation.REMOVE_ORPHANS, Operation.EXPIRE_SNAPSHOTS])
+    def test_the_newer_head_is_known_however_it_is_written(
+        self, table: LocalTable, restored: str, operation: Operation, how: str
+    ) -> None:
+        """Some catalogs write the UUID behind the snapshots; v1 tables may have none."""
+        for file in Path(normalise(restored)).parent.glob("*.metadata.json"):
+            document = json.loads(file.read_text())
+            if how == "without a UUID":
+                del document["table-uuid"]
+                document["format-version"] = 1
+            file.write_text(json.dumps(document, sort_keys=True))
+        age_everything(table)
+        before = table.files()
+        outcome = table.run(operation)
+        assert outcome.status is Status.REFUSED
+        assert restored.rpartition("/")[2] in str(outcome.reason)
+        assert table.files() == before
+
+    def test_an_older_head_that_went_its_own_way_loses_nothing_to_expiry(
+        self, table: LocalTable, tmp_path: Path
+    ) -> None:
+        """All that it has is in the entry, too, until the expiry."""
+        other = second_catalog(tmp_path).register_table("ns.t", table.loaded.metadata_location)
+        for number in range(2):
+            with other.transaction() as transaction:
+                transaction.set_properties(number=str(number))
+        table.append(30)
+        outcome = table.run(Operation.EXPIRE_SNAPSHOTS)
+        assert outcome.status is Status.REFUSED
+        assert other.metadata_location.rpartition("/")[2] in str(outcome.reason)
+        assert ids(other) == [0, 1, 10, 11, 20, 21]
 
     def test_a_whole_pass_leaves_the_newer_head_complete(self, table: LocalTable, restored: str) -> None:
         """Its own compaction moves the stale entry on, beside the newer head."""

@@ -25,7 +25,7 @@ def test_every_layout_of_one_folder_has_it_as_its_root(path: str) -> None:
     assert data_root(path) == "s3://b/t/data"
 
 
-@pytest.mark.parametrize("folder", ["0110", "year-2026", "1f3a99c0d"])
+@pytest.mark.parametrize("folder", ["0110", "year-2026", "1f3a99c0d", "20260101", "00000017"])
 def test_other_folders_are_roots_themselves(folder: str) -> None:
     assert data_root(f"s3://b/t/{folder}/f.parquet") == f"s3://b/t/{folder}"
 
@@ -44,6 +44,13 @@ def test_roots_are_told_once() -> None:
     footprint.see("s3://c/x/f")
     assert footprint.news() == {"s3://c/x"}
     assert footprint.roots() == {"s3://b/t/data", "s3://c/x"}
+
+
+def test_hashes_of_digits_alone_are_covered_by_their_siblings() -> None:
+    footprint = Footprint()
+    footprint.see("s3://b/t/data/1f3a99c0/f")
+    footprint.see("s3://b/t/data/12345678/f")
+    assert footprint.roots() == {"s3://b/t/data"}
 
 
 def test_of_too_many_roots_the_store_is_told_so_that_nothing_is_missed() -> None:

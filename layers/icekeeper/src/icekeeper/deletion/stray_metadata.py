@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.deletion.foreign import metadata_owner
 from icekeeper.deletion.other_heads import StrayMetadata, is_past
 from icekeeper.errors import MetadataUnreadable, StorageError
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import is_metadata_file, parse_document
 from icekeeper.metadata.reachability import References, metadata_files, statistics_files
 from icekeeper.metadata.table_reader import TableReader
@@ -37,8 +37,7 @@ def read_strays(storage: Storage, table: LoadedTable, listed: Iterable[ListedObj
     """Those of the listed metadata files that are the table's, but not known to it, and not surely of its past.
 
     Raises:
-        MetadataUnreadable: one cannot be read, so that what it says is not known.
-        StorageError: the store does not answer.
+        StorageError: the store does not answer, so that what one of them says is not known.
     """
     metadata = table.metadata
     known = {normalise(path) for path in metadata_files(metadata, table.metadata_location)}
@@ -49,14 +48,15 @@ def read_strays(storage: Storage, table: LoadedTable, listed: Iterable[ListedObj
     ]
 
     def stray(path: str) -> StrayMetadata | None:
-        if metadata_owner(storage, path, metadata.uuid) is not None:
-            return None  # another table's, not readable, or without a UUID: others decide about those
         try:
-            return StrayMetadata(path, parse_document(storage.read(path), path))
+            found = parse_document(storage.read(path), path)
+        except MetadataUnreadable:
+            return None  # no table can be loaded by it; orphan removal decides
         except StorageError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return None  # gone since it was listed
             raise
+        return StrayMetadata(path, found) if _is_of(metadata, found) else None
 
     with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="metadata-read") as pool:
         return [found for found in pool.map(stray, unknown) if found is not None]
@@ -88,6 +88,13 @@ def needed_by(storage: Storage, stray: StrayMetadata, known: References) -> Iter
                 yield from references.held(reader, [manifest])
             except MetadataUnreadable as error:
                 _require_gone(error)
+
+
+def _is_of(table: TableMetadata, found: TableMetadata) -> bool:
+    """By the UUID; a v1 table without one has it since a newer state, or never, and is known by its location."""
+    if table.uuid and found.uuid:
+        return table.uuid.lower() == found.uuid.lower()
+    return normalise(table.location) == normalise(found.location)
 
 
 def _require_gone(error: MetadataUnreadable) -> None:

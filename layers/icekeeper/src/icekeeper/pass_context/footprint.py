@@ -17,7 +17,8 @@ __all__ = ["Footprint", "data_root"]
 
 _PARTITION = re.compile(r"[^/=]+=[^/]*")
 _BINARY_HASH = re.compile(r"/[01]{4}/[01]{4}/[01]{4}/[01]{8}\Z")
-_HEX_HASH = re.compile(r"/[0-9a-f]{8}\Z")
+# Digits alone are a day (20260101) or a number that somebody counts by.
+_HEX_HASH = re.compile(r"/(?=[0-9]*[a-f])[0-9a-f]{8}\Z")
 # A table with more roots than that has folders of a kind that is not known here.
 _MOST_ROOTS = 1_000
 
@@ -55,7 +56,9 @@ class Footprint:
         if len(self._folders) > _MOST_ROOTS:
             self._folders.clear()
         self._folders.add(folder)
-        self._roots.add(data_root(path) if len(self._roots) < _MOST_ROOTS else normalise(authority(path)))
+        root = data_root(path)
+        if root.rpartition("/")[0] not in self._roots:  # else a hash of digits alone, and its siblings told
+            self._roots.add(root if len(self._roots) < _MOST_ROOTS else normalise(authority(path)))
 
     def roots(self) -> frozenset[str]:
         """Normalised folders."""

@@ -19,7 +19,7 @@ def unneeded_files(
     """Those of ``paths`` that may go, and what is asked again before each batch of them.
 
     Raises:
-        OperationRefused: a table that may need one cannot be loaded.
+        OperationRefused: a table that may need one cannot be loaded, or there is a newer head of this one.
         MetadataUnreadable: a reference cannot be read.
         StorageError: catalog or state store failed.
     """
@@ -28,7 +28,8 @@ def unneeded_files(
         return (), needs
     reader, home = context.reader(table), table.metadata.location
     needed = ReferencedPaths(home, reachable_paths(reader, table.metadata_location, needs.references))
-    needs.ask_tables_near(paths, spare_their_folders=True)
-    return [
-        path for path in paths if path not in needed and not needed.has_twin_elsewhere(path) and not needs.need(path)
-    ], needs
+    free = [path for path in paths if path not in needed and not needed.has_twin_elsewhere(path)]
+    if free:
+        needs.ask_tables_near(free, spare_their_folders=True)
+        needs.look_for_other_heads()
+    return [path for path in free if not needs.need(path)], needs
