@@ -19,6 +19,7 @@ from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import CommitConflict, CommitStateUnknown, PolicyError, StorageError
 from icekeeper.metadata.puffin import PuffinFile, decode_footer
 from icekeeper.metadata.theta import decode_theta
+from icekeeper.operations.compaction.reading import apply_deletes
 from icekeeper.operations.statistics import sketches, task
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
@@ -169,6 +170,18 @@ def test_rows_are_read_with_deletes_applied(table: SabotagedTable) -> None:
     commit_deletes(table, [equality_delete(n, "eu") for n in [*range(50, 60), *range(150, 160)]])
     computed(table, statistics_columns="region")
     assert ndv(table) == {2: 1}, "the key column is read although no statistics are asked of it"
+
+
+def test_deletes_of_a_partition_reach_no_rows_of_another(
+    table: SabotagedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Iceberg-Java reads 39 ids: us has no 50, eu has no 51 any more.  DuckDB would apply both everywhere."""
+    commit_deletes(table, [equality_delete(50, "us"), equality_delete(51, "eu")])
+    assert rows_read(computed(table)) == (Status.SUCCEEDED, 39, 4)
+    assert ndv(table) == {1: 39, 2: 2}
+    monkeypatch.setattr(apply_deletes, "MAX_KEYS", 1)
+    commit_deletes(table, [equality_delete(60, "us")])
+    assert rows_read(computed(table)) == (Status.SUCCEEDED, 39, 4)
 
 
 def test_an_append_that_deletes_is_found_out(table: SabotagedTable) -> None:

@@ -16,7 +16,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform, Transform, UnknownTransform, VoidTransform, parse_transform
+from pyiceberg.transforms import (
+    IdentityTransform,
+    MonthTransform,
+    Transform,
+    TruncateTransform,
+    UnknownTransform,
+    VoidTransform,
+    YearTransform,
+    parse_transform,
+)
 from pyiceberg.types import IcebergType
 
 from icekeeper.metadata.deletes import decode_bound, partition_key
@@ -24,10 +33,14 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import decimal_unscaled, encode
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.arrow_schema import leaf_columns
+from icekeeper.operations.compaction.civil_date import civil_date
 
 __all__ = ["Destination", "OutputPartitions", "TargetField", "target_fields"]
 
 _CONTEXT = decimal.Context(prec=76)
+_BITS: Mapping[str, int] = {"int": 32, "long": 64}
+# What is stored counts microseconds, save for these.
+_PER_DAY: Mapping[str, int] = {"date": 1, **dict.fromkeys(("timestamp_ns", "timestamptz_ns"), 86_400 * 10**9)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +116,11 @@ class TargetField:
             return cls(source_id, name, kind or "", _nothing)
         if isinstance(transform, IdentityTransform):
             return cls(source_id, name, kind, _same)
+        if isinstance(transform, YearTransform | MonthTransform):
+            return cls(source_id, name, kind, lambda raw: _months(kind, raw) // (12 if name == "year" else 1))
         function = transform.transform(_iceberg_type(kind))
+        if isinstance(transform, TruncateTransform) and kind in _BITS:
+            return cls(source_id, name, kind, lambda raw: _wrapped(int(function(raw) or 0), _BITS[kind]))
         return cls(source_id, name, kind, lambda raw: _raw(function(_python(kind, raw))))
 
     def value(self, file: DataFile, old: Mapping[tuple[int, str], PartitionValue]) -> tuple[bool, PartitionValue]:
@@ -152,6 +169,17 @@ def _nothing(raw: Any) -> None:
 
 def _same(raw: Any) -> Any:
     return raw
+
+
+def _months(kind: str, raw: int) -> int:
+    """Since 1970, of a date or timestamp in any year: PyIceberg knows those of Python alone."""
+    year, month, _ = civil_date(raw // _PER_DAY.get(kind, 86_400 * 10**6))
+    return (year - 1970) * 12 + month - 1
+
+
+def _wrapped(number: int, bits: int) -> int:
+    """As Java's arithmetic leaves it: the lowest numbers truncate to high ones, and none to one that does not fit."""
+    return (number + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
 
 
 def _iceberg_type(kind: str) -> IcebergType:

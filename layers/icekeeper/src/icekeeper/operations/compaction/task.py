@@ -60,6 +60,8 @@ class InputFile:
     """Column id → raw partition value of identity fields, for columns that the file does not hold."""
     first_row_id: int | None = None
     """v3: the id of its first row, for rows that do not carry theirs."""
+    partition_number: int = 0
+    """The same for inputs of one spec and partition, which equality deletes of a partition reach together."""
 
 
 class Layout(StrEnum):

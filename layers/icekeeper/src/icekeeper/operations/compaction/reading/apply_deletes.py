@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +34,18 @@ MAX_KEYS = 2_000_000
 _PUFFIN = "PUFFIN"
 
 
+@dataclass(frozen=True, slots=True)
+class _ReachingLookup:
+    """A lookup, and the numbers of the delete files that it was made from."""
+
+    lookup: EqualityLookup
+    deletes: frozenset[int]
+
+    def reaches(self, source: InputFile) -> bool:
+        """All of them share a partition, or reach several: one that the file does not name has no key of its rows."""
+        return not self.deletes.isdisjoint(source.deletes)
+
+
 class DeletedRows:
     """The deletes of one task, read once; tells for every batch which of its rows remain."""
 
@@ -46,15 +59,15 @@ class DeletedRows:
         self._schema = table_schema
         self._positions: dict[str, BitMap64] = defaultdict(BitMap64)
         self._sorted: dict[str, pa.Array] = {}
-        self._lookups: list[EqualityLookup] = []
+        self._lookups: list[_ReachingLookup] = []
         self._read_positions(storage)
         self._paths = _key_paths(task, table_schema)
         keys = sum(d.record_count for d in task.deletes if d.content is FileContent.EQUALITY_DELETES)
-        for lookup in _lookups(task, self._schema, storage):
+        for found in _lookups(task, self._schema, storage):
             if keys <= MAX_KEYS:
-                self._lookups.append(lookup)
+                self._lookups.append(found)
             else:
-                self._turn_into_positions(lookup, storage)
+                self._turn_into_positions(found, storage)
 
     def keep(self, source: InputFile, first_row: int, batch: pa.RecordBatch) -> pa.Array | None:
         """A mask of the rows that remain, ``None`` when all do.
@@ -62,8 +75,9 @@ class DeletedRows:
         ``batch`` has the columns of the schema, key columns too; its rows begin at ``first_row`` of the file.
         """
         deleted = self._at_positions(source, first_row, batch.num_rows)
-        if self._lookups and source.deletes:
-            by_key = _matches(self._lookups, source, batch, self._paths)
+        lookups = [found.lookup for found in self._lookups if found.reaches(source)]
+        if lookups:
+            by_key = _matches(lookups, source, batch, self._paths)
             deleted = by_key if deleted is None else pc.or_(deleted, by_key)
         if deleted is None or not pc.any(deleted).as_py():
             return None
@@ -106,12 +120,13 @@ class DeletedRows:
             blob = stream.read_at(size, offset)
         self._positions[paths.pop()].update(decode_deletion_vector(blob, delete.path, delete.record_count))
 
-    def _turn_into_positions(self, lookup: EqualityLookup, storage: Storage) -> None:
-        """One portion of the keys against the key columns of every input."""
+    def _turn_into_positions(self, portion: _ReachingLookup, storage: Storage) -> None:
+        """One portion of the keys against the key columns of every input that it reaches."""
+        lookup = portion.lookup
         fields = fields_with(self._schema["fields"], lookup.field_ids)
         paths = {i: column_path(fields, i) or () for i in lookup.field_ids}
         for source in self._task.inputs:
-            if not source.deletes:
+            if not portion.reaches(source):
                 continue
             first_row = 0
             batches = projected_rows(
@@ -150,30 +165,38 @@ def _key_paths(task: ReadTask, schema: Mapping[str, Any]) -> dict[int, tuple[int
     return paths
 
 
-def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Iterator[EqualityLookup]:
-    """The keys of the task's equality deletes, per set of columns, at most ``MAX_KEYS`` at a time."""
-    by_key: dict[tuple[int, ...], list[DeleteFile]] = defaultdict(list)
-    for delete in task.deletes:
+def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Iterator[_ReachingLookup]:
+    """The keys of the task's equality deletes, per set of columns and partition, at most ``MAX_KEYS`` at a time."""
+    partitions: dict[int, set[int]] = defaultdict(set)
+    for source in task.inputs:
+        for number in source.deletes:
+            partitions[number].add(source.partition_number)
+    # What reaches only files of one partition may be a delete of that partition, which no other's rows may meet.
+    by_key: dict[tuple[tuple[int, ...], int | None], list[int]] = defaultdict(list)
+    for number, reached in partitions.items():
+        delete = task.deletes[number]
         if delete.content is FileContent.EQUALITY_DELETES:
-            by_key[tuple(sorted(delete.equality_ids))].append(delete)
-    for field_ids, deletes in by_key.items():
+            home = next(iter(reached)) if len(reached) == 1 else None
+            by_key[tuple(sorted(delete.equality_ids)), home].append(number)
+    for (field_ids, _), numbers in by_key.items():
         fields = fields_with(schema["fields"], field_ids)
         paths = [column_path(fields, i) or () for i in field_ids]
         key_schema = {"type": "struct", "fields": fields}
         held: list[tuple[list[pa.Array], pa.Array]] = []
         rows = 0
-        for delete in deletes:
-            number = pa.scalar(delete.sequence_number, pa.int64())
+        for number in numbers:
+            delete = task.deletes[number]
+            sequence_number = pa.scalar(delete.sequence_number, pa.int64())
             # A key column that the file lacks is an error and not a key of nulls.
             batches = projected_rows(delete.path, delete.file_format, key_schema, storage, must_hold=field_ids)
             for batch in batches:
-                held.append(([column_at(batch, path) for path in paths], pa.repeat(number, batch.num_rows)))
+                held.append(([column_at(batch, path) for path in paths], pa.repeat(sequence_number, batch.num_rows)))
                 rows += batch.num_rows
                 if rows >= MAX_KEYS:
-                    yield _lookup(field_ids, held)
+                    yield _ReachingLookup(_lookup(field_ids, held), frozenset(numbers))
                     held, rows = [], 0
         if held:
-            yield _lookup(field_ids, held)
+            yield _ReachingLookup(_lookup(field_ids, held), frozenset(numbers))
 
 
 def _lookup(field_ids: tuple[int, ...], held: Sequence[tuple[Sequence[pa.Array], pa.Array]]) -> EqualityLookup:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from icekeeper.errors import TableUnsupported
+from icekeeper.metadata.deletes import PartitionKey, partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileContent, ManifestEntry, PartitionValue
 from icekeeper.operations.compaction.arrow_schema import column_path
@@ -43,6 +44,7 @@ def read_task(
     """
     deletes = {entry.file.key: entry for planned in files for entry in planned.deletes}
     numbers = {key: number for number, key in enumerate(deletes)}
+    partitions: dict[PartitionKey, int] = {}
     return ReadTask(
         inputs=tuple(
             InputFile(
@@ -54,6 +56,9 @@ def read_task(
                 deletes=tuple(numbers[entry.file.key] for entry in planned.deletes),
                 identity_values=_identity_values(metadata, planned),
                 first_row_id=planned.file.first_row_id,
+                partition_number=partitions.setdefault(
+                    partition_key(planned.spec_id, planned.file.partition), len(partitions)
+                ),
             )
             for planned in files
         ),

@@ -7,7 +7,6 @@ Source: Java's ``LocationProviders``, ``PartitionSpec.partitionToPath``, ``Trans
 from __future__ import annotations
 
 import base64
-import datetime
 import uuid
 from collections.abc import Mapping, Sequence
 from decimal import Context, Decimal
@@ -20,13 +19,13 @@ from icekeeper.metadata.deletes import is_unpartitioned
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.model import PartitionValue
+from icekeeper.operations.compaction.civil_date import civil_date
 from icekeeper.operations.compaction.task import Layout, OutputNames
 from icekeeper.storage.paths import split_path
 
 __all__ = ["output_names", "partition_path", "require_known_layout"]
 
 _CUSTOM_PROVIDER = "write.location-provider.impl"
-_EPOCH = datetime.datetime(1970, 1, 1)
 _DECIMALS = Context(prec=76)
 
 
@@ -98,9 +97,9 @@ def _human_int(transform: str, kind: str, value: int) -> str:
     if transform == "month":
         return f"{1970 + value // 12:04d}-{value % 12 + 1:02d}"
     if transform == "hour":
-        return _moment(value * 3600, 0)[:13].replace("T", "-")
+        return _moment(value * 3600, 0).partition(":")[0].replace("T", "-")
     if kind == "date":
-        return _moment(value * 86_400, 0)[:10]
+        return _moment(value * 86_400, 0).partition("T")[0]
     if kind == "time":
         return _clock(value // 10**6, value % 10**6 * 1000)
     if kind.startswith("timestamp"):
@@ -112,7 +111,10 @@ def _human_int(transform: str, kind: str, value: int) -> str:
 
 def _moment(seconds: int, nanos: int) -> str:
     """As Java's ``ISO_LOCAL_DATE_TIME``: as many digits of the fraction as are needed."""
-    text = (_EPOCH + datetime.timedelta(seconds=seconds)).isoformat()
+    days, seconds = divmod(seconds, 86_400)
+    year, month, day = civil_date(days)
+    minutes, seconds = divmod(seconds, 60)
+    text = f"{year:04d}-{month:02d}-{day:02d}T{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}"
     return f"{text}.{nanos:09d}".rstrip("0") if nanos else text
 
 
