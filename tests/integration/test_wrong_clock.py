@@ -28,7 +28,7 @@ from icekeeper.state.staging import LoadState
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import store_now_ms
 from support.clocks import same_clock, store_at
-from support.local import NAME, LocalTable
+from support.local import NAME, LocalTable, ScriptedCatalog
 
 HOURS_4_DAYS = 96
 GRACE: dict[str, Any] = {"orphan_older_than_hours": "72"}
@@ -170,3 +170,21 @@ def test_a_bucket_is_swept_by_the_clock_of_the_store(table_bucket: dict[str, str
         assert swept.tables["ns.a"].status.value == status
         assert swept.metrics["clock.skew_s"] == swept.tables["ns.a"].metrics["clock.skew_s"]
     assert storage.status(in_flight) is not None
+
+
+@pytest.mark.parametrize("hours", [48, 240])
+def test_a_clock_that_is_set_during_a_pass_is_compared_again(table: LocalTable, hours: float) -> None:
+    """What the store said at the beginning of the pass was about another clock of ours."""
+    in_flight, wrong_by = table.plant("data/in-flight.parquet", days_old=1.5), [0.0]
+    catalog = ScriptedCatalog(table.catalog, after_commit={1: lambda: wrong_by.__setitem__(0, hours)})
+    outcome = table.maintain(
+        "compact,remove_orphans",
+        catalog=catalog,
+        clock=lambda: ahead(wrong_by[0])(),
+        store_clock=store_now_ms,
+        **GRACE,
+    )
+    assert catalog.commits == 1
+    assert in_flight in table.files()
+    assert outcome.operations[1].status is (Status.REFUSED if hours > 72 else Status.SUCCEEDED)
+    assert abs(outcome.operations[1].metrics["clock.skew_s"] - hours * 3600) < 60

@@ -41,6 +41,7 @@ class MemoryCatalog:
     metadata: TableMetadata = field(default_factory=lambda: TableMetadata(new_document("s3://b/t", 2)))
     scripts: list[Script] = field(default_factory=list)
     load_errors: list[Exception] = field(default_factory=list)
+    lagging: list[LoadedTable] = field(default_factory=list)
     commits: int = 0
 
     built_in_maintenance = None
@@ -51,6 +52,8 @@ class MemoryCatalog:
     def load(self, table: TableName) -> LoadedTable:
         if self.load_errors:
             raise self.load_errors.pop(0)
+        if self.lagging:
+            return self.lagging.pop(0)
         location = f"v{self.version}"
         return LoadedTable(table, self.metadata, location, location, {})
 
@@ -379,3 +382,63 @@ def test_a_plan_that_cannot_follow_ends_the_loop() -> None:
     with pytest.raises(PlanStale):
         run.go()
     assert run.discarded == ["staged-1"]
+
+
+NOES_AND_SILENCE = [CommitConflict("ref main moved"), CommitStateUnknown("no answer")]
+
+
+@pytest.mark.parametrize("back", [0, 1])
+@pytest.mark.parametrize("error", NOES_AND_SILENCE)
+def test_a_replica_that_lags_proves_nothing(error: MaintenanceError, back: int) -> None:
+    """It shows the state that the attempt was made on, or one before, after the attempt has landed."""
+    run = Run(MemoryCatalog())
+    states = []
+    for number in (1, 2, 3):
+        run.catalog.change(*append(number, number + 1))
+        states.append(run.catalog.load(NAME))
+
+    def landed_but_shows_the_past(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
+        land()
+        catalog.lagging = [states[-1 - back]] * 2
+        raise error
+
+    run.catalog.scripts = [landed_but_shows_the_past]
+    committed = run.go(max_retries=3)
+    assert isinstance(committed, Committed)
+    assert committed.prepared.snapshot_id == 101
+    assert (run.attempts, run.discarded) == (1, [])
+
+
+def test_a_conflict_that_nothing_explains_is_sent_again_and_may_land() -> None:
+    """Glue says so when somebody changed a table's description."""
+
+    def refuse(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
+        raise CommitConflict("changed meanwhile")
+
+    run = Run(MemoryCatalog(scripts=[refuse, refuse]))
+    committed = run.go()
+    assert isinstance(committed, Committed)
+    assert (committed.attempts, run.attempts, run.discarded) == (3, 1, [])
+
+
+@pytest.mark.parametrize("then", [CommitConflict("moved"), StorageError("never sent"), LeaseLost("too slow")])
+def test_a_conflict_that_is_never_explained_keeps_the_files(then: MaintenanceError) -> None:
+    errors = iter([CommitConflict("moved"), then, then])
+
+    def refuse(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
+        raise next(errors)
+
+    run = Run(MemoryCatalog(scripts=[refuse] * 3))
+    with pytest.raises(CommitStateUnknown):
+        run.go()
+    assert (run.attempts, run.discarded) == (1, [])
+
+
+def test_a_doubtful_attempt_that_another_commit_overtook_is_prepared_anew() -> None:
+    def refuse(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
+        raise CommitConflict("changed meanwhile")
+
+    run = Run(MemoryCatalog(scripts=[refuse, lost_to_another]))
+    committed = run.go()
+    assert isinstance(committed, Committed)
+    assert (committed.prepared.snapshot_id, run.discarded) == (102, ["staged-1"])

@@ -8,7 +8,16 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeAlias
 
-__all__ = ["HOUR_MS", "TOLD_SKEW_MS", "Clock", "ServerClock", "ahead_ms", "iso_utc", "system_clock"]
+__all__ = [
+    "HOUR_MS",
+    "TOLD_SKEW_MS",
+    "Clock",
+    "ServerClock",
+    "ahead_ms",
+    "iso_utc",
+    "steady_s",
+    "system_clock",
+]
 
 HOUR_MS = 3_600_000
 TOLD_SKEW_MS = 60_000
@@ -23,6 +32,11 @@ Clock: TypeAlias = Callable[[], int]
 def system_clock() -> int:
     """Epoch milliseconds from the operating system."""
     return time.time_ns() // 1_000_000
+
+
+def steady_s() -> float:
+    """Seconds that nobody who sets the clock moves; where the system counts them (Linux), those asleep are included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def iso_utc(epoch_ms: int) -> str:
@@ -54,7 +68,7 @@ class ServerClock:
         if self._heard is None:
             return None
         said_ms, heard_s = self._heard
-        return said_ms + int((time.monotonic() - heard_s) * 1000)
+        return said_ms + int((steady_s() - heard_s) * 1000)
 
     def hear(self, date: str) -> None:
         """Take in a ``Date`` header; one that is none says nothing."""
@@ -62,7 +76,7 @@ class ServerClock:
             said_ms = int(parsedate_to_datetime(date).timestamp() * 1000)
         except ValueError:
             return
-        self._heard = said_ms, time.monotonic()
+        self._heard = said_ms, steady_s()
 
     def _answered(self, http_response: Any, **_: Any) -> None:
         self.hear(str(http_response.headers.get("Date", "")))

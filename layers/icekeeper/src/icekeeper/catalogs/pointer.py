@@ -87,7 +87,8 @@ def commit_document(
     With ``conflict_is_proof`` nothing between us and the pointer can have repeated the swap or answered for it.
 
     Raises:
-        CommitConflict: a requirement does not hold, or the pointer had moved; nothing is left behind.
+        CommitConflict: a requirement does not hold, or the pointer had moved; nothing is left behind, but for the
+            document when the pointer is shown where it was.
         CommitRefused: the catalog refused, and its pointer shows that it meant it; nothing is left behind.
         CommitStateUnknown: the swap may have happened; the staged document is kept.
         StorageError: the document could not be written, or the swap was never sent; nothing is left behind.
@@ -116,6 +117,7 @@ def _swapped(
     """The table, if it is or was at ``location`` although the catalog said no; ``None`` if it surely never was.
 
     Raises:
+        CommitConflict: there was one, though the pointer is where it was; the document may be the table by now.
         CommitStateUnknown: neither is certain.
     """
     try:
@@ -126,6 +128,8 @@ def _swapped(
     history.add(normalise(now.metadata_location))
     if normalise(location) in history:
         return now
+    if isinstance(no, CommitConflict) and normalise(now.metadata_location) == normalise(base.metadata_location):
+        raise no  # that explains no conflict, but a reader that lags shows it after our own success
     # The log is one unbroken chain that ends at the pointer: what came after the base is all there, if the base is.
     if normalise(base.metadata_location) in history:
         return None

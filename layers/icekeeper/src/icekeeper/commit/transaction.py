@@ -1,8 +1,9 @@
 """The compare-and-swap loop: prepare on the newest head, swap, and on a lost swap try again.
 
 What a catalog answers is a hint; the table's metadata decide.  A success is believed when they show it, a refusal or a
-conflict when the newest head does not show the attempt, and could not hide it.  Staged files are never removed while
-the commit that names them may have landed (Seed 000, "Commit Protocol"; iceberg 5752, 13443).
+conflict when the newest head does not show the attempt, and could not hide it.  A head that is where the attempt began,
+or before that, explains no conflict: a replica that lags shows it after our own success.  Staged files are never
+removed while the commit that names them may have landed (Seed 000, "Commit Protocol"; iceberg 5752, 13443).
 """
 
 from __future__ import annotations
@@ -66,6 +67,14 @@ class Committed:
     attempts: int
 
 
+class _Unexplained(CommitConflict):
+    """A conflict, though the head is what the attempt was made on, or older."""
+
+    def __init__(self, no: CommitConflict, head: LoadedTable) -> None:
+        super().__init__(f"{no}, but the table is as it was before")
+        self.head = head
+
+
 def backoff_seconds(attempt: int) -> float:
     """Wait before retry ``attempt`` (0 first), with jitter between half and the whole of the step."""
     step = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2.0**attempt)
@@ -92,13 +101,22 @@ def commit_with_retries(
         CommitStateUnknown: the outcome could not be found out; staged files are kept.
         PlanStale: from ``prepare``, the table moved where the plan cannot follow.
     """
+    doubtful: PreparedCommit | None = None
     for attempt in itertools.count():
-        prepared = prepare(head)
+        prepared = doubtful or prepare(head)
         if isinstance(prepared, Nothing):
             return prepared
         outcome = _swap(catalog, head, prepared, pinned_metadata, sleep)
         if isinstance(outcome, LoadedTable):
             return Committed(outcome, prepared, attempt + 1)
+        if isinstance(outcome, _Unexplained) or (doubtful and not isinstance(outcome, CommitConflict)):
+            # The same commit again: it lands once at most, because what it requires holds once at most.
+            if attempt >= max_retries or not isinstance(outcome, _Unexplained | CatalogBusy):
+                raise CommitStateUnknown(f"{outcome}; whether the commit landed is not known") from outcome
+            doubtful, head = prepared, outcome.head if isinstance(outcome, _Unexplained) else head
+            sleep(backoff_seconds(attempt))
+            continue
+        doubtful = None
         discard(prepared.staged)
         if attempt >= max_retries or not isinstance(outcome, CommitConflict | CatalogBusy):
             raise _told(outcome)
@@ -143,7 +161,7 @@ def _told(why: MaintenanceError) -> MaintenanceError:
 
 def _shows(now: LoadedTable, base: LoadedTable, prepared: PreparedCommit) -> bool:
     same_table = base.metadata.uuid in (None, now.metadata.uuid)
-    return same_table and prepared.landed(now.metadata)
+    return same_table and prepared.landed(now.metadata) and not _is_older(now, base)
 
 
 def _maybe_expired(base: LoadedTable) -> str:
@@ -166,7 +184,21 @@ def _after_no(
         return now
     if not prepared.cannot_have_landed(now.metadata):
         raise CommitStateUnknown(_maybe_expired(base)) from no
+    is_older = _is_older(now, base)
+    if isinstance(no, CommitConflict) and (is_older or now.metadata.document == base.metadata.document):
+        return _Unexplained(no, base if is_older else now)
+    if is_older:
+        raise CommitStateUnknown(f"{no}; the catalog shows an older state of the table, which proves nothing") from no
     return no
+
+
+def _is_older(now: LoadedTable, base: LoadedTable) -> bool:
+    """Whether a state comes before another one of the same table: some replica lags."""
+    if now.metadata.uuid != base.metadata.uuid:
+        return False
+    before_base = {entry["metadata-file"] for entry in base.metadata.metadata_log} - {base.metadata_location}
+    went_back = 0 < now.metadata.last_sequence_number < base.metadata.last_sequence_number
+    return went_back or now.metadata_location in before_base
 
 
 def _after_yes(
@@ -205,6 +237,8 @@ def _resolve(
             continue
         if _shows(now, base, prepared):
             return now
+        if _is_older(now, base):
+            continue
         try:
             check_requirements(now.metadata, prepared.requirements)
         except CommitConflict:

@@ -1,7 +1,8 @@
 """The time of one pass, by the clock of the table's store: only that one says how old a file is.
 
 A machine whose clock is days ahead would take files in flight for old ones.  So the store is asked once, and from then
-on its time is our own clock less the difference.  A difference of more than a minute is told.
+on its time is our own clock less the difference, for as long as nobody sets our clock: then the store is asked again.
+A difference of more than a minute is told.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from icekeeper.clock import HOUR_MS, TOLD_SKEW_MS, Clock, ahead_ms
+from icekeeper.clock import HOUR_MS, TOLD_SKEW_MS, Clock, ahead_ms, steady_s
 from icekeeper.errors import OperationRefused
 from icekeeper.report.clock_skew import CLOCK_SKEW, skew_sentence
 from icekeeper.storage.storage import Storage
@@ -38,25 +39,35 @@ class ClockSkew:
         return int(self.ahead_ms / 1000)
 
 
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """A difference, and when it was measured: by our clock, and by the seconds that nobody can set."""
+
+    skew: ClockSkew
+    ours_ms: int
+    steady_ms: int
+
+    def holds_at(self, ours_ms: int, steady_ms: int) -> bool:
+        """Whether our clock went on since as clocks do."""
+        return ahead_ms(ours_ms - self.ours_ms, steady_ms - self.steady_ms) == 0
+
+
 class StoreTime:
-    """The clocks of the stores of one pass, each measured once."""
+    """The clocks of the stores of one pass, each measured once, and again whenever our own clock was set meanwhile."""
 
     def __init__(self, clock: Clock, store_clock: StoreClock) -> None:
         self._clock, self._store_clock = clock, store_clock
-        self._skews: dict[str, ClockSkew] = {}
+        self._measured: dict[str, _Measured] = {}
+        self._told: list[int] = []
 
     def now_ms(self, storage: Storage, location: str, *, may_write: bool) -> int:
         """Epoch milliseconds by the store's clock, and by ours where the store does not tell."""
-        return self._clock() - self.skew(storage, location, may_write=may_write).ahead_ms
+        skew, ours_ms = self._look(storage, location, may_write)
+        return ours_ms - skew.ahead_ms
 
     def skew(self, storage: Storage, location: str, *, may_write: bool) -> ClockSkew:
-        """How far our clock is ahead; told in the log when it is first measured."""
-        found = self._skews.get(location)
-        if found is None:
-            found = self._skews[location] = self._measured(storage, location, may_write)
-            if found.is_told:
-                log.warning("%s: %s", location, skew_sentence(found.ahead_s))
-        return found
+        """How far our clock is ahead; told in the log when it is measured."""
+        return self._look(storage, location, may_write)[0]
 
     def require_trusted(self, skew: ClockSkew, period_ms: int, key: str) -> None:
         """Raises OperationRefused when the clocks differ by more than the period that a policy key asks to wait."""
@@ -69,9 +80,18 @@ class StoreTime:
     @property
     def metrics(self) -> Mapping[str, int]:
         """The largest difference met so far, where people should know of it."""
-        told = [skew.ahead_s for skew in self._skews.values() if skew.is_told]
-        return {CLOCK_SKEW: max(told, key=abs)} if told else {}
+        return {CLOCK_SKEW: max(self._told, key=abs)} if self._told else {}
 
-    def _measured(self, storage: Storage, location: str, may_write: bool) -> ClockSkew:
-        store_ms = self._store_clock(storage, location, may_write)
-        return ClockSkew(ahead_ms(self._clock(), store_ms))
+    def _look(self, storage: Storage, location: str, may_write: bool) -> tuple[ClockSkew, int]:
+        """The difference that holds now, and our time from which to take it."""
+        ours_ms, steady_ms = self._clock(), int(steady_s() * 1000)
+        known = self._measured.get(location)
+        if known is None or not known.holds_at(ours_ms, steady_ms):
+            stores_ms = self._store_clock(storage, location, may_write)
+            ours_ms = self._clock()
+            known = _Measured(ClockSkew(ahead_ms(ours_ms, stores_ms)), ours_ms, int(steady_s() * 1000))
+            self._measured[location] = known
+            if known.skew.is_told:
+                self._told.append(known.skew.ahead_s)
+                log.warning("%s: %s", location, skew_sentence(known.skew.ahead_s))
+        return known.skew, ours_ms
