@@ -111,6 +111,16 @@ def test_counts_are_exact(compacted: Compacted) -> None:
         assert file.nan_value_counts.keys() == floats
 
 
+def test_footers_tell_no_bounds_of_uuids(compacted: Compacted) -> None:
+    """Readers skip row groups by them, and Iceberg-Java orders uuids otherwise than Parquet does."""
+    for path in compacted.outputs():
+        footer = pq.read_metadata(local_path(path))
+        for group in range(footer.num_row_groups):
+            columns = [footer.row_group(group).column(i) for i in range(footer.num_columns)]
+            told = {column.path_in_schema for column in columns if column.statistics is not None}
+            assert told == {column.path_in_schema for column in columns} - {"key"}
+
+
 def test_bounds_contain_every_value(compacted: Compacted) -> None:
     """Decoded by PyIceberg; truncated to 16 characters, upper ones rounded up or left out; never NaN."""
     schema = StaticTable.from_metadata(compacted.after).schema()
