@@ -66,8 +66,8 @@ def metrics_of(file: DataFile) -> dict[str, Any]:
 
 
 def java_metrics(java: IcebergJava, metadata_location: str, file: DataFile) -> dict[str, Any]:
-    """What Iceberg-Java's ``ParquetUtil.fileMetrics`` makes of the file's footer and the table's settings; the nulls of
-    uuids besides, of which the footer says nothing."""
+    """What Iceberg-Java's ``ParquetUtil.fileMetrics`` makes of the file's footer and the table's settings; the
+    counts of uuids besides, of which the footer says nothing (exact: test_counts_are_exact)."""
     jvm: Any = java.session._jvm
     hadoop = java.session._jsc.hadoopConfiguration()
     operations = jvm.org.apache.iceberg.StaticTableOperations(
@@ -78,12 +78,15 @@ def java_metrics(java: IcebergJava, metadata_location: str, file: DataFile) -> d
     told = jvm.org.apache.iceberg.parquet.ParquetUtil.fileMetrics(opened, config)
     schema = json.loads(jvm.org.apache.iceberg.SchemaParser.toJson(operations.current().schema()))
     kinds = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(schema)}
-    nulls_of_uuids = {i: count for i, count in (file.null_value_counts or {}).items() if kinds[i] == "uuid"}
+
+    def ours(counts: Mapping[int, int] | None) -> dict[int, int]:
+        return {i: count for i, count in (counts or {}).items() if kinds[i] == "uuid"}
+
     return {
         "record_count": told.recordCount(),
         "column_sizes": dict(told.columnSizes()),
-        "value_counts": dict(told.valueCounts()),
-        "null_value_counts": {**nulls_of_uuids, **dict(told.nullValueCounts())},
+        "value_counts": {**ours(file.value_counts), **dict(told.valueCounts())},
+        "null_value_counts": {**ours(file.null_value_counts), **dict(told.nullValueCounts())},
         "lower_bounds": java_bounds(jvm, told.lowerBounds()),
         "upper_bounds": java_bounds(jvm, told.upperBounds()),
     }
@@ -109,6 +112,16 @@ def test_counts_are_exact(compacted: Compacted) -> None:
             assert file.nan_value_counts.get(field_id, 0) == nans
         floats = {i for i in columns if str(schema.find_type(i)) in ("float", "double")}
         assert file.nan_value_counts.keys() == floats
+
+
+def test_footers_tell_no_bounds_of_uuids(compacted: Compacted) -> None:
+    """Readers skip row groups by them, and Iceberg-Java orders uuids otherwise than Parquet does."""
+    for path in compacted.outputs():
+        footer = pq.read_metadata(local_path(path))
+        for group in range(footer.num_row_groups):
+            columns = [footer.row_group(group).column(i) for i in range(footer.num_columns)]
+            told = {column.path_in_schema for column in columns if column.statistics is not None}
+            assert told == {column.path_in_schema for column in columns} - {"key"}
 
 
 def test_bounds_contain_every_value(compacted: Compacted) -> None:

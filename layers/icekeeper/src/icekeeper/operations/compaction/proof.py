@@ -181,25 +181,24 @@ def proof_of_file(path: str, schema: Mapping[str, Any], storage: Storage, level:
         StorageError: the file is not there or cannot be read.
     """
     with storage.translated(path), storage.open_input(path) as stream:
-        found = _proof_of_footer(pq.ParquetFile(stream), schema)
-    if level != FULL:
-        return found
+        footer = pq.read_metadata(stream)
+        if level != FULL:
+            return _proof_of_footer(footer, _counted(stream, footer, schema), schema)
     read = RowProof(schema, level)
     for batch in projected_rows(path, "PARQUET", schema, storage):
         read.add(batch)
     return read.evidence
 
 
-def _proof_of_footer(file: pq.ParquetFile, schema: Mapping[str, Any]) -> Evidence:
-    footer = file.metadata
-    present = _counted(file, schema)
+def _proof_of_footer(footer: pq.FileMetaData, counted: Mapping[int, int], schema: Mapping[str, Any]) -> Evidence:
+    present = dict(counted)
     bounds: dict[int, Range | None] = {}
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     for index, leaf in enumerate(leaf_columns(schema)):
+        if leaf.field_id in counted:
+            continue
         for chunk in (group.column(index) for group in groups):
             statistics = chunk.statistics
-            if not leaf.has_bounds:
-                continue
             count = chunk.num_values - statistics.null_count
             present[leaf.field_id] = present.get(leaf.field_id, 0) + count
             if leaf.iceberg_type in _NUMBERS and statistics.has_min_max:
@@ -210,11 +209,12 @@ def _proof_of_footer(file: pq.ParquetFile, schema: Mapping[str, Any]) -> Evidenc
     return Evidence(footer.num_rows, present, bounds, None)
 
 
-def _counted(file: pq.ParquetFile, schema: Mapping[str, Any]) -> dict[int, int]:
+def _counted(stream: Any, footer: pq.FileMetaData, schema: Mapping[str, Any]) -> dict[int, int]:
     """How many values are not null in columns of which the footer says nothing: these are read."""
     silent = [leaf for leaf in leaf_columns(schema) if not leaf.has_bounds]
     present = dict.fromkeys((leaf.field_id for leaf in silent), 0)
     if silent:
+        file = pq.ParquetFile(stream, metadata=footer)
         for batch in file.iter_batches(columns=[leaf.parquet_path for leaf in silent]):
             leaves = iter(silent)
             for column in batch.columns:
