@@ -102,6 +102,24 @@ class TestOtherTables:
         assert outcomes["expire_snapshots"].status is Status.SUCCEEDED
         assert ids(guest) == ids(table.table) == [0, 1, 10, 11, 20, 21]
 
+    def test_the_metadata_that_another_entry_is_at_outlives_the_log(self, table: LocalTable) -> None:
+        with table.table.transaction() as transaction:
+            transaction.set_properties(
+                {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
+            )
+        twin = table.pyiceberg.register_table("ns.twin", table.loaded.metadata_location)
+        maintain(table, table.pyiceberg, "ns.twin", operations="compact", min_input_files="9")
+        for number in range(3):
+            maintain(
+                table,
+                table.pyiceberg,
+                "ns.t",
+                operations="compact",
+                rewrite_all="true",
+                target_file_size_mb=f"{number + 1}",
+            )
+        assert ids(twin) == [0, 1, 10, 11, 20, 21]
+
     def test_a_guest_that_was_renamed_since_is_found_by_its_uuid(self, table: LocalTable, tmp_path: Path) -> None:
         other = second_catalog(tmp_path)
         guest = other.create_table("ns.guest", schema=LocalTable.SCHEMA)

@@ -21,6 +21,7 @@ from icekeeper.model import Nothing, TableName
 from icekeeper.pass_context.allowed_locations import require_allowed
 from icekeeper.pass_context.footprint import Footprint
 from icekeeper.pass_context.jobs import Job, running_job
+from icekeeper.pass_context.other_entries import metadata_of_other_entries
 from icekeeper.pass_context.store_time import StoreTime
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.store import StateStore
@@ -221,7 +222,10 @@ class OperationContext:
             prepare,
             max_retries=self.policy.max_commit_retries,
             discard=lambda paths: self.discard(head, paths),
-            pinned_metadata=self.memory.pinned_metadata,
+            pinned_metadata=lambda: (
+                *self.memory.pinned_metadata(),
+                *metadata_of_other_entries(self.state, self.catalog, head, self.other_catalog),
+            ),
             sleep=self.sleep,
         )
 

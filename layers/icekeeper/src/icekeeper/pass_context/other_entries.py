@@ -1,0 +1,45 @@
+"""Other catalog entries of the table that is committed to: the metadata files that they are at must stay.
+
+A commit deletes the metadata files that fall off the log, where the table's property
+``write.metadata.delete-after-commit.enabled`` asks for it.  An entry that another catalog, or another name, has of the
+same table may still be at one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.state.store import StateStore
+
+__all__ = ["metadata_of_other_entries"]
+
+
+def metadata_of_other_entries(
+    state: StateStore, catalog: Catalog, head: LoadedTable, other_catalog: Callable[[str, str], Catalog | None]
+) -> Iterator[str]:
+    """The metadata files that other entries of the same table are at; all of its log where one cannot be loaded.
+
+    Raises:
+        StorageError: the state store failed.
+    """
+    if not head.metadata.property_flag("write.metadata.delete-after-commit.enabled", default=False):
+        return
+    identity = identity_of(catalog, head)
+    for claims in state.claims.touching(identity.location):
+        is_same = (claims.uuid, claims.location) == (identity.uuid, identity.location)
+        if not is_same or claims.entry == (catalog.name, catalog.warehouse, str(head.name)):
+            continue
+        is_here = (claims.catalog, claims.warehouse) == (catalog.name, catalog.warehouse)
+        other = catalog if is_here else other_catalog(claims.catalog, claims.warehouse)
+        try:
+            if other is not None:
+                yield other.load(claims.table).metadata_location
+                continue
+        except PolicyError:
+            continue  # that catalog has no such entry any more
+        except MaintenanceError:
+            pass
+        yield from (str(entry["metadata-file"]) for entry in head.metadata.metadata_log)
