@@ -35,5 +35,5 @@ def test_filters_find_what_they_found_before(
     table = TableUnderMaintenance(before, tmp_path)
     outcome = table.maintain(operations=operations, rewrite_all="true")
     assert [part.status for part in outcome.operations] == [Status.SUCCEEDED] * (operations.count(",") + 1)
-    reads = FilteredReads.on(java, java_tables, duckdb, format_version, 30, every=3)
+    reads = FilteredReads.on(java, java_tables, duckdb, format_version, 45, every=3)
     assert reads.problems(before, table.metadata_location) == []

@@ -16,8 +16,10 @@ from support.readers import arrow_rows
 __all__ = ["DuckDB"]
 
 _CHILD = """
-import json, sys
+import json, os, sys
 from icekeeper.demo import duckdb_child as child
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # DuckDB prints stack traces of its own faults
 connection = child._connect(None)
 def ids(scan, conditions, planned):
     if not planned:
@@ -35,14 +37,14 @@ for line in sys.stdin:
     try:
         scan = child._scan(request["metadata_location"], None)
         if "conditions" in request:
-            print(json.dumps(ids(scan, request["conditions"], request["planned"])), flush=True)
+            print(json.dumps(ids(scan, request["conditions"], request["planned"])), file=answers, flush=True)
             continue
         columns = [row[0] for row in connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()]
         child._rows(connection, scan, ", ".join(child._identifier(c) for c in sorted(columns)), request["output"])
         answer = None
     except Exception as error:
         answer = str(error)
-    print(json.dumps(answer), flush=True)
+    print(json.dumps(answer), file=answers, flush=True)
 """
 
 

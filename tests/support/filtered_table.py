@@ -24,7 +24,7 @@ from support.java_writer import JavaTable, JavaTables, Row
 
 __all__ = ["FilteredReads", "made_table"]
 
-PARTITIONS = 8
+PARTITIONS = 6
 _WIDENED = {"int": "long", "float": "double", "decimal(9, 2)": "decimal(12, 2)"}
 """Types of columns → what they are from the second commit on."""
 _PROPERTIES = {"commit.manifest-merge.enabled": "false", "commit.manifest.target-size-bytes": "40000"}
@@ -56,7 +56,7 @@ def transforms_of(kind: str) -> Iterator[str]:
 
 
 def made_table(tables: JavaTables, format_version: int, folder: Path, *, partitioned: bool = True) -> JavaTable:
-    """Three files for each of eight partitions, in a commit each; then rows are deleted, from v2 on."""
+    """Three files for each of six partitions, in a commit each; then rows are deleted, from v2 on."""
     fields: list[dict[str, Any]] = [{"id": 1, "name": "id", "type": "int", "required": True}]
     parts: list[dict[str, Any]] = []
     for number, kind in enumerate(types_of(format_version)):
@@ -134,11 +134,11 @@ class FilteredReads:
         columns = [(field["name"], field["type"]) for field in java.schema["fields"] if field["name"] != "id"]
         filters = [condition for column in columns for condition in filters_of(*column)]
         of_uuids = [condition for condition in filters if condition.kind == "uuid"]
-        chosen = dict.fromkeys([*filters[start::step], *of_uuids[start :: -(-step // 3)]])
+        chosen = dict.fromkeys([*filters[start::step], *of_uuids[start :: -(-step // 5)]])
         return cls(java, duckdb, tables.jvm, list(chosen), every)
 
     def problems(self, before: str, after: str) -> list[str]:
-        """Where a reader finds other rows after than before, and not those that it should; two metadata files."""
+        """Where a reader loses rows that it found before, or finds wrong ones; given are two metadata files."""
         found = []
         truth = self._truth(before)
         for reader, ask in (("java", self._in_java), ("duckdb", self._in_duckdb), ("pyiceberg", self._in_pyiceberg)):
@@ -147,10 +147,10 @@ class FilteredReads:
             other = [(f, n) for f, n in zip(filters, ask(after, filters), strict=True) if n != truth[reader][f]]
             old_answers = ask(before, [f for f, _ in other])
             for (condition, new), old in zip(other, old_answers, strict=True):
-                # Readers fail in words that differ from one time to the next.
-                if new != old and not (isinstance(new, str) and isinstance(old, str)):
-                    true = _shown(truth[reader][condition])
-                    found.append(f"{reader}: {condition}: {_shown(new)}, before {_shown(old)}, in truth {true}")
+                true = truth[reader][condition]
+                if not _is_no_worse(old, new, true):
+                    told = f"{_shown(new)}, before {_shown(old)}, in truth {_shown(true)}"
+                    found.append(f"{reader}: {condition}: {told}")
         return found
 
     def _truth(self, location: str) -> Mapping[str, Mapping[Filter, Answer]]:
@@ -210,6 +210,16 @@ def _answer(found: Sequence[int] | str) -> Answer:
     twice = [row_id for row_id, count in Counter(found).items() if count > 1]
     assert not twice, f"rows found twice: {twice}"
     return frozenset(found)
+
+
+def _is_no_worse(old: Answer, new: Answer, true: Answer) -> bool:
+    """Readers err on tables of others, too: DuckDB 1.5 finds no uuid between bounds, and fails on some decimals, in
+    words that differ from one time to the next.  Then nothing that was found may be lost, and nothing wrong found."""
+    if isinstance(new, str) or isinstance(true, str):
+        return isinstance(old, str)
+    return (
+        (frozenset() if isinstance(old, str) else old & true) <= new <= (true if isinstance(old, str) else true | old)
+    )
 
 
 def _shown(answer: Answer) -> str:
