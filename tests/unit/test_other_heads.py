@@ -79,6 +79,17 @@ def test_what_shows_no_more_than_the_table_knows_is_nothing_to_care_about() -> N
     assert refuse_other_head(table(), [stray(4, [path(3)], [1, 2, 3, 4], "again")]) == []
 
 
+def test_what_lost_a_swap_before_the_log_begins_is_past() -> None:
+    entry = table(6, log=[3, 4, 5])
+    assert refuse_other_head(entry, [stray(3, [path(2)], [2, 31], "lost")]) == []
+
+
+def test_a_head_that_shows_less_but_follows_on_another_unknown_one_is_another_head() -> None:
+    """It has only set properties: expiry would take all that it has."""
+    with pytest.raises(OperationRefused):
+        refuse_other_head(table(8), [stray(5, [path(3), path(4, "theirs")], [1, 2, 3], "theirs")])
+
+
 def test_what_a_catalog_left_out_of_its_log_is_the_tables_own_past() -> None:
     """Its snapshots have expired, so the table does not know them any more."""
     own_past = stray(3, [path(2)], [1, 2, 3])

@@ -61,10 +61,10 @@ class FileNeeds:
         """Whether the table may delete there at all: below its own locations, and where the deployment allows it."""
         return is_allowed(path, self._allowed) and any(is_under(path, location) for location in self._owned)
 
-    def ask_tables_near(self, paths: Iterable[str], *, spare_their_folders: bool = False) -> None:
+    def ask_tables_near(self, paths: Iterable[str]) -> None:
         """Find who else may need these files: only tables whose folders touch the table's own, or theirs.
 
-        ``spare_their_folders``: what lies in a folder of such a table below this one's location is theirs altogether.
+        What lies in a folder of such a table below this one's location is theirs altogether, unless they share it.
 
         Raises:
             OperationRefused: a table that may need them cannot be loaded.
@@ -75,10 +75,9 @@ class FileNeeds:
         near = near_tables(self._context, self._table, folders)
         self._elsewhere_is_known = near.are_all_known
         self._share(near.claims, near)
-        if spare_their_folders:
-            others = (claims for claims in near.claims if not claims.is_table_of(self._table))
-            theirs = (folder for claims in others for folder in claims.folders.values())
-            self._left_alone.add(folder for folder in theirs if is_under(folder, self._home))
+        others = (claims for claims in near.claims if not claims.is_table_of(self._table))
+        theirs = (folder for claims in others for folder in claims.folders.values())
+        self._left_alone.add(folder for folder in theirs if self._is_theirs_alone(folder))
 
     def ask_every_table(self, others: Sequence[Claims]) -> Neighbours:
         """The same, of ``others`` (every other table of the catalog) and of the tables of other catalogs.
@@ -167,6 +166,11 @@ class FileNeeds:
                 f"cannot be loaded: {reason}; which of them it needs is not known, so nothing was deleted; repair it, "
                 "or drop it from its catalog"
             )
+
+    def _is_theirs_alone(self, folder: str) -> bool:
+        metadata = self._table.metadata
+        own = (metadata.data_location, metadata.metadata_directory)
+        return is_under(folder, self._home) and not any(may_be_under(place, folder) for place in own)
 
     def _folders_outside(self, paths: Iterable[str]) -> set[str]:
         outside = (path for path in paths if not is_under(path, self._home))

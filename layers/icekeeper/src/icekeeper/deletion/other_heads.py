@@ -66,14 +66,18 @@ def refuse_other_head(table: LoadedTable, strays: Iterable[StrayMetadata]) -> Se
     numbers = [number for number in map(_number, known) if number is not None]
     spared = []
     for stray in strays:
-        if normalise(stray.path) in known or _is_ancestor(metadata, stray.metadata):
-            continue
-        number = _number(stray.path)
+        number, base_number = _number(stray.path), None if stray.base is None else _number(stray.base)
         # Some catalogs leave entries out of the log: a number that is missing there is one of the table's own past.
         is_past = number is not None and numbers and number not in numbers and number < max(numbers)
-        if is_past:
+        # So is what lost a swap so long ago that the log does not reach back to it.
+        is_past = is_past or (base_number is not None and numbers and base_number < min(numbers))
+        if is_past or normalise(stray.path) in known:
             continue
-        if stray.base is not None and stray.base not in known:
+        is_unknown = stray.base is not None and stray.base not in known
+        # What shows no more than the table knows may be all that another head has: then the numbers must tell.
+        if _is_ancestor(metadata, stray.metadata) and (not is_unknown or base_number is None):
+            continue
+        if is_unknown:
             raise OperationRefused(
                 f"{stray.path} is metadata of this table that follows on metadata which {table.name} does not know "
                 f"(its entry is at {table.metadata_location}): another catalog, or a newer state of this one, has a "
