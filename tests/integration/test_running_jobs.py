@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
@@ -30,7 +30,9 @@ from icekeeper.state.sqlite.staging import SqliteStaging
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.state.store import Pin, PinKind
 from icekeeper.state.table_memory import TableMemory
+from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 from support.clocks import same_clock
 from support.deletes import commit_deletes, create_by_region, position_delete
 from support.local import EAGER, NAME, LocalTable, ScriptedCatalog
@@ -195,7 +197,7 @@ def test_a_rewrite_killed_after_its_commit_loses_nothing(table: LocalTable) -> N
     assert table.verify().ok
 
 
-def test_files_of_every_attempt_are_protected_and_later_cleaned_without_a_listing(
+def test_files_of_every_attempt_are_protected_and_later_cleaned_from_the_record(
     table: LocalTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark had begun the task several times when the driver died: the record knows them all by their stem."""
@@ -211,8 +213,16 @@ def test_files_of_every_attempt_are_protected_and_later_cleaned_without_a_listin
     held.look(table.metadata)
     assert [path for path in (first, *others, beyond) if not held.hold(path)] == []
     assert set(map(normalise, table.run(Operation.REMOVE_ORPHANS).files_deleted)) == strangers
-    monkeypatch.setattr("icekeeper.storage.storage.Storage.list", lambda *_: pytest.fail("listed"))
+    listed: list[str] = []
+    inner = Storage.list
+
+    def watched(self: Storage, folder: str) -> Iterator[ListedObject]:
+        listed.append(folder)
+        return inner(self, folder)
+
+    monkeypatch.setattr(Storage, "list", watched)
     assert set(deleted(later(table))) == {first, *others}
+    assert listed == [table.metadata.metadata_directory], "for newer heads of the table"
     assert table.unreferenced() == {beyond}
     assert (loads(table), table.readers_agree()) == ((), ids)
 

@@ -36,15 +36,20 @@ def listed_metadata(storage: Storage, table: LoadedTable) -> Sequence[ListedObje
 def read_strays(storage: Storage, table: LoadedTable, listed: Iterable[ListedObject]) -> Sequence[StrayMetadata]:
     """Those of the listed metadata files that are the table's, but not known to it, and not surely of its past.
 
+    Only what lies where the table keeps its metadata is looked at: elsewhere are the files of others.
+
     Raises:
         StorageError: the store does not answer, so that what one of them says is not known.
     """
     metadata = table.metadata
     known = {normalise(path) for path in metadata_files(metadata, table.metadata_location)}
+    folders = {normalise(metadata.metadata_directory), normalise(f"{metadata.location}/metadata")}
     unknown = [
         found.path
         for found in listed
-        if normalise(found.path) not in known and not is_past(table, found.path, found.modified_ms)
+        if normalise(found.path).rpartition("/")[0] in folders
+        and normalise(found.path) not in known
+        and not is_past(table, found.path, found.modified_ms)
     ]
 
     def stray(path: str) -> StrayMetadata | None:
