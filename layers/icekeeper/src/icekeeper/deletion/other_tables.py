@@ -131,9 +131,7 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     """
     recorded = recorded_claims(context.state, context.catalog)
     # Nobody can be near a table in a bucket of its own but those that were seen there.
-    names: set[TableName] = (
-        set() if has_its_own_bucket(own.metadata.location) else {n for n in _names(context) if n != own.name}
-    )
+    names = () if has_its_own_bucket(own.metadata.location) else _names(context)
     others = (name for name in names if name != own.name)
     near = {name for name in others if name not in recorded or _touch(recorded[name], folders)}
     found = load_all(context.catalog, sorted(near, key=str), context.state, recorded)
