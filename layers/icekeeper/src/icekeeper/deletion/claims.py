@@ -15,9 +15,11 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.state.claims import Entry, TableClaims, touches
 from icekeeper.state.store import StateStore
 
-__all__ = ["begin_claims", "entry_of", "known_data_roots", "record_claims", "record_first_look", "remember_claims"]
+__all__ = ["begin_claims", "entry_of", "known_data_roots", "record_first_look", "remember_claims"]
 
 log = logging.getLogger(__name__)
+
+_NOT_RECORDED = "%s: where it has files could not be recorded: %s"
 
 
 def entry_of(catalog: Catalog, loaded: LoadedTable) -> Entry:
@@ -30,45 +32,30 @@ def begin_claims(context: OperationContext, loaded: LoadedTable) -> None:
 
     Never fails: a table that cannot be looked at is one that nobody has looked at.
     """
-    _, before = _try_recorded(context, loaded)
-    marks: tuple[int, int] | None = None
     try:
-        look_at_new_files(context.reader(loaded), before)
-        marks = newest_marks(loaded.metadata)
+        known = _recorded(context.state, context.catalog, loaded)
+        marks: tuple[int, int] | None = None
+        try:
+            look_at_new_files(context.reader(loaded), known[1])
+            marks = newest_marks(loaded.metadata)
+        except MaintenanceError as error:
+            log.warning("%s: where all of its files lie is not known: %s", context.table, error)
+        _record(context.state, context.catalog, loaded, known, context.footprint.news(), marks)
     except MaintenanceError as error:
-        log.warning("%s: where all of its files lie is not known: %s", context.table, error)
-    _record(context, loaded, context.footprint.news(), marks)
+        log.warning(_NOT_RECORDED, context.table, error)
 
 
 def remember_claims(context: OperationContext) -> None:
     """Told after each operation of a pass; never fails, because what was done must be told."""
     roots = context.footprint.news()
-    if roots:
-        _record(context, None, roots, None)
-
-
-def record_claims(
-    state: StateStore,
-    catalog: Catalog,
-    loaded: LoadedTable,
-    roots: Iterable[str] = (),
-    marks: tuple[int, int] | None = None,
-) -> TableClaims:
-    """Record where a table has files by its document, and by the ``roots`` of data files that were seen.
-
-    What was recorded of the same table before is kept: history expires, files that are elsewhere may be older.
-    ``marks``: up to which sequence number and time it has been looked at.
-
-    Raises:
-        StorageError: the state store failed.
-    """
-    entry, before = _recorded(state, catalog, loaded)
-    now = _claims(catalog, loaded, roots, before)
-    if marks is not None:
-        now = replace(now, seen_sequence_number=marks[0], seen_ms=marks[1])
-    if now != entry:
-        state.claims.record(now)
-    return now
+    if not roots:
+        return
+    try:
+        loaded = context.load()
+        known = _recorded(context.state, context.catalog, loaded)
+        _record(context.state, context.catalog, loaded, known, roots, None)
+    except MaintenanceError as error:
+        log.warning(_NOT_RECORDED, context.table, error)
 
 
 def record_first_look(
@@ -93,20 +80,24 @@ def known_data_roots(state: StateStore, catalog: Catalog, loaded: LoadedTable) -
 
 
 def _record(
-    context: OperationContext, loaded: LoadedTable | None, roots: Iterable[str], marks: tuple[int, int] | None
+    state: StateStore,
+    catalog: Catalog,
+    loaded: LoadedTable,
+    known: tuple[TableClaims | None, Sequence[TableClaims]],
+    roots: Iterable[str],
+    marks: tuple[int, int] | None,
 ) -> None:
-    try:
-        record_claims(context.state, context.catalog, loaded or context.load(), roots, marks)
-    except MaintenanceError as error:
-        log.warning("%s: where it has files could not be recorded: %s", context.table, error)
+    """Record where a table has files by its document, and by the ``roots`` of data files that were seen.
 
-
-def _try_recorded(context: OperationContext, loaded: LoadedTable) -> tuple[TableClaims | None, Sequence[TableClaims]]:
-    try:
-        return _recorded(context.state, context.catalog, loaded)
-    except MaintenanceError as error:
-        log.warning("%s: where it had files cannot be read: %s", context.table, error)
-        return None, ()
+    What is ``known`` of the same table is kept: history expires, files that are elsewhere may be older.  ``marks``: up
+    to which sequence number and time it has been looked at.
+    """
+    entry, before = known
+    now = _claims(catalog, loaded, roots, before)
+    if marks is not None:
+        now = replace(now, seen_sequence_number=marks[0], seen_ms=marks[1])
+    if now != entry:
+        state.claims.record(now)
 
 
 def _recorded(

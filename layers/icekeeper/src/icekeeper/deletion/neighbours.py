@@ -39,14 +39,6 @@ class Claims:
             return True
         return any(_is_in(folder, place) for folder in (*self.folders, *self.files_in))
 
-    def is_entry(self, catalog: Catalog, table: LoadedTable) -> bool:
-        """Whether this is the very entry of a catalog."""
-        return (self.catalog.name, self.catalog.warehouse, self.table.name) == (
-            catalog.name,
-            catalog.warehouse,
-            table.name,
-        )
-
     def is_table_of(self, other: LoadedTable) -> bool:
         """Whether it is that table, registered twice; perhaps one of the entries has moved on since."""
         table = self.table

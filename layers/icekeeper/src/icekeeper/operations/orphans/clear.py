@@ -73,7 +73,8 @@ def clear_orphans(
     if (sifted.unreferenced or foreign or any_empty(folders)) and not has_its_own_bucket(table.metadata.location):
         neighbours = needs.ask_every_table(tuple(others()))
         foreign = [found for found in foreign if found.path not in needs.shared]
-        folders = [folder for folder in folders if not PathSet(neighbours.left_alone).may_contain(folder)]
+        theirs = PathSet(neighbours.left_alone)
+        folders = [folder for folder in folders if not theirs.may_contain(folder)]
     needs.look_for_other_heads(unknown if listed.is_current else None)
     sifted = without_referenced(sifted, needs.shared)
     plan = plan_orphans(
