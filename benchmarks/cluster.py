@@ -31,9 +31,10 @@ from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine, local_session
 from icekeeper.operations.compaction.clustering.exchange import cluster_groups
 from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe, KeyColumn
-from icekeeper.operations.compaction.task import InputFile, OutputNames, RewriteTask
+from icekeeper.operations.compaction.task import OutputNames, RewriteTask
 from icekeeper.pass_context.context import Engine
 from icekeeper.policy import Strategy
+from icekeeper.rows.read_task import InputFile
 
 # user_id and at: the seed's example.
 KEYS = (KeyColumn(2), KeyColumn(3))

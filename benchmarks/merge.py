@@ -30,7 +30,8 @@ import pyarrow.parquet as pq
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine, local_session
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.task import InputFile, OutputNames, RewriteTask
+from icekeeper.operations.compaction.task import OutputNames, RewriteTask
+from icekeeper.rows.read_task import InputFile
 
 PROCESSES = 2
 COLUMNS: Sequence[tuple[str, str]] = (

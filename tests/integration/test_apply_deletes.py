@@ -11,8 +11,8 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from icekeeper.model import ManifestContent
-from icekeeper.operations.compaction.reading import apply_deletes
 from icekeeper.report.outcome import Status
+from icekeeper.rows import apply_deletes
 from support.deletes import commit_deletes, compacted, create_by_region, equality_delete, position_delete, rows_of
 from support.deletes import region_rows as rows
 from support.passes import local_path

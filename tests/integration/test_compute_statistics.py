@@ -19,10 +19,10 @@ from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import CommitConflict, CommitStateUnknown, PolicyError, StorageError
 from icekeeper.metadata.puffin import PuffinFile, decode_footer
 from icekeeper.metadata.theta import decode_theta
-from icekeeper.operations.compaction.reading import apply_deletes
 from icekeeper.operations.statistics import sketches, task
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
+from icekeeper.rows import apply_deletes
 from icekeeper.storage.storage import Storage
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
 from support.passes import NAME, local_path, outcome_of

@@ -23,8 +23,9 @@ from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine, local_session
 from icekeeper.errors import StorageError
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.task import InputFile, OutputNames, RewriteTask
+from icekeeper.operations.compaction.task import OutputNames, RewriteTask
 from icekeeper.pass_context.context import Engine
+from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN
 
 SCHEMA = {

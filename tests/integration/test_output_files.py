@@ -11,12 +11,12 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.errors import PolicyError
-from icekeeper.operations.compaction.arrow_schema import leaf_columns
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import RewriteResult
 from icekeeper.operations.compaction.writing.parquet_options import writer_options
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
+from icekeeper.rows.arrow_schema import leaf_columns
 from support.local import LocalTable
 from support.rewrites import input_file, rewritten, rows, struct, task, written
 

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.model import ManifestContent, ManifestFile
-from icekeeper.operations.compaction.reading import file_rows
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.rows import file_rows
 from support.deletes import create_by_region, rows_of
 from support.passes import local_path, outcome_of
 from support.readers import duckdb_rows

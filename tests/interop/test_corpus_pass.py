@@ -11,9 +11,9 @@ import pytest
 
 from icekeeper.demo.duckdb_reader import read_checksum
 from icekeeper.metadata.reachability import reachable_files
-from icekeeper.operations.compaction.arrow_schema import leaf_columns
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, PassStatus, Status
+from icekeeper.rows.arrow_schema import leaf_columns
 from support.corpus import (
     RelocatedTable,
     checks,

@@ -17,7 +17,7 @@ from pyiceberg.types import PrimitiveType
 from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.arrow_schema import leaf_columns
+from icekeeper.rows.arrow_schema import leaf_columns
 from support.compacted import Compacted
 from support.iceberg_java import IcebergJava
 from support.passes import TableUnderMaintenance, local_path

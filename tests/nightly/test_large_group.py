@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe, KeyColumn
-from icekeeper.operations.compaction.task import InputFile, OutputNames, RewriteTask
+from icekeeper.operations.compaction.task import OutputNames, RewriteTask
 from icekeeper.policy import Strategy
+from icekeeper.rows.read_task import InputFile
 
 GB = 1024**3
 MB = 1024**2

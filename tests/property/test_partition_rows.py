@@ -15,9 +15,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import parse_transform
 
 from icekeeper.metadata.single_value import decimal_unscaled
-from icekeeper.operations.compaction.arrow_schema import arrow_schema
 from icekeeper.operations.compaction.partition_rows import PartitionRouter
 from icekeeper.operations.compaction.task import Routing
+from icekeeper.rows.arrow_schema import arrow_schema
 
 EPOCH = datetime.datetime(1970, 1, 1)
 moments = st.integers(-(10**12), 10**12).map(lambda us: EPOCH + datetime.timedelta(microseconds=us * 1000))

@@ -25,10 +25,10 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from icekeeper.operations.compaction.arrow_schema import arrow_schema
 from icekeeper.operations.compaction.clustering.ranges import choose_bounds, cut
 from icekeeper.operations.compaction.clustering.recipe import KeyColumn
 from icekeeper.operations.compaction.clustering.sort_keys import SortKeys, sorted_indices
+from icekeeper.rows.arrow_schema import arrow_schema
 
 DAY_US = 86_400_000_000
 TYPES: Mapping[str, st.SearchStrategy[Any]] = {

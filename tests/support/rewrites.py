@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.arrow_schema import arrow_schema
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.task import InputFile, OutputNames, RewriteResult, RewriteTask
+from icekeeper.operations.compaction.task import OutputNames, RewriteResult, RewriteTask
+from icekeeper.rows.arrow_schema import arrow_schema
+from icekeeper.rows.read_task import InputFile
 
 
 def struct(*fields: tuple[Any, ...]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ UNKNOWN_TO: dict[str, tuple[str, ...]] = {
     "icekeeper.engines": ("pyiceberg", "pyarrow", "icekeeper.catalogs", "icekeeper.operations"),
     "icekeeper.operations.manifests.work": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.task": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
-    "icekeeper.operations.compaction.reading.read": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
+    "icekeeper.rows.read": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.writing.write": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.rewrite": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.clustering.rows": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),

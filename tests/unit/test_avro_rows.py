@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from icekeeper.errors import TableUnsupported
-from icekeeper.operations.compaction.reading import avro_rows
-from icekeeper.operations.compaction.reading.file_rows import open_rows
+from icekeeper.rows import avro_rows
+from icekeeper.rows.file_rows import open_rows
 
 PRICE = {"type": "fixed", "name": "decimal_9_2", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 2}
 SCHEMA: dict[str, Any] = {

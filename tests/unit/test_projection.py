@@ -15,9 +15,9 @@ import pytest
 
 from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.json_value import raw_from_json
-from icekeeper.operations.compaction.arrow_schema import stored_schema
-from icekeeper.operations.compaction.reading.file_rows import projected_rows
-from icekeeper.operations.compaction.reading.project import Projection
+from icekeeper.rows.arrow_schema import stored_schema
+from icekeeper.rows.file_rows import projected_rows
+from icekeeper.rows.project import Projection
 from icekeeper.storage.storage import Storage
 from support.corpus import digest, expected, require_corpus
 from support.rewrites import struct

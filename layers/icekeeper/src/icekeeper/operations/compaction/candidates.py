@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from icekeeper.metadata.deletes import DeleteIndex, named_file, partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileContent, FileIdentity, FileKey, ManifestEntry, ManifestFile
-from icekeeper.operations.compaction.arrow_schema import leaf_columns
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
-from icekeeper.operations.compaction.reading.file_rows import READABLE_FORMATS
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import OutputSpec
+from icekeeper.rows.arrow_schema import leaf_columns
+from icekeeper.rows.file_rows import READABLE_FORMATS
 
 __all__ = ["Candidate", "Candidates", "LiveFile", "known_deleted_rows", "select_candidates"]
 

@@ -12,10 +12,10 @@ from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.commit.transaction import Committed, PreparedCommit
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileKey, Nothing
-from icekeeper.operations.compaction.arrow_schema import leaf_columns
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.task import RewriteResult
 from icekeeper.pass_context.context import OperationContext, require_writable
+from icekeeper.rows.arrow_schema import leaf_columns
 
 __all__ = ["Landed", "commit_groups"]
 

@@ -12,7 +12,6 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.live_deletes import delete_index
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestContent, ManifestFile, Nothing
-from icekeeper.operations.compaction.arrow_schema import stored_schema
 from icekeeper.operations.compaction.candidates import LiveFile
 from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe, choose_recipe
 from icekeeper.operations.compaction.commit_groups import Landed, commit_groups
@@ -23,6 +22,7 @@ from icekeeper.operations.compaction.writing.output_names import require_known_l
 from icekeeper.pass_context.context import OperationContext, branch_head, require_writable, stopwatch
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
+from icekeeper.rows.arrow_schema import stored_schema
 
 __all__ = ["compact"]
 

@@ -11,18 +11,18 @@ from typing import Any
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import MaintenanceError
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.operations.compaction.arrow_schema import stored_schema
 from icekeeper.operations.compaction.clustering.exchange import cluster_groups, fits_one_worker
 from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
-from icekeeper.operations.compaction.reading.inputs import read_task
-from icekeeper.operations.compaction.reading.lineage import with_lineage
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import RewriteResult, RewriteTask, Routing
 from icekeeper.operations.compaction.writing.metrics_modes import output_properties
 from icekeeper.operations.compaction.writing.output_names import output_names
 from icekeeper.operations.compaction.writing.planned_names import planned_files
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.rows.arrow_schema import stored_schema
+from icekeeper.rows.inputs import read_task
+from icekeeper.rows.lineage import with_lineage
 
 __all__ = ["rewrite_groups"]
 

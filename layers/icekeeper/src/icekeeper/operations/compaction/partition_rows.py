@@ -20,14 +20,14 @@ from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.deletes import partition_key
 from icekeeper.metadata.single_value import encode
 from icekeeper.model import DataFile, PartitionValue
-from icekeeper.operations.compaction.arrow_schema import leaf_columns
 from icekeeper.operations.compaction.clustering.recipe import KeyColumn
 from icekeeper.operations.compaction.clustering.sort_keys import SortKeys, column_values
 from icekeeper.operations.compaction.output_partition import TargetField, target_fields
-from icekeeper.operations.compaction.reading.read import Tally, read_rows
 from icekeeper.operations.compaction.task import RewriteTask, Routing
 from icekeeper.operations.compaction.writing.output_names import partition_path
 from icekeeper.operations.compaction.writing.write import write_data_file
+from icekeeper.rows.arrow_schema import leaf_columns
+from icekeeper.rows.read import Tally, read_rows
 from icekeeper.storage.storage import Storage
 
 __all__ = ["PartitionRouter", "makes_fewer_files", "write_partitions"]

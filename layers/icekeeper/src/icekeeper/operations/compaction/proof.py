@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from icekeeper.operations.compaction.arrow_schema import LeafColumn, leaf_columns
-from icekeeper.operations.compaction.reading.file_rows import projected_rows
 from icekeeper.operations.compaction.row_hash import WORD, as_list, row_checksum
+from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
+from icekeeper.rows.file_rows import projected_rows
 from icekeeper.storage.storage import Storage
 
 __all__ = ["COUNTS", "FULL", "Evidence", "RowProof", "disproof", "proof_of_file"]

@@ -15,9 +15,9 @@ from icekeeper.model import DataFile
 from icekeeper.operations.compaction.clustering.rows import write_clustered
 from icekeeper.operations.compaction.partition_rows import makes_fewer_files, write_partitions
 from icekeeper.operations.compaction.proof import Evidence, RowProof, disproof, proof_of_file
-from icekeeper.operations.compaction.reading.read import Tally, read_rows
 from icekeeper.operations.compaction.task import RewriteResult, RewriteTask, Routing
 from icekeeper.operations.compaction.writing.even_files import write_evenly
+from icekeeper.rows.read import Tally, read_rows
 from icekeeper.storage.storage import Storage
 
 __all__ = ["rewrite_group"]

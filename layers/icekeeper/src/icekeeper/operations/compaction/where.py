@@ -22,8 +22,8 @@ from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.model import DataFile, PartitionValue
-from icekeeper.operations.compaction.arrow_schema import leaf_columns
 from icekeeper.pyiceberg_private.metrics import metrics_evaluator
+from icekeeper.rows.arrow_schema import leaf_columns
 
 __all__ = ["row_filter"]
 

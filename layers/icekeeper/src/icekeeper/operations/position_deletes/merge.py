@@ -16,10 +16,10 @@ from icekeeper.errors import MaintenanceError, MetadataUnreadable
 from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID, DELETE_POSITION_ID
 from icekeeper.metadata.puffin import encode_puffin
 from icekeeper.model import DataFile, FileContent
-from icekeeper.operations.compaction.arrow_schema import FIELD_ID_KEY
-from icekeeper.operations.compaction.reading.file_rows import BATCH_ROWS
-from icekeeper.operations.compaction.reading.position_rows import position_rows
 from icekeeper.operations.position_deletes.task import MergeResult, MergeTask, PositionDeletes
+from icekeeper.rows.arrow_schema import FIELD_ID_KEY
+from icekeeper.rows.file_rows import BATCH_ROWS
+from icekeeper.rows.position_rows import position_rows
 from icekeeper.storage.storage import Storage
 
 __all__ = ["merge_deletes"]

@@ -19,8 +19,8 @@ from typing import TypeAlias
 from icekeeper.metadata.deletes import PartitionKey, named_file, partition_key
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import FileContent, FileIdentity, ManifestEntry, ManifestFile, Nothing, PartitionValue
-from icekeeper.operations.compaction.reading.file_rows import READABLE_FORMATS
 from icekeeper.policy import Policy
+from icekeeper.rows.file_rows import READABLE_FORMATS
 
 __all__ = ["DeleteGroup", "LiveDelete", "PositionDeletePlan", "Target", "plan_position_deletes"]
 

@@ -14,9 +14,9 @@ from icekeeper.metadata.avro_files import write_avro
 from icekeeper.metadata.avro_schemas import avro_name, record_schema
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import decimal_unscaled
-from icekeeper.operations.compaction.arrow_schema import arrow_schema, arrow_type
-from icekeeper.operations.compaction.raw_column import raw_column
 from icekeeper.operations.statistics.partition_statistics import PartitionStatistics, statistics_fields
+from icekeeper.rows.arrow_schema import arrow_schema, arrow_type
+from icekeeper.rows.raw_column import raw_column
 
 __all__ = ["PartitionFileFormat", "encode_partition_file", "partition_file_format"]
 

@@ -10,9 +10,9 @@ from icekeeper.metadata.document import Snapshot
 from icekeeper.metadata.live_deletes import delete_index
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, EntryStatus, ManifestContent, ManifestEntry, ManifestFile
-from icekeeper.operations.compaction.arrow_schema import leaf_columns
-from icekeeper.operations.compaction.reading.file_rows import READABLE_FORMATS
 from icekeeper.operations.statistics.plan import RowFile
+from icekeeper.rows.arrow_schema import leaf_columns
+from icekeeper.rows.file_rows import READABLE_FORMATS
 
 __all__ = ["appended_files", "live_files"]
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 from icekeeper.errors import MaintenanceError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.theta import encode_theta
-from icekeeper.operations.compaction.arrow_schema import column_at, column_path, fields_with
-from icekeeper.operations.compaction.reading.inputs import read_task
-from icekeeper.operations.compaction.reading.read import Tally, read_rows
-from icekeeper.operations.compaction.task import ReadTask
 from icekeeper.operations.statistics.column_sketch import ColumnSketch
 from icekeeper.operations.statistics.plan import Reading, RowFile
+from icekeeper.rows.arrow_schema import column_at, column_path, fields_with
+from icekeeper.rows.inputs import read_task
+from icekeeper.rows.read import Tally, read_rows
+from icekeeper.rows.read_task import ReadTask
 from icekeeper.storage.storage import Storage
 
 __all__ = ["SketchResult", "SketchTask", "sketch_rows", "sketch_tasks"]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from icekeeper.operations.compaction.arrow_schema import leaf_columns
 from icekeeper.operations.compaction.clustering.ranges import Bound, choose_bounds
 from icekeeper.operations.compaction.clustering.rows import lane_files, merge_lane, split_rows
 from icekeeper.operations.compaction.clustering.sample import sample_keys
@@ -24,9 +23,11 @@ from icekeeper.operations.compaction.clustering.task import (
 )
 from icekeeper.operations.compaction.clustering.zorder import ZOrderCurve, fit_curve
 from icekeeper.operations.compaction.proof import Evidence, disproof
-from icekeeper.operations.compaction.task import InputFile, RewriteResult, RewriteTask
+from icekeeper.operations.compaction.task import RewriteResult, RewriteTask
 from icekeeper.pass_context.context import Engine
 from icekeeper.policy import Strategy
+from icekeeper.rows.arrow_schema import leaf_columns
+from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.attempt_names import MAX_ATTEMPTS
 
 __all__ = ["cluster_groups", "fits_one_worker"]

@@ -13,10 +13,10 @@ from typing import Any
 
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.operations.compaction.arrow_schema import LeafColumn, leaf_columns
 from icekeeper.policy import Policy, Strategy
 from icekeeper.policy.sort_order import parse_sort_order
 from icekeeper.policy.values import did_you_mean
+from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
 
 __all__ = ["MAX_ZORDER_COLUMNS", "ClusterRecipe", "KeyColumn", "choose_recipe"]
 

@@ -36,9 +36,9 @@ from icekeeper.operations.compaction.clustering.task import (
     SplitTask,
 )
 from icekeeper.operations.compaction.proof import Evidence, RowProof, proof_of_file
-from icekeeper.operations.compaction.reading.read import Tally, read_rows
 from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.operations.compaction.writing.planned_names import planned_sorted_files
+from icekeeper.rows.read import Tally, read_rows
 from icekeeper.storage.attempt_names import PlannedFile
 from icekeeper.storage.storage import Storage
 

@@ -12,8 +12,9 @@ from icekeeper.errors import MaintenanceError
 from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe
 from icekeeper.operations.compaction.clustering.row_order import RowOrder
 from icekeeper.operations.compaction.clustering.task import Sample, SampleTask
-from icekeeper.operations.compaction.reading.file_rows import projected_rows
-from icekeeper.operations.compaction.task import InputFile, RewriteTask
+from icekeeper.operations.compaction.task import RewriteTask
+from icekeeper.rows.file_rows import projected_rows
+from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.storage import Storage
 
 __all__ = ["sample_keys"]

@@ -18,10 +18,10 @@ import pyarrow as pa
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe
 from icekeeper.operations.compaction.clustering.row_order import RowOrder
-from icekeeper.operations.compaction.reading.file_rows import BATCH_ROWS
 from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.operations.compaction.writing.parquet_options import for_sample
 from icekeeper.operations.compaction.writing.write import write_data_file
+from icekeeper.rows.file_rows import BATCH_ROWS
 from icekeeper.storage.storage import Storage
 
 __all__ = ["SortedPiece", "one_batch", "sort_piece", "write_sorted_files"]

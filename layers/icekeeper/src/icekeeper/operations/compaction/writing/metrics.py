@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from icekeeper.metadata.single_value import comparable, encode, truncated_lower, truncated_upper
-from icekeeper.operations.compaction.arrow_schema import LeafColumn
+from icekeeper.rows.arrow_schema import LeafColumn
 
 __all__ = ["FileMetrics", "PassingCounts", "file_metrics"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.operations.compaction.arrow_schema import leaf_columns
+from icekeeper.rows.arrow_schema import leaf_columns
 
 __all__ = ["metrics_modes", "output_properties"]
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from icekeeper.errors import PolicyError
-from icekeeper.operations.compaction.arrow_schema import LeafColumn
+from icekeeper.rows.arrow_schema import LeafColumn
 
 __all__ = ["for_sample", "row_group_bytes", "writer_options"]
 

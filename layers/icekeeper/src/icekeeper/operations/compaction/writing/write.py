@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icekeeper.model import DataFile, FileContent
-from icekeeper.operations.compaction.arrow_schema import LeafColumn, arrow_schema, leaf_columns
 from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.operations.compaction.writing.metrics import PassingCounts, file_metrics
 from icekeeper.operations.compaction.writing.metrics_modes import metrics_modes
 from icekeeper.operations.compaction.writing.parquet_options import row_group_bytes, writer_options
+from icekeeper.rows.arrow_schema import LeafColumn, arrow_schema, leaf_columns
 from icekeeper.storage.storage import Storage
 
 __all__ = ["write_data_file"]

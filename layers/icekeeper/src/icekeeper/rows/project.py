@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from icekeeper.errors import TableUnsupported
 from icekeeper.model import PartitionValue
-from icekeeper.operations.compaction.arrow_schema import arrow_schema, arrow_type, field_id_of
-from icekeeper.operations.compaction.reading.absent_column import Constant, absent_column
+from icekeeper.rows.absent_column import Constant, absent_column
+from icekeeper.rows.arrow_schema import arrow_schema, arrow_type, field_id_of
 
 __all__ = ["Projection"]
 

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from icekeeper.errors import StorageError
-from icekeeper.operations.compaction.reading.apply_deletes import DeletedRows
-from icekeeper.operations.compaction.reading.file_rows import projected_rows
-from icekeeper.operations.compaction.reading.lineage import resolved_lineage
-from icekeeper.operations.compaction.task import ReadTask
+from icekeeper.rows.apply_deletes import DeletedRows
+from icekeeper.rows.file_rows import projected_rows
+from icekeeper.rows.lineage import resolved_lineage
+from icekeeper.rows.read_task import ReadTask
 from icekeeper.storage.storage import Storage
 
 __all__ = ["Tally", "read_rows"]

@@ -16,8 +16,8 @@ from pyarrow import orc
 
 from icekeeper.errors import MaintenanceError, StorageError, TableUnsupported
 from icekeeper.model import PartitionValue
-from icekeeper.operations.compaction.reading.avro_rows import AvroRows
-from icekeeper.operations.compaction.reading.project import Projection
+from icekeeper.rows.avro_rows import AvroRows
+from icekeeper.rows.project import Projection
 from icekeeper.storage.storage import Storage
 
 __all__ = ["BATCH_ROWS", "READABLE_FORMATS", "FileRows", "open_rows", "projected_rows"]

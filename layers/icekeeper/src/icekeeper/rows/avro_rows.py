@@ -20,8 +20,8 @@ from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.avro_files import strip_logical_types
 from icekeeper.metadata.single_value import decimal_unscaled
-from icekeeper.operations.compaction.arrow_schema import FIELD_ID_KEY
-from icekeeper.operations.compaction.reading.avro_blocks import AvroContainer
+from icekeeper.rows.arrow_schema import FIELD_ID_KEY
+from icekeeper.rows.avro_blocks import AvroContainer
 
 __all__ = ["AvroRows"]
 

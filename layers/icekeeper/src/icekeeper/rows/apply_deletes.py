@@ -20,11 +20,11 @@ from pyroaring import BitMap64
 from icekeeper.errors import MetadataUnreadable, TableUnsupported
 from icekeeper.metadata.puffin import decode_deletion_vector
 from icekeeper.model import FileContent
-from icekeeper.operations.compaction.arrow_schema import column_at, column_path, fields_with
-from icekeeper.operations.compaction.reading.equality import EqualityLookup, deleted_rows
-from icekeeper.operations.compaction.reading.file_rows import projected_rows
-from icekeeper.operations.compaction.reading.position_rows import position_rows
-from icekeeper.operations.compaction.task import DeleteFile, InputFile, ReadTask
+from icekeeper.rows.arrow_schema import column_at, column_path, fields_with
+from icekeeper.rows.equality import EqualityLookup, deleted_rows
+from icekeeper.rows.file_rows import projected_rows
+from icekeeper.rows.position_rows import position_rows
+from icekeeper.rows.read_task import DeleteFile, InputFile, ReadTask
 from icekeeper.storage.storage import Storage
 
 __all__ = ["DeletedRows"]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icekeeper.errors import TableUnsupported
-from icekeeper.operations.compaction.task import InputFile
+from icekeeper.rows.read_task import InputFile
 
 __all__ = ["LAST_UPDATED_ID", "ROW_ID_ID", "resolved_lineage", "with_lineage"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.operations.compaction.reading.file_rows import open_rows
+from icekeeper.rows.file_rows import open_rows
 from icekeeper.storage.storage import Storage
 
 __all__ = ["PositionRows", "position_rows"]

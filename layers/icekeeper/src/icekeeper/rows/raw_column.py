@@ -10,7 +10,7 @@ import pyarrow as pa
 from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.model import PartitionValue
-from icekeeper.operations.compaction.arrow_schema import arrow_type
+from icekeeper.rows.arrow_schema import arrow_type
 
 __all__ = ["raw_column"]
 

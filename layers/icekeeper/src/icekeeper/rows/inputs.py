@@ -10,8 +10,8 @@ from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.deletes import PartitionKey, partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileContent, ManifestEntry, PartitionValue
-from icekeeper.operations.compaction.arrow_schema import column_path
-from icekeeper.operations.compaction.task import DeleteFile, InputFile, ReadTask
+from icekeeper.rows.arrow_schema import column_path
+from icekeeper.rows.read_task import DeleteFile, InputFile, ReadTask
 
 __all__ = ["PlannedInput", "read_task"]
 

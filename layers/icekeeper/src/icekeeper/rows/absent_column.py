@@ -13,8 +13,8 @@ import pyarrow as pa
 from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.json_value import raw_from_json
 from icekeeper.model import PartitionValue
-from icekeeper.operations.compaction.arrow_schema import arrow_type
-from icekeeper.operations.compaction.raw_column import raw_column
+from icekeeper.rows.arrow_schema import arrow_type
+from icekeeper.rows.raw_column import raw_column
 
 __all__ = ["Constant", "absent_column"]
 
