@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icekeeper.administration.pins import list_pins, remove_pin
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.clock import system_clock
 from icekeeper.errors import StorageError
-from icekeeper.operations.pins import list_pins, remove_pin
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status

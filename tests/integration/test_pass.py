@@ -12,7 +12,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.errors import StorageError
-from icekeeper.maintenance import OPERATIONS
+from icekeeper.maintenance.run_operation import OPERATIONS
 from icekeeper.metadata.manifest_write import encode_manifest
 from icekeeper.model import EntryStatus, Nothing
 from icekeeper.operations.expiry.retention import plan_expiry

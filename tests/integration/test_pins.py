@@ -10,11 +10,11 @@ from unittest import mock
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icekeeper.administration.pins import add_pin, list_pins, remove_pin
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import HOUR_MS, iso_utc, system_clock
 from icekeeper.errors import CommitStateUnknown, OperationRefused
 from icekeeper.model import TableName
-from icekeeper.operations.pins import add_pin, list_pins, remove_pin
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status

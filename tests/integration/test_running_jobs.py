@@ -17,10 +17,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.deletion.held_files import HeldFiles
+from icekeeper.deletion.recorded_files import recorded_files
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import CommitStateUnknown, PlanStale, StorageError
 from icekeeper.model import TableName
-from icekeeper.operations.staging.recorded_files import recorded_files
 from icekeeper.pass_context.jobs import running_job
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation

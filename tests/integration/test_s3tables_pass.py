@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import StaticTable
 
+from icekeeper.administration.loads import declare_load, list_loads, stage_load
+from icekeeper.administration.pins import add_pin, list_pins
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
-from icekeeper.operations.pins import add_pin, list_pins
-from icekeeper.operations.staging.loads import declare_load, list_loads, stage_load
 from icekeeper.report.outcome import Status
 from icekeeper.runtime import EngineName, Runtime, open_engine
 from icekeeper.state.staging import LoadState

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icekeeper.administration.loads import declare_load, list_loads, stage_load
 from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.deletion.held_files import HeldFiles
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
-from icekeeper.operations.staging.loads import declare_load, list_loads, stage_load
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, StagedOutcome, Status

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icekeeper.administration.loads import declare_load, stage_load
 from icekeeper.clock import system_clock
-from icekeeper.operations.staging.loads import declare_load, stage_load
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status

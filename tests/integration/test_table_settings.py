@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icekeeper.administration.settings import reset_settings, set_settings, unset_settings
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.clock import system_clock
 from icekeeper.errors import CommitStateUnknown, PolicyError, TableUnsupported
-from icekeeper.operations.table_settings import reset_settings, set_settings, unset_settings
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import POLICY_KEYS, ResolvedPolicy, layers_for, resolve
 from support.command import Command, one_sentence

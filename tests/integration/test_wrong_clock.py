@@ -13,12 +13,12 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icekeeper.administration.loads import declare_load, stage_load
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.catalogs.sql import SqlCatalog as SqlPointers
 from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.engines.local import LocalEngine
 from icekeeper.model import TableName
-from icekeeper.operations.staging.loads import declare_load, stage_load
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status

@@ -15,10 +15,10 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 
+from icekeeper.administration.loads import stage_load
 from icekeeper.errors import StorageError
 from icekeeper.metadata.document import MAIN
 from icekeeper.model import FileContent
-from icekeeper.operations.staging.loads import stage_load
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.identity import TableIdentity

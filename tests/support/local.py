@@ -17,7 +17,7 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.clock import Clock, system_clock
 from icekeeper.engines.local import LocalEngine
-from icekeeper.maintenance import run_pass
+from icekeeper.maintenance.run_pass import run_pass
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.reachability import reachable_files
 from icekeeper.metadata.table_reader import TableReader

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from icekeeper.errors import StorageError
-from icekeeper.maintenance import with_warnings
+from icekeeper.maintenance.record_pass import with_warnings
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import (
     OperationOutcome,

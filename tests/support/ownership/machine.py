@@ -12,10 +12,10 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from icekeeper.administration.loads import declare_load, stage_load
+from icekeeper.administration.pins import add_pin, remove_pin
 from icekeeper.clock import system_clock
 from icekeeper.errors import MaintenanceError
-from icekeeper.operations.pins import add_pin, remove_pin
-from icekeeper.operations.staging.loads import declare_load, stage_load
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.state.staging import LoadState
 from support.ownership.doors import DOORS, Door, Interruption, Moment

@@ -10,7 +10,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from enum import StrEnum
 
-from icekeeper.bucket_pass import run_bucket_pass
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import configured_catalog, open_catalog
 from icekeeper.catalogs.table_identity import identity_of
@@ -23,7 +22,8 @@ from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError
 from icekeeper.fleet import choose_clustering
 from icekeeper.health.examine import examine, health_head
-from icekeeper.maintenance import run_pass
+from icekeeper.maintenance.bucket_orphans import run_bucket_pass
+from icekeeper.maintenance.run_pass import run_pass
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
 from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
+from icekeeper.administration.pins import add_pin, list_pins, remove_pin
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name, ttl_ms
 from icekeeper.cli.console import EXIT_OK, people, print_json
 from icekeeper.clock import iso_utc
-from icekeeper.operations.pins import add_pin, list_pins, remove_pin
 from icekeeper.report.terminal import print_pins
 from icekeeper.runtime import Runtime
 from icekeeper.state.store import Pin

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from icekeeper.administration.settings import ResolvePolicy, reset_settings, set_settings, unset_settings
 from icekeeper.cli.arguments import AsJson, CatalogName, Settings, Table, Unsafe, overrides, table_name
 from icekeeper.cli.console import EXIT_OK, people, print_json
 from icekeeper.errors import PolicyError
-from icekeeper.operations.table_settings import ResolvePolicy, reset_settings, set_settings, unset_settings
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.report.terminal import print_policy

@@ -7,11 +7,11 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from icekeeper.administration.loads import declare_load, list_loads, stage_load
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name
 from icekeeper.cli.console import EXIT_OK, people, print_json
 from icekeeper.clock import iso_utc
 from icekeeper.errors import PolicyError
-from icekeeper.operations.staging.loads import declare_load, list_loads, stage_load
 from icekeeper.report.terminal import print_loads
 from icekeeper.runtime import Runtime
 from icekeeper.state.staging import LoadState, StagedLoad

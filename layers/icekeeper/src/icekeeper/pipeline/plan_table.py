@@ -9,7 +9,8 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError, TableUnsupported
-from icekeeper.maintenance import begin, head_id, run_operation, why_not
+from icekeeper.maintenance.begin_pass import begin, head_id
+from icekeeper.maintenance.run_operation import run_operation, why_not
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment

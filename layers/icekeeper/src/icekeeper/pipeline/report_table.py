@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from icekeeper.maintenance import PassStart, record_outcome, with_warnings
+from icekeeper.maintenance.begin_pass import PassStart
+from icekeeper.maintenance.record_pass import record_outcome, with_warnings
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import MAX_SENTENCE, Failure, ReportTableEvent

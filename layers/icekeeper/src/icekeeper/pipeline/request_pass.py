@@ -16,7 +16,7 @@ from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import Clock, system_clock
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
-from icekeeper.maintenance import begin
+from icekeeper.maintenance.begin_pass import begin
 from icekeeper.model import TableName
 from icekeeper.pipeline.events import MachineInput, parse_event
 from icekeeper.pipeline.executions import Execution, StateMachine

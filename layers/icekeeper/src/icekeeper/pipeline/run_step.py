@@ -17,7 +17,8 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.commit.snapshot import RUN_ID_KEY
 from icekeeper.errors import CommitConflict, CommitStateUnknown, PlanStale, StorageError
-from icekeeper.maintenance import begin, run_operation
+from icekeeper.maintenance.begin_pass import begin
+from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operations.staging.clean import clean_staged_files
 from icekeeper.pass_context.context import Engine, OperationContext, Progress, silent
 from icekeeper.pipeline.control_bucket import table_folder

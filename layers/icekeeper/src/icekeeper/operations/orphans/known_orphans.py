@@ -13,12 +13,12 @@ from functools import partial
 from itertools import chain
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.deletion.recorded_files import recorded_files
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.errors import MaintenanceError, StorageError
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.operations.staging.recorded_files import recorded_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, skipped

@@ -12,10 +12,10 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.delete import delete_unneeded
 from icekeeper.deletion.needs import GC_DISABLED
+from icekeeper.deletion.recorded_files import recorded_files
 from icekeeper.errors import MaintenanceError, OperationRefused
 from icekeeper.masking import masked
 from icekeeper.operations.staging.plan import CleaningPlan, may_be_staged, plan_cleaning
-from icekeeper.operations.staging.recorded_files import recorded_files
 from icekeeper.operations.staging.unneeded import unneeded_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import gc_enabled

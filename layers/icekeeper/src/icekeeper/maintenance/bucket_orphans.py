@@ -15,7 +15,7 @@ from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, metada
 from icekeeper.deletion.other_tables import CatalogTables, load_all, recorded_claims
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.errors import MaintenanceError, PolicyError
-from icekeeper.maintenance import attempt
+from icekeeper.maintenance.run_operation import attempt
 from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.model import TableName

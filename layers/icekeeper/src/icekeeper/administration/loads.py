@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from icekeeper.administration.pins import require_name
 from icekeeper.errors import CommitConflict, PolicyError
-from icekeeper.operations.pins import require_name
 from icekeeper.operations.staging.plan import require_stageable
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad

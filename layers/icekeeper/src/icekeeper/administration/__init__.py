@@ -1,0 +1,1 @@
+"""What people tell Icekeeper of one table: pins, staged loads, settings."""

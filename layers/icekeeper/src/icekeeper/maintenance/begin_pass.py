@@ -1,0 +1,64 @@
+"""The beginning of a pass: the table is loaded, the policy checked against it, what is remembered of it read."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.deletion.claims import begin_claims
+from icekeeper.errors import (
+    TableUnsupported,
+)
+from icekeeper.operations.compaction.clustering.recipe import choose_recipe
+from icekeeper.operations.compaction.where import row_filter
+from icekeeper.operations.expiry.retention import check_retention
+from icekeeper.operations.statistics.columns import statistics_columns
+from icekeeper.pass_context.context import OperationContext, branch_head
+from icekeeper.policy import Operation
+from icekeeper.state.identity import TableIdentity
+
+__all__ = ["PassStart", "begin", "head_id"]
+
+
+@dataclass(frozen=True, slots=True)
+class PassStart:
+    """What a pass found: which table, and its head before the first operation."""
+
+    identity: TableIdentity
+    head_id: int | None
+    started_ms: int
+
+
+def begin(context: OperationContext) -> LoadedTable:
+    """Load the table, check that the policy fits it, and know what is remembered about it.
+
+    Raises:
+        PolicyError: there is no such table, or the policy does not fit it.
+        StorageError: the table cannot be loaded at all.
+    """
+    loaded = context.load()
+    if context.resolved.why_disabled() is None:
+        _check_fit(context, loaded)
+    context.memory = context.memory_of(loaded)
+    begin_claims(context, loaded)
+    return loaded
+
+
+def head_id(context: OperationContext, loaded: LoadedTable) -> int | None:
+    """The snapshot at the head of the branch that the policy names."""
+    head = loaded.metadata.head(context.policy.branch)
+    return None if head is None else head.snapshot_id
+
+
+def _check_fit(context: OperationContext, loaded: LoadedTable) -> None:
+    """A branch, filter, order or column that does not fit the table is a mistake of the policy: nothing runs."""
+    branch_head(loaded.metadata, context.policy.branch)
+    row_filter(context.policy.where, loaded.metadata)
+    if Operation.EXPIRE_SNAPSHOTS in context.policy.operations:
+        check_retention(loaded.metadata, context.policy)
+    if Operation.COMPUTE_STATISTICS in context.policy.operations:
+        statistics_columns(loaded.metadata, context.policy.statistics_columns)
+    if Operation.COMPACT in context.policy.operations:
+        with suppress(TableUnsupported):  # that is for the operation to report
+            choose_recipe(loaded.metadata, context.policy)

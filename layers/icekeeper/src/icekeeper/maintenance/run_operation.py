@@ -1,0 +1,109 @@
+"""One operation of a pass: whatever it raises becomes its outcome."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+from icekeeper.activity import operation_finished, operation_started, progress_of
+from icekeeper.deletion.claims import remember_claims
+from icekeeper.errors import (
+    MaintenanceError,
+    MetadataUnreadable,
+    OperationRefused,
+    PolicyError,
+    TableUnsupported,
+)
+from icekeeper.maintenance.take_over import take_over
+from icekeeper.operations.compaction.compact import compact
+from icekeeper.operations.expiry.expire_snapshots import expire_snapshots
+from icekeeper.operations.manifests.rewrite_manifests import rewrite_manifests
+from icekeeper.operations.orphans.remove_orphans import remove_orphans
+from icekeeper.operations.partitions.expire_partitions import expire_partitions
+from icekeeper.operations.position_deletes.rewrite_position_deletes import rewrite_position_deletes
+from icekeeper.operations.statistics.compute_statistics import compute_statistics
+from icekeeper.pass_context.context import OperationContext
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, failed, refused, skipped
+
+__all__ = ["OPERATIONS", "Passing", "attempt", "run_operation", "why_not"]
+
+log = logging.getLogger(__name__)
+
+Passing: TypeAlias = tuple[type[Exception], ...]
+
+OPERATIONS: Mapping[Operation, Callable[[OperationContext], OperationOutcome]] = {
+    Operation.EXPIRE_PARTITIONS: expire_partitions,
+    Operation.COMPACT: compact,
+    Operation.REWRITE_POSITION_DELETES: rewrite_position_deletes,
+    Operation.EXPIRE_SNAPSHOTS: expire_snapshots,
+    Operation.REMOVE_ORPHANS: remove_orphans,
+    Operation.REWRITE_MANIFESTS: rewrite_manifests,
+    Operation.COMPUTE_STATISTICS: compute_statistics,
+}
+# These delete files or rows: what they cannot read is a reason to refuse, not merely a failure.
+_DELETING = frozenset({Operation.EXPIRE_PARTITIONS, Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS})
+
+
+def why_not(operation: Operation, context: OperationContext) -> str | None:
+    """The reason an operation is skipped before it looks at anything; ``None`` to go on."""
+    return context.resolved.why_not(operation)
+
+
+def run_operation(operation: Operation, context: OperationContext, *, passing: Passing = ()) -> OperationOutcome:
+    """Run one operation of a pass that has begun; ``passing`` are errors for the caller, who tries again."""
+    reason = why_not(operation, context)
+    if reason is not None:
+        return skipped(operation, reason)
+
+    def work(context: OperationContext) -> OperationOutcome:
+        if context.resolved.allowed_prefixes is not None:
+            metadata = context.load().metadata
+            context.require_allowed((metadata.location, metadata.metadata_directory))
+        take_over(operation, context)
+        return OPERATIONS[operation](context)
+
+    return attempt(operation, context, work, passing=passing)
+
+
+def attempt(
+    operation: Operation,
+    context: OperationContext,
+    work: Callable[[OperationContext], OperationOutcome],
+    *,
+    passing: Passing = (),
+) -> OperationOutcome:
+    """Run one operation; whatever it raises becomes its outcome, but for ``passing`` errors."""
+    told = str(context.table), operation.value, context.run_id
+    operation_started(*told)
+    started_s, report = time.perf_counter(), context.progress
+    context.progress = progress_of(*told, report)
+    try:
+        outcome = work(context)
+    except (OperationRefused, TableUnsupported) as error:
+        outcome = refused(operation, str(error))
+    except MetadataUnreadable as error:
+        outcome = (refused if operation in _DELETING else failed)(operation, str(error))
+    except passing:
+        raise
+    except PolicyError as error:  # a table dropped meanwhile, a malformed property: what was done is still reported
+        outcome = failed(operation, str(error))
+    except MaintenanceError as error:
+        outcome = failed(operation, f"{type(error).__name__}: {error}")
+    except Exception as error:  # a bug in one operation must not keep the others from running
+        log.exception("%s: %s broke", context.table, operation.value)
+        outcome = failed(operation, f"{type(error).__name__}: {error}")
+    finally:
+        context.progress = report
+        remember_claims(context)
+    seconds = time.perf_counter() - started_s
+    operation_finished(*told, status=outcome.status.value, summary=outcome.summary, seconds=seconds)
+    outcome = replace(outcome, metrics={**outcome.metrics, **context.store_time.metrics})
+    return _only_planned(outcome) if context.dry_run else outcome
+
+
+def _only_planned(outcome: OperationOutcome) -> OperationOutcome:
+    return replace(outcome, files_deleted=(), snapshot_ids=())
