@@ -30,7 +30,7 @@ from merge import PROCESSES, SCHEMA, make_file
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine, local_session
 from icekeeper.operations.compaction.clustering.exchange import cluster_groups
-from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe, KeyColumn
+from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.task import OutputNames, RewriteTask
 from icekeeper.pass_context.context import Engine
 from icekeeper.policy import Strategy

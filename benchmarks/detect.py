@@ -31,10 +31,11 @@ from pyiceberg.catalog.sql import SqlCatalog as PyIcebergSqlCatalog
 
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.clock import HOUR_MS
-from icekeeper.detection import CatalogSource
-from icekeeper.fleet import detect_fleet
+from icekeeper.detection.catalogs import CatalogSource
+from icekeeper.detection.detect import detect
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.storage import Storage
+from icekeeper.table_policy import TablePolicies
 from support.tables import new_document, snapshot
 
 CHILD = "--child"
@@ -148,7 +149,7 @@ def scan(folder: Path, catalogs: int, threads: int, latency_s: float) -> dict[st
     state = SqliteStateStore(folder / "state.db")
     cpu_s, started_s = time.process_time(), time.perf_counter()
     with mock.patch.object(Storage, "read", counted):
-        report = detect_fleet(sources, state, environment={}, clock=lambda: NOW_MS + HOUR_MS, threads=threads)
+        report = detect(sources, state, TablePolicies({}), clock=lambda: NOW_MS + HOUR_MS, threads=threads)
     return {
         "seconds": round(time.perf_counter() - started_s, 1),
         "cpu_s": round(time.process_time() - cpu_s, 1),

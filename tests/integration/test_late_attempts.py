@@ -22,9 +22,9 @@ from icekeeper.engines.attempts import WritesFiles
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import StorageError
 from icekeeper.model import ManifestContent
-from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.clustering.rows import lane_files, merge_lane, split_rows
 from icekeeper.operations.compaction.clustering.task import LaneTask, SplitTask
+from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import Layout, OutputNames, RewriteTask, Routing
 from icekeeper.operations.compaction.writing.planned_names import planned_files

@@ -436,7 +436,7 @@ def test_a_scan_goes_on_where_the_last_one_stopped(pipeline: Pipeline, monkeypat
         given.append(cursor)
         return FleetReport(scanned=1, listed=2, proposals=(), skipped=(), cursor=("local", "ns.t"), not_reached=1)
 
-    monkeypatch.setattr("icekeeper.pipeline.detect_tables.detect_fleet", stops)
+    monkeypatch.setattr("icekeeper.pipeline.detect_tables.detect", stops)
     pipeline.detect()
     pipeline.detect("run-2")
     cursor = pipeline.control / "detection" / "cursor.json"

@@ -13,8 +13,8 @@ from icekeeper.clock import HOUR_MS
 from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder
 from icekeeper.model import EntryStatus, FileContent, ManifestContent, ManifestEntry, Nothing
 from icekeeper.operations.compaction.candidates import LiveFile
-from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, plan_compaction
+from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.policy import Policy, Strategy
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
 

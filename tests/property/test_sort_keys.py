@@ -26,8 +26,8 @@ from pyiceberg.types import (
 )
 
 from icekeeper.operations.compaction.clustering.ranges import choose_bounds, cut
-from icekeeper.operations.compaction.clustering.recipe import KeyColumn
 from icekeeper.operations.compaction.clustering.sort_keys import SortKeys, sorted_indices
+from icekeeper.operations.compaction.recipe import KeyColumn
 from icekeeper.rows.arrow_schema import arrow_schema
 
 DAY_US = 86_400_000_000

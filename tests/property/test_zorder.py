@@ -10,9 +10,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.operations.compaction.clustering.recipe import KeyColumn
 from icekeeper.operations.compaction.clustering.sort_keys import SortKeys, sorted_indices
 from icekeeper.operations.compaction.clustering.zorder import fit_curve
+from icekeeper.operations.compaction.recipe import KeyColumn
 from icekeeper.rows.arrow_schema import arrow_schema
 from property.test_sort_keys import TYPES, batch_of, plain_key, schema_of
 

@@ -17,18 +17,52 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"masking"}),
     frozenset({"activity", "clock", "environment", "errors", "model"}),
     frozenset({"metadata", "policy", "pyiceberg_private", "state", "storage"}),
-    frozenset({"catalogs", "health", "report"}),
-    frozenset({"commit", "detection", "table_policy"}),
+    frozenset({"catalogs", "engines", "health", "report", "rows"}),
+    frozenset({"commit", "table_policy"}),
     frozenset({"pass_context"}),
     frozenset({"deletion"}),
     frozenset({"operations"}),
-    frozenset({"engines", "verification"}),
-    frozenset({"maintenance"}),
-    frozenset({"bucket_pass", "fleet"}),
+    frozenset({"administration", "detection", "maintenance", "verification"}),
     frozenset({"runtime"}),
     frozenset({"demo", "pipeline"}),
     frozenset({"cli"}),
 )
+# The same inside of rooms, for their inner rooms and their own modules.  No operation knows another one.
+INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
+    "operations": (
+        frozenset(
+            {
+                "compaction",
+                "expiry",
+                "manifests",
+                "orphans",
+                "partitions",
+                "position_deletes",
+                "staging",
+                "statistics",
+            }
+        ),
+    ),
+    "operations.compaction": (
+        frozenset({"recipe", "row_hash", "where"}),
+        frozenset({"proof", "task"}),
+        frozenset({"writing"}),
+        frozenset({"output_partition"}),
+        frozenset({"candidates"}),
+        frozenset({"budget", "clustering"}),
+        frozenset({"partition_rows", "plan"}),
+        frozenset({"commit_groups", "rewrite"}),
+        frozenset({"dispatch"}),
+        frozenset({"compact"}),
+    ),
+    "state": (
+        frozenset({"claims", "identity", "leases"}),
+        frozenset({"lake_stats", "lease_errors", "pending_deletions", "quarantine", "requests", "staging"}),
+        frozenset({"lease_rules", "store"}),
+        frozenset({"dynamodb", "sqlite", "table_memory"}),
+        frozenset({"open"}),
+    ),
+}
 
 # Foreign package → where it may be imported: a room, or a file below the package.
 AT_HOME: dict[str, frozenset[str]] = {
@@ -94,7 +128,7 @@ PURE = (
     "icekeeper.operations.compaction.output_partition",
     "icekeeper.operations.compaction.clustering.plan",
     "icekeeper.operations.compaction.plan",
-    "icekeeper.operations.compaction.clustering.recipe",
+    "icekeeper.operations.compaction.recipe",
     "icekeeper.operations.partitions.partition_time",
     "icekeeper.operations.partitions.plan",
     "icekeeper.operations.position_deletes.plan",
@@ -214,6 +248,45 @@ def test_imports_point_downwards() -> None:
         if room(target) != room(name) and level[room(target)] >= level[room(name)]
     ]
     assert upwards == []
+
+
+def children(house: str) -> dict[str, set[str]]:
+    """Rooms and modules directly inside a room, and which of each other they import."""
+    prefix = f"icekeeper.{house}."
+
+    def child(module: str) -> str | None:
+        return module.removeprefix(prefix).split(".")[0] if module.startswith(prefix) else None
+
+    found: dict[str, set[str]] = {}
+    for name, path in MODULES.items():
+        importer = child(name)
+        if importer is not None:
+            found.setdefault(importer, set()).update(
+                target for target in map(child, own_imports(path)) if target not in (None, importer)
+            )
+    return found
+
+
+def test_every_room_with_rooms_inside_has_floors_of_its_own() -> None:
+    houses = {
+        name.removeprefix("icekeeper.").rpartition(".")[0]
+        for name, path in MODULES.items()
+        if path.name == "__init__.py" and name.count(".") >= 2
+    }
+    assert houses == set(INNER_FLOORS)
+
+
+@pytest.mark.parametrize("house", sorted(INNER_FLOORS))
+def test_imports_inside_a_room_point_downwards(house: str) -> None:
+    found = children(house)
+    level = {name: number for number, floor in enumerate(INNER_FLOORS[house]) for name in floor}
+    assert sorted(level) == sorted(found)
+    assert [
+        f"{importer} (floor {level[importer]}) imports {target} (floor {level[target]})"
+        for importer, targets in found.items()
+        for target in targets
+        if level[target] >= level[importer]
+    ] == []
 
 
 def test_no_module_imports_itself_in_the_end() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from icekeeper.detection import Proposal, Skip, assess
+from icekeeper.detection.assess import assess
+from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.store import LastSeen

@@ -9,9 +9,9 @@ import pytest
 
 from icekeeper.clock import HOUR_MS
 from icekeeper.commit.snapshot import RECIPE_KEY
-from icekeeper.detection import Proposal, Skip, assess
-from icekeeper.detection.layout_signals import Clustering
-from icekeeper.fleet import choose_clustering
+from icekeeper.detection.assess import assess
+from icekeeper.detection.layout_signals import wanted_clustering
+from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.store import LastSeen
@@ -19,7 +19,6 @@ from support.settings import MB, NOW_MS, policy, table
 from support.tables import new_document
 
 RECIPE = "sort(1 identity asc nulls-first) target=268435456"
-WANTED = Clustering(RECIPE_KEY, RECIPE)
 CAME = "{} data files came since files were last clustered"
 
 
@@ -66,40 +65,40 @@ def seen(snapshot_id: int, resolved: ResolvedPolicy, *, idle: bool = True, hours
 def test_files_that_came_since_the_last_clustering_are_a_reason(
     summaries: list[dict[str, str]], expected: tuple[str, ...]
 ) -> None:
-    assert reasons(history(*summaries), clustering=WANTED) == expected
+    assert reasons(history(*summaries), clustering=RECIPE) == expected
     assert reasons(history(*summaries)) == ()
 
 
 def test_clustering_that_would_not_run_is_no_reason() -> None:
     metadata = history(added(9))
     for resolved in (policy(rewrite_enabled="false"), policy(operations="expire_snapshots")):
-        assert reasons(metadata, resolved, clustering=WANTED) == ()
+        assert reasons(metadata, resolved, clustering=RECIPE) == ()
 
 
 def test_after_a_pass_that_found_nothing_only_what_came_since_counts() -> None:
     """The clustering snapshot may have expired: then a pass looks once, and not after every further commit."""
     metadata = history(added(9), added(4), added(1))
-    assert reasons(metadata, clustering=WANTED) == (CAME.format(14),)
-    assert reasons(metadata, clustering=WANTED, last_seen=seen(1, policy())) == (CAME.format(5),)
-    assert reasons(metadata, clustering=WANTED, last_seen=seen(2, policy())) == ()
-    assert reasons(metadata, clustering=WANTED, last_seen=seen(2, policy(), idle=False)) == (CAME.format(14),)
+    assert reasons(metadata, clustering=RECIPE) == (CAME.format(14),)
+    assert reasons(metadata, clustering=RECIPE, last_seen=seen(1, policy())) == (CAME.format(5),)
+    assert reasons(metadata, clustering=RECIPE, last_seen=seen(2, policy())) == ()
+    assert reasons(metadata, clustering=RECIPE, last_seen=seen(2, policy(), idle=False)) == (CAME.format(14),)
     other = seen(2, policy(target_file_size_mb="128"))
-    assert reasons(metadata, clustering=WANTED, last_seen=other) == (CAME.format(14),)
+    assert reasons(metadata, clustering=RECIPE, last_seen=other) == (CAME.format(14),)
 
 
 def test_the_clustering_of_a_policy_is_that_of_compaction() -> None:
     plain = TableMetadata(new_document("s3://b/t", 2))
     order = {"order-id": 1, "fields": [_ascending(1)]}
     ordered = TableMetadata({**plain.document, "sort-orders": [order], "default-sort-order-id": 1})
-    assert choose_clustering(plain, policy().policy) is None
-    assert choose_clustering(ordered, policy().policy) == WANTED
-    assert choose_clustering(ordered, policy(strategy="binpack").policy) is None
-    assert choose_clustering(plain, policy(sort_order="id").policy) == WANTED
-    zorder = choose_clustering(plain, policy(strategy="zorder", zorder_columns="id").policy)
-    assert zorder == Clustering(RECIPE_KEY, "zorder(1) target=268435456")
+    assert wanted_clustering(plain, policy().policy) is None
+    assert wanted_clustering(ordered, policy().policy) == RECIPE
+    assert wanted_clustering(ordered, policy(strategy="binpack").policy) is None
+    assert wanted_clustering(plain, policy(sort_order="id").policy) == RECIPE
+    zorder = wanted_clustering(plain, policy(strategy="zorder", zorder_columns="id").policy)
+    assert zorder == "zorder(1) target=268435456"
     unknown = {"order-id": 1, "fields": [_ascending(99)]}
     unsupported = TableMetadata({**plain.document, "sort-orders": [unknown], "default-sort-order-id": 1})
-    assert choose_clustering(unsupported, policy(strategy="sort").policy) is None
+    assert wanted_clustering(unsupported, policy(strategy="sort").policy) is None
 
 
 def _ascending(source_id: int) -> dict[str, Any]:

@@ -14,20 +14,18 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import configured_catalog, open_catalog
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import Clock, system_clock
-from icekeeper.detection.assessor import assessor
-from icekeeper.detection.proposal import DetectionReport
-from icekeeper.detection.scan import scan
+from icekeeper.detection.catalogs import CatalogSource
+from icekeeper.detection.detect import detect
+from icekeeper.detection.proposal import CatalogReport
 from icekeeper.engines.deferred import DeferredEngine
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError
-from icekeeper.fleet import choose_clustering
 from icekeeper.health.examine import examine, health_head
 from icekeeper.maintenance.bucket_orphans import run_bucket_pass
 from icekeeper.maintenance.run_pass import run_pass
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
 from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs
-from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.pass_context.context import Engine, OperationContext, Progress, silent
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import ResolvedPolicy
@@ -208,25 +206,16 @@ class Runtime:
             self.catalog, self.state, make_context, bucket, inventory=inventory, run_id=run_id, dry_run=dry_run
         )
 
-    def detect(self, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False) -> DetectionReport:
-        """Which tables of the catalog need work, and why; reads metadata documents only.
+    def detect(self, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False) -> CatalogReport:
+        """Which tables of the catalog need work, and why: the scan that the pipeline makes, over this catalog alone.
 
         Raises:
             PolicyError: the deployment's settings are wrong.
             StorageError: the catalog cannot be listed, or the state cannot be used.
         """
-        chosen = dict(overrides or {})
-        self.state.require_writable()
-        settings = self._policies.deployment(chosen, unsafe=unsafe).policy
-        assess_table = assessor(
-            self.catalog,
-            resolve_policy=lambda loaded: self.policy(loaded, chosen, unsafe=unsafe),
-            store=self.state,
-            now_ms=self.clock(),
-            plan_expiry=plan_expiry,
-            choose_clustering=choose_clustering,
-        )
-        return scan(self.catalog, assess_table, settings)
+        source = CatalogSource(self.catalog.name, lambda: self.catalog)
+        report = detect([source], self.state, self._policies, overrides=overrides, unsafe=unsafe, clock=self.clock)
+        return CatalogReport.of(self.catalog.name, report)
 
     def health(
         self, table: TableName, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False

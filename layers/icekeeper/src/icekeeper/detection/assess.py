@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from icekeeper.detection.layout_signals import Clustering, clustering_signals, partition_signals
+from icekeeper.detection.layout_signals import clustering_signals, partition_signals
 from icekeeper.detection.proposal import REQUESTED, Proposal, Skip
 from icekeeper.detection.signals import Signal, expiry_signals, load_signals, ref_signals, summary_signals
 from icekeeper.metadata.document import MAIN, TableMetadata
@@ -29,7 +29,7 @@ def assess(
     last_seen: LastSeen | None = None,
     manifest_count: int | None = None,
     failed_loads: int = 0,
-    clustering: Clustering | None = None,
+    clustering: str | None = None,
 ) -> Proposal | Skip:
     """Propose a table for maintenance, or say why not.
 
@@ -37,8 +37,8 @@ def assess(
     the expiry plan of this moment holds, pins considered.  ``last_seen`` silences what the head's summary hints at,
     once a pass under this very policy found nothing to do at this very snapshot.  ``manifest_count`` counts the
     entries of the head's manifest list.  ``failed_loads`` are past the grace period; a pass cleans up after them also
-    where maintenance is disabled (seed 002), unless the deployment forbids it.  ``clustering`` is what the policy asks
-    for, if it asks for any.
+    where maintenance is disabled (seed 002), unless the deployment forbids it.  ``clustering`` is the recipe by
+    which compaction would cluster files, if it would.
     """
     uuid = metadata.uuid or ""
     cleaning = [] if resolved.is_stopped or not gc_enabled(metadata) else list(load_signals(failed_loads))

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.detection.assess import as_requested, assess
-from icekeeper.detection.layout_signals import Clustering
+from icekeeper.detection.layout_signals import wanted_clustering
 from icekeeper.detection.proposal import Proposal, Skip
-from icekeeper.errors import PolicyError
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import Nothing
-from icekeeper.policy import Operation, Policy, ResolvedPolicy
+from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.model import Nothing, TableName
+from icekeeper.operations.expiry.retention import plan_expiry
+from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import StateStore
 
 __all__ = [
     "Assessor",
-    "ClusteringChoice",
-    "ExpiryPlanner",
-    "ExpiryWork",
     "Observer",
     "PolicyResolver",
+    "assess_one",
     "assessor",
 ]
 
+log = logging.getLogger(__name__)
+
 PolicyResolver = Callable[[LoadedTable], ResolvedPolicy]
 """The settings that hold for a table; raises PolicyError."""
-ClusteringChoice = Callable[[TableMetadata, Policy], Clustering | None]
-"""How the policy wants files clustered; raises PolicyError."""
 Observer = Callable[[LoadedTable, TableIdentity, ResolvedPolicy | PolicyError], None]
 """Told of every table that was loaded, with its settings or what is wrong with them."""
 
@@ -42,32 +41,12 @@ class Assessor(Protocol):
     def __call__(self, loaded: LoadedTable, *, is_requested: bool = False) -> Proposal | Skip: ...
 
 
-class ExpiryWork(Protocol):
-    """What an expiry plan holds."""
-
-    @property
-    def snapshot_ids(self) -> tuple[int, ...]: ...
-
-    @property
-    def refs(self) -> tuple[str, ...]: ...
-
-
-class ExpiryPlanner(Protocol):
-    """The pure plan of the expiry operation, handed in so that detection need not know that operation."""
-
-    def __call__(
-        self, metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: Iterable[int]
-    ) -> ExpiryWork | Nothing: ...
-
-
 def assessor(
     catalog: Catalog,
     *,
     resolve_policy: PolicyResolver,
     store: StateStore,
     now_ms: int,
-    plan_expiry: ExpiryPlanner,
-    choose_clustering: ClusteringChoice | None = None,
     observe: Observer | None = None,
 ) -> Assessor:
     """An assessor for the tables of one catalog, all judged at ``now_ms`` (epoch milliseconds).
@@ -99,7 +78,6 @@ def assessor(
         policy = resolved.policy
         pinned = [pin.snapshot_id for pin in memory.pins]
         plan = plan_expiry(metadata, policy, now_ms=now_ms, pinned=pinned)
-        clusters = choose_clustering if resolved.runs(Operation.COMPACT) else None
         grace_ms = policy.orphan_older_than_ms
         found = assess(
             str(loaded.name),
@@ -110,9 +88,32 @@ def assessor(
             expirable_refs=0 if isinstance(plan, Nothing) else len(plan.refs),
             last_seen=memory.last_seen,
             failed_loads=sum(load.can_be_cleaned(now_ms, grace_ms) for load in memory.loads),
-            clustering=None if clusters is None else clusters(metadata, policy),
+            clustering=wanted_clustering(metadata, policy) if resolved.runs(Operation.COMPACT) else None,
         )
         found = as_requested(found, resolved, identity.uuid) if is_requested else found
         return replace(found, location=identity.location) if isinstance(found, Proposal) else found
 
     return assess_table
+
+
+def assess_one(
+    catalog: Catalog, table: TableName, assess_table: Callable[[LoadedTable], Proposal | Skip]
+) -> Proposal | Skip:
+    """Load one table, once, and assess it; what speaks against that becomes the reason it is skipped."""
+    try:
+        try:
+            loaded = catalog.load(table)
+        except PolicyError as error:
+            return Skip(str(table), str(error), is_error=True, is_gone=True)
+        return assess_table(loaded)
+    except MaintenanceError as error:
+        return Skip(str(table), str(error), is_error=True)
+    except OSError as error:
+        return Skip(str(table), f"the table cannot be read: {error}", is_error=True)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        # Documents are read as they are; one that breaks the specification must not stop the scan of the others.
+        reason = f"the metadata does not follow the specification: {type(error).__name__} {error}"
+        return Skip(str(table), reason, is_error=True)
+    except Exception as error:  # whatever one table makes us trip over must not stop the scan of the others
+        log.exception("%s could not be assessed", table)
+        return Skip(str(table), f"the table cannot be assessed: {type(error).__name__} {error}", is_error=True)

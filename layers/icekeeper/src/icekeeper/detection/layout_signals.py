@@ -7,31 +7,41 @@ under this very policy has looked: until as much has been added again, or until 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from icekeeper.clock import HOUR_MS
+from icekeeper.commit.snapshot import RECIPE_KEY
 from icekeeper.detection.signals import Signal
+from icekeeper.errors import TableUnsupported
 from icekeeper.health.counters import summary_counter, summary_counters
 from icekeeper.health.words import counted
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.policy import Policy
+from icekeeper.operations.compaction.recipe import choose_recipe
+from icekeeper.policy import Policy, Strategy
 from icekeeper.policy.values import text_of
 
-__all__ = ["Clustering", "clustering_signals", "partition_signals"]
+__all__ = ["clustering_signals", "partition_signals", "wanted_clustering"]
 
 _PARTITION_WEIGHT = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Clustering:
-    """How snapshots say that the files which they added are clustered: a key of the summary, and the recipe's text."""
+def wanted_clustering(metadata: TableMetadata, policy: Policy) -> str | None:
+    """How compaction would cluster the table, as its snapshots' summaries say it; ``None``: not at all.
 
-    key: str
-    text: str
+    Raises:
+        PolicyError: the policy names an order or columns that the table does not have.
+    """
+    orders = policy.sort_order is not None or metadata.default_sort_order_fields
+    if policy.strategy is Strategy.BINPACK or (policy.strategy is Strategy.AUTO and not orders):
+        return None  # without a look at the schema, which of wide tables takes longer than all the rest
+    try:
+        recipe = choose_recipe(metadata, policy)
+    except TableUnsupported:  # compaction says so, when there is another reason for a pass
+        return None
+    return None if recipe is None else recipe.text
 
 
 def clustering_signals(
-    metadata: TableMetadata, head: Snapshot, policy: Policy, wanted: Clustering, seen_idle_at: int | None
+    metadata: TableMetadata, head: Snapshot, policy: Policy, recipe: str, seen_idle_at: int | None
 ) -> Iterable[Signal]:
     """Files that came since the last snapshot which a rewrite clustered by this recipe.
 
@@ -41,7 +51,7 @@ def clustering_signals(
     files = size = 0
     for snapshot in metadata.ancestors(head.snapshot_id):
         counters = summary_counters(snapshot)
-        if snapshot.snapshot_id == seen_idle_at or counters.get(wanted.key) == wanted.text:
+        if snapshot.snapshot_id == seen_idle_at or counters.get(RECIPE_KEY) == recipe:
             break
         files += summary_counter(counters, "added-data-files") or 0
         size += summary_counter(counters, "added-files-size") or 0

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from icekeeper.errors import StorageError
 from icekeeper.masking import masked
 
-__all__ = ["REQUESTED", "DetectionReport", "FleetProposal", "FleetReport", "FleetSkip", "Proposal", "Skip"]
+__all__ = ["REQUESTED", "CatalogReport", "FleetProposal", "FleetReport", "FleetSkip", "Proposal", "Skip"]
 
 REQUESTED = "requested by a person"
 
@@ -36,32 +37,6 @@ class Skip:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", masked(self.reason))  # it may quote whatever a library has raised
-
-
-@dataclass(frozen=True, slots=True)
-class DetectionReport:
-    """One scan: proposals most urgent first, the rest by name; ``scanned`` counts the tables that were assessed."""
-
-    catalog: str
-    scanned: int
-    proposals: tuple[Proposal, ...]
-    skipped: tuple[Skip, ...]
-
-    @property
-    def has_errors(self) -> bool:
-        return any(skip.is_error for skip in self.skipped)
-
-    def to_json(self) -> dict[str, Any]:
-        """The document of ``detect --json``."""
-        return {
-            "catalog": self.catalog,
-            "scanned": self.scanned,
-            "proposals": [
-                {"table": proposal.table, "reasons": list(proposal.reasons), "priority": proposal.priority}
-                for proposal in self.proposals
-            ],
-            "skipped": [{"table": skip.table, "reason": skip.reason} for skip in self.skipped],
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +97,45 @@ class FleetReport:
     @property
     def errors(self) -> int:
         return sum(skip.is_error for skip in self.skipped)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogReport:
+    """The scan of one catalog, as ``icekeeper detect`` tells it: proposals most urgent first, the rest by name.
+
+    ``scanned`` counts the tables that were assessed.
+    """
+
+    catalog: str
+    scanned: int
+    proposals: tuple[Proposal, ...]
+    skipped: tuple[Skip, ...]
+
+    @classmethod
+    def of(cls, catalog: str, report: FleetReport) -> CatalogReport:
+        """What a scan of this one catalog found.
+
+        Raises:
+            StorageError: the catalog could not be listed.
+        """
+        for skip in report.skipped:
+            if not skip.table:
+                raise StorageError(f"{catalog}: {skip.reason}")
+        return cls(
+            catalog,
+            report.scanned,
+            tuple(found.proposal for found in report.proposals),
+            tuple(Skip(skip.table, skip.reason, skip.is_error) for skip in report.skipped),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``detect --json``."""
+        return {
+            "catalog": self.catalog,
+            "scanned": self.scanned,
+            "proposals": [
+                {"table": proposal.table, "reasons": list(proposal.reasons), "priority": proposal.priority}
+                for proposal in self.proposals
+            ],
+            "skipped": [{"table": skip.table, "reason": skip.reason} for skip in self.skipped],
+        }

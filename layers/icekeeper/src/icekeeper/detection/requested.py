@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from icekeeper.catalogs.catalog import Catalog
-from icekeeper.detection.fleet_catalogs import ListedCatalog
+from icekeeper.detection.catalogs import ListedCatalog
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest

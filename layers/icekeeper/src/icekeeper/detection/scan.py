@@ -1,111 +1,249 @@
-"""Assess every table of a catalog that the filters let through, within a time budget."""
+"""A scan over many catalogs: what a person asked for first, then every table in turn, within one time budget."""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
+from icekeeper.activity import scan_finished, scan_started
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.detection.budget import within_budget
-from icekeeper.detection.filters import selects_bucket, selects_table
-from icekeeper.detection.proposal import DetectionReport, Proposal, Skip
-from icekeeper.errors import MaintenanceError, PolicyError
-from icekeeper.model import TableName
-from icekeeper.policy import Policy
+from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.detection.assessor import Assessor, Observer, assess_one
+from icekeeper.detection.budget import Reached, within_budget
+from icekeeper.detection.catalogs import CatalogSource, ListedCatalog, listed_catalog
+from icekeeper.detection.proposal import FleetProposal, FleetReport, FleetSkip, Proposal, Skip
+from icekeeper.detection.requested import RequestedTables, requested_tables, told_of_none
+from icekeeper.detection.turns import Turn, fair_order
+from icekeeper.errors import PolicyError, StorageError
+from icekeeper.health.examine import examine
+from icekeeper.health.lake_log import LakeLog
+from icekeeper.policy import Policy, ResolvedPolicy
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.store import StateStore
 
-__all__ = ["LOADING_THREADS", "assess_one", "late_reason", "over_limit_reason", "scan"]
+__all__ = ["LOADING_THREADS", "AssessorOf", "scan"]
 
-log = logging.getLogger(__name__)
+# A load is two requests of some 50 ms each: 10,000 tables in 300 s need seven threads, if nothing is slow.
+LOADING_THREADS = 16
+# So much of the time at most goes into listing several catalogs: one that is slow must leave the others theirs.
+_LISTING_SHARE = 0.5
 
-LOADING_THREADS = 4
+
+class AssessorOf(Protocol):
+    """Makes the assessor of one catalog, which tells ``observe`` of every table."""
+
+    def __call__(self, catalog: Catalog, observe: Observer) -> Assessor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One catalog during the scan."""
+
+    catalog: Catalog
+    assess_table: Assessor
+    health: LakeLog
+    requests: RequestedTables
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What became of one table."""
+
+    found: Proposal | Skip
+    request: MaintenanceRequest | None = None
+    stale: tuple[MaintenanceRequest, ...] = ()
+    """Requests for a table of this name that is gone."""
 
 
 def scan(
-    catalog: Catalog,
-    assess_table: Callable[[LoadedTable], Proposal | Skip],
+    sources: Sequence[CatalogSource],
+    assessor_of: AssessorOf,
     settings: Policy,
+    store: StateStore,
     *,
+    now_ms: int,
+    cursor: tuple[str, str] | None = None,
     threads: int = LOADING_THREADS,
     monotonic_s: Callable[[], float] = time.monotonic,
-) -> DetectionReport:
-    """Load and assess the tables that ``settings`` select; ``settings`` are the deployment's, not a table's.
+) -> FleetReport:
+    """Assess the tables that the filters of ``settings`` (the deployment's) select, each by one ``catalog.load``.
 
-    A table that cannot be assessed is skipped with the reason.  Of the proposals the ``max_jobs_per_detection`` most
-    urgent remain.  Tables not reached within ``detection_timeout_s`` are skipped; a request that hangs is left to
-    its own timeout.
+    Tables with a pending request come first, whatever the filters say.  The others follow in a fair order after
+    ``cursor``; the report's cursor is for the next scan.  ``detection_timeout_s`` bounds the whole; at most
+    ``max_jobs_per_detection`` proposals remain, ordered by need.  Health is recorded of every table that was loaded,
+    maintained or not.  At most ``threads`` documents are in memory.  Where there are several catalogs, one that
+    is not listed in half of the time is left out.
+
+    A request for a table that is gone is told of and dropped; every other is claimed by the run that serves it.
 
     Raises:
-        StorageError: the tables of the catalog cannot be listed.
+        StorageError: the requests cannot be read from the state, or dropped.
     """
-    deadline_s = monotonic_s() + settings.detection_timeout_s
-    tables = _selected_tables(catalog, settings)
-    reached = within_budget(
-        lambda table: assess_one(catalog, table, assess_table),
-        tables,
+    started_s = monotonic_s()
+    scan_started(len(sources))
+
+    def left_s() -> float:
+        return max(0.0, settings.detection_timeout_s - (monotonic_s() - started_s))
+
+    opened = within_budget(
+        lambda source: listed_catalog(source, settings),
+        sources,
         threads=threads,
-        budget_s=deadline_s - monotonic_s(),
+        budget_s=left_s() * (_LISTING_SHARE if len(sources) > 1 else 1),
         monotonic_s=monotonic_s,
     )
-    results = {str(table): result for table, result in reached.done}
-    return _report(catalog.name, tables, results, settings)
+    skipped = [result for _, result in opened.done if isinstance(result, FleetSkip)]
+    answered = {id(source) for source, _ in opened.done}
+    skipped += [FleetSkip(s.name, "", _late_reason(settings), True) for s in sources if id(s) not in answered]
+    places: dict[str, _Place] = {}
+    turns: list[Turn] = []
+    catalogs = [result for _, result in opened.done if isinstance(result, ListedCatalog)]
+    pending = store.requests.pending()
+    strangers = told_of_none(pending, [listed.catalog for listed in catalogs])
+    for listed in catalogs:
+        name = listed.catalog.name
+        if name in places:
+            skipped.append(FleetSkip(name, "", "another catalog has the same name", True))
+            continue
+        places[name] = _place(listed, assessor_of, store, requested_tables(listed, pending, strangers), now_ms)
+        turns += [Turn(name, str(table), table) for table in listed.selected]
 
-
-def _report(
-    catalog: str, tables: list[TableName], results: dict[str, Proposal | Skip], settings: Policy
-) -> DetectionReport:
-    ranked = sorted(
-        (result for result in results.values() if isinstance(result, Proposal)),
-        key=lambda proposal: (-proposal.priority, proposal.table),
+    asked = [Turn(name, str(table), table) for name, place in places.items() for table in place.requests.tables]
+    asked_for, selected = {turn.cursor for turn in asked}, {turn.cursor for turn in turns}
+    order = fair_order((turn for turn in turns if turn.cursor not in asked_for), cursor)
+    reached = within_budget(
+        lambda turn: _reach(places[turn.catalog], turn, is_selected=turn.cursor in selected),
+        [*fair_order(asked, None), *order],
+        threads=threads,
+        budget_s=left_s(),
+        monotonic_s=monotonic_s,
     )
-    limit = settings.max_jobs_per_detection
-    skipped = [
-        *(result for result in results.values() if isinstance(result, Skip)),
-        *(Skip(proposal.table, over_limit_reason(settings)) for proposal in ranked[limit:]),
-        *(Skip(str(table), late_reason(settings)) for table in tables if str(table) not in results),
-    ]
-    return DetectionReport(
-        catalog=catalog,
-        scanned=len(results),
-        proposals=tuple(ranked[:limit]),
-        skipped=tuple(sorted(skipped, key=lambda skip: skip.table)),
+    served = {result.request.identity.key for _, result in reached.done if result.request is not None}
+    for request in (one for _, result in reached.done for one in result.stale):
+        if request.identity.key not in served:  # under another name
+            store.requests.claim(request)  # told of in this report; no run will ever serve it
+    proposals, more = _ranked(reached, places, settings, store, now_ms)
+    done = {turn.cursor for turn, _ in reached.done}
+    missed = [turn for turn in (*asked, *order) if turn.cursor not in done]
+    skipped += [*more, *(FleetSkip(turn.catalog, turn.text, _late_reason(settings)) for turn in missed)]
+    report = FleetReport(
+        scanned=len(reached.done),
+        listed=len(selected),
+        proposals=tuple(proposals),
+        skipped=tuple(sorted(skipped, key=lambda skip: (skip.catalog, skip.table))),
+        cursor=_next_cursor(order, reached.begun - len(asked), cursor),
+        not_reached=len(missed),
     )
+    scan_finished(
+        listed=report.listed,
+        scanned=report.scanned,
+        proposals=len(report.proposals),
+        skipped=len(report.skipped),
+        errors=report.errors,
+        seconds=monotonic_s() - started_s,
+    )
+    return report
 
 
-def _selected_tables(catalog: Catalog, settings: Policy) -> list[TableName]:
-    if not selects_bucket(settings, catalog.warehouse):
-        return []
-    return [table for table in catalog.list_tables() if selects_table(settings, table)]
-
-
-def late_reason(settings: Policy) -> str:
+def _late_reason(settings: Policy) -> str:
     """Why a table is skipped that the time did not suffice for."""
     return f"not reached within detection_timeout_s {settings.detection_timeout_s}"
 
 
-def over_limit_reason(settings: Policy) -> str:
+def _over_limit_reason(settings: Policy) -> str:
     """Why a table is skipped although it needs work."""
     return f"beyond max_jobs_per_detection {settings.max_jobs_per_detection}"
 
 
-def assess_one(
-    catalog: Catalog, table: TableName, assess_table: Callable[[LoadedTable], Proposal | Skip]
-) -> Proposal | Skip:
-    """Load one table, once, and assess it; what speaks against that becomes the reason it is skipped."""
+def _place(
+    listed: ListedCatalog, assessor_of: AssessorOf, store: StateStore, requests: RequestedTables, now_ms: int
+) -> _Place:
+    catalog = listed.catalog
+    health = LakeLog(store.lake_stats, catalog.name, catalog.warehouse)
+    if listed.tables is not None:
+        health.forget_all_but(listed.tables)
+
+    def observe(loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy | PolicyError) -> None:
+        health.observe(examine(identity, loaded.metadata, resolved, now_ms=now_ms))
+
+    return _Place(catalog, assessor_of(catalog, observe), health, requests)
+
+
+def _reach(place: _Place, turn: Turn, *, is_selected: bool) -> _Found:
+    """Load and assess one table; a request counts only for the very table that it was left for."""
+    told = place.requests.told_here(turn.table)
+    meant: tuple[MaintenanceRequest, ...] = ()
+    stale: tuple[MaintenanceRequest, ...] = ()
+
+    def assess_table(loaded: LoadedTable) -> Proposal | Skip:
+        nonlocal meant, stale
+        meant = place.requests.meant(identity_of(place.catalog, loaded))
+        stale = tuple(request for request in told if request not in meant)
+        if not meant and not is_selected:
+            return Skip(turn.text, "a pass was requested for a table of this name that is gone")
+        return place.assess_table(loaded, is_requested=bool(meant))
+
+    found = assess_one(place.catalog, turn.table, assess_table)
+    if isinstance(found, Skip) and found.is_gone:
+        stale = told
+    return _Found(found, meant[0] if meant else None, stale)
+
+
+def _ranked(
+    reached: Reached[Turn, _Found], places: Mapping[str, _Place], settings: Policy, store: StateStore, now_ms: int
+) -> tuple[list[FleetProposal], list[FleetSkip]]:
+    """The most urgent proposals of tables that nobody maintains now, and what speaks against the others.
+
+    Leases are asked for table by table, only until there are enough proposals.
+    """
+    wanted: list[tuple[tuple[object, ...], Turn, FleetProposal]] = []
+    skipped: list[FleetSkip] = []
+    for turn, result in reached.done:
+        found, request = result.found, result.request
+        if isinstance(found, Skip):
+            skipped.append(FleetSkip(turn.catalog, turn.text, found.reason, found.is_error))
+            continue
+        warehouse = places[turn.catalog].catalog.warehouse
+        settings_of_request = {} if request is None else dict(request.settings)
+        item = FleetProposal(turn.catalog, warehouse, found, request is not None, settings_of_request)
+        # People first, who waited longest before; then by need.
+        asked_ms = 0 if request is None else request.requested_ms
+        wanted.append(((request is None, asked_ms, -found.priority, *turn.cursor), turn, item))
+    proposals: list[FleetProposal] = []
+    chosen: dict[str, FleetProposal] = {}
+    for _, turn, item in sorted(wanted, key=lambda entry: entry[0]):
+        key = _identity(item, turn).key
+        if len(proposals) >= settings.max_jobs_per_detection:
+            skipped.append(FleetSkip(turn.catalog, turn.text, _over_limit_reason(settings)))
+        elif (first := chosen.get(key)) is not None:
+            # Both would have the run's one lease, and be maintained at once.
+            same = f"it is the same table as {first.proposal.table} of catalog {first.catalog}"
+            skipped.append(FleetSkip(turn.catalog, turn.text, same))
+        elif holder := _holder(item, turn, store, now_ms):
+            skipped.append(FleetSkip(turn.catalog, turn.text, f"being maintained by {holder}"))
+        else:
+            proposals.append(item)
+            chosen[key] = item
+    return proposals, skipped
+
+
+def _holder(item: FleetProposal, turn: Turn, store: StateStore, now_ms: int) -> str | None:
     try:
-        try:
-            loaded = catalog.load(table)
-        except PolicyError as error:
-            return Skip(str(table), str(error), is_error=True, is_gone=True)
-        return assess_table(loaded)
-    except MaintenanceError as error:
-        return Skip(str(table), str(error), is_error=True)
-    except OSError as error:
-        return Skip(str(table), f"the table cannot be read: {error}", is_error=True)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        # Documents are read as they are; one that breaks the specification must not stop the scan of the others.
-        reason = f"the metadata does not follow the specification: {type(error).__name__} {error}"
-        return Skip(str(table), reason, is_error=True)
-    except Exception as error:  # whatever one table makes us trip over must not stop the scan of the others
-        log.exception("%s could not be assessed", table)
-        return Skip(str(table), f"the table cannot be assessed: {type(error).__name__} {error}", is_error=True)
+        lease = store.leases.current(_identity(item, turn).key, now_ms=now_ms)
+    except StorageError:  # the run asks again before it begins
+        return None
+    return None if lease is None else lease.holder
+
+
+def _identity(item: FleetProposal, turn: Turn) -> TableIdentity:
+    return TableIdentity(item.catalog, item.warehouse, turn.table, item.proposal.uuid, item.proposal.location)
+
+
+def _next_cursor(order: Sequence[Turn], begun: int, cursor: tuple[str, str] | None) -> tuple[str, str] | None:
+    """After the last table that was begun; the old one when it came to none, ``None`` when it came to all."""
+    if begun >= len(order):
+        return None
+    return order[begun - 1].cursor if begun > 0 else cursor

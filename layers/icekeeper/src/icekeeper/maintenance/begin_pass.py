@@ -10,7 +10,7 @@ from icekeeper.deletion.claims import begin_claims
 from icekeeper.errors import (
     TableUnsupported,
 )
-from icekeeper.operations.compaction.clustering.recipe import choose_recipe
+from icekeeper.operations.compaction.recipe import choose_recipe
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.expiry.retention import check_retention
 from icekeeper.operations.statistics.columns import statistics_columns

@@ -11,15 +11,16 @@ from typing import Any
 from icekeeper.catalogs.addresses import CatalogAddress, find_address
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.detection.fleet_catalogs import CatalogSource
+from icekeeper.detection.catalogs import CatalogSource
+from icekeeper.detection.detect import detect
 from icekeeper.detection.proposal import FleetProposal, FleetReport
 from icekeeper.errors import LeaseHeld, OperationRefused, StorageError
-from icekeeper.fleet import detect_fleet
 from icekeeper.model import TableName
 from icekeeper.pipeline.control_bucket import proposals_key, report_key
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, fits_payloads, parse_event
 from icekeeper.pipeline.fleet_turn import fleet_given_back_on_failure, give_back_fleet, take_fleet
+from icekeeper.table_policy import TablePolicies
 
 __all__ = ["Detected", "detect_tables"]
 
@@ -101,10 +102,10 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
     ]
     for why in unlisted:
         log.error("not every table bucket is looked at: %s", why)
-    report = detect_fleet(
+    report = detect(
         sources,
         deployment.state,
-        environment=deployment.environment,
+        TablePolicies(deployment.environment),
         overrides=event.input.overrides,
         clock=deployment.clock,
         cursor=_cursor(deployment),

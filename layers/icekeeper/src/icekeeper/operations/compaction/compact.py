@@ -13,10 +13,10 @@ from icekeeper.metadata.live_deletes import delete_index
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.candidates import LiveFile
-from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe, choose_recipe
 from icekeeper.operations.compaction.commit_groups import Landed, commit_groups
 from icekeeper.operations.compaction.dispatch import rewrite_groups
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, plan_compaction
+from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.compaction.writing.output_names import require_known_layout
 from icekeeper.pass_context.context import OperationContext, branch_head, require_writable, stopwatch

@@ -20,9 +20,9 @@ from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.deletes import partition_key
 from icekeeper.metadata.single_value import encode
 from icekeeper.model import DataFile, PartitionValue
-from icekeeper.operations.compaction.clustering.recipe import KeyColumn
 from icekeeper.operations.compaction.clustering.sort_keys import SortKeys, column_values
 from icekeeper.operations.compaction.output_partition import TargetField, target_fields
+from icekeeper.operations.compaction.recipe import KeyColumn
 from icekeeper.operations.compaction.task import RewriteTask, Routing
 from icekeeper.operations.compaction.writing.output_names import partition_path
 from icekeeper.operations.compaction.writing.write import write_data_file

@@ -22,8 +22,8 @@ from icekeeper.model import DataFile, FileKey, ManifestContent, ManifestFile, No
 from icekeeper.operations.compaction.budget import Bin, bytes_since_rewrite, in_job_order, within_budget
 from icekeeper.operations.compaction.candidates import Candidate, LiveFile, select_candidates
 from icekeeper.operations.compaction.clustering.plan import clustering_groups
-from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe
 from icekeeper.operations.compaction.output_partition import Destination
+from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.policy import Policy
 
 __all__ = ["CompactionPlan", "FileGroup", "plan_compaction"]

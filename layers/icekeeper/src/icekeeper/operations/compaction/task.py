@@ -9,7 +9,7 @@ from enum import StrEnum
 from pyiceberg.table.locations import ObjectStoreLocationProvider
 
 from icekeeper.model import DataFile, PartitionValue
-from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe
+from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.rows.read_task import ReadTask
 from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN, PlannedFile
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from icekeeper.operations.compaction.clustering.recipe import KeyColumn
+from icekeeper.operations.compaction.recipe import KeyColumn
 
 __all__ = ["Bound", "choose_bounds", "cut"]
 

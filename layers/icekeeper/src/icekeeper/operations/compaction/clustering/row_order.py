@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.clustering.sort_keys import SortKeys, sorted_indices
 from icekeeper.operations.compaction.clustering.zorder import ZOrderCurve, fit_curve
+from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.policy import Strategy
 
 __all__ = ["RowOrder", "fitted_curve"]

@@ -18,7 +18,6 @@ import pyarrow as pa
 from icekeeper.errors import MaintenanceError
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.clustering.ranges import cut
-from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe
 from icekeeper.operations.compaction.clustering.row_order import RowOrder, fitted_curve
 from icekeeper.operations.compaction.clustering.sorted_files import (
     SortedPiece,
@@ -36,6 +35,7 @@ from icekeeper.operations.compaction.clustering.task import (
     SplitTask,
 )
 from icekeeper.operations.compaction.proof import Evidence, RowProof, proof_of_file
+from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.operations.compaction.writing.planned_names import planned_sorted_files
 from icekeeper.rows.read import Tally, read_rows

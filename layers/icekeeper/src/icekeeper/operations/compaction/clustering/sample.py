@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from icekeeper.errors import MaintenanceError
-from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe
 from icekeeper.operations.compaction.clustering.row_order import RowOrder
 from icekeeper.operations.compaction.clustering.task import Sample, SampleTask
+from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.read_task import InputFile

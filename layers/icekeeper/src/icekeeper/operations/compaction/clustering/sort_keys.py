@@ -29,7 +29,7 @@ from pyiceberg.types import (
 )
 
 from icekeeper.errors import TableUnsupported
-from icekeeper.operations.compaction.clustering.recipe import KeyColumn
+from icekeeper.operations.compaction.recipe import KeyColumn
 
 __all__ = ["SortKeys", "column_values", "sorted_indices"]
 

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.clustering.recipe import ClusterRecipe
 from icekeeper.operations.compaction.clustering.row_order import RowOrder
+from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.operations.compaction.writing.parquet_options import for_sample
 from icekeeper.operations.compaction.writing.write import write_data_file

@@ -15,7 +15,7 @@ from functools import cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icekeeper.operations.compaction.clustering.recipe import KeyColumn
+from icekeeper.operations.compaction.recipe import KeyColumn
 
 __all__ = ["ZOrderCurve", "fit_curve"]
 

@@ -19,8 +19,8 @@ from icekeeper.metadata.deletes import is_unpartitioned
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.model import PartitionValue
-from icekeeper.operations.compaction.civil_date import civil_date
 from icekeeper.operations.compaction.task import Layout, OutputNames
+from icekeeper.operations.compaction.writing.civil_date import civil_date
 from icekeeper.storage.paths import split_path
 
 __all__ = ["output_names", "partition_path", "require_known_layout"]

@@ -1,0 +1,52 @@
+"""Which tables of some catalogs need work: policies, state and the operations' own plans, put together for a scan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from icekeeper.catalogs.catalog import Catalog
+from icekeeper.clock import Clock, system_clock
+from icekeeper.detection.assessor import Assessor, Observer, assessor
+from icekeeper.detection.catalogs import CatalogSource
+from icekeeper.detection.proposal import FleetReport
+from icekeeper.detection.scan import LOADING_THREADS, scan
+from icekeeper.state.store import StateStore
+from icekeeper.table_policy import TablePolicies
+
+__all__ = ["detect"]
+
+
+def detect(
+    sources: Sequence[CatalogSource],
+    state: StateStore,
+    policies: TablePolicies,
+    *,
+    overrides: Mapping[str, str] | None = None,
+    unsafe: bool = False,
+    clock: Clock = system_clock,
+    cursor: tuple[str, str] | None = None,
+    threads: int = LOADING_THREADS,
+) -> FleetReport:
+    """Which tables of these catalogs need work, and why; reads one metadata document per table.
+
+    ``cursor`` is that of the last report.
+
+    Raises:
+        PolicyError: the deployment's settings are wrong.
+        StorageError: the state cannot be used, or the policy file not be read.
+    """
+    given = overrides or {}
+    settings = policies.deployment(given, unsafe=unsafe).policy
+    state.require_writable()
+    now_ms = clock()
+
+    def assessor_of(catalog: Catalog, observe: Observer) -> Assessor:
+        return assessor(
+            catalog,
+            resolve_policy=lambda loaded: policies.of(catalog, loaded, given, unsafe=unsafe),
+            store=state,
+            now_ms=now_ms,
+            observe=observe,
+        )
+
+    return scan(sources, assessor_of, settings, state, now_ms=now_ms, cursor=cursor, threads=threads)
