@@ -27,12 +27,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from merge import PROCESSES, SCHEMA, make_file
 
+from icekeeper.engines.engine import Engine
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine, local_session
 from icekeeper.operations.compaction.clustering.exchange import cluster_groups
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.task import OutputNames, RewriteTask
-from icekeeper.pass_context.context import Engine
 from icekeeper.policy import Strategy
 from icekeeper.rows.read_task import InputFile
 

@@ -17,6 +17,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import LongType
 from pyspark.sql import SparkSession
 
+from icekeeper.engines.engine import Engine
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import PolicyError
@@ -24,7 +25,6 @@ from icekeeper.model import DataFile
 from icekeeper.operations.compaction import dispatch
 from icekeeper.operations.compaction.clustering import exchange
 from icekeeper.operations.compaction.clustering import rows as cluster_rows
-from icekeeper.pass_context.context import Engine
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.storage.paths import normalise

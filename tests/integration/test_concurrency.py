@@ -13,7 +13,6 @@ import pytest
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.snapshot import SnapshotWriter
 from icekeeper.errors import CommitConflict, CommitStateUnknown
-from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
@@ -156,23 +155,8 @@ def test_an_equality_delete_on_a_column_that_outputs_lack_drops_the_group(table:
     assert before  # DuckDB cannot read a delete on a column that never was
 
 
-def _no_sleep(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    waits: list[float] = []
-    original = OperationContext.__init__
-
-    def patched(self: OperationContext, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        self.sleep = waits.append
-
-    monkeypatch.setattr(OperationContext, "__init__", patched)
-    return waits
-
-
-def test_lost_swaps_are_retried_with_growing_waits_then_given_up(
-    table: SabotagedTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_swaps_are_retried_with_growing_waits_then_given_up(table: SabotagedTable) -> None:
     """Seed 000: 50 ms, 100 ms, 200 ms, ...; at the end nothing changed and nothing is left behind."""
-    waits = _no_sleep(monkeypatch)
     before = ids(table)
     numbers = iter(range(100_000, 200_000))
     table.catalog.before_commit = lambda: table.table().append(rows_of(next(numbers), 1, "eu"))
@@ -180,13 +164,12 @@ def test_lost_swaps_are_retried_with_growing_waits_then_given_up(
     assert outcome.status is Status.FAILED
     assert outcome.summary.startswith("CommitConflict: ")
     assert table.catalog.commits == 4
-    assert [step / 2 <= wait <= step for wait, step in zip(waits, (0.05, 0.1, 0.2), strict=True)] == [True] * 3
+    assert [step / 2 <= wait <= step for wait, step in zip(table.waits, (0.05, 0.1, 0.2), strict=True)] == [True] * 3
     assert ids(table) == before + Counter(range(100_000, 100_004))
     sound(table)
 
 
-def test_a_swap_lost_once_is_won_the_next_time(table: SabotagedTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    _no_sleep(monkeypatch)
+def test_a_swap_lost_once_is_won_the_next_time(table: SabotagedTable) -> None:
     before = ids(table)
 
     def append_once() -> None:
@@ -202,8 +185,7 @@ def test_a_swap_lost_once_is_won_the_next_time(table: SabotagedTable, monkeypatc
 Commit = Callable[[LoadedTable, Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], LoadedTable]
 
 
-def test_an_unknown_commit_that_landed_counts_once(table: SabotagedTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    _no_sleep(monkeypatch)
+def test_an_unknown_commit_that_landed_counts_once(table: SabotagedTable) -> None:
     before = table.rows()
 
     def lose_the_answer() -> None:
@@ -217,11 +199,8 @@ def test_an_unknown_commit_that_landed_counts_once(table: SabotagedTable, monkey
     sound(table)
 
 
-def test_an_unknown_commit_keeps_its_files_while_it_may_still_land(
-    table: SabotagedTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_commit_keeps_its_files_while_it_may_still_land(table: SabotagedTable) -> None:
     """The server is still busy with the attempt when we give up: what it names must be there when it lands."""
-    _no_sleep(monkeypatch)
     before = ids(table)
     late: list[Callable[[], LoadedTable]] = []
 
@@ -238,9 +217,8 @@ def test_an_unknown_commit_keeps_its_files_while_it_may_still_land(
     sound(table)
 
 
-def test_an_unknown_commit_that_lost_is_made_again(table: SabotagedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_commit_that_lost_is_made_again(table: SabotagedTable) -> None:
     """Another commit took the place: the attempt can land no more, its manifests go, and the next one commits."""
-    _no_sleep(monkeypatch)
     before = ids(table)
 
     def unknown_once(base: LoadedTable, requirements: Sequence[Any], updates: Sequence[Any]) -> LoadedTable:
@@ -254,11 +232,8 @@ def test_an_unknown_commit_that_lost_is_made_again(table: SabotagedTable, monkey
     sound(table)
 
 
-def test_a_conflict_reported_for_a_commit_that_landed_loses_nothing(
-    table: SabotagedTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conflict_reported_for_a_commit_that_landed_loses_nothing(table: SabotagedTable) -> None:
     """A client that repeats a request by itself may hear "conflict" about its own success (iceberg 5752)."""
-    _no_sleep(monkeypatch)
     before = ids(table)
 
     def conflict() -> None:

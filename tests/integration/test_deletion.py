@@ -10,7 +10,6 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.catalog import Catalog
-from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import system_clock
 from icekeeper.deletion import delete as deletion
 from icekeeper.deletion.delete import DeletedFiles, delete_unneeded
@@ -18,12 +17,11 @@ from icekeeper.deletion.needs import FileNeeds
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.metadata.reachability import References, reachable_files
-from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.context import operation_context
 from icekeeper.policy import resolve
-from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import DeleteReport, Storage
-from support.local import NAME, LocalTable, ScriptedCatalog
+from support.local import LocalTable, ScriptedCatalog
 
 Delete = Callable[[Storage, Iterable[str]], DeleteReport]
 
@@ -45,9 +43,9 @@ def deleted(table: LocalTable, paths: list[str], catalog: Catalog | None = None)
     known = table.loaded
     references = References()
     reachable_files(table.reader, known.metadata_location, references)
-    context = OperationContext(
+    context = operation_context(
+        known,
         catalog=catalog or table.catalog,
-        table=NAME,
         resolved=resolve([]),
         state=table.state,
         clock=system_clock,
@@ -55,7 +53,6 @@ def deleted(table: LocalTable, paths: list[str], catalog: Catalog | None = None)
         engine=LocalEngine(1),
         sleep=table.waits.append,
     )
-    context.memory = TableMemory(table.state, identity_of(context.catalog, known), system_clock)
     return delete_unneeded(context, known, paths, "files", FileNeeds(context, known, references))
 
 

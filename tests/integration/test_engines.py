@@ -19,12 +19,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from icekeeper.engines.deferred import DeferredEngine
+from icekeeper.engines.engine import Engine
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine, local_session
 from icekeeper.errors import StorageError
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import OutputNames, RewriteTask
-from icekeeper.pass_context.context import Engine
 from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN
 

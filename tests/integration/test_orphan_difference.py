@@ -14,6 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from icekeeper.deletion.referenced_paths import ReferencedPaths
+from icekeeper.engines.engine import Engine
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import MetadataUnreadable, StorageError
@@ -21,7 +22,6 @@ from icekeeper.metadata.reachability import References
 from icekeeper.operations.orphans import difference, remove_orphans
 from icekeeper.operations.orphans.difference import live_files, sift_by_engine
 from icekeeper.operations.orphans.sift import Sifted, sift
-from icekeeper.pass_context.context import Engine
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.storage.listing import ListedObject

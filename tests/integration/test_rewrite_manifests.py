@@ -13,11 +13,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
+from icekeeper.engines.engine import Engine
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.model import ManifestContent, ManifestFile
 from icekeeper.operations.manifests import rewrite, rewrite_manifests
-from icekeeper.pass_context.context import Engine
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, create_by_region, equality_delete, region_rows, rows_of

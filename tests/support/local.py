@@ -16,13 +16,14 @@ from pyiceberg.table import Table
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.clock import Clock, system_clock
+from icekeeper.engines.engine import Engine
 from icekeeper.engines.local import LocalEngine
 from icekeeper.maintenance.run_pass import run_pass
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.reachability import reachable_files
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, ManifestEntry, TableName
-from icekeeper.pass_context.context import Engine, OperationContext
+from icekeeper.pass_context.context import operation_context
 from icekeeper.policy import Operation, layers_for, resolve
 from icekeeper.report.outcome import OperationOutcome, PassOutcome
 from icekeeper.state.sqlite.store import SqliteStateStore
@@ -148,12 +149,12 @@ class LocalTable:
         A ``clock`` is the store's as well, unless that has its own.
         """
         chosen = catalog or self.catalog
-        properties = chosen.load(NAME).metadata.properties
+        loaded = chosen.load(NAME)
         overrides = {**EAGER, **settings} | ({} if operations == "all" else {"operations": operations})
-        context = OperationContext(
+        context = operation_context(
+            loaded,
             catalog=chosen,
-            table=NAME,
-            resolved=resolve(layers_for(properties, {}, overrides), unsafe=True),
+            resolved=resolve(layers_for(loaded.metadata.properties, {}, overrides), unsafe=True),
             state=self.state,
             clock=clock,
             run_id=run_id,

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import ClassVar
 from unittest import mock
 
+from icekeeper.engines.engine import Engine
 from icekeeper.errors import StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_read import decode_manifest
@@ -15,7 +16,6 @@ from icekeeper.model import ManifestEntry, ManifestFile
 from icekeeper.operations.manifests import rewrite, work
 from icekeeper.operations.manifests.plan import ManifestPlan
 from icekeeper.operations.manifests.rewrite import RewrittenManifests, write_manifests
-from icekeeper.pass_context.context import Engine
 from icekeeper.storage.paths import PathSet
 
 

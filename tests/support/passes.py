@@ -10,10 +10,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ValidationError
 
 from icekeeper.catalogs.load import open_catalog
+from icekeeper.engines.engine import Engine
 from icekeeper.engines.local import LocalEngine
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestContent, TableName
-from icekeeper.pass_context.context import Engine
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome
 from icekeeper.runtime import Runtime

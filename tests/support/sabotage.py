@@ -112,12 +112,15 @@ class SabotagedTable:
         self.engine = WatchedEngine()
         self.late_ms = 0
         """How much later it is, for the runtime, than the system's clock says."""
+        self.waits: list[float] = []
+        """Seconds that were waited for other writers."""
         self.runtime = Runtime(
             self.catalog,
             SqliteStateStore(folder / "state.db"),
             environment={},
             clock=lambda: system_clock() + self.late_ms,
             store_clock=same_clock,
+            sleep=self.waits.append,
         )
 
     def close(self) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeAlias
@@ -16,6 +17,7 @@ __all__ = [
     "ahead_ms",
     "iso_utc",
     "steady_s",
+    "stopwatch",
     "system_clock",
 ]
 
@@ -80,3 +82,10 @@ class ServerClock:
 
     def _answered(self, http_response: Any, **_: Any) -> None:
         self.hear(str(http_response.headers.get("Date", "")))
+
+
+@contextmanager
+def stopwatch() -> Iterator[Callable[[], int]]:
+    """Whole milliseconds since entering."""
+    started_s = time.perf_counter()
+    yield lambda: int((time.perf_counter() - started_s) * 1000)

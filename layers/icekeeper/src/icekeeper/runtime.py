@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from enum import StrEnum
 
+from icekeeper.activity import Progress, silent
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import configured_catalog, open_catalog
 from icekeeper.catalogs.table_identity import identity_of
@@ -18,6 +20,7 @@ from icekeeper.detection.catalogs import CatalogSource
 from icekeeper.detection.detect import detect
 from icekeeper.detection.proposal import CatalogReport
 from icekeeper.engines.deferred import DeferredEngine
+from icekeeper.engines.engine import Engine
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError
 from icekeeper.health.examine import examine, health_head
@@ -26,7 +29,7 @@ from icekeeper.maintenance.run_pass import run_pass
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
 from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs
-from icekeeper.pass_context.context import Engine, OperationContext, Progress, silent
+from icekeeper.pass_context.context import OperationContext, operation_context
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.report.bucket_outcome import BucketOutcome
@@ -89,6 +92,7 @@ class Runtime:
         clock: Clock = system_clock,
         other_catalog: Callable[[str, str], Catalog | None] = configured_catalog,
         store_clock: StoreClock = store_now_ms,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """``other_catalog`` opens another catalog by name and warehouse; ``None`` where that is not possible."""
         self._other_catalog = other_catalog
@@ -96,6 +100,7 @@ class Runtime:
         self.state = state
         self.clock = clock
         self.store_clock = store_clock
+        self.sleep = sleep
         self._policies = TablePolicies(os.environ if environment is None else environment)
 
     @classmethod
@@ -158,9 +163,9 @@ class Runtime:
         progress: Progress = silent,
     ) -> OperationContext:
         """What the operations of one pass over one table are handed; a run id is made up unless given."""
-        return OperationContext(
+        return operation_context(
+            loaded,
             catalog=self.catalog,
-            table=loaded.name,
             resolved=resolved,
             state=self.state,
             clock=self.clock,
@@ -168,6 +173,7 @@ class Runtime:
             engine=engine,
             dry_run=dry_run,
             progress=progress,
+            sleep=self.sleep,
             other_catalog=self._other_catalog,
             store_clock=self.store_clock,
         )

@@ -14,8 +14,8 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.transaction import PreparedCommit, commit_with_retries
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, OperationRefused, PolicyError
 from icekeeper.metadata.document import Ref, TableMetadata
+from icekeeper.metadata.format_versions import require_writable
 from icekeeper.model import Nothing
-from icekeeper.pass_context.context import require_writable
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Policy
 from icekeeper.state.store import Pin

@@ -14,9 +14,9 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.transaction import PreparedCommit, commit_with_retries
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.updates import apply_updates
 from icekeeper.model import Nothing
-from icekeeper.pass_context.context import require_writable
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import POLICY_KEYS, TABLE_PREFIX, Policy, ResolvedPolicy
 from icekeeper.policy.values import did_you_mean, text_of

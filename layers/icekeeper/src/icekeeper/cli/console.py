@@ -16,9 +16,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from icekeeper.activity import Progress as ProgressCallback
+from icekeeper.activity import silent
 from icekeeper.masking import masked, masked_document
-from icekeeper.pass_context.context import Progress as ProgressCallback
-from icekeeper.pass_context.context import silent
 from icekeeper.report.outcome import ListingWriter, listing_in
 from icekeeper.state.open import state_folder
 

@@ -9,12 +9,12 @@ from icekeeper.detection.layout_signals import clustering_signals, partition_sig
 from icekeeper.detection.proposal import REQUESTED, Proposal, Skip
 from icekeeper.detection.signals import Signal, expiry_signals, load_signals, ref_signals, summary_signals
 from icekeeper.metadata.document import MAIN, TableMetadata
+from icekeeper.metadata.format_versions import MAINTAINED_FORMAT_VERSIONS
 from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
 from icekeeper.state.store import LastSeen
 
-__all__ = ["MAINTAINED_FORMAT_VERSIONS", "as_requested", "assess"]
+__all__ = ["as_requested", "assess"]
 
-MAINTAINED_FORMAT_VERSIONS = frozenset({1, 2, 3})
 _PRIORITY_DIGITS = 4
 
 

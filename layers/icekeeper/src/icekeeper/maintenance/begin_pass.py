@@ -6,15 +6,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.claims import begin_claims
-from icekeeper.errors import (
-    TableUnsupported,
-)
+from icekeeper.errors import PlanStale, TableUnsupported
 from icekeeper.operations.compaction.recipe import choose_recipe
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.expiry.retention import check_retention
 from icekeeper.operations.statistics.columns import statistics_columns
-from icekeeper.pass_context.context import OperationContext, branch_head
+from icekeeper.pass_context.branch import branch_head
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.state.identity import TableIdentity
 
@@ -31,16 +31,18 @@ class PassStart:
 
 
 def begin(context: OperationContext) -> LoadedTable:
-    """Load the table, check that the policy fits it, and know what is remembered about it.
+    """Load the table, check that the policy fits it, and record that it is known here.
 
     Raises:
         PolicyError: there is no such table, or the policy does not fit it.
+        PlanStale: it is not the table that the context was made for.
         StorageError: the table cannot be loaded at all.
     """
     loaded = context.load()
     if context.resolved.why_disabled() is None:
         _check_fit(context, loaded)
-    context.memory = context.memory_of(loaded)
+    if not identity_of(context.catalog, loaded).is_same_table(context.memory.identity):
+        raise PlanStale(f"{context.table} was replaced by another table just now; run the pass again")
     begin_claims(context, loaded)
     return loaded
 

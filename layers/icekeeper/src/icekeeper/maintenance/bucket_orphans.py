@@ -147,7 +147,6 @@ def _prepare(
         context = make_context(table)
     except MaintenanceError as error:
         return failed(_OPERATION, str(error))
-    context.memory = context.memory_of(table)
     references, grace_ms = References(), context.policy.orphan_older_than_ms
     older_than_ms = 0
 
@@ -163,7 +162,7 @@ def _prepare(
         skip = why_skipped(context, table)
         if skip is not None:
             return skip
-        older_than_ms = context.trusted_now_ms(table, grace_ms, "orphan_older_than_hours") - grace_ms
+        older_than_ms = context.stores.trusted_now_ms(table, grace_ms, "orphan_older_than_hours") - grace_ms
         return succeeded(_OPERATION, "its references are known")
 
     outcome = attempt(_OPERATION, context, follow)

@@ -79,8 +79,8 @@ def attempt(
     """Run one operation; whatever it raises becomes its outcome, but for ``passing`` errors."""
     told = str(context.table), operation.value, context.run_id
     operation_started(*told)
-    started_s, report = time.perf_counter(), context.progress
-    context.progress = progress_of(*told, report)
+    started_s = time.perf_counter()
+    context = replace(context, progress=progress_of(*told, context.progress))
     try:
         outcome = work(context)
     except (OperationRefused, TableUnsupported) as error:
@@ -97,11 +97,10 @@ def attempt(
         log.exception("%s: %s broke", context.table, operation.value)
         outcome = failed(operation, f"{type(error).__name__}: {error}")
     finally:
-        context.progress = report
         remember_claims(context)
     seconds = time.perf_counter() - started_s
     operation_finished(*told, status=outcome.status.value, summary=outcome.summary, seconds=seconds)
-    outcome = replace(outcome, metrics={**outcome.metrics, **context.store_time.metrics})
+    outcome = replace(outcome, metrics={**outcome.metrics, **context.stores.metrics})
     return _only_planned(outcome) if context.dry_run else outcome
 
 

@@ -11,10 +11,9 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import Clock
 from icekeeper.model import TableName
-from icekeeper.pass_context.store_time import StoreTime
+from icekeeper.pass_context.stores import Stores
 from icekeeper.state.store import StateStore
 from icekeeper.state.table_memory import TableMemory
-from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import StoreClock, store_now_ms
 
 __all__ = ["TableHandle"]
@@ -42,6 +41,5 @@ class TableHandle:
 
     def memory(self, loaded: LoadedTable) -> TableMemory:
         """What is remembered about the table, by the clock of its store."""
-        store_time, storage = StoreTime(self.clock, self.store_clock), Storage(loaded.io_properties)
-        now_ms = partial(store_time.now_ms, storage, loaded.metadata.location, may_write=True)
-        return TableMemory(self.state, identity_of(self.catalog, loaded), now_ms)
+        stores = Stores(self.clock, self.store_clock, may_write=True)
+        return TableMemory(self.state, identity_of(self.catalog, loaded), partial(stores.now_ms, loaded))

@@ -12,15 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from icekeeper.activity import operation_finished, operation_started
+from icekeeper.activity import Progress, operation_finished, operation_started, silent
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.commit.snapshot import RUN_ID_KEY
+from icekeeper.engines.engine import Engine
 from icekeeper.errors import CommitConflict, CommitStateUnknown, PlanStale, StorageError
 from icekeeper.maintenance.begin_pass import begin
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operations.staging.clean import clean_staged_files
-from icekeeper.pass_context.context import Engine, OperationContext, Progress, silent
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import MAX_SENTENCE, OperationEvent
@@ -86,11 +87,10 @@ def run_step(
         return _finish(step, {**document, "status": Status.SUCCEEDED.value, "summary": summary})
     before = _remember_commits(step)
     listed = _listed(step) if event.operation is Operation.REMOVE_ORPHANS else None
-    if listed is not None:
-        _take_listed_orphans(step, listed)
+    context = step.context if listed is None else _with_listed_orphans(step.context, listed)
     if max_bytes is not None:
-        _limit(step.context, max_bytes)
-    outcome = run_operation(event.operation, step.context, passing=RETRIED)
+        context = _limited(context, max_bytes)
+    outcome = run_operation(event.operation, context, passing=RETRIED)
     outcome = _with_earlier_commits(step, outcome, before)
     if listed is not None:
         counted = {key: listed["metrics"].get(key, 0) for key in _OF_THE_LISTING}
@@ -107,8 +107,8 @@ def list_orphans(deployment: Deployment, event: OperationEvent, engine: Engine) 
         MaintenanceError: as :func:`run_step`.
     """
     step = open_step(deployment, event, engine, dry_run=True)
-    step.context.only_lists = True  # this function has no right to delete
-    outcome = run_operation(Operation.REMOVE_ORPHANS, step.context, passing=RETRIED)
+    context = replace(step.context, only_lists=True)  # this function has no right to delete
+    outcome = run_operation(Operation.REMOVE_ORPHANS, context, passing=RETRIED)
     document = outcome.to_json(event.run_id, deployment.control.listings(f"{step.folder}/listed"))
     must_record = step.context.policy.orphan_min_sightings > 1
     if outcome.status is not Status.SUCCEEDED or (not outcome.files_planned and not must_record):
@@ -153,8 +153,10 @@ def open_step(
         raise PlanStale(f"the policy of {event.item.table} changed since it was planned")
     ttl_ms = lease_ttl_ms(resolved.policy)
     lease = resume_turn(deployment, event.run_id, event.item, ttl_ms)
-    context = runtime.context(loaded, resolved, engine, run_id=event.run_id, dry_run=dry_run, progress=progress)
-    context.catalog = LeasedCatalog(runtime.catalog, deployment.state.leases, lease, ttl_ms, deployment.clock)
+    context = replace(
+        runtime.context(loaded, resolved, engine, run_id=event.run_id, dry_run=dry_run, progress=progress),
+        catalog=LeasedCatalog(runtime.catalog, deployment.state.leases, lease, ttl_ms, deployment.clock),
+    )
     begin(context)
     folder = table_folder(event.run_id, event.item.identity.spelling)
     return Step(deployment, event, folder, context, loaded)
@@ -170,12 +172,12 @@ def _answer(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"status": document["status"], "summary": str(document["summary"])[:MAX_SENTENCE]}
 
 
-def _limit(context: OperationContext, max_bytes: int) -> None:
+def _limited(context: OperationContext, max_bytes: int) -> OperationContext:
     """The table may have grown since it was planned; what does not fit here waits for a plan that says so."""
     policy = context.resolved.policy
     allowed = max_bytes if policy.max_bytes_to_rewrite is None else min(max_bytes, policy.max_bytes_to_rewrite)
     limited = policy.model_copy(update={"max_bytes_to_rewrite": allowed})
-    context.resolved = replace(context.resolved, policy=limited)
+    return replace(context, resolved=replace(context.resolved, policy=limited))
 
 
 def _own_snapshots(step: Step, loaded: LoadedTable) -> list[int]:
@@ -217,12 +219,12 @@ def _with_earlier_commits(step: Step, outcome: OperationOutcome, before: frozens
     )
 
 
-def _take_listed_orphans(step: Step, listed: Mapping[str, Any]) -> None:
+def _with_listed_orphans(context: OperationContext, listed: Mapping[str, Any]) -> OperationContext:
     """Look only at what was listed as an orphan; every guard asks about each of them again."""
-    step.context.orphan_candidates = KnownFiles(tuple(listed["paths"]))
     # Their share of the whole listing was judged by the listing.
-    policy = step.context.resolved.policy.model_copy(update={"orphan_max_delete_ratio": 1})
-    step.context.resolved = replace(step.context.resolved, policy=policy)
+    policy = context.resolved.policy.model_copy(update={"orphan_max_delete_ratio": 1})
+    candidates = KnownFiles(tuple(listed["paths"]))
+    return replace(context, resolved=replace(context.resolved, policy=policy), orphan_candidates=candidates)
 
 
 def _listed(step: Step) -> Mapping[str, Any] | None:

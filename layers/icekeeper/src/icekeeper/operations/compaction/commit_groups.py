@@ -11,10 +11,11 @@ from icekeeper.commit.rebase import ClaimedFile, GroupClaim, RebaseResult, rebas
 from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.commit.transaction import Committed, PreparedCommit
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.format_versions import require_writable
 from icekeeper.model import DataFile, FileKey, Nothing
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.task import RewriteResult
-from icekeeper.pass_context.context import OperationContext, require_writable
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.rows.arrow_schema import leaf_columns
 
 __all__ = ["Landed", "commit_groups"]

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.clock import stopwatch
 from icekeeper.commit.snapshot import RECIPE_KEY
 from icekeeper.errors import MaintenanceError
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.live_deletes import delete_index
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestContent, ManifestFile, Nothing
@@ -19,7 +21,8 @@ from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, plan
 from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.compaction.writing.output_names import require_known_layout
-from icekeeper.pass_context.context import OperationContext, branch_head, require_writable, stopwatch
+from icekeeper.pass_context.branch import branch_head
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
 from icekeeper.rows.arrow_schema import stored_schema
@@ -64,10 +67,10 @@ def compact(context: OperationContext) -> OperationOutcome:
             planned = {"compact.bytes_planned": sum(group.total_bytes for group in plan.groups)}
             metrics = {**_counters(plan), **planned}
             return succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=plan.input_files)
-        with context.job(_OPERATION, loaded, plan.snapshot_id) as job:
-            landed = _rewrite_and_commit(context, loaded, plan)
+        with context.job(_OPERATION, loaded, plan.snapshot_id) as rewriting:
+            landed = _rewrite_and_commit(rewriting, loaded, plan)
             if landed.errors:
-                job.leaves_files()
+                rewriting.leaves_files()
         outcome = _outcome(plan, landed)
         return replace(outcome, metrics={**outcome.metrics, "compact.duration_ms": elapsed_ms()})
 

@@ -10,6 +10,7 @@ from icekeeper.deletion.delete import DeletedFiles
 from icekeeper.deletion.needs import GC_DISABLED, FileNeeds
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, MetadataUnreadable, PolicyError, StorageError
+from icekeeper.metadata.format_versions import require_writable
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.leftovers import delete_remembered, list_name
 from icekeeper.operations.expiry.lost_refs import LostRef, hold_lost_refs
@@ -19,7 +20,7 @@ from icekeeper.operations.expiry.swapped_out import find_swap
 from icekeeper.operations.expiry.unreferenced import Unreferenced, still_unreferenced, unreferenced_files
 from icekeeper.operations.expiry.unused_metadata import UnusedMetadata, unused_metadata
 from icekeeper.operations.expiry.writer_chains import refuse_broken_chains
-from icekeeper.pass_context.context import OperationContext, require_writable
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import gc_enabled
 
 __all__ = ["Expiry", "ExpiryAttempts"]
@@ -163,7 +164,7 @@ class ExpiryAttempts:
         self.kept_for_writers = plan.kept_for_writers
         if not plan:
             return Nothing(NOTHING_TO_EXPIRE)
-        self._context.trusted_now_ms(head, policy.snapshot_retention_ms, "snapshot_retention_hours")
+        self._context.stores.trusted_now_ms(head, policy.snapshot_retention_ms, "snapshot_retention_hours")
         if self.expiry is not None:
             before = set(self.expiry.plan.snapshot_ids)
             plan = replace(plan, snapshot_ids=tuple(i for i in plan.snapshot_ids if i in before))

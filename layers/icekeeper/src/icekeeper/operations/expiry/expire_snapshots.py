@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from icekeeper.clock import stopwatch
 from icekeeper.commit.transaction import PreparedCommit
 from icekeeper.deletion.delete import DeletedFiles
 from icekeeper.deletion.needs import GC_DISABLED
+from icekeeper.metadata.format_versions import require_writable
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.attempts import Expiry, ExpiryAttempts
 from icekeeper.operations.expiry.leftover_refs import check_leftovers
@@ -19,7 +21,7 @@ from icekeeper.operations.expiry.leftovers import Leftovers, delete_leftovers, u
 from icekeeper.operations.expiry.lost_refs import LostRef, tell_lost_refs
 from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
 from icekeeper.operations.expiry.unused_metadata import UnusedMetadata
-from icekeeper.pass_context.context import OperationContext, require_writable, stopwatch
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from icekeeper.engines.engine import Engine
 from icekeeper.errors import StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import ManifestContent, ManifestFile
@@ -20,7 +21,6 @@ from icekeeper.operations.manifests.partition_ranges import PartitionOrder
 from icekeeper.operations.manifests.plan import ManifestGroup, ManifestKind, ManifestPlan
 from icekeeper.operations.manifests.task import EntryPart, KindOfTable, Lane, LaneResult, SampleTask, SplitTask
 from icekeeper.operations.manifests.work import MAX_PARTITIONS, evenly, sample_entries, split_entries, write_lane
-from icekeeper.pass_context.context import Engine
 from icekeeper.storage.attempt_names import MAX_ATTEMPTS, PlannedFile
 
 __all__ = ["RewrittenManifests", "write_manifests"]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.clock import stopwatch
 from icekeeper.commit.manifest_size import manifest_header_bytes, manifest_target_bytes
 from icekeeper.commit.transaction import Committed, PreparedCommit
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.model import ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.manifests.partition_ranges import PartitionOrder, average_opened, range_of
 from icekeeper.operations.manifests.plan import NO_ENTRIES, ManifestPlan, plan_manifests
 from icekeeper.operations.manifests.rewrite import RewrittenManifests, write_manifests
-from icekeeper.pass_context.context import OperationContext, branch_head, require_writable, stopwatch
+from icekeeper.pass_context.branch import branch_head
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 
@@ -61,35 +64,43 @@ def rewrite_manifests(context: OperationContext) -> OperationOutcome:
         paths = [m.manifest_path for m in planned.plan.manifests]
         if context.dry_run:
             return succeeded(_OPERATION, f"would {_preview(planned.plan)}", files_planned=paths)
-        attempt: _Attempt | None = None
-        outputs: list[str] = []
-
-        def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
-            nonlocal attempt, planned
-            require_writable(head.metadata)
-            snapshot = branch_head(head.metadata, context.policy.branch)
-            manifests = [] if snapshot is None else context.reader(head).manifests(snapshot)
-            if attempt is None or not attempt.still_holds(head.metadata, manifests):
-                context.discard(head, outputs)
-                outputs.clear()
-                planned = _plan(context, head)
-                if isinstance(planned.plan, Nothing):
-                    return planned.plan
-                attempt = _write(context, planned, planned.plan, outputs)
-            if not attempt.rewritten.written:
-                return Nothing(NO_ENTRIES)
-            return context.snapshot_writer(head).replace_manifests(
-                attempt.rewritten.written, attempt.plan.manifests, manifests
-            )
-
         snapshot = branch_head(planned.head.metadata, context.policy.branch)
-        with context.job(_OPERATION, planned.head, 0 if snapshot is None else snapshot.snapshot_id):
-            committed = context.commit_outputs(planned.head, prepare, outputs)
-        if isinstance(committed, Nothing) or attempt is None:
-            context.discard(planned.head, outputs)
+        with context.job(_OPERATION, planned.head, 0 if snapshot is None else snapshot.snapshot_id) as rewriting:
+            attempts = _Attempts(rewriting)
+            committed = rewriting.commit_outputs(planned.head, attempts.prepare, attempts.outputs)
+        if isinstance(committed, Nothing) or attempts.last is None:
+            context.discard(planned.head, attempts.outputs)
             reason = committed.reason if isinstance(committed, Nothing) else NO_ENTRIES
             return skipped(_OPERATION, reason, metrics={"rewrite_manifests.duration_ms": elapsed_ms()})
-        return _outcome(attempt, committed, elapsed_ms())
+        return _outcome(attempts.last, committed, elapsed_ms())
+
+
+@dataclass(slots=True)
+class _Attempts:
+    """The attempts to commit: what one has written serves the next for as long as it still holds."""
+
+    context: OperationContext
+    last: _Attempt | None = None
+    outputs: list[str] = field(default_factory=list)
+    """What the last attempt wrote."""
+
+    def prepare(self, head: LoadedTable) -> PreparedCommit | Nothing:
+        """The commit for this head."""
+        context = self.context
+        require_writable(head.metadata)
+        snapshot = branch_head(head.metadata, context.policy.branch)
+        manifests = [] if snapshot is None else context.reader(head).manifests(snapshot)
+        if self.last is None or not self.last.still_holds(head.metadata, manifests):
+            context.discard(head, self.outputs)
+            self.outputs.clear()
+            planned = _plan(context, head)
+            if isinstance(planned.plan, Nothing):
+                return planned.plan
+            self.last = _write(context, planned, planned.plan, self.outputs)
+        if not self.last.rewritten.written:
+            return Nothing(NO_ENTRIES)
+        writer = context.snapshot_writer(head)
+        return writer.replace_manifests(self.last.rewritten.written, self.last.plan.manifests, manifests)
 
 
 def _plan(context: OperationContext, head: LoadedTable) -> _Planned:

@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 
 from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
 from icekeeper.deletion.twins import without_authority
+from icekeeper.engines.engine import Engine
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.manifest_read import decode_live_files
 from icekeeper.metadata.reachability import References
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
 from icekeeper.operations.orphans.sift import Sifted, join_sifted, sift
-from icekeeper.pass_context.context import Engine
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.sources import FileSource, SourcePart
 from icekeeper.storage.storage import Storage

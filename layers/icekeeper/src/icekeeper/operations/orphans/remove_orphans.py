@@ -6,15 +6,17 @@ from dataclasses import replace
 from functools import partial
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.clock import stopwatch
 from icekeeper.deletion.needs import GC_DISABLED
 from icekeeper.deletion.other_tables import other_tables
 from icekeeper.errors import OperationRefused
+from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.reachability import References, metadata_files, statistics_files
 from icekeeper.operations.orphans.clear import Listed, clear_orphans
 from icekeeper.operations.orphans.difference import DISTRIBUTED_ABOVE, live_files, sift_by_engine, sift_here
 from icekeeper.operations.orphans.inventory import InventoryFiles
 from icekeeper.operations.orphans.known_orphans import known_orphans
-from icekeeper.pass_context.context import OperationContext, require_writable, stopwatch
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, skipped
 from icekeeper.storage.sources import FileSource, ListedLocation
@@ -76,7 +78,7 @@ def _list(context: OperationContext, table: LoadedTable) -> Listed:
     else:
         source = ListedLocation(storage, metadata.location)
     grace_ms = context.policy.orphan_older_than_ms
-    older_than_ms = context.trusted_now_ms(table, grace_ms, "orphan_older_than_hours") - grace_ms
+    older_than_ms = context.stores.trusted_now_ms(table, grace_ms, "orphan_older_than_hours") - grace_ms
     references = References()
     manifests = references.listed(reader, metadata.snapshots.values())
     lists = (snapshot.manifest_list for snapshot in metadata.snapshots.values())

@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.clock import stopwatch
 from icekeeper.commit.transaction import PreparedCommit
 from icekeeper.metadata.deletes import PartitionKey, is_unpartitioned, partition_key
+from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.single_value import decode
 from icekeeper.metadata.table_reader import TableReader
@@ -25,7 +27,8 @@ from icekeeper.operations.partitions.plan import (
     goes_with,
     partitions_with_twins,
 )
-from icekeeper.pass_context.context import OperationContext, branch_head, require_writable, stopwatch
+from icekeeper.pass_context.branch import branch_head
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 
@@ -61,7 +64,7 @@ def expire_partitions(context: OperationContext) -> OperationOutcome:
         return skipped(_OPERATION, NO_RETENTION)
     with stopwatch() as elapsed_ms:
         loaded = context.load()
-        cutoff_ms = context.trusted_now_ms(loaded, retention_ms, "partition_retention_hours") - retention_ms
+        cutoff_ms = context.stores.trusted_now_ms(loaded, retention_ms, "partition_retention_hours") - retention_ms
         planned = _plan(context, loaded, cutoff_ms)
         if context.dry_run or isinstance(planned, Nothing):
             return _outcome(planned, "would expire", "drop", (), elapsed_ms())

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.clock import stopwatch
 from icekeeper.commit.rebase import ClaimedFile, GroupClaim, RebaseResult, rebase
 from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.commit.transaction import Committed, PreparedCommit
 from icekeeper.errors import MaintenanceError, PlanStale
 from icekeeper.metadata.deletes import named_file
+from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, ManifestContent, ManifestEntry, ManifestFile, Nothing
 from icekeeper.operations.position_deletes.merge import merge_deletes
@@ -22,7 +24,7 @@ from icekeeper.operations.position_deletes.plan import (
     plan_position_deletes,
 )
 from icekeeper.operations.position_deletes.task import MergeResult, MergeTask, PositionDeletes
-from icekeeper.pass_context.context import OperationContext, require_writable, stopwatch
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
 from icekeeper.storage.attempt_names import PlannedFile
@@ -60,11 +62,11 @@ def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
             count = len(plan.groups)
             summary = f"would rewrite {len(plan.input_files)} position delete files into {count} (across {count} bins)"
             return succeeded(_OPERATION, summary, files_planned=plan.input_files)
-        with context.job(_OPERATION, loaded, plan.snapshot_id) as job:
-            results = _merged(context, loaded, plan)
+        with context.job(_OPERATION, loaded, plan.snapshot_id) as merging:
+            results = _merged(merging, loaded, plan)
             if any(result.error is not None for result in results):
-                job.leaves_files()
-            outcome = _commit(context, loaded, plan, results)
+                merging.leaves_files()
+            outcome = _commit(merging, loaded, plan, results)
         return replace(outcome, metrics={**outcome.metrics, "rewrite_position_deletes.duration_ms": elapsed_ms()})
 
 

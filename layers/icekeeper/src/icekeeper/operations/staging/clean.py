@@ -62,14 +62,14 @@ def clean_staged_files(context: OperationContext) -> StagedOutcome | None:
 
 
 def _with_skew(context: OperationContext, outcome: StagedOutcome) -> StagedOutcome:
-    return replace(outcome, metrics={**outcome.metrics, **context.store_time.metrics})
+    return replace(outcome, metrics={**outcome.metrics, **context.stores.metrics})
 
 
 def _clean(context: OperationContext, plan: CleaningPlan) -> StagedOutcome | None:
     loaded = context.load()
     if not identity_of(context.catalog, loaded).is_same_table(context.memory.identity):
         raise OperationRefused(f"table {loaded.name} was replaced by another one")
-    context.trusted_now_ms(loaded, context.policy.orphan_older_than_ms, "orphan_older_than_hours")
+    context.stores.trusted_now_ms(loaded, context.policy.orphan_older_than_ms, "orphan_older_than_hours")
     settled = [load for load in plan.adopted if _forget(context, load)]
     storage = context.storage(loaded)
     if not plan.failed or not gc_enabled(loaded.metadata):

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.clock import stopwatch
 from icekeeper.commit.transaction import PreparedCommit
 from icekeeper.errors import MaintenanceError, StorageError
 from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.puffin import PuffinBlob
 from icekeeper.metadata.statistics import statistics_entry
 from icekeeper.metadata.table_reader import TableReader
@@ -28,7 +30,8 @@ from icekeeper.operations.statistics.row_files import appended_files, live_files
 from icekeeper.operations.statistics.sketches import computed_sketches
 from icekeeper.operations.statistics.statistics_file import statistics_file
 from icekeeper.operations.statistics.stored_blobs import StatisticsFileUnusable, stored_blobs, stored_sketch
-from icekeeper.pass_context.context import OperationContext, branch_head, require_writable, stopwatch
+from icekeeper.pass_context.branch import branch_head
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, failed, skipped, succeeded
 
@@ -77,9 +80,9 @@ def compute_statistics(context: OperationContext) -> OperationOutcome:
         context.require_allowed(files)
         if context.dry_run:
             return succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=files)
-        with context.job(_OPERATION, loaded, plan.snapshot_id):
-            written = _write(context, loaded, reader, work)
-            problem = _commit(context, loaded, plan.snapshot_id, written)
+        with context.job(_OPERATION, loaded, plan.snapshot_id) as computing:
+            written = _write(computing, loaded, reader, work)
+            problem = _commit(computing, loaded, plan.snapshot_id, written)
         metrics |= written.metrics | {"compute_statistics.duration_ms": elapsed_ms()}
         if problem is not None:
             return failed(_OPERATION, problem.reason, metrics=metrics)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from icekeeper.engines.engine import Engine
 from icekeeper.operations.compaction.clustering.ranges import Bound, choose_bounds
 from icekeeper.operations.compaction.clustering.rows import lane_files, merge_lane, split_rows
 from icekeeper.operations.compaction.clustering.sample import sample_keys
@@ -24,7 +25,6 @@ from icekeeper.operations.compaction.clustering.task import (
 from icekeeper.operations.compaction.clustering.zorder import ZOrderCurve, fit_curve
 from icekeeper.operations.compaction.proof import Evidence, disproof
 from icekeeper.operations.compaction.task import RewriteResult, RewriteTask
-from icekeeper.pass_context.context import Engine
 from icekeeper.policy import Strategy
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.read_task import InputFile

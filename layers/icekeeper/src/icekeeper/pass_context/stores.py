@@ -1,4 +1,4 @@
-"""The time of one pass, by the clock of the table's store: only that one says how old a file is.
+"""The stores that one pass works with, and the time by each of them: only a store's clock says how old a file is.
 
 A machine whose clock is days ahead would take files in flight for old ones.  So the store is asked once, and from then
 on its time is our own clock less the difference, for as long as nobody sets our clock: then the store is asked again.
@@ -11,13 +11,14 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import HOUR_MS, TOLD_SKEW_MS, Clock, ahead_ms, steady_s
 from icekeeper.errors import OperationRefused
 from icekeeper.report.clock_skew import CLOCK_SKEW, skew_sentence
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import StoreClock
 
-__all__ = ["ClockSkew", "StoreTime"]
+__all__ = ["ClockSkew", "Stores"]
 
 log = logging.getLogger(__name__)
 
@@ -52,42 +53,54 @@ class _Measured:
         return ahead_ms(ours_ms - self.ours_ms, steady_ms - self.steady_ms) == 0
 
 
-class StoreTime:
-    """The clocks of the stores of one pass, each measured once, and again whenever our own clock was set meanwhile."""
+class Stores:
+    """One client per set of credentials; each clock measured once, and again whenever our own was set meanwhile."""
 
-    def __init__(self, clock: Clock, store_clock: StoreClock) -> None:
-        self._clock, self._store_clock = clock, store_clock
+    def __init__(self, clock: Clock, store_clock: StoreClock, *, may_write: bool) -> None:
+        """``may_write``: whether a store without a clock of its own may be asked by writing a probe."""
+        self._clock, self._store_clock, self._may_write = clock, store_clock, may_write
+        self._clients: dict[tuple[tuple[str, str], ...], Storage] = {}
         self._measured: dict[str, _Measured] = {}
         self._told: list[int] = []
 
-    def now_ms(self, storage: Storage, location: str, *, may_write: bool) -> int:
-        """Epoch milliseconds by the store's clock, and by ours where the store does not tell."""
-        skew, ours_ms = self._look(storage, location, may_write)
+    def storage(self, loaded: LoadedTable) -> Storage:
+        """The table's files."""
+        key = tuple(sorted(loaded.io_properties.items()))
+        if key not in self._clients:
+            self._clients[key] = Storage(loaded.io_properties)
+        return self._clients[key]
+
+    def now_ms(self, loaded: LoadedTable) -> int:
+        """Epoch milliseconds by the clock of the table's store, and by ours where it does not tell."""
+        skew, ours_ms = self._look(loaded)
         return ours_ms - skew.ahead_ms
 
-    def skew(self, storage: Storage, location: str, *, may_write: bool) -> ClockSkew:
-        """How far our clock is ahead; told in the log when it is measured."""
-        return self._look(storage, location, may_write)[0]
+    def trusted_now_ms(self, loaded: LoadedTable, period_ms: int, key: str) -> int:
+        """As :meth:`now_ms`, for what deletes; ``key`` is the policy key that says how long to wait.
 
-    def require_trusted(self, skew: ClockSkew, period_ms: int, key: str) -> None:
-        """Raises OperationRefused when the clocks differ by more than the period that a policy key asks to wait."""
+        Raises:
+            OperationRefused: our clock and the store's differ by more than that.
+        """
+        skew, ours_ms = self._look(loaded)
         if skew.is_told and abs(skew.ahead_ms) > period_ms:
             raise OperationRefused(
                 f"{skew_sentence(skew.ahead_s)}, or the store's: with a difference of more than {key} "
                 f"({period_ms / HOUR_MS:g} h) no age can be trusted; nothing was deleted"
             )
+        return ours_ms - skew.ahead_ms
 
     @property
     def metrics(self) -> Mapping[str, int]:
-        """The largest difference met so far, where people should know of it."""
+        """The largest difference of clocks met so far, where people should know of it."""
         return {CLOCK_SKEW: max(self._told, key=abs)} if self._told else {}
 
-    def _look(self, storage: Storage, location: str, may_write: bool) -> tuple[ClockSkew, int]:
-        """The difference that holds now, and our time from which to take it."""
+    def _look(self, loaded: LoadedTable) -> tuple[ClockSkew, int]:
+        """The difference that holds now, and our time from which to take it; told in the log when it is measured."""
+        location = loaded.metadata.location
         ours_ms, steady_ms = self._clock(), int(steady_s() * 1000)
         known = self._measured.get(location)
         if known is None or not known.holds_at(ours_ms, steady_ms):
-            stores_ms = self._store_clock(storage, location, may_write)
+            stores_ms = self._store_clock(self.storage(loaded), location, self._may_write)
             ours_ms = self._clock()
             known = _Measured(ClockSkew(ahead_ms(ours_ms, stores_ms)), ours_ms, int(steady_s() * 1000))
             self._measured[location] = known
