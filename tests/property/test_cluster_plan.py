@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from icekeeper.clock import HOUR_MS
 from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder
-from icekeeper.model import EntryStatus, FileContent, ManifestContent, ManifestEntry, Nothing
-from icekeeper.operations.compaction.candidates import LiveFile
+from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestContent, ManifestEntry, Nothing
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, plan_compaction
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.policy import Policy, Strategy
@@ -57,7 +56,7 @@ def recipe_of(settings: Policy) -> ClusterRecipe:
     return ClusterRecipe(Strategy.SORT, (KeyColumn(1),), settings.target_file_size_bytes, settings.min_file_size_bytes)
 
 
-def live(all_files: list[File]) -> dict[str, LiveFile]:
+def live(all_files: list[File]) -> dict[str, LiveEntry]:
     return {
         f"f{i:03}": live_file(
             data_file(f"f{i:03}", f.size, [f.partition]), age=f.age, snapshot_id=OURS if f.clustered else HEAD
@@ -76,7 +75,7 @@ def deletes_of(paths: list[str]) -> DeleteIndex:
     return builder.build()
 
 
-def plan(current: dict[str, LiveFile], settings: Policy, debts: list[str] | None = None) -> CompactionPlan | Nothing:
+def plan(current: dict[str, LiveEntry], settings: Policy, debts: list[str] | None = None) -> CompactionPlan | Nothing:
     manifests = [manifest(), *([manifest("d", content=ManifestContent.DELETES)] if debts else [])]
     return plan_compaction(
         TABLE,
@@ -96,12 +95,12 @@ def groups_of(planned: CompactionPlan | Nothing) -> tuple[FileGroup, ...]:
 
 
 def apply(
-    current: dict[str, LiveFile],
+    current: dict[str, LiveEntry],
     planned: CompactionPlan,
     settings: Policy,
     ratio: Callable[[int], float] = lambda group_id: 1.0,
     age: int = 100,
-) -> dict[str, LiveFile]:
+) -> dict[str, LiveEntry]:
     """The table afterwards: the outputs of every group are clustered, as many as their bytes make files."""
     after = {path: file for path, file in current.items() if path not in set(planned.input_files)}
     for group in planned.groups:

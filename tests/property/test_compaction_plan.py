@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.clock import HOUR_MS
-from icekeeper.model import ManifestContent, ManifestFile, Nothing
-from icekeeper.operations.compaction.candidates import LiveFile
+from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, plan_compaction
 from icekeeper.policy import Policy
 from support.plans import HEAD, HEAD_MS, HEAD_SEQUENCE, MB, data_file, live_file, manifest, policy, table
@@ -38,7 +37,7 @@ policies = st.builds(
 
 
 @st.composite
-def live_files(draw: st.DrawFn) -> list[LiveFile]:
+def live_files(draw: st.DrawFn) -> list[LiveEntry]:
     values = st.sampled_from(draw(st.lists(partitions, min_size=1, max_size=3)))
     sizes = st.one_of(st.integers(0, MB // 2), st.integers(0, MB), st.integers(0, 12 * MB))
     kinds = st.sampled_from(["PARQUET"] * 4 + ["ORC"])
@@ -51,7 +50,7 @@ def live_files(draw: st.DrawFn) -> list[LiveFile]:
     ]
 
 
-def plan(files: Iterable[LiveFile], settings: Policy, *, now_ms: int = NOW_MS) -> CompactionPlan | Nothing:
+def plan(files: Iterable[LiveEntry], settings: Policy, *, now_ms: int = NOW_MS) -> CompactionPlan | Nothing:
     return plan_compaction(TABLE, TABLE.snapshots[HEAD], [manifest()], files, settings, now_ms=now_ms)
 
 
@@ -60,8 +59,8 @@ def groups_of(planned: CompactionPlan | Nothing) -> tuple[FileGroup, ...]:
 
 
 def apply(
-    files: list[LiveFile], planned: CompactionPlan, size_of: Callable[[int], int] = lambda size: size, *, age: int = 60
-) -> list[LiveFile]:
+    files: list[LiveEntry], planned: CompactionPlan, size_of: Callable[[int], int] = lambda size: size, *, age: int = 60
+) -> list[LiveEntry]:
     """The table after the plan: each group is so many files of one size, newer than all others."""
     gone = set(planned.input_files)
     kept = [f for f in files if f.entry.file.file_path not in gone]
@@ -77,7 +76,7 @@ def apply(
 
 
 @given(live_files(), policies)
-def test_a_plan_applied_leaves_nothing_to_plan(files: list[LiveFile], settings: Policy) -> None:
+def test_a_plan_applied_leaves_nothing_to_plan(files: list[LiveEntry], settings: Policy) -> None:
     planned = plan(files, settings)
     if isinstance(planned, CompactionPlan):
         assert isinstance(plan(apply(files, planned), settings), Nothing)
@@ -85,7 +84,7 @@ def test_a_plan_applied_leaves_nothing_to_plan(files: list[LiveFile], settings: 
 
 @given(live_files(), policies, st.floats(0.8, 1.2))
 def test_outputs_of_another_size_than_their_inputs_still_converge(
-    files: list[LiveFile], settings: Policy, ratio: float
+    files: list[LiveEntry], settings: Policy, ratio: float
 ) -> None:
     """Each round leaves fewer files, and outputs a fifth off their estimate settle after few of them."""
     rounds = 0
@@ -98,7 +97,7 @@ def test_outputs_of_another_size_than_their_inputs_still_converge(
 
 
 @given(live_files(), policies)
-def test_every_group_keeps_the_rules(files: list[LiveFile], settings: Policy) -> None:
+def test_every_group_keeps_the_rules(files: list[LiveEntry], settings: Policy) -> None:
     spec_of = {f.entry.file.file_path: f.manifest.partition_spec_id for f in files}
     planned = plan(files, settings)
     groups = groups_of(planned)
@@ -121,7 +120,7 @@ def test_every_group_keeps_the_rules(files: list[LiveFile], settings: Policy) ->
 
 
 @given(live_files(), policies)
-def test_outputs_are_of_the_target_size_where_there_is_enough_data(files: list[LiveFile], settings: Policy) -> None:
+def test_outputs_are_of_the_target_size_where_there_is_enough_data(files: list[LiveEntry], settings: Policy) -> None:
     """From the middle of small-file limit and target to a quarter above it, but for what is left of a partition."""
     last: dict[object, FileGroup] = {}
     groups = groups_of(plan(files, settings))
@@ -141,7 +140,7 @@ def bits(value: object) -> object:
 
 @given(live_files(), policies, st.randoms(use_true_random=False))
 def test_the_order_in_which_manifests_are_read_decides_nothing(
-    files: list[LiveFile], settings: Policy, random: object
+    files: list[LiveEntry], settings: Policy, random: object
 ) -> None:
     shuffled = files.copy()
     random.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -153,7 +152,7 @@ def test_the_order_in_which_manifests_are_read_decides_nothing(
 
 
 @given(live_files(), st.integers(2, 6), st.integers(6, 30), st.integers(1, 30 * MB))
-def test_budgets_hold(files: list[LiveFile], least: int, most_files: int, most_bytes: int) -> None:
+def test_budgets_hold(files: list[LiveEntry], least: int, most_files: int, most_bytes: int) -> None:
     settings = policy(
         target_file_size_mb=10, min_input_files=least, max_files_to_rewrite=most_files, max_bytes_to_rewrite=most_bytes
     )
@@ -164,7 +163,7 @@ def test_budgets_hold(files: list[LiveFile], least: int, most_files: int, most_b
     assert {g.files for g in groups} <= {g.files for g in unbounded}
 
 
-def sized(*megabytes: int, partition: str = "p") -> list[LiveFile]:
+def sized(*megabytes: int, partition: str = "p") -> list[LiveEntry]:
     return [
         live_file(data_file(f"{partition}-{i:03}", size * MB, [partition]), age=i) for i, size in enumerate(megabytes)
     ]
@@ -240,7 +239,7 @@ def test_data_that_is_too_young_is_left_alone() -> None:
 
 
 def reason(
-    files: list[LiveFile] | None = None, settings: Policy | None = None, manifests: list[ManifestFile] | None = None
+    files: list[LiveEntry] | None = None, settings: Policy | None = None, manifests: list[ManifestFile] | None = None
 ) -> str:
     snapshot = None if files is None else TABLE.snapshots[HEAD]
     planned = plan_compaction(

@@ -10,12 +10,12 @@ from icekeeper.model import (
     DataFile,
     EntryStatus,
     FileContent,
+    LiveEntry,
     ManifestContent,
     ManifestEntry,
     ManifestFile,
     PartitionValue,
 )
-from icekeeper.operations.compaction.candidates import LiveFile
 from icekeeper.policy import Policy
 from support.settings import policy as resolved_policy
 from support.tables import new_document, snapshot
@@ -82,7 +82,7 @@ def data_file(
     )
 
 
-def live_file(file: DataFile, *, spec_id: int = 0, age: int = 1, snapshot_id: int = HEAD) -> LiveFile:
+def live_file(file: DataFile, *, spec_id: int = 0, age: int = 1, snapshot_id: int = HEAD) -> LiveEntry:
     """The file in a manifest of its spec, added by the snapshot with file sequence number ``age``."""
     entry = ManifestEntry(EntryStatus.EXISTING, snapshot_id, age, age, file)
-    return LiveFile(manifest(f"s3://b/t/metadata/m{spec_id}.avro", spec_id=spec_id), entry)
+    return LiveEntry(manifest(f"s3://b/t/metadata/m{spec_id}.avro", spec_id=spec_id), entry)

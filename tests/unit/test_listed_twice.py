@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.operations.compaction.candidates import LiveFile
+from icekeeper.model import LiveEntry
 from icekeeper.operations.compaction.plan import CompactionPlan, plan_compaction
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
 
@@ -16,7 +16,7 @@ def test_a_file_listed_twice_is_left_alone() -> None:
     """ICEBERG-RULES 15 forbids it, some writers do it, and readers then read it twice: replacing one of the entries
     would add its rows once more."""
     files = [live_file(data_file(f"s3://b/t/data/{n}.parquet", 10)) for n in range(6)]
-    twin = LiveFile(manifest("s3://b/t/metadata/other.avro"), files[0].entry)
+    twin = LiveEntry(manifest("s3://b/t/metadata/other.avro"), files[0].entry)
     metadata = table()
     manifests = [files[0].manifest, twin.manifest]
     plan = plan_compaction(
@@ -44,7 +44,7 @@ OLD = 7
 def test_nothing_about_its_other_entry_matters(other: dict[str, Any], first: bool) -> None:
     """Whatever keeps one entry from being a candidate: replacing the one would take the other along."""
     files = [live_file(data_file(f"s3://b/t/data/{n}.parquet", 10), snapshot_id=OLD) for n in range(4)]
-    twin = LiveFile(files[0].manifest, replace(files[0].entry, **other))
+    twin = LiveEntry(files[0].manifest, replace(files[0].entry, **other))
     metadata = table()
     plan = plan_compaction(
         metadata,

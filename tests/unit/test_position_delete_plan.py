@@ -12,10 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID, named_file
-from icekeeper.model import EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile, Nothing
+from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestContent, ManifestEntry, ManifestFile, Nothing
 from icekeeper.operations.position_deletes.merge import merge_deletes
 from icekeeper.operations.position_deletes.plan import (
-    LiveDelete,
     PositionDeletePlan,
     Target,
     plan_position_deletes,
@@ -28,9 +27,9 @@ DELETES = manifest("m-deletes", content=ManifestContent.DELETES)
 DATA = manifest("m-data")
 
 
-def delete(path: str, size: int = MB, partition: Sequence[Any] = ("a",), number: int = 9, **more: Any) -> LiveDelete:
+def delete(path: str, size: int = MB, partition: Sequence[Any] = ("a",), number: int = 9, **more: Any) -> LiveEntry:
     file = replace(data_file(path, size, partition, **more), content=FileContent.POSITION_DELETES)
-    return LiveDelete(DELETES, ManifestEntry(EntryStatus.EXISTING, HEAD, number, number, file))
+    return LiveEntry(DELETES, ManifestEntry(EntryStatus.EXISTING, HEAD, number, number, file))
 
 
 def data(path: str, partition: Sequence[Any] = ("a",), number: int = 5) -> tuple[ManifestFile, ManifestEntry]:
@@ -38,7 +37,7 @@ def data(path: str, partition: Sequence[Any] = ("a",), number: int = 5) -> tuple
 
 
 def plan(
-    deletes: Iterable[LiveDelete],
+    deletes: Iterable[LiveEntry],
     data_files: Iterable[tuple[ManifestFile, ManifestEntry]] = (),
     *,
     version: int = 2,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from icekeeper.metadata.deletes import DeleteIndexBuilder
-from icekeeper.model import EntryStatus, FileContent, ManifestEntry, Nothing
+from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestEntry, Nothing
 from icekeeper.operations.compaction.budget import bytes_since_rewrite
-from icekeeper.operations.compaction.candidates import LiveFile
 from icekeeper.operations.compaction.plan import CompactionPlan, plan_compaction
 from icekeeper.policy import Policy
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
@@ -26,7 +25,7 @@ def global_equality_delete(number: int = 60, *, rows: int = 1) -> ManifestEntry:
     return delete_entry(number, rows=rows, content=FileContent.EQUALITY_DELETES, equality_ids=(1,))
 
 
-def planned(files: list[LiveFile], deletes: list[ManifestEntry], settings: Policy, *, new_mb: int) -> CompactionPlan:
+def planned(files: list[LiveEntry], deletes: list[ManifestEntry], settings: Policy, *, new_mb: int) -> CompactionPlan:
     """At a head that brought ``new_mb`` after our last rewrite."""
     metadata = table()
     document = dict(metadata.document)
@@ -45,7 +44,7 @@ def planned(files: list[LiveFile], deletes: list[ManifestEntry], settings: Polic
     return plan
 
 
-def large_files(count: int) -> list[LiveFile]:
+def large_files(count: int) -> list[LiveEntry]:
     return [live_file(data_file(f"f{n:03}", 200 * MB, records=1_000_000)) for n in range(count)]
 
 

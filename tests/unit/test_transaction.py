@@ -23,7 +23,8 @@ from icekeeper.errors import (
     StorageError,
 )
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.updates import apply_updates, check_requirements
+from icekeeper.metadata.requirements import check_requirements
+from icekeeper.metadata.updates import apply_updates
 from icekeeper.model import Nothing, TableName
 from support.tables import new_document, snapshot
 

@@ -18,6 +18,7 @@ __all__ = [
     "FileContent",
     "FileIdentity",
     "FileKey",
+    "LiveEntry",
     "LiveFile",
     "ManifestContent",
     "ManifestEntry",
@@ -215,3 +216,10 @@ class ManifestFile:
     def may_have_live_files(self) -> bool:
         """False only when the counts say that every entry is DELETED; unknown counts may hide live files."""
         return self.added_files_count != 0 or self.existing_files_count != 0
+
+
+class LiveEntry(NamedTuple):
+    """A live entry with the manifest that holds it, which says the entry's partition spec."""
+
+    manifest: ManifestFile
+    entry: ManifestEntry

@@ -15,6 +15,7 @@ from icekeeper.commit.transaction import PreparedCommit, commit_with_retries
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, OperationRefused, PolicyError
 from icekeeper.metadata.document import Ref, TableMetadata
 from icekeeper.metadata.format_versions import require_writable
+from icekeeper.metadata.requirements import ref_at, same_table
 from icekeeper.model import Nothing
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Policy
@@ -210,9 +211,7 @@ def _ref_commit(
     update: dict[str, Any],
     landed: Callable[[TableMetadata], bool],
 ) -> PreparedCommit:
-    requirements: list[dict[str, Any]] = [{"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": at}]
-    if metadata.uuid is not None:
-        requirements.insert(0, {"type": "assert-table-uuid", "uuid": metadata.uuid})
+    requirements = [*same_table(metadata), ref_at(name, at)]
     return PreparedCommit(requirements=requirements, updates=[update], landed=landed)
 
 

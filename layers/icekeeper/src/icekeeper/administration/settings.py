@@ -15,6 +15,7 @@ from icekeeper.commit.transaction import PreparedCommit, commit_with_retries
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
+from icekeeper.metadata.requirements import same_table
 from icekeeper.metadata.updates import apply_updates
 from icekeeper.model import Nothing
 from icekeeper.pass_context.table_handle import TableHandle
@@ -107,9 +108,8 @@ def _change(
         check(replace(head, metadata=after))
         if not updates:
             return Nothing("the table has these settings already")
-        uuid = metadata.uuid
         return PreparedCommit(
-            requirements=[] if uuid is None else [{"type": "assert-table-uuid", "uuid": uuid}],
+            requirements=same_table(metadata),
             updates=updates,
             landed=lambda now: _shows(now, changed, gone),
         )

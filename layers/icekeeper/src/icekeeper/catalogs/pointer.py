@@ -26,7 +26,8 @@ from icekeeper.metadata.document import (
     TableMetadata,
 )
 from icekeeper.metadata.document_files import parse_document, render_document
-from icekeeper.metadata.updates import apply_updates, check_requirements
+from icekeeper.metadata.requirements import check_requirements
+from icekeeper.metadata.updates import apply_updates
 from icekeeper.model import TableName
 from icekeeper.storage.paths import is_under, normalise
 from icekeeper.storage.storage import Storage

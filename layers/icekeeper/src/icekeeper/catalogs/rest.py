@@ -23,6 +23,7 @@ from icekeeper.catalogs.io_properties import file_io_properties
 from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, PolicyError, StorageError
 from icekeeper.masking import address_to_show, mask
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.requirements import same_table
 from icekeeper.model import TableName
 from icekeeper.pyiceberg_private.rest import (
     BoundedRestCatalog,
@@ -111,9 +112,7 @@ class RestCatalog:
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
     ) -> LoadedTable:
         table = base.name
-        checked = list(requirements)
-        if base.metadata.uuid is not None and all(r["type"] != "assert-table-uuid" for r in checked):
-            checked.insert(0, {"type": "assert-table-uuid", "uuid": base.metadata.uuid})
+        checked = [*(same for same in same_table(base.metadata) if same not in requirements), *requirements]
         commit = {
             "identifier": {"namespace": list(table.namespace), "name": table.name},
             "requirements": checked,

@@ -104,14 +104,13 @@ def rebase(
             dropped[group.group_id] = "the rows of an input file were given ids by another commit"
     deletes = [m for m in new if m.content is ManifestContent.DELETES]
     sequence_number = planned.snapshots[planning_snapshot_id].sequence_number
-    for manifest, entries in reader.entries(deletes):
-        for entry in entries:
-            if entry.is_live and (entry.sequence_number or 0) > sequence_number:
-                is_global = is_unpartitioned(head.specs[manifest.partition_spec_id])
-                for group in groups:
-                    reason = _hit(entry.file, manifest.partition_spec_id, is_global, group)
-                    if reason is not None:
-                        dropped.setdefault(group.group_id, reason)
+    for manifest, entry in reader.live_entries(deletes):
+        if (entry.sequence_number or 0) > sequence_number:
+            is_global = is_unpartitioned(head.specs[manifest.partition_spec_id])
+            for group in groups:
+                reason = _hit(entry.file, manifest.partition_spec_id, is_global, group)
+                if reason is not None:
+                    dropped.setdefault(group.group_id, reason)
     asked = delete_needs or any(group.deletes for group in groups)
     live_deletes = _live_deletes(manifests, reader, planning_manifests, sequence_number) if asked else {}
     for group in groups:

@@ -23,12 +23,12 @@ from icekeeper.commit.transaction import PreparedCommit
 from icekeeper.errors import PlanStale
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
+from icekeeper.metadata.requirements import ref_at, same_table
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
+from icekeeper.model import DataFile, EntryStatus, FileContent, FileKey, ManifestContent, ManifestEntry, ManifestFile
 
 __all__ = ["RECIPE_KEY", "RUN_ID_KEY", "FileReplacement", "SnapshotWriter"]
 
-FileKey = tuple[str, int | None]
 _Kind = tuple[int, ManifestContent]
 """One spec and one content type per manifest (ICEBERG-RULES 15)."""
 
@@ -223,13 +223,8 @@ class SnapshotWriter:
             "snapshot-id": self.snapshot_id,
             **{key: value for key, value in keep.items() if value is not None},
         }
-        requirements: list[dict[str, Any]] = [
-            {"type": "assert-ref-snapshot-id", "ref": self.branch, "snapshot-id": head.snapshot_id}
-        ]
-        if self.metadata.uuid is not None:
-            requirements.insert(0, {"type": "assert-table-uuid", "uuid": self.metadata.uuid})
         return PreparedCommit(
-            requirements=requirements,
+            requirements=[*same_table(self.metadata), ref_at(self.branch, head.snapshot_id)],
             updates=[{"action": "add-snapshot", "snapshot": snapshot}, set_ref],
             landed=partial(shows_snapshot, self.snapshot_id),
             staged=tuple(self.staged),

@@ -29,7 +29,7 @@ from icekeeper.errors import (
     StorageError,
 )
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.updates import check_requirements
+from icekeeper.metadata.requirements import check_requirements
 from icekeeper.model import Nothing
 
 __all__ = ["Committed", "PreparedCommit", "backoff_seconds", "commit_with_retries"]

@@ -18,10 +18,7 @@ def delete_index(reader: TableReader, manifests: Sequence[ManifestFile]) -> Dele
         MetadataUnreadable: a manifest is missing or damaged, or a data file has two deletion vectors.
     """
     builder = DeleteIndexBuilder()
-    deletes = [m for m in manifests if m.content is ManifestContent.DELETES and m.may_have_live_files]
-    for manifest, entries in reader.entries(deletes):
+    for manifest, entry in reader.live_entries(manifests, ManifestContent.DELETES):
         is_global = is_unpartitioned(reader.metadata.specs[manifest.partition_spec_id])
-        for entry in entries:
-            if entry.is_live:
-                builder.add(manifest.partition_spec_id, entry, is_unpartitioned=is_global)
+        builder.add(manifest.partition_spec_id, entry, is_unpartitioned=is_global)
     return builder.build()

@@ -16,7 +16,7 @@ from icekeeper.metadata.manifest_read import (
     decode_manifest_list,
     manifest_from_file,
 )
-from icekeeper.model import FileIdentity, FileKey, LiveFile, ManifestEntry, ManifestFile
+from icekeeper.model import FileIdentity, FileKey, LiveEntry, LiveFile, ManifestContent, ManifestEntry, ManifestFile
 
 __all__ = ["TableReader"]
 
@@ -88,6 +88,20 @@ class TableReader:
                     "which the table does not have"
                 ) from None
             yield manifest, self._seen(decode_manifest(data, manifest, spec))
+
+    def live_entries(
+        self, manifests: Iterable[ManifestFile], content: ManifestContent | None = None
+    ) -> Iterator[LiveEntry]:
+        """Every live entry of the manifests, or of those with this content.
+
+        Raises:
+            MetadataUnreadable: a manifest is missing or damaged.
+        """
+        wanted = [m for m in manifests if m.may_have_live_files and content in (None, m.content)]
+        for manifest, entries in self.entries(wanted):
+            for entry in entries:
+                if entry.is_live:
+                    yield LiveEntry(manifest, entry)
 
     def live_keys(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, FileKey]]:
         """``(path, content offset)`` of every live entry of every manifest.

@@ -14,38 +14,10 @@ from typing import Any
 from icekeeper.errors import CommitConflict
 from icekeeper.metadata.document import MAIN, JsonObject, TableMetadata
 
-__all__ = ["apply_updates", "check_requirements"]
+__all__ = ["apply_updates"]
 
 # Java's TableProperties.METADATA_PREVIOUS_VERSIONS_MAX_DEFAULT
 PREVIOUS_VERSIONS_MAX_DEFAULT = 100
-
-
-def check_requirements(metadata: TableMetadata, requirements: Iterable[Mapping[str, Any]]) -> None:
-    """Check REST ``TableRequirement`` objects against a document.
-
-    Raises:
-        CommitConflict: one of them does not hold.
-    """
-    for requirement in requirements:
-        kind = requirement["type"]
-        if kind == "assert-table-uuid":
-            if metadata.uuid != requirement["uuid"]:
-                raise CommitConflict(f"the table was replaced: its UUID is {metadata.uuid}, not {requirement['uuid']}")
-        elif kind == "assert-ref-snapshot-id":
-            ref = metadata.refs.get(requirement["ref"])
-            found = None if ref is None else ref.snapshot_id
-            if found != requirement["snapshot-id"]:
-                raise CommitConflict(
-                    f"ref '{requirement['ref']}' is at snapshot {found}, not at {requirement['snapshot-id']}"
-                )
-        elif kind == "assert-default-spec-id":
-            if metadata.default_spec_id != requirement["default-spec-id"]:
-                raise CommitConflict(f"the default partition spec is {metadata.default_spec_id} by now")
-        elif kind == "assert-current-schema-id":
-            if metadata.current_schema_id != requirement["current-schema-id"]:
-                raise CommitConflict(f"the current schema is {metadata.current_schema_id} by now")
-        else:
-            raise ValueError(f"unknown requirement {kind}")
 
 
 def apply_updates(

@@ -9,22 +9,14 @@ from dataclasses import dataclass
 
 from icekeeper.metadata.deletes import DeleteIndex, named_file, partition_key
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import DataFile, FileContent, FileIdentity, FileKey, ManifestEntry, ManifestFile
+from icekeeper.model import DataFile, FileContent, FileIdentity, FileKey, LiveEntry, ManifestEntry
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import OutputSpec
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.file_rows import READABLE_FORMATS
 
-__all__ = ["Candidate", "Candidates", "LiveFile", "known_deleted_rows", "select_candidates"]
-
-
-@dataclass(frozen=True, slots=True)
-class LiveFile:
-    """A live data file of the planning snapshot and the manifest that holds it."""
-
-    manifest: ManifestFile
-    entry: ManifestEntry
+__all__ = ["Candidate", "Candidates", "known_deleted_rows", "select_candidates"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +69,7 @@ class Candidates:
 
 def select_candidates(
     metadata: TableMetadata,
-    live_files: Iterable[LiveFile],
+    live_files: Iterable[LiveEntry],
     index: DeleteIndex,
     policy: Policy,
     *,

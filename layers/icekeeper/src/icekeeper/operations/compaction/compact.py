@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -12,9 +12,7 @@ from icekeeper.errors import MaintenanceError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.live_deletes import delete_index
-from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import ManifestContent, ManifestFile, Nothing
-from icekeeper.operations.compaction.candidates import LiveFile
+from icekeeper.model import ManifestContent, Nothing
 from icekeeper.operations.compaction.commit_groups import Landed, commit_groups
 from icekeeper.operations.compaction.dispatch import rewrite_groups
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, plan_compaction
@@ -50,7 +48,7 @@ def compact(context: OperationContext) -> OperationOutcome:
             metadata,
             snapshot,
             manifests,
-            _live_files(reader, manifests),
+            reader.live_entries(manifests, ManifestContent.DATA),
             context.policy,
             now_ms=context.clock(),
             deletes=delete_index(reader, manifests) if context.policy.apply_deletes else None,
@@ -79,14 +77,6 @@ def _clustered_by(context: OperationContext, metadata: TableMetadata, recipe: Cl
     """Snapshots that added files clustered by a recipe: those remembered, and those that say so themselves."""
     said = {i for i, snapshot in metadata.snapshots.items() if snapshot.summary.get(RECIPE_KEY) == recipe.text}
     return context.memory.clustered_by(recipe.text) | said
-
-
-def _live_files(reader: TableReader, manifests: Sequence[ManifestFile]) -> Iterator[LiveFile]:
-    data = [m for m in manifests if m.content is ManifestContent.DATA and m.may_have_live_files]
-    for manifest, entries in reader.entries(data):
-        for entry in entries:
-            if entry.is_live:
-                yield LiveFile(manifest, entry)
 
 
 def _rewrite_and_commit(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> Landed:

@@ -18,9 +18,9 @@ from fractions import Fraction
 
 from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.model import DataFile, FileKey, ManifestContent, ManifestFile, Nothing, PartitionValue
+from icekeeper.model import DataFile, FileKey, LiveEntry, ManifestContent, ManifestFile, Nothing, PartitionValue
 from icekeeper.operations.compaction.budget import Bin, bytes_since_rewrite, in_job_order, within_budget
-from icekeeper.operations.compaction.candidates import Candidate, LiveFile, select_candidates
+from icekeeper.operations.compaction.candidates import Candidate, select_candidates
 from icekeeper.operations.compaction.clustering.plan import clustering_groups
 from icekeeper.operations.compaction.output_partition import Destination
 from icekeeper.operations.compaction.recipe import ClusterRecipe
@@ -100,7 +100,7 @@ def plan_compaction(
     metadata: TableMetadata,
     snapshot: Snapshot | None,
     manifests: Sequence[ManifestFile],
-    live_files: Iterable[LiveFile],
+    live_files: Iterable[LiveEntry],
     policy: Policy,
     *,
     now_ms: int,

@@ -9,6 +9,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.transaction import PreparedCommit
 from icekeeper.errors import CommitConflict
 from icekeeper.metadata.document import Ref, TableMetadata
+from icekeeper.metadata.requirements import ref_at, same_table
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.retention import ExpiryPlan
 from icekeeper.operations.expiry.unused_metadata import UnusedMetadata
@@ -30,13 +31,8 @@ def removal_of(metadata: TableMetadata, plan: ExpiryPlan, unused: UnusedMetadata
     if gone:
         updates.append({"action": "remove-snapshots", "snapshot-ids": list(plan.snapshot_ids)})
     updates += unused.updates
-    requirements: list[dict[str, Any]] = [
-        {"type": "assert-ref-snapshot-id", "ref": ref.name, "snapshot-id": ref.snapshot_id}
-        for ref in metadata.refs.values()
-    ]
-    requirements += unused.requirements(metadata)
-    if metadata.uuid is not None:
-        requirements.insert(0, {"type": "assert-table-uuid", "uuid": metadata.uuid})
+    refs = [ref_at(ref.name, ref.snapshot_id) for ref in metadata.refs.values()]
+    requirements = [*same_table(metadata), *refs, *unused.requirements(metadata)]
 
     def landed(after: TableMetadata) -> bool:
         return not gone & after.snapshots.keys() and not set(plan.refs) & after.refs.keys()
@@ -64,7 +60,7 @@ def restore_refs(context: OperationContext, base: TableMetadata, plan: ExpiryPla
             return Nothing("every ref is there")
         refs: Mapping[str, Any] = base.document.get("refs") or {}  # a v1 document knows its main branch without
         return PreparedCommit(
-            requirements=[{"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": None} for name in missing],
+            requirements=[ref_at(name, None) for name in missing],
             updates=[
                 {
                     "action": "set-snapshot-ref",

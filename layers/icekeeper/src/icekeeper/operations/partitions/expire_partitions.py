@@ -6,7 +6,7 @@ Only metadata changes: the bytes are freed when the snapshots that still hold th
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -101,14 +101,15 @@ def _plan(context: OperationContext, head: LoadedTable, cutoff_ms: int) -> _Drop
     young = {m.manifest_path for m in old if _is_young(reader, times, m, cutoff_ms)}
     partitions.has_younger = any(m.manifest_path in young and m.deleted_files_count == 0 for m in old)
     old = [m for m in old if m.manifest_path not in young]
-    for manifest, file in _live(reader, old):
-        partitions.add(manifest.partition_spec_id, file.partition)
+    for manifest, entry in reader.live_entries(old):
+        partitions.add(manifest.partition_spec_id, entry.file.partition)
     plan = partitions.plan(cutoff_ms, policy.partition_expire_limit, policy.partition_retention_hours)
     if isinstance(plan, Nothing):
         return plan
     expired: list[tuple[ManifestFile, PartitionKey, DataFile]] = []
     staying = array("q")
-    for manifest, file in _live(reader, old):
+    for manifest, entry in reader.live_entries(old):
+        file = entry.file
         key = partition_key(manifest.partition_spec_id, file.partition)
         if key in plan.partitions:
             expired.append((manifest, key, file))
@@ -122,21 +123,14 @@ def _plan(context: OperationContext, head: LoadedTable, cutoff_ms: int) -> _Drop
     data = [file for _, key, file in expired if key not in spared]
     paths = frozenset(file.file_path for file in data)
     deletes: list[DataFile] = []
-    for manifest, file in _live(reader, [m for m in manifests if m.content is ManifestContent.DELETES]):
+    for manifest, entry in reader.live_entries(manifests, ManifestContent.DELETES):
+        file = entry.file
         spec_id = manifest.partition_spec_id
         is_global = is_unpartitioned(metadata.specs[spec_id])
         if goes_with(file, spec_id, is_global=is_global, partitions=plan.partitions, dropped=paths):
             deletes.append(file)
             affected.add(manifest.manifest_path)
     return _Drop(head.metadata_location, plan, manifests, frozenset(affected), (*data, *deletes))
-
-
-def _live(reader: TableReader, manifests: Sequence[ManifestFile]) -> Iterator[tuple[ManifestFile, DataFile]]:
-    wanted = [m for m in manifests if m.may_have_live_files]
-    for manifest, entries in reader.entries(wanted):
-        for entry in entries:
-            if entry.is_live:
-                yield manifest, entry.file
 
 
 def _is_young(reader: TableReader, times: PartitionTimes, manifest: ManifestFile, cutoff_ms: int) -> bool:

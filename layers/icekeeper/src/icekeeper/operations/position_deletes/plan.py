@@ -18,11 +18,11 @@ from typing import TypeAlias
 
 from icekeeper.metadata.deletes import PartitionKey, named_file, partition_key
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.model import FileContent, FileIdentity, ManifestEntry, ManifestFile, Nothing, PartitionValue
+from icekeeper.model import FileContent, FileIdentity, LiveEntry, ManifestEntry, ManifestFile, Nothing, PartitionValue
 from icekeeper.policy import Policy
 from icekeeper.rows.file_rows import READABLE_FORMATS
 
-__all__ = ["DeleteGroup", "LiveDelete", "PositionDeletePlan", "Target", "plan_position_deletes"]
+__all__ = ["DeleteGroup", "PositionDeletePlan", "Target", "plan_position_deletes"]
 
 NO_SNAPSHOT = "no current snapshot"
 NOTHING_ELIGIBLE = "no position delete files eligible for merging"
@@ -32,18 +32,6 @@ _GRANULARITY_KEY = "write.delete.granularity"
 _PUFFIN = "PUFFIN"
 
 DataFiles: TypeAlias = Callable[[], Iterable[tuple[ManifestFile, ManifestEntry]]]
-
-
-@dataclass(frozen=True, slots=True)
-class LiveDelete:
-    """A live entry of a delete manifest."""
-
-    manifest: ManifestFile
-    entry: ManifestEntry
-
-    @property
-    def key(self) -> PartitionKey:
-        return partition_key(self.manifest.partition_spec_id, self.entry.file.partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +82,7 @@ def plan_position_deletes(
     metadata: TableMetadata,
     snapshot: Snapshot | None,
     manifests: Sequence[ManifestFile],
-    deletes: Iterable[LiveDelete],
+    deletes: Iterable[LiveEntry],
     data_files: DataFiles,
     policy: Policy,
 ) -> PositionDeletePlan | Nothing:
@@ -107,7 +95,7 @@ def plan_position_deletes(
     found = [d for d in deletes if d.entry.file.content is FileContent.POSITION_DELETES]
     vectors = {d.entry.file.referenced_data_file for d in found if _is_vector(d)}
     merged = [d for d in found if not _is_vector(d)]
-    likely = {key for key, _ in _bins(merged, lambda delete: delete.key, metadata, policy)}
+    likely = {key for key, _ in _bins(merged, _own_partition, metadata, policy)}
     if not likely:
         return Nothing(NOTHING_ELIGIBLE)
     reached = _Reached.by(merged, likely, data_files())
@@ -148,11 +136,11 @@ class _Reached:
     @classmethod
     def by(
         cls,
-        deletes: Sequence[LiveDelete],
+        deletes: Sequence[LiveEntry],
         partitions: Iterable[PartitionKey],
         data_files: Iterable[tuple[ManifestFile, ManifestEntry]],
     ) -> _Reached:
-        places = {d.key: (d.manifest.partition_spec_id, d.entry.file.partition) for d in deletes}
+        places = {_own_partition(d): (d.manifest.partition_spec_id, d.entry.file.partition) for d in deletes}
         reached = cls(frozenset(partitions), places)
         names = {named_file(d.entry.file) for d in deletes}
         for manifest, entry in data_files:
@@ -167,30 +155,34 @@ class _Reached:
             reached.partition_of[file.file_path] = key
         return reached
 
-    def home(self, delete: LiveDelete) -> PartitionKey:
+    def home(self, delete: LiveEntry) -> PartitionKey:
         """The partition that a delete reaches: its own, unless it names a live file of another one."""
-        return self.partition_of.get(named_file(delete.entry.file) or "", delete.key)
+        return self.partition_of.get(named_file(delete.entry.file) or "", _own_partition(delete))
 
-    def knows(self, key: PartitionKey, deletes: Iterable[LiveDelete]) -> bool:
+    def knows(self, key: PartitionKey, deletes: Iterable[LiveEntry]) -> bool:
         """Whether the targets of a partition are all that these deletes may reach, each listed once: of a file that is
         listed twice a delete may reach only one entry."""
         is_whole = key in self.whole or all(named_file(d.entry.file) is not None for d in deletes)
         return is_whole and self.listed_twice.isdisjoint(target.path for target in self.targets[key])
 
 
-def _is_vector(delete: LiveDelete) -> bool:
+def _own_partition(delete: LiveEntry) -> PartitionKey:
+    return partition_key(delete.manifest.partition_spec_id, delete.entry.file.partition)
+
+
+def _is_vector(delete: LiveEntry) -> bool:
     return delete.entry.file.file_format.upper() == _PUFFIN
 
 
-def _is_readable(delete: LiveDelete) -> bool:
+def _is_readable(delete: LiveEntry) -> bool:
     return delete.entry.file.file_format.upper() in READABLE_FORMATS and delete.entry.file.key_metadata is None
 
 
 def _bins(
-    deletes: Iterable[LiveDelete], home: Callable[[LiveDelete], PartitionKey], metadata: TableMetadata, policy: Policy
-) -> list[tuple[PartitionKey, list[LiveDelete]]]:
+    deletes: Iterable[LiveEntry], home: Callable[[LiveEntry], PartitionKey], metadata: TableMetadata, policy: Policy
+) -> list[tuple[PartitionKey, list[LiveEntry]]]:
     """What to merge, each with the partition that it reaches."""
-    by_partition: dict[PartitionKey, list[LiveDelete]] = defaultdict(list)
+    by_partition: dict[PartitionKey, list[LiveEntry]] = defaultdict(list)
     for delete in deletes:
         by_partition[home(delete)].append(delete)
     least = 1 if policy.rewrite_all else policy.min_input_files
@@ -203,24 +195,24 @@ def _bins(
     ]
 
 
-def _whole(files: list[LiveDelete]) -> list[list[LiveDelete]]:
+def _whole(files: list[LiveEntry]) -> list[list[LiveEntry]]:
     """v3: all of a partition or none, because a data file's vector stands for all of its position deletes."""
     return [files] if all(_is_readable(d) for d in files) else []
 
 
-def _by_size(files: list[LiveDelete], metadata: TableMetadata, policy: Policy) -> list[list[LiveDelete]]:
+def _by_size(files: list[LiveEntry], metadata: TableMetadata, policy: Policy) -> list[list[LiveEntry]]:
     """Small files in order of age, closed at the target size; of one data file each where the table wants it so."""
     target = max(1, metadata.property_int(_TARGET_BYTES_KEY, _TARGET_BYTES))
     small = policy.min_file_size_ratio * target
     per_file = metadata.properties.get(_GRANULARITY_KEY, "").lower() == "file"
-    apart: dict[str | None, list[LiveDelete]] = defaultdict(list)
+    apart: dict[str | None, list[LiveEntry]] = defaultdict(list)
     for delete in files:
         if _is_readable(delete) and (policy.rewrite_all or delete.entry.file.file_size_in_bytes < small):
             apart[named_file(delete.entry.file) if per_file else None].append(delete)
-    chosen: list[list[LiveDelete]] = []
+    chosen: list[list[LiveEntry]] = []
     for together in apart.values():
         together.sort(key=lambda d: (d.entry.sequence_number or 0, d.entry.file.file_path))
-        current: list[LiveDelete] = []
+        current: list[LiveEntry] = []
         size = 0
         for delete in together:
             current.append(delete)

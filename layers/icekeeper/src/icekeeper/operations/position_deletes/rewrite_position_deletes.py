@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -14,12 +14,10 @@ from icekeeper.commit.transaction import Committed, PreparedCommit
 from icekeeper.errors import MaintenanceError, PlanStale
 from icekeeper.metadata.deletes import named_file
 from icekeeper.metadata.format_versions import require_writable
-from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import DataFile, ManifestContent, ManifestEntry, ManifestFile, Nothing
+from icekeeper.model import DataFile, ManifestContent, Nothing
 from icekeeper.operations.position_deletes.merge import merge_deletes
 from icekeeper.operations.position_deletes.plan import (
     DeleteGroup,
-    LiveDelete,
     PositionDeletePlan,
     plan_position_deletes,
 )
@@ -51,8 +49,8 @@ def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
             loaded.metadata,
             snapshot,
             manifests,
-            (LiveDelete(m, e) for m, e in _live(reader, manifests, ManifestContent.DELETES)),
-            lambda: _live(reader, manifests, ManifestContent.DATA),
+            reader.live_entries(manifests, ManifestContent.DELETES),
+            lambda: reader.live_entries(manifests, ManifestContent.DATA),
             context.policy,
         )
         if isinstance(plan, Nothing):
@@ -68,14 +66,6 @@ def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
                 merging.leaves_files()
             outcome = _commit(merging, loaded, plan, results)
         return replace(outcome, metrics={**outcome.metrics, "rewrite_position_deletes.duration_ms": elapsed_ms()})
-
-
-def _live(
-    reader: TableReader, manifests: Sequence[ManifestFile], content: ManifestContent
-) -> Iterator[tuple[ManifestFile, ManifestEntry]]:
-    wanted = [m for m in manifests if m.content is content and m.may_have_live_files]
-    for manifest, entries in reader.entries(wanted):
-        yield from ((manifest, entry) for entry in entries if entry.is_live)
 
 
 def _merged(context: OperationContext, loaded: LoadedTable, plan: PositionDeletePlan) -> list[MergeResult]:

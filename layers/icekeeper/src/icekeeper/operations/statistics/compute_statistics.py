@@ -14,6 +14,7 @@ from icekeeper.errors import MaintenanceError, StorageError
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.puffin import PuffinBlob
+from icekeeper.metadata.requirements import ref_at, same_table
 from icekeeper.metadata.statistics import statistics_entry
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.metadata.theta import ThetaSketch
@@ -196,13 +197,11 @@ def _commit(context: OperationContext, loaded: LoadedTable, snapshot_id: int, wr
             return Nothing("the table was replaced by another one meanwhile")
         if snapshot_id not in metadata.snapshots:
             return Nothing(f"snapshot {snapshot_id} expired meanwhile")
-        requirements: list[dict[str, Any]] = []
-        if metadata.uuid is not None:
-            requirements.append({"type": "assert-table-uuid", "uuid": metadata.uuid})
+        requirements = same_table(metadata)
         ref = metadata.refs.get(branch)
         if ref is not None and ref.snapshot_id == snapshot_id:
             # The head of a branch cannot expire.
-            requirements.append({"type": "assert-ref-snapshot-id", "ref": branch, "snapshot-id": ref.snapshot_id})
+            requirements.append(ref_at(branch, snapshot_id))
         return PreparedCommit(requirements=requirements, updates=list(written.updates.values()), landed=landed)
 
     committed = context.commit_outputs(loaded, prepare, written.paths)

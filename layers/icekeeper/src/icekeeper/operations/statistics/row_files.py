@@ -26,12 +26,9 @@ def live_files(reader: TableReader, manifests: Sequence[ManifestFile]) -> list[R
     """
     index = delete_index(reader, manifests)
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(reader.metadata.current_schema)}
-    data = [m for m in manifests if m.content is ManifestContent.DATA and m.may_have_live_files]
     return [
         _row_file(manifest, entry, tuple(index.needed_by(entry, manifest.partition_spec_id, types)))
-        for manifest, entries in reader.entries(data)
-        for entry in entries
-        if entry.is_live
+        for manifest, entry in reader.live_entries(manifests, ManifestContent.DATA)
     ]
 
 
