@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.commit.rebase import ClaimedFile, GroupClaim, RebaseResult, Scope, rebase
+from icekeeper.commit.rebase import ClaimedFile, GroupClaim, PlanningState, RebaseResult, Scope, rebase
 from icekeeper.errors import MetadataUnreadable, PlanStale, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
@@ -145,7 +145,8 @@ def decide(
     planning_manifests: Sequence[str] = ("m-planned",),
     needs: dict[FileKey, int] | None = None,
 ) -> RebaseResult:
-    return rebase(PLANNED, planning_manifests, S, head, TableReader(head, lake.read), "main", claims, needs)
+    planned = PlanningState(metadata=PLANNED, snapshot_id=S, manifests=planning_manifests, delete_needs=needs or {})
+    return rebase(planned, head, TableReader(head, lake.read), "main", claims)
 
 
 def lake_with(*paths: str, manifest: str = "m-planned") -> Lake:

@@ -13,7 +13,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, FileContent, FileIdentity, FileKey, ManifestContent, ManifestFile, PartitionValue
 
-__all__ = ["ClaimedFile", "GroupClaim", "RebaseResult", "Scope", "rebase"]
+__all__ = ["ClaimedFile", "GroupClaim", "PlanningState", "RebaseResult", "Scope", "rebase"]
 
 Scope = tuple[int, tuple[PartitionValue, ...]]
 
@@ -56,74 +56,63 @@ class RebaseResult:
     affected: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningState:
+    """The table as a plan found it."""
+
+    metadata: TableMetadata
+    snapshot_id: int
+    """The head of the plan's branch at that time."""
+    manifests: Collection[str]
+    """Paths of that snapshot's manifests."""
+    delete_needs: Mapping[FileKey, int] = field(default_factory=dict)
+    """Live delete file → how many live data files needed it; empty where the plan does not remove any."""
+    own_snapshots: Collection[int] = ()
+    """Earlier commits of the same plan, whose outputs need no delete that they replaced the need for."""
+
+    @property
+    def sequence_number(self) -> int:
+        """That of the planning snapshot."""
+        return self.metadata.snapshots[self.snapshot_id].sequence_number
+
+
 def rebase(
-    planned: TableMetadata,
-    planning_manifests: Collection[str],
-    planning_snapshot_id: int,
-    head: TableMetadata,
-    reader: TableReader,
-    branch: str,
-    groups: Sequence[GroupClaim],
-    delete_needs: Mapping[FileKey, int] | None = None,
-    own_snapshots: Collection[int] = (),
+    planned: PlanningState, head: TableMetadata, reader: TableReader, branch: str, groups: Sequence[GroupClaim]
 ) -> RebaseResult:
     """Decide per group whether it may be committed on ``head``.
 
     ``reader`` reads the head.  Of the data manifests only those that did not exist at planning are opened.
-    ``delete_needs`` tells for every delete file live at planning how many live data files needed it; ``own_snapshots``
-    are earlier commits of the same plan, whose outputs need no delete that they replaced the need for.
 
     Raises:
         PlanStale: the table was replaced, or the planning snapshot is no ancestor of the head (a rollback), so
             that rows may have come back that no group holds.
         MetadataUnreadable: the head's manifests cannot be read.
     """
-    if head.uuid != planned.uuid:
+    if head.uuid != planned.metadata.uuid:
         raise PlanStale("the table was replaced by another one of the same name; nothing was changed")
     snapshot = head.head(branch)
-    if snapshot is None or all(s.snapshot_id != planning_snapshot_id for s in head.ancestors(snapshot.snapshot_id)):
-        raise PlanStale(f"the table was rolled back past snapshot {planning_snapshot_id}; plan again")
+    if snapshot is None or all(s.snapshot_id != planned.snapshot_id for s in head.ancestors(snapshot.snapshot_id)):
+        raise PlanStale(f"the table was rolled back past snapshot {planned.snapshot_id}; plan again")
     manifests = reader.manifests(snapshot)
-    here = {m.manifest_path for m in manifests}
-    new = [m for m in manifests if m.manifest_path not in planning_manifests and m.may_have_live_files]
-    numbered = {m.manifest_path for m in manifests if m.first_row_id is not None}
-    dropped: dict[int, str] = {}
-    location, changed = _locate(groups, here, new, reader)
-    revived = _revived_columns(planned, head)
-    for group in groups:
-        if any(key not in location for key in group.inputs):
-            dropped[group.group_id] = "an input file was removed or rewritten by another commit"
-        elif any(key in changed for key in group.inputs):
-            dropped[group.group_id] = "an input file was added again by another commit"
-        elif removed := {spec_id for spec_id, _ in group.output_scopes} - head.specs.keys():
-            dropped[group.group_id] = f"partition spec {min(removed)} was removed"
-        elif lacking := revived - group.output_field_ids:
-            dropped[group.group_id] = f"the schema has column {min(lacking)} again, which the output lacks"
-        elif group.without_row_ids and any(location[key] in numbered for key in group.inputs):
-            # The first v3 commit gives ids to every row; outputs that do not hold them would get new ones (rule 12).
-            dropped[group.group_id] = "the rows of an input file were given ids by another commit"
-    deletes = [m for m in new if m.content is ManifestContent.DELETES]
-    sequence_number = planned.snapshots[planning_snapshot_id].sequence_number
-    for manifest, entry in reader.live_entries(deletes):
-        if (entry.sequence_number or 0) > sequence_number:
-            is_global = is_unpartitioned(head.specs[manifest.partition_spec_id])
-            for group in groups:
-                reason = _hit(entry.file, manifest.partition_spec_id, is_global, group)
-                if reason is not None:
-                    dropped.setdefault(group.group_id, reason)
-    asked = delete_needs or any(group.deletes for group in groups)
-    live_deletes = _live_deletes(manifests, reader, planning_manifests, sequence_number) if asked else {}
+    new = [m for m in manifests if m.manifest_path not in planned.manifests and m.may_have_live_files]
+    inputs = _locate(groups, manifests, new, reader)
+    revived = _revived_columns(planned.metadata, head)
+    dropped = {group.group_id: why for group in groups if (why := _why_overtaken(group, head, inputs, revived))}
+    for group_id, why in _hits_of_new_deletes(groups, head, reader, new, planned.sequence_number):
+        dropped.setdefault(group_id, why)
+    asked = planned.delete_needs or any(group.deletes for group in groups)
+    live_deletes = _live_deletes(manifests, reader, planned) if asked else {}
     for group in groups:
         # Somebody took back a deletion that the output has applied: its rows must stay.
         if any(key not in live_deletes for key in group.deletes):
             dropped.setdefault(group.group_id, "a delete that was applied is no longer in the table")
     kept = [group for group in groups if group.group_id not in dropped]
-    unneeded = _unneeded(delete_needs or {}, kept, live_deletes)
-    foreign = (m for m in new if m.content is ManifestContent.DATA and m.added_snapshot_id not in own_snapshots)
-    if any(m.min_sequence_number <= sequence_number for m in foreign):
+    unneeded = _unneeded(planned.delete_needs, kept, live_deletes)
+    foreign = (m for m in new if m.content is ManifestContent.DATA and m.added_snapshot_id not in planned.own_snapshots)
+    if any(m.min_sequence_number <= planned.sequence_number for m in foreign):
         # Files with old sequence numbers came along, which old deletes may still reach: a later pass will tell.
         unneeded = frozenset()
-    affected = {location[key] for group in kept for key in group.inputs}
+    affected = {inputs.location[key] for group in kept for key in group.inputs}
     affected.update(live_deletes[key] for key in unneeded)
     return RebaseResult(
         kept=frozenset(group.group_id for group in kept),
@@ -135,9 +124,52 @@ def rebase(
     )
 
 
-def _live_deletes(
-    manifests: Sequence[ManifestFile], reader: TableReader, planning_manifests: Collection[str], sequence_number: int
-) -> dict[FileKey, str]:
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """Where the inputs of all groups are now."""
+
+    location: Mapping[FileKey, str]
+    """The manifest of each that is still there."""
+    changed: Collection[FileKey]
+    """Those that were added again: under their path stands another file, or one more."""
+    numbered: Collection[str]
+    """Manifests that give row ids to their files."""
+
+
+def _why_overtaken(group: GroupClaim, head: TableMetadata, inputs: _Inputs, revived: frozenset[int]) -> str | None:
+    """Why a group must not be committed, as far as its inputs, the specs and the schema tell."""
+    if any(key not in inputs.location for key in group.inputs):
+        return "an input file was removed or rewritten by another commit"
+    if any(key in inputs.changed for key in group.inputs):
+        return "an input file was added again by another commit"
+    if removed := {spec_id for spec_id, _ in group.output_scopes} - head.specs.keys():
+        return f"partition spec {min(removed)} was removed"
+    if lacking := revived - group.output_field_ids:
+        return f"the schema has column {min(lacking)} again, which the output lacks"
+    if group.without_row_ids and any(inputs.location[key] in inputs.numbered for key in group.inputs):
+        # The first v3 commit gives ids to every row; outputs that do not hold them would get new ones (rule 12).
+        return "the rows of an input file were given ids by another commit"
+    return None
+
+
+def _hits_of_new_deletes(
+    groups: Sequence[GroupClaim],
+    head: TableMetadata,
+    reader: TableReader,
+    new: Sequence[ManifestFile],
+    sequence_number: int,
+) -> Iterator[tuple[int, str]]:
+    """Groups that deletes which landed after planning keep from being committed, and why."""
+    for manifest, entry in reader.live_entries(new, ManifestContent.DELETES):
+        if (entry.sequence_number or 0) > sequence_number:
+            is_global = is_unpartitioned(head.specs[manifest.partition_spec_id])
+            for group in groups:
+                why = _hit(entry.file, manifest.partition_spec_id, is_global, group)
+                if why is not None:
+                    yield group.group_id, why
+
+
+def _live_deletes(manifests: Sequence[ManifestFile], reader: TableReader, planned: PlanningState) -> dict[FileKey, str]:
     """The live delete files that were there at planning, and their manifests.
 
     One that was removed and added again since is another one: it reaches younger data files, too.
@@ -147,7 +179,7 @@ def _live_deletes(
         key: manifest.manifest_path
         for manifest, found in reader.identities(deletes)
         for key, identity in found
-        if manifest.manifest_path in planning_manifests or identity.sequence_number <= sequence_number
+        if manifest.manifest_path in planned.manifests or identity.sequence_number <= planned.sequence_number
     }
 
 
@@ -162,18 +194,23 @@ def _unneeded(
 
 
 def _locate(
-    groups: Iterable[GroupClaim], here: Collection[str], new: Sequence[ManifestFile], reader: TableReader
-) -> tuple[dict[FileKey, str], set[FileKey]]:
-    """Where each input is now, and which were added again: under their path stands another file, or one more.
+    groups: Iterable[GroupClaim],
+    manifests: Sequence[ManifestFile],
+    new: Sequence[ManifestFile],
+    reader: TableReader,
+) -> _Inputs:
+    """Where each input is now, and which were added again.
 
     Manifests are immutable, so one that is still listed still holds its entries.  Only where one is gone are those
     opened that came since.
     """
+    here = {m.manifest_path for m in manifests}
+    numbered = {m.manifest_path for m in manifests if m.first_row_id is not None}
     claimed = {key: file for group in groups for key, file in group.inputs.items()}
     location = {key: file.manifest_path for key, file in claimed.items() if file.manifest_path in here}
     changed: set[FileKey] = set()
     if len(location) == len(claimed):
-        return location, changed
+        return _Inputs(location, changed, numbered)
     for manifest, found in reader.identities(m for m in new if m.content is ManifestContent.DATA):
         for key, identity in found:
             if key not in claimed:
@@ -181,7 +218,7 @@ def _locate(
             if key in location or not claimed[key].identity.is_same(identity):
                 changed.add(key)
             location[key] = manifest.manifest_path
-    return location, changed
+    return _Inputs(location, changed, numbered)
 
 
 def _hit(delete: DataFile, spec_id: int, is_global: bool, group: GroupClaim) -> str | None:

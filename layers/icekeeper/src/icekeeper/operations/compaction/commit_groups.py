@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.rebase import ClaimedFile, GroupClaim, RebaseResult, rebase
+from icekeeper.commit.rebase import ClaimedFile, GroupClaim, PlanningState, RebaseResult
 from icekeeper.commit.snapshot import FileReplacement
-from icekeeper.commit.transaction import Committed, PreparedCommit
+from icekeeper.commit.transaction import Committed
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.format_versions import require_writable
 from icekeeper.model import DataFile, FileKey, Nothing
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.task import RewriteResult
+from icekeeper.pass_context.commit_rewrite import Rewrite, commit_rewrite
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.rows.arrow_schema import leaf_columns
 
@@ -63,45 +63,35 @@ def commit_groups(
     if not groups and 0 not in landed.delete_needs.values():
         landed.nothing = f"every file group failed: {landed.errors[0]}"
         return
-    last: RebaseResult | None = None
+    planned = PlanningState(
+        metadata=loaded.metadata,
+        snapshot_id=plan.snapshot_id,
+        manifests=plan.planning_manifests,
+        delete_needs=landed.delete_needs,
+        own_snapshots=landed.snapshot_ids,
+    )
+    outputs = {group_id: [file.file_path for file in result.written] for group_id, result in done.items()}
+    rewrite = Rewrite(loaded, planned, _claims(loaded.metadata, groups, done), outputs)
 
-    def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
-        nonlocal last
-        require_writable(head.metadata)
-        reader = context.reader(head)
-        last = rebase(
-            loaded.metadata,
-            plan.planning_manifests,
-            plan.snapshot_id,
-            head.metadata,
-            reader,
-            context.policy.branch,
-            _claims(loaded.metadata, groups, done),
-            landed.delete_needs,
-            landed.snapshot_ids,
-        )
-        if not last.kept and not last.unneeded_deletes:
-            return Nothing(next(iter(last.dropped.values()), "no delete file is without use any more"))
-        kept = [group for group in groups if group.group_id in last.kept]
-        writer = context.snapshot_writer(head)
+    def replacement_on(head: TableMetadata, rebased: RebaseResult) -> tuple[FileReplacement, Collection[str]] | Nothing:
+        if not rebased.kept and not rebased.unneeded_deletes:
+            return Nothing(next(iter(rebased.dropped.values()), "no delete file is without use any more"))
+        kept = [group for group in groups if group.group_id in rebased.kept]
         replacement = FileReplacement(
-            removed=last.unneeded_deletes.union(c.file.key for group in kept for c in group.files),
+            removed=rebased.unneeded_deletes.union(c.file.key for group in kept for c in group.files),
             added=tuple(added for group in kept for added in _added(group, done[group.group_id])),
             data_sequence_number=plan.sequence_number,
             recipe=None if plan.recipe is None else plan.recipe.text,
         )
-        return writer.replace_files(replacement, last.manifests, last.affected)
+        return replacement, rebased.affected
 
-    committed = context.commit_outputs(loaded, prepare, _paths(done.values()))
-    if last is None:
-        raise AssertionError("a commit ended without having been prepared")
-    landed.dropped |= last.dropped
-    context.discard(loaded, _paths(result for group_id, result in done.items() if group_id in last.dropped))
-    if isinstance(committed, Nothing):
-        landed.nothing = committed.reason
+    result = commit_rewrite(context, rewrite, replacement_on)
+    landed.dropped |= result.rebased.dropped
+    if isinstance(result.committed, Nothing):
+        landed.nothing = result.committed.reason
         return
-    _note(landed, committed, last, groups, done)
-    if plan.recipe is not None and last.kept:
+    _note(landed, result.committed, result.rebased, groups, done)
+    if plan.recipe is not None and result.rebased.kept:
         context.memory.remember_clustering(landed.snapshot_ids[-1], plan.recipe.text)
 
 
@@ -123,10 +113,6 @@ def _note(
             for key, count in _needed(group).items():
                 if key in landed.delete_needs:
                     landed.delete_needs[key] -= count
-
-
-def _paths(results: Iterable[RewriteResult]) -> list[str]:
-    return [file.file_path for result in results for file in result.written]
 
 
 def _added(group: FileGroup, result: RewriteResult) -> list[tuple[int, DataFile]]:

@@ -68,21 +68,30 @@ def expire_partitions(context: OperationContext) -> OperationOutcome:
         planned = _plan(context, loaded, cutoff_ms)
         if context.dry_run or isinstance(planned, Nothing):
             return _outcome(planned, "would expire", "drop", (), elapsed_ms())
-        last: _Drop = planned
-
-        def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
-            nonlocal last
-            found = last if head.metadata_location == last.metadata_location else _plan(context, head, cutoff_ms)
-            if isinstance(found, Nothing):
-                return found
-            last = found
-            removed: frozenset[FileKey] = frozenset(file.key for file in last.files)
-            return context.snapshot_writer(head).drop_files(removed, last.manifests, last.affected)
-
-        committed = context.commit(loaded, prepare)
+        attempts = _Attempts(context, cutoff_ms, planned)
+        committed = context.commit(loaded, attempts.prepare)
         if isinstance(committed, Nothing):
             return _outcome(committed, "", "", (), elapsed_ms())
-        return _outcome(last, "expired", "dropped", (committed.prepared.snapshot_id or 0,), elapsed_ms())
+        return _outcome(attempts.last, "expired", "dropped", (committed.prepared.snapshot_id or 0,), elapsed_ms())
+
+
+@dataclass(slots=True)
+class _Attempts:
+    """The attempts to commit: the table is planned anew on every head but the first."""
+
+    context: OperationContext
+    cutoff_ms: int
+    last: _Drop
+
+    def prepare(self, head: LoadedTable) -> PreparedCommit | Nothing:
+        """The commit for this head."""
+        if head.metadata_location != self.last.metadata_location:
+            found = _plan(self.context, head, self.cutoff_ms)
+            if isinstance(found, Nothing):
+                return found
+            self.last = found
+        removed: frozenset[FileKey] = frozenset(file.key for file in self.last.files)
+        return self.context.snapshot_writer(head).drop_files(removed, self.last.manifests, self.last.affected)
 
 
 def _plan(context: OperationContext, head: LoadedTable, cutoff_ms: int) -> _Drop | Nothing:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import stopwatch
-from icekeeper.commit.rebase import ClaimedFile, GroupClaim, RebaseResult, rebase
+from icekeeper.commit.rebase import ClaimedFile, GroupClaim, PlanningState, RebaseResult
 from icekeeper.commit.snapshot import FileReplacement
-from icekeeper.commit.transaction import Committed, PreparedCommit
+from icekeeper.commit.transaction import Committed
 from icekeeper.errors import MaintenanceError, PlanStale
 from icekeeper.metadata.deletes import named_file
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.model import DataFile, ManifestContent, Nothing
 from icekeeper.operations.position_deletes.merge import merge_deletes
@@ -22,6 +23,7 @@ from icekeeper.operations.position_deletes.plan import (
     plan_position_deletes,
 )
 from icekeeper.operations.position_deletes.task import MergeResult, MergeTask, PositionDeletes
+from icekeeper.pass_context.commit_rewrite import Rewrite, commit_rewrite
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
@@ -104,28 +106,17 @@ def _commit(
     done = {r.group_id: r for r in results if r.error is None}
     errors = [r.error for r in results if r.error is not None]
     groups = [group for group in plan.groups if group.group_id in done]
-    decided: RebaseResult | None = None
-    committed: Committed | Nothing = Nothing(f"every file group failed: {errors[0]}" if errors else "")
+    if not groups:
+        return _outcome(plan, Nothing(f"every file group failed: {errors[0]}"), (), {}, errors, done)
+    planned = PlanningState(metadata=loaded.metadata, snapshot_id=plan.snapshot_id, manifests=plan.planning_manifests)
+    outputs = {group_id: [file.file_path for file in result.written] for group_id, result in done.items()}
 
-    def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
-        nonlocal decided
-        require_writable(head.metadata)
-        if head.metadata.format_version != loaded.metadata.format_version:
+    def replacement_on(head: TableMetadata, rebased: RebaseResult) -> tuple[FileReplacement, Collection[str]] | Nothing:
+        if head.format_version != loaded.metadata.format_version:
             raise PlanStale("the table was upgraded to another format version; plan again")
-        reader = context.reader(head)
-        decided = rebase(
-            loaded.metadata,
-            plan.planning_manifests,
-            plan.snapshot_id,
-            head.metadata,
-            reader,
-            context.policy.branch,
-            _claims(loaded, groups, done),
-        )
-        kept = [group for group in groups if group.group_id in decided.kept]
+        kept = [group for group in groups if group.group_id in rebased.kept]
         if not kept:
-            return Nothing(next(iter(decided.dropped.values()), ""))
-        writer = context.snapshot_writer(head)
+            return Nothing(next(iter(rebased.dropped.values()), ""))
         added = [(group, file) for group in kept for file in done[group.group_id].written]
         replacement = FileReplacement(
             removed=frozenset(entry.file.key for group in kept for entry in group.deletes),
@@ -133,19 +124,11 @@ def _commit(
             data_sequence_number=None,
             own_sequence_numbers={file.key: group.sequence_number for group, file in added},
         )
-        affected = {decided.delete_manifests[key] for key in replacement.removed}
-        return writer.replace_files(replacement, decided.manifests, affected)
+        return replacement, {rebased.delete_manifests[key] for key in replacement.removed}
 
-    if groups:
-        committed = context.commit_outputs(loaded, prepare, _paths(done.values()))
-    dropped = {} if decided is None else dict(decided.dropped)
-    context.discard(loaded, _paths(done[group_id] for group_id in dropped))
-    landed = [group for group in groups if decided is not None and group.group_id in decided.kept]
-    return _outcome(plan, committed, landed, dropped, errors, done)
-
-
-def _paths(results: Iterable[MergeResult]) -> list[str]:
-    return [file.file_path for result in results for file in result.written]
+    result = commit_rewrite(context, Rewrite(loaded, planned, _claims(loaded, groups, done), outputs), replacement_on)
+    landed = [group for group in groups if group.group_id in result.rebased.kept]
+    return _outcome(plan, result.committed, landed, result.rebased.dropped, errors, done)
 
 
 def _claims(loaded: LoadedTable, groups: Sequence[DeleteGroup], done: Mapping[int, MergeResult]) -> list[GroupClaim]:
