@@ -16,7 +16,7 @@ from icekeeper.detection.assessor import Assessor, Observer, assessor
 from icekeeper.detection.catalogs import CatalogSource
 from icekeeper.detection.detect import detect
 from icekeeper.detection.proposal import FleetProposal, FleetReport, FleetSkip, Proposal
-from icekeeper.detection.scan import scan
+from icekeeper.detection.scan import Scanner
 from icekeeper.detection.turns import Turn, fair_order
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
 from icekeeper.metadata.document import TableMetadata
@@ -87,7 +87,7 @@ def scanned(
 
     sources = [source(c) if isinstance(c, PreparedCatalog) else c for c in catalogs]
     settings = policy(**values).policy
-    return scan(sources, assessor_of, settings, state, now_ms=NOW_MS, cursor=cursor, threads=threads)
+    return Scanner(settings, state, NOW_MS, threads).scan(sources, assessor_of, cursor)
 
 
 def request(name: str, uuid: str = "", requested_ms: int = 1, **settings: str) -> MaintenanceRequest:
@@ -178,16 +178,8 @@ def test_scans_with_a_small_budget_get_through_the_fleet_while_tables_come_and_g
                 now_ms=NOW_MS,
             )
 
-        report = scan(
-            [source(first), source(second)],
-            assessor_of,
-            policy(detection_timeout_s=10).policy,
-            state,
-            now_ms=NOW_MS,
-            cursor=cursor,
-            threads=1,
-            monotonic_s=lambda: clock_s[0],
-        )
+        scanner = Scanner(policy(detection_timeout_s=10).policy, state, NOW_MS, 1, lambda: clock_s[0])
+        report = scanner.scan([source(first), source(second)], assessor_of, cursor)
         cursor = report.cursor
         assert report.scanned == 9
         late = [s for s in report.skipped if s.reason == "not reached within detection_timeout_s 10"]
@@ -210,14 +202,9 @@ def test_a_table_that_hangs_does_not_keep_the_next_scan_at_its_place(state: Coun
         clock_s[0] = 100.0
 
     catalog = PreparedCatalog({"ns.a": StorageError("slow"), "ns.b": table()}, on_load=hang)
-    report = scan(
-        [source(catalog)],
-        lambda catalog, observe: lambda loaded, is_requested=False: pytest.fail("not reached"),
-        policy(detection_timeout_s=10).policy,
-        state,
-        now_ms=NOW_MS,
-        threads=1,
-        monotonic_s=lambda: clock_s[0],
+    scanner = Scanner(policy(detection_timeout_s=10).policy, state, NOW_MS, 1, lambda: clock_s[0])
+    report = scanner.scan(
+        [source(catalog)], lambda catalog, observe: lambda loaded, is_requested=False: pytest.fail("not reached")
     )
     assert report.cursor == ("C", "ns.a")
 

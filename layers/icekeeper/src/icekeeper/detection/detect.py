@@ -9,7 +9,7 @@ from icekeeper.clock import Clock, system_clock
 from icekeeper.detection.assessor import Assessor, Observer, assessor
 from icekeeper.detection.catalogs import CatalogSource
 from icekeeper.detection.proposal import FleetReport
-from icekeeper.detection.scan import LOADING_THREADS, scan
+from icekeeper.detection.scan import LOADING_THREADS, Scanner
 from icekeeper.state.store import StateStore
 from icekeeper.table_policy import TablePolicies
 
@@ -49,4 +49,4 @@ def detect(
             observe=observe,
         )
 
-    return scan(sources, assessor_of, settings, state, now_ms=now_ms, cursor=cursor, threads=threads)
+    return Scanner(settings, state, now_ms, threads).scan(sources, assessor_of, cursor)

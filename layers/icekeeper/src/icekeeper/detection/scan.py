@@ -24,7 +24,7 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.store import StateStore
 
-__all__ = ["LOADING_THREADS", "AssessorOf", "scan"]
+__all__ = ["LOADING_THREADS", "AssessorOf", "Scanner"]
 
 # A load is two requests of some 50 ms each: 10,000 tables in 300 s need seven threads, if nothing is slow.
 LOADING_THREADS = 16
@@ -58,94 +58,118 @@ class _Found:
     """Requests for a table of this name that is gone."""
 
 
-def scan(
-    sources: Sequence[CatalogSource],
-    assessor_of: AssessorOf,
-    settings: Policy,
-    store: StateStore,
-    *,
-    now_ms: int,
-    cursor: tuple[str, str] | None = None,
-    threads: int = LOADING_THREADS,
-    monotonic_s: Callable[[], float] = time.monotonic,
-) -> FleetReport:
-    """Assess the tables that the filters of ``settings`` (the deployment's) select, each by one ``catalog.load``.
+@dataclass(frozen=True, slots=True)
+class Scanner:
+    """A scan of catalogs under the deployment's settings, at one time.
 
-    Tables with a pending request come first, whatever the filters say.  The others follow in a fair order after
-    ``cursor``; the report's cursor is for the next scan.  ``detection_timeout_s`` bounds the whole; at most
+    Tables with a pending request come first, whatever the filters say.  The others follow in a fair order after a
+    cursor; the report's cursor is for the next scan.  ``detection_timeout_s`` bounds the whole; at most
     ``max_jobs_per_detection`` proposals remain, ordered by need.  Health is recorded of every table that was loaded,
-    maintained or not.  At most ``threads`` documents are in memory.  Where there are several catalogs, one that
-    is not listed in half of the time is left out.
+    maintained or not.  Where there are several catalogs, one that is not listed in half of the time is left out.
 
     A request for a table that is gone is told of and dropped; every other is claimed by the run that serves it.
-
-    Raises:
-        StorageError: the requests cannot be read from the state, or dropped.
     """
-    started_s = monotonic_s()
-    scan_started(len(sources))
 
-    def left_s() -> float:
-        return max(0.0, settings.detection_timeout_s - (monotonic_s() - started_s))
+    settings: Policy
+    """The deployment's; their filters select tables."""
+    store: StateStore
+    now_ms: int
+    threads: int = LOADING_THREADS
+    """At most so many metadata documents are in memory."""
+    monotonic_s: Callable[[], float] = time.monotonic
 
-    opened = within_budget(
-        lambda source: listed_catalog(source, settings),
-        sources,
-        threads=threads,
-        budget_s=left_s() * (_LISTING_SHARE if len(sources) > 1 else 1),
-        monotonic_s=monotonic_s,
-    )
-    skipped = [result for _, result in opened.done if isinstance(result, FleetSkip)]
-    answered = {id(source) for source, _ in opened.done}
-    skipped += [FleetSkip(s.name, "", _late_reason(settings), True) for s in sources if id(s) not in answered]
-    places: dict[str, _Place] = {}
-    turns: list[Turn] = []
-    catalogs = [result for _, result in opened.done if isinstance(result, ListedCatalog)]
-    pending = store.requests.pending()
-    strangers = told_of_none(pending, [listed.catalog for listed in catalogs])
-    for listed in catalogs:
-        name = listed.catalog.name
-        if name in places:
-            skipped.append(FleetSkip(name, "", "another catalog has the same name", True))
-            continue
-        places[name] = _place(listed, assessor_of, store, requested_tables(listed, pending, strangers), now_ms)
-        turns += [Turn(name, str(table), table) for table in listed.selected]
+    def scan(
+        self, sources: Sequence[CatalogSource], assessor_of: AssessorOf, cursor: tuple[str, str] | None = None
+    ) -> FleetReport:
+        """Assess the selected tables of these catalogs, each by one ``catalog.load``.
 
-    asked = [Turn(name, str(table), table) for name, place in places.items() for table in place.requests.tables]
-    asked_for, selected = {turn.cursor for turn in asked}, {turn.cursor for turn in turns}
-    order = fair_order((turn for turn in turns if turn.cursor not in asked_for), cursor)
-    reached = within_budget(
-        lambda turn: _reach(places[turn.catalog], turn, is_selected=turn.cursor in selected),
-        [*fair_order(asked, None), *order],
-        threads=threads,
-        budget_s=left_s(),
-        monotonic_s=monotonic_s,
-    )
-    served = {result.request.identity.key for _, result in reached.done if result.request is not None}
-    for request in (one for _, result in reached.done for one in result.stale):
-        if request.identity.key not in served:  # under another name
-            store.requests.claim(request)  # told of in this report; no run will ever serve it
-    proposals, more = _ranked(reached, places, settings, store, now_ms)
-    done = {turn.cursor for turn, _ in reached.done}
-    missed = [turn for turn in (*asked, *order) if turn.cursor not in done]
-    skipped += [*more, *(FleetSkip(turn.catalog, turn.text, _late_reason(settings)) for turn in missed)]
-    report = FleetReport(
-        scanned=len(reached.done),
-        listed=len(selected),
-        proposals=tuple(proposals),
-        skipped=tuple(sorted(skipped, key=lambda skip: (skip.catalog, skip.table))),
-        cursor=_next_cursor(order, reached.begun - len(asked), cursor),
-        not_reached=len(missed),
-    )
-    scan_finished(
-        listed=report.listed,
-        scanned=report.scanned,
-        proposals=len(report.proposals),
-        skipped=len(report.skipped),
-        errors=report.errors,
-        seconds=monotonic_s() - started_s,
-    )
-    return report
+        Raises:
+            StorageError: the requests cannot be read from the state, or dropped.
+        """
+        started_s = self.monotonic_s()
+        scan_started(len(sources))
+        deadline_s = started_s + self.settings.detection_timeout_s
+        catalogs, skipped = self._opened(sources, deadline_s)
+        pending = self.store.requests.pending()
+        strangers = told_of_none(pending, [listed.catalog for listed in catalogs])
+        places: dict[str, _Place] = {}
+        turns: list[Turn] = []
+        for listed in catalogs:
+            name = listed.catalog.name
+            if name in places:
+                skipped.append(FleetSkip(name, "", "another catalog has the same name", True))
+                continue
+            places[name] = self._place(listed, assessor_of, requested_tables(listed, pending, strangers))
+            turns += [Turn(name, str(table), table) for table in listed.selected]
+        asked = [Turn(name, str(table), table) for name, place in places.items() for table in place.requests.tables]
+        asked_for, selected = {turn.cursor for turn in asked}, {turn.cursor for turn in turns}
+        order = fair_order((turn for turn in turns if turn.cursor not in asked_for), cursor)
+        reached = within_budget(
+            lambda turn: _reach(places[turn.catalog], turn, is_selected=turn.cursor in selected),
+            [*fair_order(asked, None), *order],
+            threads=self.threads,
+            budget_s=max(0.0, deadline_s - self.monotonic_s()),
+            monotonic_s=self.monotonic_s,
+        )
+        self._drop_stale_requests(reached)
+        proposals, more = _ranked(reached, places, self.settings, self.store, self.now_ms)
+        done = {turn.cursor for turn, _ in reached.done}
+        missed = [turn for turn in (*asked, *order) if turn.cursor not in done]
+        late = _late_reason(self.settings)
+        skipped += [*more, *(FleetSkip(turn.catalog, turn.text, late) for turn in missed)]
+        report = FleetReport(
+            scanned=len(reached.done),
+            listed=len(selected),
+            proposals=tuple(proposals),
+            skipped=tuple(sorted(skipped, key=lambda skip: (skip.catalog, skip.table))),
+            cursor=_next_cursor(order, reached.begun - len(asked), cursor),
+            not_reached=len(missed),
+        )
+        scan_finished(
+            listed=report.listed,
+            scanned=report.scanned,
+            proposals=len(report.proposals),
+            skipped=len(report.skipped),
+            errors=report.errors,
+            seconds=self.monotonic_s() - started_s,
+        )
+        return report
+
+    def _opened(
+        self, sources: Sequence[CatalogSource], deadline_s: float
+    ) -> tuple[list[ListedCatalog], list[FleetSkip]]:
+        """The catalogs that were listed in time, and what is wrong with the others."""
+        left_s = max(0.0, deadline_s - self.monotonic_s())
+        opened = within_budget(
+            lambda source: listed_catalog(source, self.settings),
+            sources,
+            threads=self.threads,
+            budget_s=left_s * (_LISTING_SHARE if len(sources) > 1 else 1),
+            monotonic_s=self.monotonic_s,
+        )
+        answered = {id(source) for source, _ in opened.done}
+        late = _late_reason(self.settings)
+        skipped = [result for _, result in opened.done if isinstance(result, FleetSkip)]
+        skipped += [FleetSkip(source.name, "", late, True) for source in sources if id(source) not in answered]
+        return [result for _, result in opened.done if isinstance(result, ListedCatalog)], skipped
+
+    def _place(self, listed: ListedCatalog, assessor_of: AssessorOf, requests: RequestedTables) -> _Place:
+        catalog = listed.catalog
+        health = LakeLog(self.store.lake_stats, catalog.name, catalog.warehouse)
+        if listed.tables is not None:
+            health.forget_all_but(listed.tables)
+
+        def observe(loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy | PolicyError) -> None:
+            health.observe(examine(identity, loaded.metadata, resolved, now_ms=self.now_ms))
+
+        return _Place(catalog, assessor_of(catalog, observe), health, requests)
+
+    def _drop_stale_requests(self, reached: Reached[Turn, _Found]) -> None:
+        """Those for tables that are gone: they are told of in this report, and no run will ever serve them."""
+        served = {found.request.identity.key for _, found in reached.done if found.request is not None}
+        for request in (one for _, found in reached.done for one in found.stale):
+            if request.identity.key not in served:  # under another name
+                self.store.requests.claim(request)
 
 
 def _late_reason(settings: Policy) -> str:
@@ -156,20 +180,6 @@ def _late_reason(settings: Policy) -> str:
 def _over_limit_reason(settings: Policy) -> str:
     """Why a table is skipped although it needs work."""
     return f"beyond max_jobs_per_detection {settings.max_jobs_per_detection}"
-
-
-def _place(
-    listed: ListedCatalog, assessor_of: AssessorOf, store: StateStore, requests: RequestedTables, now_ms: int
-) -> _Place:
-    catalog = listed.catalog
-    health = LakeLog(store.lake_stats, catalog.name, catalog.warehouse)
-    if listed.tables is not None:
-        health.forget_all_but(listed.tables)
-
-    def observe(loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy | PolicyError) -> None:
-        health.observe(examine(identity, loaded.metadata, resolved, now_ms=now_ms))
-
-    return _Place(catalog, assessor_of(catalog, observe), health, requests)
 
 
 def _reach(place: _Place, turn: Turn, *, is_selected: bool) -> _Found:
