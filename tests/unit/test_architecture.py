@@ -238,6 +238,17 @@ def test_every_room_has_its_floor() -> None:
     assert sorted(placed) == sorted(rooms)
 
 
+def test_the_docs_describe_every_room() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    described = {
+        named.strip("` /").removesuffix(".py")
+        for line in text.splitlines()
+        if line.startswith("| `")
+        for named in line.split("|")[1].split(",")
+    }
+    assert {name for floor in FLOORS for name in floor} <= described
+
+
 def test_imports_point_downwards() -> None:
     level = {name: number for number, floor in enumerate(FLOORS) for name in floor}
     upwards = [
