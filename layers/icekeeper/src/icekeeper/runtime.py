@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from enum import StrEnum
 
 from icekeeper.bucket_pass import run_bucket_pass
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
@@ -20,6 +19,7 @@ from icekeeper.detection.proposal import DetectionReport
 from icekeeper.detection.scan import scan
 from icekeeper.engines.deferred import DeferredEngine
 from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.names import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.fleet import choose_clustering
 from icekeeper.health.examine import examine, health_head
@@ -43,14 +43,7 @@ from icekeeper.table_policy import TablePolicies
 from icekeeper.verification.findings import Verification
 from icekeeper.verification.verify import verify_table
 
-__all__ = ["EngineName", "Runtime", "default_engine", "open_engine"]
-
-
-class EngineName(StrEnum):
-    """Where work units run."""
-
-    SPARK = "spark"
-    LOCAL = "local"
+__all__ = ["Runtime", "default_engine", "open_engine"]
 
 
 def default_engine() -> EngineName:

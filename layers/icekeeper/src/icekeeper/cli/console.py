@@ -1,7 +1,7 @@
 """What the command prints: JSON on standard output for programs, text and progress for people.
 
 With ``--json`` standard output holds exactly one JSON document, also for errors (DESIGN 6.1); everything else goes to
-standard error.
+standard error.  What draws on terminals is imported by what draws.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from typing import TYPE_CHECKING, Any
 
 from icekeeper.masking import masked, masked_document
-from icekeeper.pass_context.context import Progress as ProgressCallback
-from icekeeper.pass_context.context import silent
-from icekeeper.report.outcome import ListingWriter, listing_in
-from icekeeper.state.open import state_folder
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from icekeeper.pass_context.context import Progress as ProgressCallback
+    from icekeeper.report.outcome import ListingWriter
 
 __all__ = [
     "EXIT_FAILED",
@@ -46,6 +45,8 @@ _WIDTH_WITHOUT_TERMINAL = 1_000
 
 def people(*, as_json: bool) -> Console:
     """Where text for people goes: standard output, or standard error when programs read the former."""
+    from rich.console import Console
+
     console = Console(stderr=as_json, highlight=False)
     if not console.is_terminal:
         console.width = _WIDTH_WITHOUT_TERMINAL
@@ -60,6 +61,8 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 def print_error(kind: str, message: str, *, as_json: bool) -> None:
     """One clear sentence on standard error; with ``--json`` also the error document."""
+    from rich.console import Console
+
     if as_json:
         print_json({"error": {"type": kind, "message": message}})
     # Never wrapped or coloured: paths and keys must stay whole.  Some messages of others have several lines.
@@ -75,6 +78,9 @@ def print_failed(sentence: str) -> int:
 
 def listings() -> ListingWriter:
     """Where lists of files go that are too long for a document: in the state's folder."""
+    from icekeeper.report.outcome import listing_in
+    from icekeeper.state.open import state_folder
+
     return listing_in(state_folder(os.environ) / "listings")
 
 
@@ -90,6 +96,11 @@ def print_usage_error(error: Exception, *, as_json: bool) -> None:
 @contextmanager
 def progress_bar() -> Iterator[ProgressCallback]:
     """Bars on standard error while work goes on; nothing at all where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from icekeeper.pass_context.context import silent
+
     console = Console(stderr=True)
     if not console.is_terminal:
         yield silent
@@ -109,6 +120,9 @@ def progress_bar() -> Iterator[ProgressCallback]:
 @contextmanager
 def waiting(text: str) -> Iterator[Callable[[str], None]]:
     """A line on standard error that says what is waited for and how long; nothing where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _: None
