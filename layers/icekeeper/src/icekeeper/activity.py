@@ -10,16 +10,29 @@ import time
 from collections.abc import Callable
 from typing import TypeAlias
 
-__all__ = ["operation_finished", "operation_started", "progress_of", "scan_finished", "scan_started"]
+__all__ = [
+    "Progress",
+    "operation_finished",
+    "operation_started",
+    "progress_of",
+    "scan_finished",
+    "scan_started",
+    "silent",
+]
 
 log = logging.getLogger(__name__)
 
 Progress: TypeAlias = Callable[[str, int, int], None]
+"""``(what, done, total)``, called as work goes on."""
 
 # A line for each tenth of the work, and while a tenth takes longer, one now and then.
 _STEPS = 10
 _LONGEST_SILENCE_S = 30.0
 _SHORTEST_SILENCE_S = 3.0
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Progress for nobody."""
 
 
 def scan_started(catalogs: int) -> None:

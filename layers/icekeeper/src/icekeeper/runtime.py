@@ -1,4 +1,7 @@
-"""The composition root: settings and environment become a catalog, a state store, an engine and a clock."""
+"""The composition root: settings and environment become a catalog, a state store, an engine and a clock.
+
+What is asked of a runtime is imported then: to show a table's policy nothing that rewrites files is needed.
+"""
 
 from __future__ import annotations
 
@@ -8,40 +11,33 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from icekeeper.bucket_pass import run_bucket_pass
+from icekeeper.activity import Progress, silent
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import configured_catalog, open_catalog
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import Clock, system_clock
-from icekeeper.detection.assessor import assessor
-from icekeeper.detection.proposal import DetectionReport
-from icekeeper.detection.scan import scan
-from icekeeper.engines.deferred import DeferredEngine
-from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import PolicyError
-from icekeeper.fleet import choose_clustering
-from icekeeper.health.examine import examine, health_head
-from icekeeper.maintenance import run_pass
-from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
-from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs
-from icekeeper.operations.expiry.retention import plan_expiry
-from icekeeper.pass_context.context import Engine, OperationContext, Progress, silent
-from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import ResolvedPolicy
-from icekeeper.report.bucket_outcome import BucketOutcome
-from icekeeper.report.outcome import PassOutcome
-from icekeeper.state.lake_stats import LakeStats
-from icekeeper.state.lease_errors import lease_held
 from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import StoreClock, store_now_ms
 from icekeeper.table_policy import TablePolicies
-from icekeeper.verification.findings import Verification
-from icekeeper.verification.verify import verify_table
+
+if TYPE_CHECKING:
+    from icekeeper.detection.proposal import DetectionReport
+    from icekeeper.engines.deferred import DeferredEngine
+    from icekeeper.operations.expiry.ref_costs import TableCosts
+    from icekeeper.pass_context.context import Engine, OperationContext
+    from icekeeper.pass_context.table_handle import TableHandle
+    from icekeeper.report.bucket_outcome import BucketOutcome
+    from icekeeper.report.outcome import PassOutcome
+    from icekeeper.state.lake_stats import LakeStats
+    from icekeeper.verification.findings import Verification
 
 __all__ = ["Runtime", "default_engine", "open_engine"]
 
@@ -57,6 +53,9 @@ def open_engine(name: EngineName) -> DeferredEngine:
     Raises:
         PolicyError: PySpark is not installed; when it starts: no Java that it runs on was found.
     """
+    from icekeeper.engines.deferred import DeferredEngine
+    from icekeeper.engines.local import LocalEngine
+
     if name is EngineName.LOCAL:
         return DeferredEngine(name, lambda: nullcontext(LocalEngine()))
     if importlib.util.find_spec("pyspark") is None:
@@ -130,6 +129,9 @@ class Runtime:
             LeaseHeld: a run of the pipeline maintains it, which shares this state.
             StorageError: the table cannot be loaded, or the state cannot be written.
         """
+        from icekeeper.maintenance import run_pass
+        from icekeeper.state.lease_errors import lease_held
+
         if not dry_run:
             self.state.require_writable()  # before anything is changed, not when it is to be recorded
         loaded = self.catalog.load(table)
@@ -153,6 +155,8 @@ class Runtime:
         progress: Progress = silent,
     ) -> OperationContext:
         """What the operations of one pass over one table are handed; a run id is made up unless given."""
+        from icekeeper.pass_context.context import OperationContext
+
         return OperationContext(
             catalog=self.catalog,
             table=loaded.name,
@@ -169,6 +173,8 @@ class Runtime:
 
     def table(self, name: TableName) -> TableHandle:
         """One table and what is remembered about it, for what is asked of it outside of a pass."""
+        from icekeeper.pass_context.table_handle import TableHandle
+
         return TableHandle(self.catalog, name, self.state, self.clock, store_clock=self.store_clock)
 
     def sweep_bucket(
@@ -187,6 +193,8 @@ class Runtime:
             PolicyError: settings that are wrong, or no table there.
             StorageError: the catalog or the bucket cannot be listed, or the state cannot be written.
         """
+        from icekeeper.bucket_pass import run_bucket_pass
+
         settings = self._policies.deployment(overrides, unsafe=unsafe).policy
         if not dry_run:
             self.state.require_writable()
@@ -208,6 +216,11 @@ class Runtime:
             PolicyError: the deployment's settings are wrong.
             StorageError: the catalog cannot be listed, or the state cannot be used.
         """
+        from icekeeper.detection.assessor import assessor
+        from icekeeper.detection.scan import scan
+        from icekeeper.fleet import choose_clustering
+        from icekeeper.operations.expiry.retention import plan_expiry
+
         chosen = dict(overrides or {})
         self.state.require_writable()
         settings = self._policies.deployment(chosen, unsafe=unsafe).policy
@@ -231,6 +244,9 @@ class Runtime:
             MetadataUnreadable: the manifest list cannot be read.
             StorageError: the catalog does not answer.
         """
+        from icekeeper.health.examine import examine, health_head
+        from icekeeper.metadata.table_reader import TableReader
+
         loaded = self.catalog.load(table)
         resolved: ResolvedPolicy | PolicyError
         try:
@@ -258,6 +274,9 @@ class Runtime:
             MetadataUnreadable: a manifest list or manifest cannot be read.
             StorageError: the catalog does not answer.
         """
+        from icekeeper.metadata.table_reader import TableReader
+        from icekeeper.operations.expiry.ref_costs import cost_of_refs
+
         loaded = self.catalog.load(table)
         return cost_of_refs(TableReader(loaded.metadata, Storage(loaded.io_properties).read))
 
@@ -268,5 +287,7 @@ class Runtime:
             PolicyError: unknown table.
             StorageError: the catalog or store does not answer.
         """
+        from icekeeper.verification.verify import verify_table
+
         loaded = self.catalog.load(table)
         return verify_table(loaded, Storage(loaded.io_properties))

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from icekeeper.activity import Progress as ProgressCallback
+from icekeeper.activity import silent
 from icekeeper.masking import masked, masked_document
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from icekeeper.pass_context.context import Progress as ProgressCallback
     from icekeeper.report.outcome import ListingWriter
 
 __all__ = [
@@ -47,7 +48,7 @@ def people(*, as_json: bool) -> Console:
     """Where text for people goes: standard output, or standard error when programs read the former."""
     from rich.console import Console
 
-    console = Console(stderr=as_json, highlight=False)
+    console = Console(stderr=as_json, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = _WIDTH_WITHOUT_TERMINAL
     return console
@@ -65,9 +66,10 @@ def print_error(kind: str, message: str, *, as_json: bool) -> None:
 
     if as_json:
         print_json({"error": {"type": kind, "message": message}})
-    # Never wrapped or coloured: paths and keys must stay whole.  Some messages of others have several lines.
+    # Never wrapped or coloured, nor a name like :cat: drawn: paths and keys must stay whole.
+    # Some messages of others have several lines.
     sentence = " ".join(masked(message).split())
-    Console(stderr=True, highlight=False).print(f"error: {sentence}", soft_wrap=True, markup=False)
+    Console(stderr=True, highlight=False, emoji=False).print(f"error: {sentence}", soft_wrap=True, markup=False)
 
 
 def print_failed(sentence: str) -> int:
@@ -97,14 +99,13 @@ def print_usage_error(error: Exception, *, as_json: bool) -> None:
 def progress_bar() -> Iterator[ProgressCallback]:
     """Bars on standard error while work goes on; nothing at all where that is no terminal."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from icekeeper.pass_context.context import silent
 
     console = Console(stderr=True)
     if not console.is_terminal:
         yield silent
         return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bars:
         tasks: dict[str, Any] = {}
@@ -121,12 +122,13 @@ def progress_bar() -> Iterator[ProgressCallback]:
 def waiting(text: str) -> Iterator[Callable[[str], None]]:
     """A line on standard error that says what is waited for and how long; nothing where that is no terminal."""
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _: None
         return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as line:
         task = line.add_task(text, total=None)

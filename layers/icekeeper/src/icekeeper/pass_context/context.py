@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar
 
+from icekeeper.activity import Progress, silent
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import Clock
@@ -31,15 +32,12 @@ from icekeeper.storage.sources import FileSource
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import StoreClock, store_now_ms
 
-__all__ = ["Engine", "OperationContext", "Progress", "branch_head", "require_writable", "silent", "stopwatch"]
+__all__ = ["Engine", "OperationContext", "branch_head", "require_writable", "stopwatch"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 Part = TypeVar("Part")
-
-Progress = Callable[[str, int, int], None]
-"""``(what, done, total)``, called as work goes on."""
 
 WRITABLE_FORMAT_VERSIONS = (1, 2, 3)
 
@@ -81,10 +79,6 @@ class Engine(Protocol):
             StorageError: the engine itself broke; which work ran is not known.
         """
         ...
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """Progress for nobody."""
 
 
 @dataclass(slots=True)

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from icekeeper.activity import operation_finished, operation_started
+from icekeeper.activity import Progress, operation_finished, operation_started, silent
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.commit.snapshot import RUN_ID_KEY
 from icekeeper.errors import CommitConflict, CommitStateUnknown, PlanStale, StorageError
 from icekeeper.maintenance import begin, run_operation
 from icekeeper.operations.staging.clean import clean_staged_files
-from icekeeper.pass_context.context import Engine, OperationContext, Progress, silent
+from icekeeper.pass_context.context import Engine, OperationContext
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import MAX_SENTENCE, OperationEvent
