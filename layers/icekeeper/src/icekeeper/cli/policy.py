@@ -92,11 +92,11 @@ def _change(
 
 
 def _print(table: str, resolved: ResolvedPolicy, as_json: bool) -> int:
-    from icekeeper.report.terminal import print_policy
-
     rows = resolved.rows()
     if as_json:
         print_json({"table": table, "policy": {key: {"value": v, "source": s} for key, v, s, _ in rows}})
     else:
+        from icekeeper.report.terminal import print_policy
+
         print_policy(people(as_json=False), rows)
     return EXIT_OK
