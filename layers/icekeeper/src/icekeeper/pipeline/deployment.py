@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -118,10 +117,6 @@ class Deployment:
             if catalog.warehouse == warehouse:
                 return catalog
         return None
-
-    def new_name(self) -> str:
-        """A name nobody else has."""
-        return uuid.uuid4().hex
 
     def _opened(self, address: CatalogAddress) -> Catalog:
         key = (address.name, address.warehouse)
