@@ -15,10 +15,11 @@ from botocore.stub import Stubber
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.glue import GlueCatalog
 from icekeeper.catalogs.load import open_catalog
+from icekeeper.engines.names import EngineName
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.report.outcome import PassStatus
-from icekeeper.runtime import EngineName, Runtime, open_engine
+from icekeeper.runtime import Runtime, open_engine
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.storage import Storage
 from support.moto_server import MotoServer

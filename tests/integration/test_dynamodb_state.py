@@ -16,15 +16,16 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 from icekeeper.clock import HOUR_MS, ServerClock, system_clock
 from icekeeper.errors import LeaseHeld, StorageError
 from icekeeper.model import TableName
+from icekeeper.state.address import TableAddress
 from icekeeper.state.dynamodb import path_lists as dynamodb_path_lists
 from icekeeper.state.dynamodb.batches import delete_all, get_all, put_all
+from icekeeper.state.dynamodb.connect import open_table
 from icekeeper.state.dynamodb.items import Item
 from icekeeper.state.dynamodb.store import DynamoStateStore
 from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.leases import Lease
-from icekeeper.state.open import TableAddress, open_table
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.staging import LoadState, StagedLoad
 from icekeeper.state.store import LastSeen, PassRecord, Pin

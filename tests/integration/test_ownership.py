@@ -11,11 +11,12 @@ import pytest
 from moto.s3tables.responses import S3TablesResponse
 
 from icekeeper.catalogs.bucket_maintenance import maintenance_behind
+from icekeeper.engines.names import EngineName
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.policy.ownership import OWNED, OWNED_FOR_ALL_TABLES, BuiltIn
 from icekeeper.report.outcome import PassOutcome
-from icekeeper.runtime import EngineName, Runtime, open_engine
+from icekeeper.runtime import Runtime, open_engine
 from support import built_in_maintenance
 from support.aws_table_bucket import runtime_of_table_bucket
 from support.moto_server import MotoServer

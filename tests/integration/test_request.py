@@ -82,7 +82,7 @@ def test_whoever_waits_in_vain_is_told(command: Command, monkeypatch: pytest.Mon
     command.table(appends=1)
     times_ms = iter(range(0, 10_000, 600))
     asked = partial(await_pass, clock=lambda: next(times_ms), sleep=lambda _: None)
-    monkeypatch.setattr("icekeeper.cli.request.await_pass", asked)
+    monkeypatch.setattr("icekeeper.pipeline.request_pass.await_pass", asked)
     answer = command("request", "ns.t", "--wait", "1s", "--json")
     assert (answer.code, answer.json["status"]) == (1, "requested")
     assert answer.json["summary"] == "after 1 s no run has taken the request, which stays filed"

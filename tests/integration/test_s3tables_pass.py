@@ -10,10 +10,11 @@ from pyiceberg.table import StaticTable
 from icekeeper.administration.loads import declare_load, list_loads, stage_load
 from icekeeper.administration.pins import add_pin, list_pins
 from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.engines.names import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
 from icekeeper.report.outcome import Status
-from icekeeper.runtime import EngineName, Runtime, open_engine
+from icekeeper.runtime import Runtime, open_engine
 from icekeeper.state.staging import LoadState
 from icekeeper.storage.storage import Storage
 from support.aws_table_bucket import runtime_of_table_bucket

@@ -20,9 +20,10 @@ from icekeeper.administration.loads import declare_load, stage_load
 from icekeeper.administration.pins import add_pin, list_pins, remove_pin
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.demo.duckdb_reader import read_checksum, read_rows
+from icekeeper.engines.names import EngineName
 from icekeeper.model import TableName
 from icekeeper.report.outcome import PassStatus
-from icekeeper.runtime import EngineName, Runtime, open_engine
+from icekeeper.runtime import Runtime, open_engine
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.staging import LoadState
 from icekeeper.state.store import PinKind

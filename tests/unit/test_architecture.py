@@ -56,7 +56,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"compact"}),
     ),
     "state": (
-        frozenset({"claims", "identity", "leases"}),
+        frozenset({"address", "claims", "identity", "leases"}),
         frozenset({"lake_stats", "lease_errors", "pending_deletions", "quarantine", "requests", "staging"}),
         frozenset({"lease_rules", "store"}),
         frozenset({"dynamodb", "sqlite", "table_memory"}),

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from icekeeper.errors import PolicyError, StorageError
+from icekeeper.state.address import TableAddress, parse_address
+from icekeeper.state.dynamodb.connect import open_table
 from icekeeper.state.dynamodb.store import DynamoStateStore
-from icekeeper.state.open import TableAddress, open_state, open_table, parse_address, state_folder
+from icekeeper.state.open import open_state, state_folder
 from icekeeper.state.sqlite.store import SqliteStateStore
 
 HELP = "write a path, or dynamodb://TABLE[?region=REGION&endpoint=URL]"

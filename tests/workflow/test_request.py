@@ -138,7 +138,7 @@ def test_an_interrupted_wait_leaves_the_run_alone(
         laptop.lake.stack.wait(execution)  # both print here, so one after the other
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("icekeeper.cli.request.follow_pass", interrupt)
+    monkeypatch.setattr("icekeeper.pipeline.request_pass.follow_pass", interrupt)
     answer = laptop("--operations", "compact", "--json")
     assert answer.code == 1
     assert answer.json["error"]["type"] == "Interrupted"

@@ -1,4 +1,7 @@
-"""The composition root: settings and environment become a catalog, a state store, an engine and a clock."""
+"""The composition root: settings and environment become a catalog, a state store, an engine and a clock.
+
+What is asked of a runtime is imported then: to show a table's policy nothing that rewrites files is needed.
+"""
 
 from __future__ import annotations
 
@@ -9,49 +12,36 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from icekeeper.activity import Progress, silent
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import configured_catalog, open_catalog
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import Clock, system_clock
-from icekeeper.detection.catalogs import CatalogSource
-from icekeeper.detection.detect import detect
-from icekeeper.detection.proposal import CatalogReport
-from icekeeper.engines.deferred import DeferredEngine
-from icekeeper.engines.engine import Engine
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.names import EngineName
 from icekeeper.errors import PolicyError
-from icekeeper.health.examine import examine, health_head
-from icekeeper.maintenance.bucket_orphans import run_bucket_pass
-from icekeeper.maintenance.run_pass import run_pass
-from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
-from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs
-from icekeeper.pass_context.context import OperationContext, operation_context
-from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import ResolvedPolicy
-from icekeeper.report.bucket_outcome import BucketOutcome
-from icekeeper.report.outcome import PassOutcome
-from icekeeper.state.lake_stats import LakeStats
-from icekeeper.state.lease_errors import lease_held
 from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import StoreClock, store_now_ms
 from icekeeper.table_policy import TablePolicies
-from icekeeper.verification.findings import Verification
-from icekeeper.verification.verify import verify_table
 
-__all__ = ["EngineName", "Runtime", "default_engine", "open_engine"]
+if TYPE_CHECKING:
+    from icekeeper.detection.proposal import CatalogReport
+    from icekeeper.engines.deferred import DeferredEngine
+    from icekeeper.engines.engine import Engine
+    from icekeeper.operations.expiry.ref_costs import TableCosts
+    from icekeeper.pass_context.context import OperationContext
+    from icekeeper.pass_context.table_handle import TableHandle
+    from icekeeper.report.bucket_outcome import BucketOutcome
+    from icekeeper.report.outcome import PassOutcome
+    from icekeeper.state.lake_stats import LakeStats
+    from icekeeper.verification.findings import Verification
 
-
-class EngineName(StrEnum):
-    """Where work units run."""
-
-    SPARK = "spark"
-    LOCAL = "local"
+__all__ = ["Runtime", "default_engine", "open_engine"]
 
 
 def default_engine() -> EngineName:
@@ -65,6 +55,9 @@ def open_engine(name: EngineName) -> DeferredEngine:
     Raises:
         PolicyError: PySpark is not installed; when it starts: no Java that it runs on was found.
     """
+    from icekeeper.engines.deferred import DeferredEngine
+    from icekeeper.engines.local import LocalEngine
+
     if name is EngineName.LOCAL:
         return DeferredEngine(name, lambda: nullcontext(LocalEngine()))
     if importlib.util.find_spec("pyspark") is None:
@@ -140,6 +133,9 @@ class Runtime:
             LeaseHeld: a run of the pipeline maintains it, which shares this state.
             StorageError: the table cannot be loaded, or the state cannot be written.
         """
+        from icekeeper.maintenance.run_pass import run_pass
+        from icekeeper.state.lease_errors import lease_held
+
         if not dry_run:
             self.state.require_writable()  # before anything is changed, not when it is to be recorded
         loaded = self.catalog.load(table)
@@ -163,6 +159,8 @@ class Runtime:
         progress: Progress = silent,
     ) -> OperationContext:
         """What the operations of one pass over one table are handed; a run id is made up unless given."""
+        from icekeeper.pass_context.context import operation_context
+
         return operation_context(
             loaded,
             catalog=self.catalog,
@@ -180,6 +178,8 @@ class Runtime:
 
     def table(self, name: TableName) -> TableHandle:
         """One table and what is remembered about it, for what is asked of it outside of a pass."""
+        from icekeeper.pass_context.table_handle import TableHandle
+
         return TableHandle(self.catalog, name, self.state, self.clock, store_clock=self.store_clock)
 
     def sweep_bucket(
@@ -198,6 +198,8 @@ class Runtime:
             PolicyError: settings that are wrong, or no table there.
             StorageError: the catalog or the bucket cannot be listed, or the state cannot be written.
         """
+        from icekeeper.maintenance.bucket_orphans import run_bucket_pass
+
         settings = self._policies.deployment(overrides, unsafe=unsafe).policy
         if not dry_run:
             self.state.require_writable()
@@ -219,6 +221,10 @@ class Runtime:
             PolicyError: the deployment's settings are wrong.
             StorageError: the catalog cannot be listed, or the state cannot be used.
         """
+        from icekeeper.detection.catalogs import CatalogSource
+        from icekeeper.detection.detect import detect
+        from icekeeper.detection.proposal import CatalogReport
+
         source = CatalogSource(self.catalog.name, lambda: self.catalog)
         report = detect([source], self.state, self._policies, overrides=overrides, unsafe=unsafe, clock=self.clock)
         return CatalogReport.of(self.catalog.name, report)
@@ -233,6 +239,9 @@ class Runtime:
             MetadataUnreadable: the manifest list cannot be read.
             StorageError: the catalog does not answer.
         """
+        from icekeeper.health.examine import examine, health_head
+        from icekeeper.metadata.table_reader import TableReader
+
         loaded = self.catalog.load(table)
         resolved: ResolvedPolicy | PolicyError
         try:
@@ -260,6 +269,9 @@ class Runtime:
             MetadataUnreadable: a manifest list or manifest cannot be read.
             StorageError: the catalog does not answer.
         """
+        from icekeeper.metadata.table_reader import TableReader
+        from icekeeper.operations.expiry.ref_costs import cost_of_refs
+
         loaded = self.catalog.load(table)
         return cost_of_refs(TableReader(loaded.metadata, Storage(loaded.io_properties).read))
 
@@ -270,5 +282,7 @@ class Runtime:
             PolicyError: unknown table.
             StorageError: the catalog or store does not answer.
         """
+        from icekeeper.verification.verify import verify_table
+
         loaded = self.catalog.load(table)
         return verify_table(loaded, Storage(loaded.io_properties))

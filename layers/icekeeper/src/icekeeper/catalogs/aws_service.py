@@ -23,7 +23,8 @@ from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_aws, error_
 from icekeeper.errors import CommitConflict, MaintenanceError, StorageError
 from icekeeper.masking import mask
 from icekeeper.model import TableName
-from icekeeper.storage.s3 import aws_session, client_config, describe_failure
+from icekeeper.storage.failures import describe_failure
+from icekeeper.storage.s3 import aws_session, client_config
 
 __all__ = ["AWS_ERRORS", "AwsClients", "AwsService", "error_code"]
 

@@ -20,7 +20,8 @@ from icekeeper.errors import StorageError
 from icekeeper.masking import mask
 from icekeeper.model import TableName
 from icekeeper.policy.ownership import BucketMaintenance, BuiltIn, BuiltInState
-from icekeeper.storage.s3 import aws_session, client_config, describe_failure
+from icekeeper.storage.failures import describe_failure
+from icekeeper.storage.s3 import aws_session, client_config
 
 __all__ = [
     "S3TABLES_PREFIXES",

@@ -2,6 +2,8 @@
 
 Exit codes: 0 every operation succeeded or was skipped; 1 the pass is failed or partial, damage was found, or
 something cannot be reached or read; 2 the call itself is wrong.
+
+A command imports what it needs when it runs: the help, and what is wrong with a call, are told at once.
 """
 
 from __future__ import annotations
@@ -48,9 +50,6 @@ from icekeeper.cli.request import request
 from icekeeper.cli.stage import stage_app
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.masking import MaskingFormatter
-from icekeeper.report.outcome import PassStatus
-from icekeeper.report.terminal import print_detection, print_outcome, print_problems, trouble
-from icekeeper.runtime import Runtime, default_engine, open_engine
 
 __all__ = ["app", "main"]
 
@@ -86,6 +85,10 @@ def maintain(
     as_json: AsJson = False,
 ) -> int:
     """Run a maintenance pass over one table."""
+    from icekeeper.report.outcome import PassStatus
+    from icekeeper.report.terminal import print_outcome, trouble
+    from icekeeper.runtime import Runtime, default_engine, open_engine
+
     chosen = overrides(settings, operations)
     name = table_name(table)
     runtime = Runtime.open(catalog)
@@ -100,6 +103,9 @@ def maintain(
 @app.command()
 def detect(catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False) -> int:
     """Find the tables of a catalog that need maintenance, and say why."""
+    from icekeeper.report.terminal import print_detection
+    from icekeeper.runtime import Runtime
+
     report = Runtime.open(catalog).detect(overrides(settings), unsafe=unsafe)
     document = report.to_json()
     if as_json:
@@ -112,6 +118,9 @@ def detect(catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = Fal
 @app.command()
 def verify(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
     """Check that every referenced file exists, that counts add up, that the specification holds."""
+    from icekeeper.report.terminal import print_problems
+    from icekeeper.runtime import Runtime
+
     name = table_name(table)
     found = Runtime.open(catalog).verify(name)
     document = found.to_json()
@@ -134,6 +143,7 @@ def demo(
 ) -> int:
     """Make a messy table bucket healthy, on this machine, and prove that no row changed."""
     from icekeeper.demo import run  # its readers and its server are optional to install
+    from icekeeper.runtime import default_engine
 
     if explore is not None:
         run.explore(explore, people(as_json=as_json))

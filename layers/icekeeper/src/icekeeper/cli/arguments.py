@@ -8,9 +8,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from icekeeper.engines.names import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
-from icekeeper.runtime import EngineName
 
 __all__ = [
     "AsJson",

@@ -1,7 +1,7 @@
 """What the command prints: JSON on standard output for programs, text and progress for people.
 
 With ``--json`` standard output holds exactly one JSON document, also for errors (DESIGN 6.1); everything else goes to
-standard error.
+standard error.  What draws on terminals is imported by what draws.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from typing import TYPE_CHECKING, Any
 
 from icekeeper.activity import Progress as ProgressCallback
 from icekeeper.activity import silent
 from icekeeper.masking import masked, masked_document
-from icekeeper.report.outcome import ListingWriter, listing_in
-from icekeeper.state.open import state_folder
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from icekeeper.report.outcome import ListingWriter
 
 __all__ = [
     "EXIT_FAILED",
@@ -46,7 +46,9 @@ _WIDTH_WITHOUT_TERMINAL = 1_000
 
 def people(*, as_json: bool) -> Console:
     """Where text for people goes: standard output, or standard error when programs read the former."""
-    console = Console(stderr=as_json, highlight=False)
+    from rich.console import Console
+
+    console = Console(stderr=as_json, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = _WIDTH_WITHOUT_TERMINAL
     return console
@@ -60,11 +62,14 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 def print_error(kind: str, message: str, *, as_json: bool) -> None:
     """One clear sentence on standard error; with ``--json`` also the error document."""
+    from rich.console import Console
+
     if as_json:
         print_json({"error": {"type": kind, "message": message}})
-    # Never wrapped or coloured: paths and keys must stay whole.  Some messages of others have several lines.
+    # Never wrapped or coloured, nor a name like :cat: drawn: paths and keys must stay whole.
+    # Some messages of others have several lines.
     sentence = " ".join(masked(message).split())
-    Console(stderr=True, highlight=False).print(f"error: {sentence}", soft_wrap=True, markup=False)
+    Console(stderr=True, highlight=False, emoji=False).print(f"error: {sentence}", soft_wrap=True, markup=False)
 
 
 def print_failed(sentence: str) -> int:
@@ -75,6 +80,9 @@ def print_failed(sentence: str) -> int:
 
 def listings() -> ListingWriter:
     """Where lists of files go that are too long for a document: in the state's folder."""
+    from icekeeper.report.outcome import listing_in
+    from icekeeper.state.open import state_folder
+
     return listing_in(state_folder(os.environ) / "listings")
 
 
@@ -90,10 +98,14 @@ def print_usage_error(error: Exception, *, as_json: bool) -> None:
 @contextmanager
 def progress_bar() -> Iterator[ProgressCallback]:
     """Bars on standard error while work goes on; nothing at all where that is no terminal."""
+    from rich.console import Console
+
     console = Console(stderr=True)
     if not console.is_terminal:
         yield silent
         return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bars:
         tasks: dict[str, Any] = {}
@@ -109,10 +121,14 @@ def progress_bar() -> Iterator[ProgressCallback]:
 @contextmanager
 def waiting(text: str) -> Iterator[Callable[[str], None]]:
     """A line on standard error that says what is waited for and how long; nothing where that is no terminal."""
+    from rich.console import Console
+
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _: None
         return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as line:
         task = line.add_task(text, total=None)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Settings, Table, Unsafe, overrides, table_name
 from icekeeper.cli.console import EXIT_OK, people, print_json
-from icekeeper.report.terminal import print_health
-from icekeeper.runtime import Runtime
 
 __all__ = ["health"]
 
@@ -14,6 +12,9 @@ def health(
     table: Table, catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False
 ) -> int:
     """Say how a table looks, maintained or not; changes nothing and reads one manifest list."""
+    from icekeeper.report.terminal import print_health
+    from icekeeper.runtime import Runtime
+
     chosen, name = overrides(settings), table_name(table)
     stats = Runtime.open(catalog).health(name, chosen, unsafe=unsafe)
     document = {

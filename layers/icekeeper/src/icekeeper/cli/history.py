@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name
 from icekeeper.cli.console import EXIT_OK, people, print_json
-from icekeeper.report.terminal import print_passes
-from icekeeper.runtime import Runtime
-from icekeeper.state.store import PassRecord
+
+if TYPE_CHECKING:
+    from icekeeper.state.store import PassRecord
 
 __all__ = ["history"]
 
@@ -23,6 +22,10 @@ def history(
     as_json: AsJson = False,
 ) -> int:
     """Print the newest passes that did something, from the journal."""
+    from icekeeper.catalogs.table_identity import identity_of
+    from icekeeper.report.terminal import print_passes
+    from icekeeper.runtime import Runtime
+
     handle = Runtime.open(catalog).table(table_name(table))
     identity = identity_of(handle.catalog, handle.load())
     passes = [pass_json(record) for record in handle.state.history(identity, limit=limit)]

@@ -8,9 +8,6 @@ import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Engine, Settings, Unsafe, overrides
 from icekeeper.cli.console import EXIT_OK, listings, people, print_failed, print_json, progress_bar
-from icekeeper.report.outcome import PassStatus, Status
-from icekeeper.report.terminal import print_bucket
-from icekeeper.runtime import Runtime, default_engine, open_engine
 
 __all__ = ["orphans"]
 
@@ -30,6 +27,10 @@ def orphans(
     as_json: AsJson = False,
 ) -> int:
     """Remove the orphans of all tables below a bucket or folder; report what belongs to no table."""
+    from icekeeper.report.outcome import PassStatus, Status
+    from icekeeper.report.terminal import print_bucket
+    from icekeeper.runtime import Runtime, default_engine, open_engine
+
     chosen = overrides(settings)
     runtime = Runtime.open(catalog)
     with progress_bar() as progress, open_engine(engine or default_engine()) as started:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from icekeeper.administration.pins import add_pin, list_pins, remove_pin
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name, ttl_ms
 from icekeeper.cli.console import EXIT_OK, people, print_json
 from icekeeper.clock import iso_utc
-from icekeeper.report.terminal import print_pins
-from icekeeper.runtime import Runtime
-from icekeeper.state.store import Pin
+
+if TYPE_CHECKING:
+    from icekeeper.state.store import Pin
 
 __all__ = ["pin_app"]
 
@@ -32,6 +31,10 @@ def pin_add(
     as_json: AsJson = False,
 ) -> int:
     """Pin a snapshot until its time is over."""
+    from icekeeper.administration.pins import add_pin
+    from icekeeper.report.terminal import print_pins
+    from icekeeper.runtime import Runtime
+
     length_ms = ttl_ms(ttl)
     handle = Runtime.open(catalog).table(table_name(table))
     pin = pin_json(add_pin(handle, snapshot=snapshot, ttl_ms=length_ms, name=name, with_tag=tag))
@@ -44,6 +47,10 @@ def pin_add(
 @pin_app.command("list")
 def pin_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
     """Print the pins that hold now, those of running jobs too."""
+    from icekeeper.administration.pins import list_pins
+    from icekeeper.report.terminal import print_pins
+    from icekeeper.runtime import Runtime
+
     pins = [pin_json(pin) for pin in list_pins(Runtime.open(catalog).table(table_name(table)))]
     if as_json:
         print_json({"table": table, "pins": pins})
@@ -59,6 +66,9 @@ def pin_remove(
     as_json: AsJson = False,
 ) -> int:
     """Remove a pin, and the tag that was written for it."""
+    from icekeeper.administration.pins import remove_pin
+    from icekeeper.runtime import Runtime
+
     removed = remove_pin(Runtime.open(catalog).table(table_name(table)), name)
     if as_json:
         print_json({"table": table, "removed": removed.name})

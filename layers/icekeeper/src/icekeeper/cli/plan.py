@@ -8,9 +8,6 @@ import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Engine, Settings, Table, Unsafe, overrides, table_name
 from icekeeper.cli.console import EXIT_OK, listings, people, print_failed, print_json, progress_bar
-from icekeeper.report.outcome import PassStatus
-from icekeeper.report.terminal import print_costs, print_outcome, trouble
-from icekeeper.runtime import Runtime, default_engine, open_engine
 
 __all__ = ["plan"]
 
@@ -29,6 +26,10 @@ def plan(
     as_json: AsJson = False,
 ) -> int:
     """Say what a pass would do and free, and what each branch, tag and snapshot costs; changes nothing."""
+    from icekeeper.report.outcome import PassStatus
+    from icekeeper.report.terminal import print_costs, print_outcome, trouble
+    from icekeeper.runtime import Runtime, default_engine, open_engine
+
     chosen, name = overrides(settings, operations), table_name(table)
     runtime = Runtime.open(catalog)
     with progress_bar() as progress, open_engine(engine or default_engine()) as started:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from icekeeper.administration.settings import ResolvePolicy, reset_settings, set_settings, unset_settings
 from icekeeper.cli.arguments import AsJson, CatalogName, Settings, Table, Unsafe, overrides, table_name
 from icekeeper.cli.console import EXIT_OK, people, print_json
 from icekeeper.errors import PolicyError
-from icekeeper.pass_context.table_handle import TableHandle
-from icekeeper.policy import ResolvedPolicy
-from icekeeper.report.terminal import print_policy
-from icekeeper.runtime import Runtime
+
+if TYPE_CHECKING:
+    from icekeeper.administration.settings import ResolvePolicy
+    from icekeeper.pass_context.table_handle import TableHandle
+    from icekeeper.policy import ResolvedPolicy
 
 __all__ = ["policy_app"]
 
@@ -26,6 +26,8 @@ def policy_show(
     table: Table, catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False
 ) -> int:
     """Print every setting that holds for a table, with its source."""
+    from icekeeper.runtime import Runtime
+
     chosen = overrides(settings)
     runtime = Runtime.open(catalog)
     return _print(table, runtime.policy(runtime.catalog.load(table_name(table)), chosen, unsafe=unsafe), as_json)
@@ -45,6 +47,8 @@ def policy_set(
     as_json: AsJson = False,
 ) -> int:
     """Keep settings with a table, as its properties icekeeper.KEY; all of them, or none when one is wrong."""
+    from icekeeper.administration.settings import set_settings
+
     chosen = overrides([*(assignments or ()), *(settings or ())])
     if not chosen:
         raise PolicyError("policy set takes one or more settings as KEY=VALUE, for example min_input_files=10")
@@ -60,12 +64,16 @@ def policy_unset(
     as_json: AsJson = False,
 ) -> int:
     """Take settings away from a table; what lower layers say holds again."""
+    from icekeeper.administration.settings import unset_settings
+
     return _change(table, catalog, lambda handle, policy: unset_settings(handle, keys, policy), unsafe, as_json)
 
 
 @policy_app.command("reset")
 def policy_reset(table: Table, catalog: CatalogName, unsafe: Unsafe = False, as_json: AsJson = False) -> int:
     """Take every setting icekeeper.KEY away from a table; Iceberg's own properties stay."""
+    from icekeeper.administration.settings import reset_settings
+
     return _change(table, catalog, reset_settings, unsafe, as_json)
 
 
@@ -76,6 +84,8 @@ def _change(
     unsafe: bool,
     as_json: bool,
 ) -> int:
+    from icekeeper.runtime import Runtime
+
     name = table_name(table)
     runtime = Runtime.open(catalog)
     return _print(table, change(runtime.table(name), lambda loaded: runtime.policy(loaded, {}, unsafe=unsafe)), as_json)
@@ -86,5 +96,7 @@ def _print(table: str, resolved: ResolvedPolicy, as_json: bool) -> int:
     if as_json:
         print_json({"table": table, "policy": {key: {"value": v, "source": s} for key, v, s, _ in rows}})
     else:
+        from icekeeper.report.terminal import print_policy
+
         print_policy(people(as_json=False), rows)
     return EXIT_OK

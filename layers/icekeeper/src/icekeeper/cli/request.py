@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,17 +28,10 @@ from icekeeper.cli.console import (
 )
 from icekeeper.cli.history import pass_json
 from icekeeper.errors import PolicyError
-from icekeeper.pipeline.executions import StateMachine
-from icekeeper.pipeline.request_pass import (
-    Answer,
-    await_pass,
-    file_request,
-    follow_pass,
-    require_shared_state,
-    start_pass,
-)
-from icekeeper.runtime import Runtime
-from icekeeper.state.requests import MaintenanceRequest
+
+if TYPE_CHECKING:
+    from icekeeper.pipeline.request_pass import Answer
+    from icekeeper.state.requests import MaintenanceRequest
 
 __all__ = ["request"]
 
@@ -66,6 +59,10 @@ def request(
     as_json: AsJson = False,
 ) -> int:
     """Ask the deployed stack for a pass over one table, and wait for its result."""
+    from icekeeper.pipeline.executions import StateMachine
+    from icekeeper.pipeline.request_pass import await_pass, file_request, follow_pass, require_shared_state, start_pass
+    from icekeeper.runtime import Runtime
+
     chosen, name = overrides(settings, operations), table_name(table)
     if no_wait and wait is not None:
         raise PolicyError("--wait and --no-wait exclude each other")
@@ -100,6 +97,8 @@ def request(
 
 
 def _at_first(execution: str | None) -> Answer:
+    from icekeeper.pipeline.request_pass import Answer
+
     if execution is None:
         return Answer(status="requested", summary=NEXT_RUN)
     return Answer(status="running", summary=f"started as {execution}")

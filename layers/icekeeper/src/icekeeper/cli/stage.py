@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from icekeeper.administration.loads import declare_load, list_loads, stage_load
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name
 from icekeeper.cli.console import EXIT_OK, people, print_json
 from icekeeper.clock import iso_utc
 from icekeeper.errors import PolicyError
-from icekeeper.report.terminal import print_loads
-from icekeeper.runtime import Runtime
-from icekeeper.state.staging import LoadState, StagedLoad
+
+if TYPE_CHECKING:
+    from icekeeper.state.staging import StagedLoad
 
 __all__ = ["stage_app"]
 
@@ -40,6 +39,9 @@ def stage_add(
     as_json: AsJson = False,
 ) -> int:
     """Record files that must not be deleted, because a commit is going to name them."""
+    from icekeeper.administration.loads import stage_load
+    from icekeeper.runtime import Runtime
+
     paths = [*(files or ()), *([] if file_list is None else _lines(file_list))]
     handle = Runtime.open(catalog).table(table_name(table))
     _tell(table, stage_load(handle, name, paths, prefixes or ()), as_json=as_json)
@@ -49,6 +51,10 @@ def stage_add(
 @stage_app.command("adopted")
 def stage_adopted(table: Table, catalog: CatalogName, name: LoadName, as_json: AsJson = False) -> int:
     """Say that a commit names the files of a load."""
+    from icekeeper.administration.loads import declare_load
+    from icekeeper.runtime import Runtime
+    from icekeeper.state.staging import LoadState
+
     handle = Runtime.open(catalog).table(table_name(table))
     _tell(table, declare_load(handle, name, LoadState.ADOPTED), as_json=as_json)
     return EXIT_OK
@@ -57,6 +63,10 @@ def stage_adopted(table: Table, catalog: CatalogName, name: LoadName, as_json: A
 @stage_app.command("failed")
 def stage_failed(table: Table, catalog: CatalogName, name: LoadName, as_json: AsJson = False) -> int:
     """Say that a load failed: its files are deleted after the grace period, unless something references them."""
+    from icekeeper.administration.loads import declare_load
+    from icekeeper.runtime import Runtime
+    from icekeeper.state.staging import LoadState
+
     handle = Runtime.open(catalog).table(table_name(table))
     _tell(table, declare_load(handle, name, LoadState.FAILED), as_json=as_json)
     return EXIT_OK
@@ -65,6 +75,10 @@ def stage_failed(table: Table, catalog: CatalogName, name: LoadName, as_json: As
 @stage_app.command("list")
 def stage_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
     """Print the loads that are not settled, those of running and dead jobs too."""
+    from icekeeper.administration.loads import list_loads
+    from icekeeper.report.terminal import print_loads
+    from icekeeper.runtime import Runtime
+
     loads = [_load_json(load) for load in list_loads(Runtime.open(catalog).table(table_name(table)))]
     if as_json:
         print_json({"table": table, "loads": loads})
@@ -73,6 +87,8 @@ def stage_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> i
 
 
 def _tell(table: str, load: StagedLoad, *, as_json: bool) -> None:
+    from icekeeper.report.terminal import print_loads
+
     document = _load_json(load)
     if as_json:
         print_json({"table": table, "load": document})

@@ -89,7 +89,7 @@ class FileNeeds:
             MetadataUnreadable: what such a table needs cannot be read.
             StorageError: catalog or state store failed.
         """
-        elsewhere = tables_elsewhere(self._context, self._table, [normalise(self._home)])
+        elsewhere = tables_elsewhere(self._context, [normalise(self._home)])
         neighbours = neighbours_of(self._table, (*others, *elsewhere.claims))
         self._share(neighbours.sharing, elsewhere)
         self._left_alone.add(neighbours.left_alone)

@@ -135,7 +135,7 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     others = (name for name in names if name != own.name)
     near = {name for name in others if name not in recorded or _touch(recorded[name], folders)}
     found = load_all(context.catalog, sorted(near, key=str), context.state, recorded)
-    elsewhere = tables_elsewhere(context, own, folders)
+    elsewhere = tables_elsewhere(context, folders)
     unreadable = [(recorded[name], reason) for name, reason in found.unreadable if name in recorded]
     for name, reason in found.unreadable:
         log.warning("%s: %s cannot be loaded, so its files are not known: %s", own.name, name, reason)
@@ -146,7 +146,7 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     )
 
 
-def tables_elsewhere(context: OperationContext, own: LoadedTable, folders: Iterable[str]) -> NearTables:
+def tables_elsewhere(context: OperationContext, folders: Iterable[str]) -> NearTables:
     """Tables of other catalogs that were seen to have files in the (normalised) folders, or around them.
 
     Raises:

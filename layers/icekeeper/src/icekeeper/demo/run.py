@@ -22,11 +22,12 @@ from icekeeper.demo.measure import Contents, Figures, measure, read_contents
 from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
 from icekeeper.demo.tables import NAMESPACE, MessyTable, create_messy_tables
 from icekeeper.demo.tell import tell_contents, tell_figures
+from icekeeper.engines.names import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
 from icekeeper.report.outcome import PassOutcome, PassStatus
 from icekeeper.report.terminal import print_detection, print_outcome
-from icekeeper.runtime import EngineName, Runtime, open_engine
+from icekeeper.runtime import Runtime, open_engine
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.storage import Storage
 

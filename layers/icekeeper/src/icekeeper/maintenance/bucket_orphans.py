@@ -100,7 +100,7 @@ def run_bucket_pass(
     swept: dict[TableName, _Swept] = {}
     first_of: dict[tuple[str, str], TableName] = {}
     for table in tables.loaded:
-        one = _prepare(catalog, make_context, table, referenced, bucket)
+        one = _prepare(make_context, table, referenced, bucket)
         metadata = table.metadata
         first = first_of.setdefault((metadata.uuid or str(table.name), normalise(metadata.location)), table.name)
         if first != table.name:
@@ -137,7 +137,7 @@ def run_bucket_pass(
 
 
 def _prepare(
-    catalog: Catalog, make_context: MakeContext, table: LoadedTable, referenced: ReferencedPaths, bucket: str
+    make_context: MakeContext, table: LoadedTable, referenced: ReferencedPaths, bucket: str
 ) -> _Swept | OperationOutcome:
     """Read what a table needs, before the listing, whether it is swept or not: other tables could hold its files.
 

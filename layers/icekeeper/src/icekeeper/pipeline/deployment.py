@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+# What a deployment in AWS needs of every call is imported while a function starts, which has the most processor then,
+# and not by its first call.
+import icekeeper.state.dynamodb.store
+import icekeeper.storage.file_systems
+import icekeeper.storage.s3  # noqa: F401 - as the two above, imported and not named
 from icekeeper.catalogs.addresses import CatalogAddress
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.fleet import fleet_catalogs, open_address, parse_catalog_file, recorded_address
@@ -113,10 +117,6 @@ class Deployment:
             if catalog.warehouse == warehouse:
                 return catalog
         return None
-
-    def new_name(self) -> str:
-        """A name nobody else has."""
-        return uuid.uuid4().hex
 
     def _opened(self, address: CatalogAddress) -> Catalog:
         key = (address.name, address.warehouse)

@@ -13,7 +13,8 @@ from botocore.exceptions import ClientError
 from icekeeper.catalogs.aws_service import AWS_ERRORS, error_code
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.pipeline.events import Failure, TableResult
-from icekeeper.storage.s3 import aws_session, client_config, describe_failure
+from icekeeper.storage.failures import describe_failure
+from icekeeper.storage.s3 import aws_session, client_config
 
 __all__ = ["Execution", "StateMachine", "StateMachineArn"]
 

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Sequence
 from types import TracebackType
 
+from icekeeper.engines.names import EngineName
 from icekeeper.errors import MaintenanceError
 from icekeeper.masking import masked
 from icekeeper.pipeline.control_bucket import ControlBucket
@@ -20,7 +21,7 @@ from icekeeper.pipeline.plan_document import PlanDocument
 from icekeeper.pipeline.run_step import run_step
 from icekeeper.pipeline.settings import CONTROL_BUCKET, PipelineSettings
 from icekeeper.policy import Operation
-from icekeeper.runtime import EngineName, open_engine
+from icekeeper.runtime import open_engine
 
 __all__ = ["run_job", "start_logging"]
 

@@ -1,8 +1,7 @@
 """Where settings come from, in the order in which later ones win.
 
 ``default`` → deployment environment → policy file → S3 Tables maintenance configuration → Iceberg's own table
-properties → table properties ``icekeeper.<key>`` → ``--set``; and above all of them the deployment's bounds.  The
-S3 Tables configuration has no reader yet.
+properties → table properties ``icekeeper.<key>`` → ``--set``; and above all of them the deployment's bounds.
 """
 
 from __future__ import annotations

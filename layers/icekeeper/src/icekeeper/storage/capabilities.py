@@ -7,7 +7,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from icekeeper.storage.s3 import is_refused
+from icekeeper.storage.failures import is_refused
 
 __all__ = ["can_delete_s3", "can_list_s3"]
 

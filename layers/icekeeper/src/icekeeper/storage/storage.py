@@ -1,8 +1,9 @@
 """Object storage: read, write, list, delete, and what a store lets us do at all.
 
 Bytes are read and written through PyIceberg's ``PyArrowFileIO``, so endpoints and authentication are PyIceberg's.
-Listing and batch deletion, which it lacks, use boto3 with the same properties (``icekeeper.storage.s3``).  Writes never
-ask whether a file exists: names are unique, and the question would list, which AWS table buckets refuse.
+Listing and batch deletion, which it lacks, use boto3 with the same properties.  Both are imported when something asks
+for an object that is not on this machine.  Writes never ask whether a file exists: names are unique, and the question
+would list, which AWS table buckets refuse.
 """
 
 from __future__ import annotations
@@ -13,36 +14,33 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from botocore.exceptions import BotoCoreError, ClientError
-from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO, PY_IO_IMPL, load_file_io
-from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyarrow.fs import LocalFileSystem
+from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO, PY_IO_IMPL
 
 from icekeeper.clock import ServerClock
 from icekeeper.errors import StorageError
 from icekeeper.masking import mask, remember_secrets
 from icekeeper.storage.capabilities import can_delete_s3, can_list_s3
+from icekeeper.storage.failures import describe_failure
 from icekeeper.storage.listing import Division, ListedObject, divide, in_parallel
 from icekeeper.storage.local import local_level, local_status, unlink, walk
 from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
-from icekeeper.storage.s3 import (
-    S3_CONNECT_TIMEOUT,
-    S3_REGION,
-    FailedKeys,
-    delete_keys,
-    describe_failure,
-    region_of,
-    s3_client,
-    with_endpoint,
-)
 from icekeeper.storage.s3_listing import list_s3, s3_directory, s3_level, s3_status
+from icekeeper.storage.s3_settings import with_endpoint
+
+if TYPE_CHECKING:
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    from icekeeper.storage.s3 import FailedKeys
 
 __all__ = ["DeleteReport", "Storage"]
 
-# PyArrow tries four times: a silent host then costs about 15 s, a refusing one 3 s.
-CONNECT_TIMEOUT_S = "3"
+# What PyIceberg reads local files by as PyArrow does.
+_PLAIN_FILE_IO = (None, ARROW_FILE_IO, FSSPEC_FILE_IO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,18 +241,20 @@ class Storage:
 
     @cached_property
     def _file_io(self) -> PyArrowFileIO:
-        properties = dict(self._properties)
-        if properties.get(PY_IO_IMPL) in (None, FSSPEC_FILE_IO):
-            properties[PY_IO_IMPL] = ARROW_FILE_IO
-        properties.setdefault(S3_CONNECT_TIMEOUT, CONNECT_TIMEOUT_S)
-        # Without a region PyIceberg asks AWS for the bucket's, even when the endpoint is somewhere else.
-        if region := region_of(properties):
-            properties.setdefault(S3_REGION, region)
-        file_io = load_file_io(properties)
-        return file_io if isinstance(file_io, PyArrowFileIO) else PyArrowFileIO(properties)
+        from icekeeper.storage.file_systems import arrow_file_io
+
+        return arrow_file_io(self._properties)
+
+    @cached_property
+    def _local(self) -> LocalFileSystem:
+        if self._properties.get(PY_IO_IMPL) in _PLAIN_FILE_IO:
+            return LocalFileSystem()
+        return self._file_io.fs_by_scheme("file", "")
 
     @cached_property
     def _s3(self) -> Any:
+        from icekeeper.storage.s3 import s3_client
+
         client = s3_client(self._properties)
         self.s3_clock.listen(client)
         return client
@@ -263,7 +263,7 @@ class Storage:
         # Not new_input(): it cuts a key at "?" and "#".
         parts = split_path(path)
         if is_local(path):
-            return self._file_io.fs_by_scheme("file", ""), os.path.abspath(parts.key)
+            return self._local, os.path.abspath(parts.key)
         try:
             filesystem = self._file_io.fs_by_scheme(parts.scheme, parts.authority)
         except ValueError as error:
@@ -276,6 +276,8 @@ class Storage:
 
     def _create(self, path: str) -> pa.NativeFile:
         filesystem, key = self._filesystem(path)
+        if is_local(path):
+            filesystem.create_dir(os.path.dirname(key), recursive=True)
         return filesystem.open_output_stream(key)
 
     def _list(self, prefix: str) -> Iterator[ListedObject]:
@@ -288,6 +290,8 @@ class Storage:
             raise StorageError(f"{path} cannot be listed: only S3 and local folders can")
 
     def _delete_s3(self, bucket: str, keys: Sequence[str]) -> FailedKeys:
+        from icekeeper.storage.s3 import FailedKeys, delete_keys
+
         try:
             client = self._s3
         except (BotoCoreError, ClientError) as error:  # an unknown profile, a role that may not be assumed

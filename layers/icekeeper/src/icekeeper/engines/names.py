@@ -1,0 +1,14 @@
+"""What engines are called where people choose one."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+__all__ = ["EngineName"]
+
+
+class EngineName(StrEnum):
+    """Where work units run."""
+
+    SPARK = "spark"
+    LOCAL = "local"

@@ -1,0 +1,54 @@
+"""The address of the state as the environment gives it: a path, or the table that a fleet shares."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlsplit
+
+from icekeeper.errors import PolicyError
+
+__all__ = ["STATE_VARIABLE", "TableAddress", "parse_address"]
+
+STATE_VARIABLE = "ICEKEEPER_STATE"
+_SCHEME = "dynamodb"
+_HELP = "write a path, or dynamodb://TABLE[?region=REGION&endpoint=URL]"
+# Amazon DynamoDB Developer Guide, "Naming rules".
+_TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+
+
+@dataclass(frozen=True, slots=True)
+class TableAddress:
+    """A DynamoDB table; what is ``None`` is taken from AWS's own settings."""
+
+    name: str
+    region: str | None = None
+    endpoint: str | None = None
+
+
+def parse_address(environment: Mapping[str, str]) -> TableAddress | None:
+    """The table that the environment names, ``None`` when the state is a file.
+
+    Raises:
+        PolicyError: the address is malformed.
+    """
+    text = environment.get(STATE_VARIABLE, "")
+    if "://" not in text and not text.startswith(f"{_SCHEME}:"):  # as a path it would be a new, empty file
+        return None
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:  # an unclosed bracket
+        raise PolicyError(f"{STATE_VARIABLE}={text} names no DynamoDB table: {_HELP}") from error
+    if parts.scheme != _SCHEME:
+        raise PolicyError(f"{STATE_VARIABLE}={text} has an unknown scheme: {_HELP}")
+    settings = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if unknown := settings.keys() - {"region", "endpoint"}:
+        raise PolicyError(f"{STATE_VARIABLE}={text} has an unknown setting '{min(unknown)}': {_HELP}")
+    if not _TABLE_NAME.fullmatch(parts.netloc) or parts.path.strip("/") or parts.fragment:
+        raise PolicyError(f"{STATE_VARIABLE}={text} names no DynamoDB table: {_HELP}")
+    endpoint = settings.get("endpoint") or None
+    if endpoint is not None and urlsplit(endpoint).scheme not in ("http", "https"):
+        raise PolicyError(f"{STATE_VARIABLE}={text} has an endpoint that is no http(s) address: {_HELP}")
+    region = settings.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    return TableAddress(parts.netloc, region or None, endpoint)

@@ -1,0 +1,34 @@
+"""A client for the table that a fleet's state lives in."""
+
+from __future__ import annotations
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError
+
+from icekeeper.errors import PolicyError, StorageError
+from icekeeper.state.address import STATE_VARIABLE, TableAddress
+from icekeeper.state.dynamodb.table import DynamoTable
+
+__all__ = ["open_table"]
+
+# The requests are small; a function must learn early that its network does not lead there.
+_CLIENT = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 6})
+
+
+def open_table(address: TableAddress) -> DynamoTable:
+    """A client for a table; sends nothing yet.
+
+    Raises:
+        PolicyError: no region is known.
+        StorageError: boto3's own settings cannot be used.
+    """
+    try:
+        session = boto3.Session(region_name=address.region)
+        if session.region_name is None:
+            raise PolicyError(
+                f"the region of the state table {address.name} is not known: add ?region=REGION to {STATE_VARIABLE}"
+            )
+        return DynamoTable(session.client("dynamodb", endpoint_url=address.endpoint, config=_CLIENT), address.name)
+    except (BotoCoreError, ValueError) as error:
+        raise StorageError(f"the state table {address.name} cannot be used: {error}") from error

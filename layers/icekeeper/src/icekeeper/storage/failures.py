@@ -1,0 +1,67 @@
+"""What stores answer when they do not do what they were asked, by kind and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError, NoCredentialsError
+
+from icekeeper.masking import masked
+
+__all__ = ["TRANSIENT_CODES", "describe_failure", "failure_in_words", "is_refused", "is_transient"]
+
+# S3 API reference, "Error responses": what goes away by waiting.
+TRANSIENT_CODES = frozenset(
+    {
+        "InternalError",
+        "OperationAborted",
+        "RequestTimeout",
+        "ServiceUnavailable",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    }
+)
+# Refused by the kind of bucket (table buckets answer 405) or by a policy; wrong credentials are also a 403, but say so.
+REFUSED_CODES = frozenset({"405", "AccessDenied", "AccessDeniedException", "MethodNotAllowed", "NotImplemented"})
+
+
+def is_transient(error: ClientError) -> bool:
+    """Whether a failure may go away by waiting."""
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status == 429 or (status >= 500 and status != 501) or error.response["Error"].get("Code") in TRANSIENT_CODES
+
+
+def is_refused(error: ClientError | Mapping[str, Any]) -> bool:
+    """Whether a failure, or one entry of a batch's errors, means "not allowed here" rather than "did not work"."""
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return status in (405, 501) or error.response["Error"].get("Code") in REFUSED_CODES
+    return error.get("Code") in REFUSED_CODES
+
+
+def describe_failure(error: Exception, endpoint: str | None) -> str:
+    """What went wrong, as the end of a sentence that begins with the path or service."""
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if isinstance(error, FileNotFoundError):
+        return "does not exist"
+    if isinstance(error, EndpointConnectionError | ConnectTimeoutError) or "AWS Error NETWORK_CONNECTION" in text:
+        return f"cannot be reached: nothing answers at {endpoint or 'the AWS endpoint'}"
+    if isinstance(error, NoCredentialsError):
+        return "cannot be reached: no AWS credentials are configured"
+    if isinstance(error, ClientError):
+        details = error.response["Error"]
+        return failure_in_words(details.get("Code", ""), details.get("Message", ""))
+    if isinstance(error, PermissionError) or "AWS Error ACCESS_DENIED" in text:
+        return "must not be accessed with these credentials"
+    return f"failed: {text}"
+
+
+def failure_in_words(code: str, message: str) -> str:
+    """A store's error code and message, as the end of a sentence that begins with the path or service."""
+    message = "" if message.startswith("<") else " ".join(masked(message).split())[:300]
+    if code in REFUSED_CODES:
+        return f"was refused by the store ({code}{': ' + message if message else ''})"
+    return f"failed with {code}{': ' + message if message else ''}"

@@ -1,0 +1,131 @@
+"""What a command imports before it does its work, in a fresh interpreter; a time would depend on the machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command import CATALOG, Command, one_sentence
+
+FUNCTIONS = Path(__file__).resolve().parents[2] / "functions"
+
+CALLS = """
+import json, sys
+from icekeeper.cli import main
+codes = [main(call) for call in json.loads(sys.argv[1])]
+print("", json.dumps({"codes": codes, "modules": sorted(sys.modules)}), sep="\\n")
+"""
+A_FUNCTION_STARTS = """
+import json, sys
+import compact_small.handler
+print(json.dumps(sorted(sys.modules)))
+"""
+
+# Typer needs pydantic for the arguments of a command.
+LIBRARIES = ("boto3", "fastavro", "numpy", "pandas", "pyarrow", "pyiceberg", "pyspark", "sqlalchemy", "strictyaml")
+NOT_FOR_A_POLICY = (
+    "boto3",
+    "fastavro",
+    "pandas",
+    "pyarrow.dataset",
+    "pyarrow.parquet",
+    "pyiceberg.io.pyarrow",
+    "pyspark",
+)
+OTHER_ROOMS = (
+    "administration",
+    "commit",
+    "deletion",
+    "detection",
+    "engines.spark",
+    "maintenance",
+    "operations",
+    "pipeline",
+    "verification",
+)
+
+WRONG_CALLS = (
+    (("maintian", "ns.t"), "No such command 'maintian'."),
+    (("pin", "add", "ns.t", "--catalog", "C", "--snapshot", "current"), "Missing option '--ttl'."),
+    (("maintain", "ns.t", "--catalog", "C", "--engine", "duckdb"), "Invalid value for '--engine'"),
+)
+
+
+def interpreter(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What a fresh interpreter makes of a script."""
+    return subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
+
+
+def called(*calls: Sequence[str]) -> tuple[dict[str, Any], str, str]:
+    """Calls of the command in one fresh interpreter: exit codes and modules, standard output, errors."""
+    done = interpreter(CALLS, json.dumps(calls))
+    *out, told = done.stdout.splitlines()
+    return json.loads(told), "\n".join(out), done.stderr
+
+
+def within(modules: Sequence[str], packages: Sequence[str]) -> list[str]:
+    return [name for name in modules if any(name == one or name.startswith(f"{one}.") for one in packages)]
+
+
+@pytest.fixture
+def telling_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pandas that cannot be imported and tells on standard error that somebody tried, where nobody else would."""
+    package = tmp_path / "path" / "pandas"
+    package.mkdir(parents=True)
+    text = "import sys\nsys.stderr.write('pandas was imported\\n')\nraise ImportError('no pandas')\n"
+    (package / "__init__.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+
+
+def test_help_is_told_without_any_library_of_the_work(telling_pandas: None) -> None:
+    pages = [
+        ("--help",),
+        ("maintain", "--help"),
+        ("policy", "show", "--help"),
+        ("request", "--help"),
+        ("demo", "--help"),
+    ]
+    told, out, err = called(*pages)
+    assert (told["codes"], out.count("Usage: icekeeper"), err) == ([0] * len(pages), len(pages), "")
+    assert within(told["modules"], (*LIBRARIES, "rich.console", "icekeeper.runtime", "icekeeper.policy")) == []
+    told, _, _ = called(("--help",))
+    assert within(told["modules"], ("pydantic",)) == []
+
+
+def test_a_wrong_call_is_told_without_any_library_of_the_work(command: Command) -> None:
+    told, out, err = called(*(call for call, _ in WRONG_CALLS))
+    assert (told["codes"], out.strip()) == ([2] * len(WRONG_CALLS), "")
+    for line, (_, sentence) in zip(err.splitlines(), WRONG_CALLS, strict=True):
+        assert one_sentence(line).startswith(sentence)
+    assert within(told["modules"], LIBRARIES) == []
+
+
+def test_the_policy_of_a_table_in_a_sql_catalog_is_shown_without_what_rewrites_it(
+    command: Command, telling_pandas: None
+) -> None:
+    command.table(appends=1)
+    told, out, err = called(("policy", "show", "ns.t", "--catalog", CATALOG))
+    assert (told["codes"], out.split(maxsplit=1)[0], err) == ([0], "key", "")
+    assert within(told["modules"], NOT_FOR_A_POLICY) == []
+    assert within(told["modules"], [f"icekeeper.{room}" for room in OTHER_ROOMS]) == []
+
+
+def test_a_function_imports_what_it_needs_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first call would pay for the rest, with less of a processor than the start has."""
+    monkeypatch.setenv("PYTHONPATH", str(FUNCTIONS))
+    modules = set(json.loads(interpreter(A_FUNCTION_STARTS).stdout))
+    needed = {"boto3", "fastavro", "pyarrow.parquet", "pyiceberg.io.pyarrow", "icekeeper.state.dynamodb.store"}
+    assert needed - modules == set()
+    assert "icekeeper.operations.compaction.compact" in modules
+
+
+def test_names_are_told_as_they_are(command: Command) -> None:
+    """A name between colons is no picture."""
+    answer = command("policy", "show", "ns.:cat:")
+    assert one_sentence(answer.err) == f"there is no table ns.:cat: in catalog {CATALOG}"
