@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -45,3 +45,7 @@ class TableHandle:
         store_time, storage = StoreTime(self.clock, self.store_clock), Storage(loaded.io_properties)
         now_ms = partial(store_time.now_ms, storage, loaded.metadata.location, may_write=True)
         return TableMemory(self.state, identity_of(self.catalog, loaded), now_ms)
+
+    def discard(self, loaded: LoadedTable, paths: Iterable[str]) -> None:
+        """Remove files that certainly no commit names; what cannot be removed is left to a pass over the table."""
+        Storage(loaded.io_properties).delete(paths)

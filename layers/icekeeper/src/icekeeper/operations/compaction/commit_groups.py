@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.rebase import ClaimedFile, GroupClaim, RebaseResult, rebase
 from icekeeper.commit.snapshot import FileReplacement
-from icekeeper.commit.transaction import Committed, PreparedCommit
+from icekeeper.commit.transaction import Committed
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileKey, Nothing
 from icekeeper.operations.compaction.arrow_schema import leaf_columns

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.manifest_size import manifest_header_bytes, manifest_target_bytes
-from icekeeper.commit.transaction import Committed, PreparedCommit
+from icekeeper.commit.transaction import Committed
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.model import ManifestContent, ManifestFile, Nothing

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.transaction import PreparedCommit
+from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.metadata.deletes import PartitionKey, is_unpartitioned, partition_key
 from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.single_value import decode

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.rebase import ClaimedFile, GroupClaim, RebaseResult, rebase
 from icekeeper.commit.snapshot import FileReplacement
-from icekeeper.commit.transaction import Committed, PreparedCommit
+from icekeeper.commit.transaction import Committed
 from icekeeper.errors import MaintenanceError, PlanStale
 from icekeeper.metadata.deletes import named_file
 from icekeeper.metadata.table_reader import TableReader

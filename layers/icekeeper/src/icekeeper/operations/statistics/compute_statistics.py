@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.transaction import PreparedCommit
+from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.errors import MaintenanceError, StorageError
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.puffin import PuffinBlob
