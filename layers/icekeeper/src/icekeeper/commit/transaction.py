@@ -82,7 +82,10 @@ def commit_with_retries(
             if not is_last:
                 sleep(backoff_seconds(attempt + (SLOW if busy else 0)))
                 continue
-            outcome = _unknown(outcome) if is_unexplained else observer.settle(head, prepared, outcome.no)
+            if is_unexplained:
+                outcome = observer.after_silence(head, prepared, _unknown(outcome))
+            else:
+                outcome = observer.settle(head, prepared, outcome.no)
         elif sent is not None and not _disproves(outcome, is_unexplained):
             outcome = _unknown(outcome)
         if isinstance(outcome, LoadedTable):
