@@ -602,3 +602,19 @@ def test_the_right_to_commit_is_renewed_just_before_every_swap() -> None:
         run.go(max_retries=5)
     assert order == ["renew", "swap", "renew", "swap", "renew"]
     assert run.discarded == ["staged-1", "staged-2", "staged-3"]
+
+
+def test_a_refusal_of_what_needs_no_files_is_believed_after_one_look() -> None:
+    """An expiry whose catalog does not know an update tries again without it, in every pass."""
+    run = Run(MemoryCatalog(scripts=[refuse]))
+    adding = run.prepare
+
+    def expire(head: LoadedTable) -> PreparedCommit | Nothing:
+        prepared = adding(head)
+        assert isinstance(prepared, PreparedCommit)
+        return replace(prepared, updates=[{"action": "remove-snapshots", "snapshot-ids": [1]}], staged=())
+
+    run.prepare = expire  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match=r"^HTTP 403: not you$"):
+        run.go()
+    assert (run.catalog.commits, run.waits) == (1, [])

@@ -107,4 +107,6 @@ def read_error(body: Any) -> ErrorDocument | None:
     message, kind, code = error.get("message"), error.get("type"), error.get("code")
     if not (isinstance(message, str) and isinstance(kind, str)):
         return None
+    if isinstance(code, str) and code.isdecimal():
+        code = int(code)
     return ErrorDocument(message, kind, code if isinstance(code, int) else None)

@@ -19,6 +19,8 @@ from icekeeper.metadata.updates import check_requirements
 
 __all__ = ["PreparedCommit", "Verdict", "is_as_before", "is_older", "shows", "verdict"]
 
+_NAMES_FILES = frozenset({"add-snapshot", "set-statistics", "set-partition-statistics"})
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedCommit:
@@ -33,6 +35,12 @@ class PreparedCommit:
     snapshot_id: int | None = None
     cannot_have_landed: Callable[[TableMetadata], bool] = lambda metadata: True
     """Asked of a document that does not show the attempt: could it have landed, been built upon and expired?"""
+
+    @property
+    def names_files(self) -> bool:
+        """Whether the table needs files of ours once the attempt has landed; else a refusal that is believed by mistake
+        costs nothing."""
+        return any(update["action"] in _NAMES_FILES for update in self.updates)
 
 
 class Verdict(Enum):
@@ -79,4 +87,16 @@ def is_older(now: LoadedTable, base: LoadedTable) -> bool:
         return False
     before_base = {entry["metadata-file"] for entry in base.metadata.metadata_log} - {base.metadata_location}
     went_back = 0 < now.metadata.last_sequence_number < base.metadata.last_sequence_number
-    return went_back or now.metadata_location in before_base
+    return went_back or now.metadata_location in before_base or _lacks_head(now.metadata, base.metadata)
+
+
+def _lacks_head(now: TableMetadata, base: TableMetadata) -> bool:
+    """Where neither sequence numbers (format version 1) nor the log (some catalogs keep none) tell: whether the base's
+    newest snapshot has not been there yet.  One that was rolled back and expired since makes the table younger."""
+    head, before = base.current_snapshot, base.snapshots.keys()
+    return (
+        head is not None
+        and head.snapshot_id not in now.snapshots
+        and now.snapshots.keys() <= before
+        and now.last_updated_ms < base.last_updated_ms
+    )

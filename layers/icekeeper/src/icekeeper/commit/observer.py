@@ -75,6 +75,8 @@ class Observer:
             return Undecided(no, base if is_older(now, base) else now)
         if isinstance(no, CommitConflict) and not is_repeated:
             return no  # whatever moved the table explains it
+        if isinstance(no, CommitRefused) and not (prepared.names_files or no.left):
+            return no
         return self.settle(base, prepared, no)
 
     def settle(
