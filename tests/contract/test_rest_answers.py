@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import requests
 import urllib3.exceptions
+from botocore.exceptions import CredentialRetrievalError
 from pyiceberg.catalog.sql import SqlCatalog
 from requests.adapters import HTTPAdapter
 
@@ -129,4 +130,34 @@ def test_what_was_never_sent_is_known_to_have_failed(server: ScriptedRest) -> No
         other = gone.open()
     with pytest.raises(StorageError, match="nothing answers") as raised:
         other.commit(base, [], UPDATES)
+    assert type(raised.value) is StorageError
+
+
+def test_no_cache_on_the_way_answers_for_the_catalog(server: ScriptedRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[Any, Any]] = []
+    send = requests.Session.send
+
+    def watched(self: Any, request: requests.PreparedRequest, **more: Any) -> requests.Response:
+        sent.append((request.method, request.headers.get("Cache-Control")))
+        return send(self, request, **more)
+
+    catalog = server.open()
+    monkeypatch.setattr(requests.Session, "send", watched)
+    catalog.commit(catalog.load(NAME), [], UPDATES)
+    assert sent == [("GET", "no-cache"), ("POST", None)]
+
+
+def test_what_cannot_be_signed_was_never_sent(server: ScriptedRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials that cannot be renewed any more."""
+    catalog = server.open()
+    base = catalog.load(NAME)
+
+    def expired(*_: Any, **__: Any) -> Any:
+        raise CredentialRetrievalError(provider="sso", error_msg="sign in again")
+
+    monkeypatch.setattr(requests.Session, "send", expired)
+    with pytest.raises(StorageError, match="sign in again"):
+        catalog.load(NAME)
+    with pytest.raises(StorageError, match="sign in again") as raised:
+        catalog.commit(base, [], UPDATES)
     assert type(raised.value) is StorageError

@@ -117,6 +117,26 @@ def test_a_refusal_that_is_repeated_leaves_nothing_behind(local_catalog: PyIcebe
     assert sum(table.waits) > 2  # who hears "too many requests" waits for seconds
 
 
+@pytest.mark.parametrize(
+    ("status", "lag", "landed"), [(404, 3, True), (404, 99, False), (429, 3, True), (429, 99, False)]
+)
+def test_a_refused_commit_that_a_replica_shows_late_or_never_loses_nothing(
+    local_catalog: PyIcebergCatalog, tmp_path: Path, status: int, lag: int, landed: bool
+) -> None:
+    """Carried out, answered with a refusal, and for some looks, or for ever, the table is shown as it was."""
+    table = LocalTable(local_catalog, tmp_path)
+    table.fill(3)
+    rows = table.ids()
+    with scripted_rest(table.catalog) as server:
+        server.scripts.append(CommitScript(status=status, body=error_document(status, message="not on a Sunday")))
+        server.lagging_loads = lag
+        outcome = table.run(Operation.COMPACT, catalog=server.open(), max_commit_retries="2")
+    assert table.readers_agree() == rows
+    assert (len(table.data_files()), table.unreferenced()) == (1, set())
+    assert outcome.status is (Status.SUCCEEDED if landed else Status.FAILED)
+    assert landed or "whether" in outcome.summary
+
+
 def test_a_refusal_by_a_catalog_that_cannot_be_asked_keeps_the_files(
     local_catalog: PyIcebergCatalog, tmp_path: Path
 ) -> None:

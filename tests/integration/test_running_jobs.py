@@ -520,6 +520,32 @@ def test_a_job_that_slept_while_its_files_were_cleaned_does_not_commit_them(tabl
     assert table.verify().ok
 
 
+def test_a_job_that_slept_between_two_swaps_does_not_commit_what_was_cleaned_meanwhile(table: LocalTable) -> None:
+    """The first swap is lost to another writer; whoever was stopped then must ask again before the second."""
+    now = [system_clock()]
+    ids = [*table.ids(), 77]
+
+    class Stopped(ScriptedCatalog):
+        def commit(self, base: Any, requirements: Any, updates: Any) -> Any:
+            if not self.commits:
+                table.append(77, part="elsewhere")
+            return super().commit(base, requirements, updates)
+
+        def load(self, name: TableName) -> Any:
+            if self.commits == 1:
+                self.commits += 1
+                now[0] += LATER_MS
+                assert len(deleted(later(table))) >= 1
+            return super().load(name)
+
+    runtime = Runtime(Stopped(table.catalog), table.state, environment={}, clock=lambda: now[0], store_clock=same_clock)
+    outcome = runtime.maintain(NAME, {**EAGER, "operations": "compact"}, LocalEngine(1), unsafe=True)
+    assert outcome.operations[0].status is Status.FAILED
+    assert (outcome.operations[0].reason or "").startswith("PlanStale: job ")
+    assert sorted(table.readers_agree()) == sorted(ids)
+    assert table.verify().ok
+
+
 def test_a_dead_job_is_declared_failed_before_its_files_go(table: LocalTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Should it wake up just then, it must find out before it commits."""
     with pytest.raises(Killed):

@@ -11,7 +11,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.administration.settings import reset_settings, set_settings, unset_settings
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.clock import system_clock
-from icekeeper.errors import CommitStateUnknown, PolicyError, TableUnsupported
+from icekeeper.errors import CommitRefused, CommitStateUnknown, PolicyError, StorageError, TableUnsupported
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import POLICY_KEYS, ResolvedPolicy, layers_for, resolve
 from support.command import Command, one_sentence
@@ -228,3 +228,19 @@ def test_a_format_of_the_future_is_left_alone(local_catalog: SqlCatalog, tmp_pat
     table.rewrite_document(lambda document: document.update({"format-version": 4}))
     with pytest.raises(TableUnsupported, match="format version 4 is not maintained"):
         set_settings(handle_of(table, table.catalog), {"min_input_files": "9"}, policy_of)
+
+
+def test_a_refused_change_leaves_no_document_behind(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    """The catalog keeps it until the refusal is believed."""
+    table = LocalTable(local_catalog, tmp_path)
+
+    class Refusing(ScriptedCatalog):
+        def commit(self, base: LoadedTable, requirements: Any, updates: Any) -> LoadedTable:
+            document = base.metadata_location.replace("00000-", "00001-")
+            table.storage.write(document, b"{}")
+            raise CommitRefused("not on a Sunday", left=(document,))
+
+    with pytest.raises(StorageError, match="not on a Sunday"):
+        set_settings(handle_of(table, Refusing(table.catalog)), {"min_input_files": "7"}, policy_of)
+    assert len(list(tmp_path.rglob("*.metadata.json"))) == 1
+    assert len(table.waits) == 3

@@ -12,7 +12,7 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.errors import PolicyError
+from icekeeper.errors import CommitConflict, PolicyError
 from icekeeper.model import TableName
 
 __all__ = ["CommitScript", "ScriptedRest", "error_document", "scripted_rest"]
@@ -43,6 +43,9 @@ class ScriptedRest:
     scripts: list[CommitScript] = field(default_factory=list)
     broken_loads: int = 0
     """So many loads are answered with 503 once a commit was seen."""
+    lagging_loads: int = 0
+    """So many loads after a commit are answered with the table as it was before the first one: a replica that lags."""
+    before: bytes | None = None
     requests: list[str] = field(default_factory=list)
     """``GET tables/t`` and ``POST tables/t``, as they came."""
 
@@ -68,13 +71,20 @@ class ScriptedRest:
         if self.broken_loads and any(request.startswith("POST") for request in self.requests):
             self.broken_loads -= 1
             return 503, {}, b"out of order"
+        if self.lagging_loads and self.before is not None:
+            self.lagging_loads -= 1
+            return 200, {}, self.before
         return 200, {}, _as_table(self.inner.load(table))
 
     def _commit(self, table: TableName, given: Mapping[str, Any]) -> tuple[int, Mapping[str, str], bytes]:
         script = self.scripts.pop(0) if self.scripts else CommitScript()
+        self.before = self.before or _as_table(self.inner.load(table))
         if script.acts:
             requirements: Sequence[Mapping[str, Any]] = given["requirements"]
-            self.inner.commit(self.inner.load(table), requirements, given["updates"])
+            try:
+                self.inner.commit(self.inner.load(table), requirements, given["updates"])
+            except CommitConflict as error:
+                return 409, {}, json.dumps(error_document(409, "CommitFailedException", str(error))).encode()
         if script.status is None:
             return 200, {}, _as_table(self.inner.load(table))
         body = script.body if isinstance(script.body, bytes) else json.dumps(script.body).encode()

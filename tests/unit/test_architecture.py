@@ -102,6 +102,7 @@ PURE = (
     "icekeeper.catalogs.kind",
     "icekeeper.catalogs.lent_properties",
     "icekeeper.catalogs.table_bucket_arn",
+    "icekeeper.commit.attempt",
     "icekeeper.commit.history",
     "icekeeper.commit.row_ids",
     "icekeeper.operations.expiry.candidates",

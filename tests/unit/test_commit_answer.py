@@ -57,6 +57,8 @@ def test_a_status_that_is_not_the_documents_own_proves_nothing(status: int) -> N
         ({"error": {"message": "m", "type": "T", "code": 404}}, ErrorDocument("m", "T", 404)),
         ({"error": {"message": "m", "type": "T", "code": 404, "stack": ["a"]}}, ErrorDocument("m", "T", 404)),
         ({"error": {"message": "m", "type": "T"}}, ErrorDocument("m", "T")),
+        ({"error": {"message": "m", "type": "T", "code": "500"}}, ErrorDocument("m", "T", 500)),
+        ({"error": {"message": "m", "type": "T", "code": "no"}}, ErrorDocument("m", "T")),
         ({"error": {"message": "m", "code": 404}}, None),
         ({"error": {"type": "T", "code": 404}}, None),
         ({"error": "not found"}, None),

@@ -25,6 +25,8 @@ sentence for a person, and says what to do where that is known.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from icekeeper.masking import masked
 
 __all__ = [
@@ -91,7 +93,14 @@ class StorageError(MaintenanceError):
 
 
 class CommitRefused(StorageError):
-    """A catalog answered a commit with a refusal; it may have carried the commit out nevertheless."""
+    """A catalog answered a commit with a refusal; it may have carried the commit out nevertheless.
+
+    ``left`` are files that the swap itself has staged; they go with the others once the refusal is believed.
+    """
+
+    def __init__(self, *told: object, left: Sequence[str] = ()) -> None:
+        super().__init__(*told)
+        self.left = tuple(left)
 
 
 class CatalogBusy(CommitRefused):

@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.transaction import PreparedCommit, commit_with_retries
+from icekeeper.commit.attempt import PreparedCommit
+from icekeeper.commit.transaction import commit_with_retries
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, OperationRefused, PolicyError
 from icekeeper.metadata.document import Ref, TableMetadata
 from icekeeper.metadata.format_versions import require_writable
@@ -226,7 +228,7 @@ def _commit(
         loaded,
         prepare,
         max_retries=_RETRIES,
-        discard=lambda paths: None,  # a ref needs no files
+        discard=partial(handle.discard, loaded),  # a document that was refused; a ref needs no other files
         pinned_metadata=memory.pinned_metadata,
         sleep=handle.sleep,
     )

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.transaction import PreparedCommit, commit_with_retries
+from icekeeper.commit.attempt import PreparedCommit
+from icekeeper.commit.transaction import commit_with_retries
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
@@ -119,7 +121,7 @@ def _change(
         loaded,
         prepare,
         max_retries=_RETRIES,
-        discard=lambda paths: None,  # properties need no files
+        discard=partial(handle.discard, loaded),  # a document that was refused; properties need no other files
         pinned_metadata=handle.memory(loaded).pinned_metadata,
         sleep=handle.sleep,
     )

@@ -49,8 +49,34 @@ _OVERTAKEN = re.compile(
 _STATE_UNKNOWN = "CommitStateUnknownException"
 # By 501 a catalog may say that it does not offer commits at all; a gateway says it of a method that it does not know.
 _NOT_OFFERED = re.compile(r"^(Unsupported|NotImplemented|NotSupported)", re.IGNORECASE)
-# The codes by which AWS refuses because of load, whatever the status.
-_AWS_BUSY_CODES = frozenset({"ThrottlingException", "TooManyRequestsException"})
+# The codes by which AWS refuses because of load, whatever the status; and those by which it says that it failed midway,
+# which some of its services, and servers that speak like them, answer with status 400.  Source: botocore's
+# ``retries.standard`` (``ThrottledRetryableChecker``, ``TransientRetryableChecker``), AWS "Common Errors".
+_AWS_BUSY_CODES = frozenset(
+    {
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        "ThrottledException",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    }
+)
+_AWS_UNKNOWN_CODES = frozenset(
+    {
+        "InternalError",
+        "InternalFailure",
+        "InternalServerErrorException",
+        "InternalServiceException",
+        "PriorRequestNotComplete",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "ServiceUnavailable",
+        "ServiceUnavailableException",
+    }
+)
 
 
 def answer_of_rest(status: int, error: ErrorDocument | None) -> CommitAnswer:
@@ -76,7 +102,7 @@ def answer_of_aws(
         return CommitAnswer.CONFLICT
     if code in _AWS_BUSY_CODES:
         return CommitAnswer.BUSY
-    if code in unknown_codes or not code or code.isdigit():
+    if code in unknown_codes or code in _AWS_UNKNOWN_CODES or not code or code.isdigit():
         return CommitAnswer.UNKNOWN
     return _by_status(status)
 
@@ -107,4 +133,6 @@ def read_error(body: Any) -> ErrorDocument | None:
     message, kind, code = error.get("message"), error.get("type"), error.get("code")
     if not (isinstance(message, str) and isinstance(kind, str)):
         return None
+    if isinstance(code, str) and code.isdecimal():
+        code = int(code)
     return ErrorDocument(message, kind, code if isinstance(code, int) else None)

@@ -90,7 +90,8 @@ def commit_document(
     Raises:
         CommitConflict: a requirement does not hold, or the pointer had moved; nothing is left behind, but for the
             document when the pointer is shown where it was.
-        CommitRefused: the catalog refused, and its pointer shows that it meant it; nothing is left behind.
+        CommitRefused: the catalog refused.  Its pointer has moved and shows that it meant it: nothing is left behind;
+            or it is where it was: ``left`` names the document.
         CommitStateUnknown: the swap may have happened; the staged document is kept.
         StorageError: the document could not be written, or the swap was never sent; nothing is left behind.
     """
@@ -119,6 +120,7 @@ def _swapped(
 
     Raises:
         CommitConflict: there was one, though the pointer is where it was; the document may be the table by now.
+        CommitRefused: so it was, and so is the pointer: a reader that lags shows that after our own success, too.
         CommitStateUnknown: neither is certain.
     """
     try:
@@ -131,6 +133,8 @@ def _swapped(
         return now
     if isinstance(no, CommitConflict) and normalise(now.metadata_location) == normalise(base.metadata_location):
         raise no  # that explains no conflict, but a reader that lags shows it after our own success
+    if isinstance(no, CommitRefused) and normalise(now.metadata_location) == normalise(base.metadata_location):
+        raise type(no)(str(no), left=(location,)) from no
     # The log is one unbroken chain that ends at the pointer: what came after the base is all there, if the base is.
     if normalise(base.metadata_location) in history:
         return None

@@ -38,6 +38,8 @@ __all__ = ["RestCatalog"]
 TABLE = "namespaces/{namespace}/tables/{table}"
 # NotImplementedError: the server does not offer an endpoint.
 REST_ERRORS = (pyiceberg.exceptions.RESTError, pyiceberg.exceptions.OAuthError, NotImplementedError)
+# What goes wrong before a request is sent: there is no token, or nothing to sign it with.
+NEVER_SENT = (*REST_ERRORS, BotoCoreError)
 
 
 class RestCatalog:
@@ -102,7 +104,7 @@ class RestCatalog:
     def load(self, table: TableName) -> LoadedTable:
         try:
             response = rest_request(self._client, "GET", TABLE, namespace=table.namespace, table=table.name)
-        except (requests.RequestException, *REST_ERRORS) as error:
+        except (requests.RequestException, *NEVER_SENT) as error:
             raise self._unusable(error) from error
         if not response.ok:
             raise self._refusal(table, response)
@@ -122,8 +124,8 @@ class RestCatalog:
             response = rest_request(
                 self._client, "POST", TABLE, namespace=table.namespace, table=table.name, json=commit
             )
-        except (requests.RequestException, *REST_ERRORS) as error:
-            if isinstance(error, REST_ERRORS) or _never_sent(error):
+        except (requests.RequestException, *NEVER_SENT) as error:
+            if isinstance(error, NEVER_SENT) or _never_sent(error):
                 raise self._unusable(error) from error
             raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self._name} did not answer") from error
         body = _json(response)

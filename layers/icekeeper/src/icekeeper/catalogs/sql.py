@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyiceberg.catalog.sql import SqlCatalog as PyIcebergSqlCatalog
+from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -108,24 +109,35 @@ class SqlCatalog:
         self._engine.dispose()
 
     def _swap(self, base: LoadedTable, location: str) -> None:
-        table = base.name
-        statement = sql_swap(self._client, ".".join(table.namespace), table.name, base.token, location)
         try:
             connection = self._engine.connect()
         except SQLAlchemyError as error:
             raise self._unusable(error) from error
-        with connection:
-            try:
-                changed = connection.execute(statement).rowcount
-            except SQLAlchemyError as error:
-                # Leaving the block rolls back, unless the database commits each statement by itself.
-                raise error_of(CommitAnswer.REFUSED, table, str(self._unusable(error))) from error
-            if changed != 1:
-                raise CommitConflict(f"{table} is no longer at {base.token}: another writer committed first")
-            try:
-                connection.commit()
-            except SQLAlchemyError as error:
-                raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self._name} did not confirm it") from error
+        try:
+            with connection:
+                self._move(connection, base, location)
+        except SQLAlchemyError as error:  # not even the rollback was confirmed
+            words = f"the database of catalog {self._name} was lost"
+            raise error_of(CommitAnswer.UNKNOWN, base.name, words) from error
+
+    def _move(self, connection: Connection, base: LoadedTable, location: str) -> None:
+        """One transaction; whoever leaves the connection rolls back what was not committed, unless the database commits
+        each statement by itself."""
+        table = base.name
+        statement = sql_swap(self._client, ".".join(table.namespace), table.name, base.token, location)
+        try:
+            changed = connection.execute(statement).rowcount
+        except SQLAlchemyError as error:
+            raise error_of(CommitAnswer.REFUSED, table, str(self._unusable(error))) from error
+        if changed == 0:
+            raise CommitConflict(f"{table} is no longer at {base.token}: another writer committed first")
+        if changed != 1:  # -1 where a driver does not count
+            words = f"the driver of catalog {self._name} does not say which rows it changed"
+            raise error_of(CommitAnswer.REFUSED, table, words)
+        try:
+            connection.commit()
+        except SQLAlchemyError as error:
+            raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self._name} did not confirm it") from error
 
     def _unusable(self, error: SQLAlchemyError) -> StorageError:
         # The driver's own words: SQLAlchemy's carry the statement and its parameters.

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.history import shows_every_commit_since, shows_snapshot
 from icekeeper.commit.manifest_size import bytes_per_entry, portions
 from icekeeper.commit.row_ids import assign_row_ids
 from icekeeper.commit.summary import counted_totals, snapshot_summary
-from icekeeper.commit.transaction import PreparedCommit
 from icekeeper.errors import PlanStale
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list

@@ -1,22 +1,20 @@
 """The compare-and-swap loop: prepare on the newest head, swap, and on a lost swap try again.
 
-What a catalog answers is a hint; the table's metadata decide.  A success is believed when they show it, a refusal or a
-conflict when the newest head does not show the attempt, and could not hide it.  A head that is where the attempt began,
-or before that, explains no conflict: a replica that lags shows it after our own success.  Staged files are never
-removed while the commit that names them may have landed (Seed 000, "Commit Protocol"; iceberg 5752, 13443).
+What a catalog answers is a hint; the table's metadata decide (``commit/attempt.py``), and are looked at until they do
+(``commit/observer.py``).  Staged files are never removed while the commit that names them may have landed (Seed 000,
+"Commit Protocol"; iceberg 5752, 13443).
 """
 
 from __future__ import annotations
 
 import itertools
-import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.commit.attempt import PreparedCommit, shows
+from icekeeper.commit.observer import SLOW, Observer, Traces, Undecided, backoff_seconds
 from icekeeper.errors import (
     CatalogBusy,
     CommitConflict,
@@ -25,37 +23,13 @@ from icekeeper.errors import (
     MaintenanceError,
     MetadataUnreadable,
     OperationRefused,
+    PlanStale,
     PolicyError,
     StorageError,
 )
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.requirements import check_requirements
 from icekeeper.model import Nothing
 
-__all__ = ["Committed", "PreparedCommit", "backoff_seconds", "commit_with_retries"]
-
-# Seed 000, "Commit Protocol": 50 ms, 100 ms, 200 ms, ... capped at 5 s.
-_FIRST_BACKOFF_S = 0.05
-_MAX_BACKOFF_S = 5.0
-# Who says "too many requests" means seconds: the waits begin as if so many swaps had been lost already (0.8 s).
-_BUSY_ATTEMPTS = 4
-# How often an unknown outcome is looked up before giving up; the waits add up to about six seconds.
-_RESOLVE_ATTEMPTS = 7
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedCommit:
-    """One attempt on one head."""
-
-    requirements: Sequence[Mapping[str, Any]]
-    updates: Sequence[Mapping[str, Any]]
-    landed: Callable[[TableMetadata], bool]
-    """Does this document show that the attempt landed?  By snapshot id, or by the state that was asked for."""
-    staged: Sequence[str] = ()
-    """Files written for this attempt only; removed when the attempt certainly did not land."""
-    snapshot_id: int | None = None
-    cannot_have_landed: Callable[[TableMetadata], bool] = lambda metadata: True
-    """Asked of a document that does not show the attempt: could it have landed, been built upon and expired?"""
+__all__ = ["Committed", "commit_with_retries"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,60 +41,62 @@ class Committed:
     attempts: int
 
 
-class _Unexplained(CommitConflict):
-    """A conflict, though the head is what the attempt was made on, or older."""
-
-    def __init__(self, no: CommitConflict, head: LoadedTable) -> None:
-        super().__init__(f"{no}, but the table is as it was before")
-        self.head = head
-
-
-def backoff_seconds(attempt: int) -> float:
-    """Wait before retry ``attempt`` (0 first), with jitter between half and the whole of the step."""
-    step = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2.0**attempt)
-    return step * random.uniform(0.5, 1.0)
-
-
 def commit_with_retries(
     catalog: Catalog,
     head: LoadedTable,
     prepare: Callable[[LoadedTable], PreparedCommit | Nothing],
     *,
     max_retries: int,
-    discard: Callable[[Sequence[str]], None],
+    discard: Callable[[Sequence[str]], object],
     pinned_metadata: Callable[[], Iterable[str]],
+    renew: Callable[[], None] = lambda: None,
+    traces: Traces = lambda base: (),
     sleep: Callable[[float], None] = time.sleep,
 ) -> Committed | Nothing:
     """Prepare and swap until it lands; ``prepare`` is called anew on every head and may answer ``Nothing``.
 
-    ``pinned_metadata`` is asked just before each swap: those metadata files stay, whatever the table's log drops.
+    ``pinned_metadata`` is asked just before each swap: those metadata files stay, whatever the table's log drops.  So
+    is ``renew``, which raises when what is to be committed is no longer ours.
 
     Raises:
         CommitConflict: ``max_retries`` retries were lost to other writers; nothing changed.
         StorageError: the swap could not be sent, or the catalog refused it, in its own words; nothing changed.
         CommitStateUnknown: the outcome could not be found out; staged files are kept.
-        PlanStale: from ``prepare``, the table moved where the plan cannot follow.
+        PlanStale: from ``prepare`` or ``renew``: the table moved where the plan cannot follow, or the files are gone.
     """
-    doubtful: PreparedCommit | None = None
+    observer = Observer(catalog, sleep, traces)
+    sent: PreparedCommit | None = None
+    left: list[str] = []
+    is_unexplained = False
     for attempt in itertools.count():
-        prepared = doubtful or prepare(head)
+        prepared = sent or prepare(head)
         if isinstance(prepared, Nothing):
             return prepared
-        outcome = _swap(catalog, head, prepared, pinned_metadata, sleep)
+        outcome = _swap(catalog, head, prepared, pinned_metadata, renew, observer, is_repeated=sent is not None)
+        is_last, busy = attempt >= max_retries, _busy(outcome)
+        left += _left(outcome)
+        if isinstance(outcome, Undecided):
+            # The same commit again: it lands once at most, because what it requires holds once at most.
+            sent, head = prepared, outcome.head
+            is_unexplained = is_unexplained or not busy
+            if not is_last:
+                sleep(backoff_seconds(attempt + (SLOW if busy else 0)))
+                continue
+            if is_unexplained:
+                outcome = observer.after_silence(head, prepared, _unknown(outcome))
+            else:
+                outcome = observer.settle(head, prepared, outcome.no)
+        elif sent is not None and not _disproves(outcome, is_unexplained):
+            outcome = _unknown(outcome)
         if isinstance(outcome, LoadedTable):
             return Committed(outcome, prepared, attempt + 1)
-        if isinstance(outcome, _Unexplained) or (doubtful and not isinstance(outcome, CommitConflict)):
-            # The same commit again: it lands once at most, because what it requires holds once at most.
-            if attempt >= max_retries or not isinstance(outcome, _Unexplained | CatalogBusy):
-                raise CommitStateUnknown(f"{outcome}; whether the commit landed is not known") from outcome
-            doubtful, head = prepared, outcome.head if isinstance(outcome, _Unexplained) else head
-            sleep(backoff_seconds(attempt))
-            continue
-        doubtful = None
-        discard(prepared.staged)
-        if attempt >= max_retries or not isinstance(outcome, CommitConflict | CatalogBusy):
+        if isinstance(outcome, CommitStateUnknown):
+            raise outcome
+        discard([*prepared.staged, *left])
+        if is_last or not isinstance(outcome, CommitConflict | CatalogBusy):
             raise _told(outcome)
-        sleep(backoff_seconds(attempt + (_BUSY_ATTEMPTS if isinstance(outcome, CatalogBusy) else 0)))
+        sent, left, is_unexplained = None, [], False
+        sleep(backoff_seconds(attempt + (SLOW if busy else 0)))
         head = catalog.load(head.name)
     raise AssertionError("counting never ends")
 
@@ -130,24 +106,53 @@ def _swap(
     base: LoadedTable,
     prepared: PreparedCommit,
     pinned_metadata: Callable[[], Iterable[str]],
-    sleep: Callable[[float], None],
+    renew: Callable[[], None],
+    observer: Observer,
+    *,
+    is_repeated: bool,
 ) -> LoadedTable | MaintenanceError:
-    """The table once it shows the attempt, or why the attempt certainly did not land.
+    """The table once it shows the attempt, why the attempt certainly did not land, or :class:`Undecided`.
 
     Raises:
         CommitStateUnknown: neither is certain.
     """
     try:
         pinned = replace(base, pinned_metadata=frozenset(pinned_metadata()))
+        renew()
         after = catalog.commit(pinned, prepared.requirements, prepared.updates)
     except (CommitConflict, CommitRefused) as no:
-        return _after_no(catalog, base, prepared, no)
+        return observer.after_no(base, prepared, no, is_repeated=is_repeated)
     # Whoever answers a commit with something that is no table metadata may have made it.
     except (CommitStateUnknown, MetadataUnreadable) as unknown:
-        return _resolve(catalog, base, prepared, unknown, sleep)
-    except (StorageError, PolicyError, OperationRefused) as never_sent:  # by the catalog's contract
+        return observer.after_silence(base, prepared, unknown)
+    except (StorageError, PolicyError, OperationRefused, PlanStale) as never_sent:  # by the catalog's contract
         return never_sent
-    return after if _shows(after, base, prepared) else _after_yes(catalog, base, prepared, sleep)
+    return after if shows(after, base, prepared) else observer.after_yes(base, prepared)
+
+
+def _disproves(outcome: LoadedTable | MaintenanceError, is_unexplained: bool) -> bool:
+    """Whether what came of an attempt that was sent before holds for every time that it was sent.
+
+    A refusal that was looked into says that the attempt is not in the table.  After a conflict that nothing explained
+    only another one that the table explains says so.
+    """
+    return isinstance(outcome, LoadedTable | CommitConflict | (CommitConflict if is_unexplained else CommitRefused))
+
+
+def _busy(outcome: LoadedTable | MaintenanceError) -> bool:
+    return isinstance(outcome.no if isinstance(outcome, Undecided) else outcome, CatalogBusy)
+
+
+def _left(outcome: LoadedTable | MaintenanceError) -> Sequence[str]:
+    """What a refused swap staged itself, and may be the table."""
+    no = outcome.no if isinstance(outcome, Undecided) else outcome
+    return no.left if isinstance(no, CommitRefused) else ()
+
+
+def _unknown(why: LoadedTable | MaintenanceError) -> CommitStateUnknown:
+    unknown = CommitStateUnknown(f"{why}; whether the commit landed is not known")
+    unknown.__cause__ = why if isinstance(why, MaintenanceError) else None
+    return unknown
 
 
 def _told(why: MaintenanceError) -> MaintenanceError:
@@ -157,92 +162,3 @@ def _told(why: MaintenanceError) -> MaintenanceError:
     told = StorageError(str(why))
     told.__cause__ = why
     return told
-
-
-def _shows(now: LoadedTable, base: LoadedTable, prepared: PreparedCommit) -> bool:
-    same_table = base.metadata.uuid in (None, now.metadata.uuid)
-    return same_table and prepared.landed(now.metadata) and not _is_older(now, base)
-
-
-def _maybe_expired(base: LoadedTable) -> str:
-    return (
-        f"{base.name}: whether the commit landed cannot be told, because snapshots that came after its base have "
-        "expired already; its files were kept"
-    )
-
-
-def _after_no(
-    catalog: Catalog, base: LoadedTable, prepared: PreparedCommit, no: CommitConflict | CommitRefused
-) -> LoadedTable | MaintenanceError:
-    """Look once at the newest head: a server may act and answer "no", and a client or proxy that repeats a request may
-    hear "conflict" about its own success."""
-    try:
-        now = catalog.load(base.name)
-    except MaintenanceError as error:
-        raise CommitStateUnknown(f"{no}; the table cannot be read to make sure of it: {error}") from error
-    if _shows(now, base, prepared):
-        return now
-    if not prepared.cannot_have_landed(now.metadata):
-        raise CommitStateUnknown(_maybe_expired(base)) from no
-    is_older = _is_older(now, base)
-    if isinstance(no, CommitConflict) and (is_older or now.metadata.document == base.metadata.document):
-        return _Unexplained(no, base if is_older else now)
-    if is_older:
-        raise CommitStateUnknown(f"{no}; the catalog shows an older state of the table, which proves nothing") from no
-    return no
-
-
-def _is_older(now: LoadedTable, base: LoadedTable) -> bool:
-    """Whether a state comes before another one of the same table: some replica lags."""
-    if now.metadata.uuid != base.metadata.uuid:
-        return False
-    before_base = {entry["metadata-file"] for entry in base.metadata.metadata_log} - {base.metadata_location}
-    went_back = 0 < now.metadata.last_sequence_number < base.metadata.last_sequence_number
-    return went_back or now.metadata_location in before_base
-
-
-def _after_yes(
-    catalog: Catalog, base: LoadedTable, prepared: PreparedCommit, sleep: Callable[[float], None]
-) -> LoadedTable:
-    """Reload until the attempt is seen: the answer was success, but its metadata do not show it."""
-    for attempt in range(_RESOLVE_ATTEMPTS):
-        with suppress(MaintenanceError):
-            now = catalog.load(base.name)
-            if _shows(now, base, prepared):
-                return now
-        sleep(backoff_seconds(attempt))
-    raise CommitStateUnknown(
-        f"{base.name}: catalog {catalog.name} answered that the commit landed, but the table's metadata do not show it;"
-        " its files were kept"
-    )
-
-
-def _resolve(
-    catalog: Catalog,
-    base: LoadedTable,
-    prepared: PreparedCommit,
-    unknown: MaintenanceError,
-    sleep: Callable[[float], None],
-) -> LoadedTable | MaintenanceError:
-    """Reload until the attempt is seen, or until what it requires no longer holds, which proves that it lost.
-
-    A token that merely moved proves nothing: a REST catalog that is still busy with the attempt compares only the
-    requirements, and an unrelated change of the table leaves those alone.
-    """
-    for attempt in range(_RESOLVE_ATTEMPTS):
-        sleep(backoff_seconds(attempt))
-        try:
-            now = catalog.load(base.name)
-        except MaintenanceError:  # not even a table that is gone proves that the attempt never landed
-            continue
-        if _shows(now, base, prepared):
-            return now
-        if _is_older(now, base):
-            continue
-        try:
-            check_requirements(now.metadata, prepared.requirements)
-        except CommitConflict:
-            if not prepared.cannot_have_landed(now.metadata):
-                raise CommitStateUnknown(_maybe_expired(base)) from unknown
-            return CommitConflict(f"{base.name}: another commit landed first, after {unknown}")
-    raise unknown if isinstance(unknown, CommitStateUnknown) else CommitStateUnknown(str(unknown)) from unknown

@@ -8,9 +8,10 @@ from itertools import chain
 from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.rebase import GroupClaim, PlanningState, RebaseResult, rebase
 from icekeeper.commit.snapshot import FileReplacement
-from icekeeper.commit.transaction import Committed, PreparedCommit
+from icekeeper.commit.transaction import Committed
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.model import Nothing

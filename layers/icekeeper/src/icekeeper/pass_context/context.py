@@ -12,8 +12,9 @@ from icekeeper.activity import Progress, silent
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import Clock
+from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.snapshot import SnapshotWriter
-from icekeeper.commit.transaction import Committed, PreparedCommit, commit_with_retries
+from icekeeper.commit.transaction import Committed, commit_with_retries
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import CommitStateUnknown, MaintenanceError
 from icekeeper.metadata.table_reader import TableReader
@@ -21,6 +22,7 @@ from icekeeper.model import Nothing, TableName
 from icekeeper.pass_context.allowed_locations import require_allowed
 from icekeeper.pass_context.footprint import Footprint
 from icekeeper.pass_context.jobs import Job, running_job
+from icekeeper.pass_context.newer_metadata import newer_metadata
 from icekeeper.pass_context.other_entries import metadata_of_other_entries
 from icekeeper.pass_context.stores import Stores
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
@@ -149,6 +151,8 @@ class OperationContext:
                 *self.memory.pinned_metadata(),
                 *metadata_of_other_entries(self.state, self.catalog, head, self.other_catalog),
             ),
+            renew=lambda: None if self.running is None else self.running.renew(),
+            traces=lambda shown: newer_metadata(self.storage(shown), shown),
             sleep=self.sleep,
         )
 
@@ -166,8 +170,6 @@ class OperationContext:
             MaintenanceError: as :func:`commit_with_retries` does.
         """
         try:
-            if self.running is not None:
-                self.running.renew()
             return self.commit(self.load(), prepare)
         except CommitStateUnknown:
             if self.running is not None:

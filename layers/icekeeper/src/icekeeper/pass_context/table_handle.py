@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,6 +14,7 @@ from icekeeper.model import TableName
 from icekeeper.pass_context.stores import Stores
 from icekeeper.state.store import StateStore
 from icekeeper.state.table_memory import TableMemory
+from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import StoreClock, store_now_ms
 
 __all__ = ["TableHandle"]
@@ -43,3 +44,7 @@ class TableHandle:
         """What is remembered about the table, by the clock of its store."""
         stores = Stores(self.clock, self.store_clock, may_write=True)
         return TableMemory(self.state, identity_of(self.catalog, loaded), partial(stores.now_ms, loaded))
+
+    def discard(self, loaded: LoadedTable, paths: Iterable[str]) -> None:
+        """Remove files that certainly no commit names; what cannot be removed is left to a pass over the table."""
+        Storage(loaded.io_properties).delete(paths)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import requests
+from botocore.exceptions import BotoCoreError
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.rest.scan_planning import StorageCredential
 from pyiceberg.exceptions import OAuthError, RESTError
@@ -59,7 +60,8 @@ def rest_request(
 ) -> requests.Response:
     """Send one request about a table through the authenticated session; any status is returned.
 
-    A redirect is followed only while reading: of a POST it makes a GET, whose answer looks like success.
+    A redirect is followed only while reading: of a POST it makes a GET, whose answer looks like success.  What is read
+    is asked of the catalog itself, not of a cache on the way (RFC 9111, "no-cache").
 
     Raises:
         SecondAttemptFailed: the first one was answered, the second was not.
@@ -67,13 +69,17 @@ def rest_request(
     """
     path = catalog._split_identifier_for_path((*namespace, table))
     url = catalog.url(endpoint, **path)
-    request = functools.partial(catalog._session.request, method, url, json=json, allow_redirects=method in READING)
+    reads = method in READING
+    headers = {"Cache-Control": "no-cache"} if reads else None
+    request = functools.partial(
+        catalog._session.request, method, url, json=json, headers=headers, allow_redirects=reads
+    )
     response = request()
     if response.status_code in EXPIRED and catalog.properties.get("credential"):
         try:
             catalog._refresh_token()
             response = request()
-        except (requests.RequestException, RESTError, OAuthError) as error:
+        except (requests.RequestException, BotoCoreError, RESTError, OAuthError) as error:
             raise SecondAttemptFailed(error) from error
     return response
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.transaction import Committed, PreparedCommit
+from icekeeper.commit.attempt import PreparedCommit
+from icekeeper.commit.transaction import Committed
 from icekeeper.deletion.delete import DeletedFiles
 from icekeeper.deletion.needs import GC_DISABLED, FileNeeds
 from icekeeper.deletion.owned_locations import owned_locations

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from icekeeper.clock import stopwatch
-from icekeeper.commit.transaction import PreparedCommit
+from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.deletion.delete import DeletedFiles
 from icekeeper.deletion.needs import GC_DISABLED
 from icekeeper.metadata.format_versions import require_writable

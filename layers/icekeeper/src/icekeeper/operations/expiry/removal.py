@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.transaction import PreparedCommit
+from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.errors import CommitConflict
 from icekeeper.metadata.document import Ref, TableMetadata
 from icekeeper.metadata.requirements import ref_at, same_table

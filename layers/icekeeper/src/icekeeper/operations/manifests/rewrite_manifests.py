@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import stopwatch
+from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.manifest_size import manifest_header_bytes, manifest_target_bytes
-from icekeeper.commit.transaction import Committed, PreparedCommit
+from icekeeper.commit.transaction import Committed
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.manifest_write import partition_types

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import stopwatch
-from icekeeper.commit.transaction import PreparedCommit
+from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.metadata.deletes import PartitionKey, is_unpartitioned, partition_key
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.manifest_write import partition_types

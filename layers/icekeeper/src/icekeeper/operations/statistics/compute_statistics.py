@@ -9,7 +9,7 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import stopwatch
-from icekeeper.commit.transaction import PreparedCommit
+from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.errors import MaintenanceError, StorageError
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.format_versions import require_writable

@@ -1,0 +1,102 @@
+"""One attempt at a commit, and what a state of the table tells of it (pure).
+
+Only the table's metadata decide.  A state that shows the attempt proves that it landed; one that does not show it, is
+no older than what the attempt was made on, and no longer meets what the attempt requires, proves that it did not.  A
+state from before the attempt proves nothing: a replica that lags shows it after our own success.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.errors import CommitConflict
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.requirements import check_requirements
+
+__all__ = ["PreparedCommit", "Verdict", "is_as_before", "is_older", "shows", "verdict"]
+
+_NAMES_FILES = frozenset({"add-snapshot", "set-statistics", "set-partition-statistics"})
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCommit:
+    """One attempt on one head."""
+
+    requirements: Sequence[Mapping[str, Any]]
+    updates: Sequence[Mapping[str, Any]]
+    landed: Callable[[TableMetadata], bool]
+    """Does this document show that the attempt landed?  By snapshot id, or by the state that was asked for."""
+    staged: Sequence[str] = ()
+    """Files written for this attempt only; removed when the attempt certainly did not land."""
+    snapshot_id: int | None = None
+    cannot_have_landed: Callable[[TableMetadata], bool] = lambda metadata: True
+    """Asked of a document that does not show the attempt: could it have landed, been built upon and expired?"""
+
+    @property
+    def names_files(self) -> bool:
+        """Whether the table needs files of ours once the attempt has landed; else a refusal that is believed by mistake
+        costs nothing."""
+        return any(update["action"] in _NAMES_FILES for update in self.updates)
+
+
+class Verdict(Enum):
+    """What a state of the table proves about an attempt."""
+
+    LANDED = "landed"
+    LOST = "lost"
+    """Neither landed nor ever will: what it requires holds no more."""
+    MAYBE_EXPIRED = "maybe expired"
+    """Snapshots are gone that came after the base; the attempt's may be one of them."""
+    OPEN = "open"
+
+
+def verdict(now: LoadedTable, base: LoadedTable, prepared: PreparedCommit) -> Verdict:
+    """What the state ``now`` proves about an attempt on ``base``."""
+    if shows(now, base, prepared):
+        return Verdict.LANDED
+    if is_older(now, base):
+        return Verdict.OPEN
+    if not prepared.cannot_have_landed(now.metadata):
+        return Verdict.MAYBE_EXPIRED
+    try:
+        check_requirements(now.metadata, prepared.requirements)
+    except CommitConflict:
+        return Verdict.LOST
+    # A token that merely moved proves nothing: a REST catalog compares only the requirements.
+    return Verdict.OPEN
+
+
+def shows(now: LoadedTable, base: LoadedTable, prepared: PreparedCommit) -> bool:
+    """Whether a state of the table, as it is now, shows the attempt."""
+    same_table = base.metadata.uuid in (None, now.metadata.uuid)
+    return same_table and prepared.landed(now.metadata) and not is_older(now, base)
+
+
+def is_as_before(now: LoadedTable, base: LoadedTable) -> bool:
+    """Whether a state is the attempt's base or older: it explains no conflict, and a replica that lags shows it."""
+    return is_older(now, base) or now.metadata.document == base.metadata.document
+
+
+def is_older(now: LoadedTable, base: LoadedTable) -> bool:
+    """Whether a state comes before another one of the same table: some replica lags."""
+    if now.metadata.uuid != base.metadata.uuid:
+        return False
+    before_base = {entry["metadata-file"] for entry in base.metadata.metadata_log} - {base.metadata_location}
+    went_back = 0 < now.metadata.last_sequence_number < base.metadata.last_sequence_number
+    return went_back or now.metadata_location in before_base or _lacks_head(now.metadata, base.metadata)
+
+
+def _lacks_head(now: TableMetadata, base: TableMetadata) -> bool:
+    """Where neither sequence numbers (format version 1) nor the log (some catalogs keep none) tell: whether the base's
+    newest snapshot has not been there yet.  One that was rolled back and expired since makes the table younger."""
+    head, before = base.current_snapshot, base.snapshots.keys()
+    return (
+        head is not None
+        and head.snapshot_id not in now.snapshots
+        and now.snapshots.keys() <= before
+        and now.last_updated_ms < base.last_updated_ms
+    )
