@@ -32,7 +32,7 @@ from icekeeper.policy import ResolvedPolicy
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.state.lake_stats import LakeStats
-from icekeeper.state.lease_errors import lease_held
+from icekeeper.state.leases import lease_held
 from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.storage.storage import Storage
