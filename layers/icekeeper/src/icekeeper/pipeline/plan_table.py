@@ -18,8 +18,8 @@ from icekeeper.pipeline.events import Item, PlanEvent, PlanReference, Route
 from icekeeper.pipeline.outgrown import outgrown_steps
 from icekeeper.pipeline.plan_document import Bounds, PlanDocument
 from icekeeper.pipeline.routes import CLEAN_STAGED, STEPS, TableSize, route
+from icekeeper.pipeline.run_leases import renew_table_lease, table_lease_ttl_ms
 from icekeeper.pipeline.settings import travelling_environment
-from icekeeper.pipeline.turn import lease_ttl_ms, resume_turn
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status, failed, skipped
 from icekeeper.runtime import Runtime
@@ -44,7 +44,7 @@ def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
         MaintenanceError: the table, its policy or the state cannot be read.
     """
     folder = table_folder(event.run_id, event.item.identity.spelling)
-    resume_turn(deployment, event.run_id, event.item, lease_ttl_ms())
+    renew_table_lease(deployment, event.run_id, event.item, table_lease_ttl_ms())
     first = deployment.control.find(f"{folder}/{PLAN}") or {}
     request = _request(deployment, event.item, first)
     try:
