@@ -13,7 +13,8 @@ from moto.s3tables.responses import S3TablesResponse
 from icekeeper.catalogs.bucket_maintenance import maintenance_behind
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
-from icekeeper.policy.ownership import OWNED, OWNED_FOR_ALL_TABLES, BuiltIn
+from icekeeper.operation_facts import BuiltIn
+from icekeeper.policy.ownership import OWNED, OWNED_FOR_ALL_TABLES
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.runtime import EngineName, Runtime, open_engine
 from support import built_in_maintenance

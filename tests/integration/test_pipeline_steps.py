@@ -12,6 +12,7 @@ from icekeeper.clock import system_clock
 from icekeeper.detection.proposal import FleetReport
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import LeaseHeld, LeaseLost, OperationRefused, PlanStale, PolicyError, StorageError
+from icekeeper.operation_facts import STEPS
 from icekeeper.pipeline import run_step as step_module
 from icekeeper.pipeline.control_bucket import ControlBucket, table_folder
 from icekeeper.pipeline.deployment import Deployment
@@ -26,7 +27,6 @@ from icekeeper.pipeline.events import (
 from icekeeper.pipeline.glue_job import run_job
 from icekeeper.pipeline.plan_table import MAX_ATTEMPTS
 from icekeeper.pipeline.report_run import report_run
-from icekeeper.pipeline.routes import STEPS
 from icekeeper.pipeline.run_leases import FLEET_LEASE, acquire_table_lease, release_table_lease
 from icekeeper.pipeline.run_step import list_orphans
 from icekeeper.policy import Operation

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "layers" / "icekeeper" / "src" / "icekeeper"
 # The ground floor first.  A room imports from floors below its own, never from its neighbours.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"masking"}),
-    frozenset({"activity", "clock", "environment", "errors", "model"}),
+    frozenset({"activity", "clock", "environment", "errors", "model", "operation_facts"}),
     frozenset({"metadata", "policy", "pyiceberg_private", "state", "storage"}),
     frozenset({"catalogs", "engines", "health", "report", "rows"}),
     frozenset({"commit", "table_policy"}),
@@ -145,6 +145,7 @@ PURE = (
     "icekeeper.health.totals",
     "icekeeper.health.warnings",
     "icekeeper.health.words",
+    "icekeeper.operation_facts",
     "icekeeper.policy",
     "icekeeper.state.leases",
     "icekeeper.verification.document_checks",
