@@ -21,7 +21,7 @@ from icekeeper.engines.deferred import DeferredEngine
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError
 from icekeeper.health.examine import examine, health_head
-from icekeeper.maintenance.bucket_orphans import run_bucket_pass
+from icekeeper.maintenance.bucket_orphans import BucketSweep, run_bucket_pass
 from icekeeper.maintenance.run_pass import run_pass
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
@@ -201,9 +201,16 @@ class Runtime:
             resolved = self.policy(table, overrides, unsafe=unsafe)
             return self.context(table, resolved, engine, run_id=run_id, dry_run=dry_run, progress=progress)
 
-        inventory = settings.orphan_inventory
         return run_bucket_pass(
-            self.catalog, self.state, make_context, bucket, inventory=inventory, run_id=run_id, dry_run=dry_run
+            BucketSweep(
+                catalog=self.catalog,
+                state=self.state,
+                make_context=make_context,
+                bucket=bucket,
+                inventory=settings.orphan_inventory,
+                run_id=run_id,
+                dry_run=dry_run,
+            )
         )
 
     def detect(self, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False) -> CatalogReport:
