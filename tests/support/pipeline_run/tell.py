@@ -85,7 +85,7 @@ def _ending(visit: Visit, sentences: Mapping[str, tuple[str, str]]) -> tuple[str
     output = visit.output if isinstance(visit.output, dict) else {}
     if visit.name == "ReportTable":
         return str(output.get("report", {}).get("status", "failed")), ""
-    step = next((step for step in _STEPS if _is_of(visit.name, step)), "")
+    step = next((step for step in STEPS if _is_of(visit.name, step)), "")
     failure = output.get("failures", {}).get(step)
     if failure is not None:
         return "failed", str(failure["Error"])
