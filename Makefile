@@ -1,6 +1,6 @@
 # Every target does its own set-up.  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pipeline test nightly lint wheel layer clean
+.PHONY: help setup demo pipeline test nightly lint definition wheel layer clean
 .SUFFIXES:
 
 VENV := .venv
@@ -15,7 +15,7 @@ endif
 SOURCES := layers/icekeeper/src
 
 help: ## show the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## create .venv with everything pinned in constraints.txt
 
@@ -34,8 +34,12 @@ nightly: $(STAMP) ## 2,000 random cases of every property, and what takes minute
 lint: $(STAMP) ## check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(SOURCES) tests benchmarks functions glue_jobs layers/build_layer.py
+	$(BIN)/mypy $(SOURCES) tests benchmarks functions glue_jobs state_machine layers/build_layer.py
 	$(BIN)/cfn-lint template.yaml
+
+definition: $(STAMP) ## write the state machine's definition anew, from state_machine/
+	$(BIN)/python -m state_machine > functions/maintain_tables.asl.yaml.new
+	mv functions/maintain_tables.asl.yaml.new functions/maintain_tables.asl.yaml
 
 wheel: $(STAMP) ## build the wheel for the Glue jobs into dist/
 	$(BIN)/uv build --quiet --wheel --out-dir dist .

@@ -6,6 +6,7 @@ from typing import Any
 
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError
+from icekeeper.operation_facts import steps_of_function
 from icekeeper.pipeline.events import OperationEvent, parse_event
 from icekeeper.pipeline.run_step import run_step
 from idempotency import once
@@ -14,16 +15,15 @@ from observability import about, deployment
 __all__ = ["carry_out", "step_key"]
 
 
-def carry_out(
-    event: dict[str, Any], context: Any, steps: frozenset[str], *, max_bytes: int | None = None
-) -> dict[str, Any]:
-    """Run the step that the event names, which must be one of this function's.
+def carry_out(event: dict[str, Any], context: Any, function: str, *, max_bytes: int | None = None) -> dict[str, Any]:
+    """Run the step that the event names, which must be one of this function's; ``function`` is its folder.
 
     Raises:
         PolicyError: the event is malformed, or for another function, whose permissions this one does not have.
     """
     asked = parse_event(OperationEvent, event)
     about(asked.run_id, asked.item, step=asked.step)
+    steps = steps_of_function(function)
     if asked.step not in steps:
         does = ", ".join(sorted(steps))
         raise PolicyError(f"malformed event: operation: this function does {does}, not {asked.step}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
+from icekeeper.operation_facts import operations_of_job
 from icekeeper.pipeline.glue_job import run_job, start_logging
-from icekeeper.policy import Operation
 
 __all__: list[str] = []
 
 if __name__ == "__main__":
     start_logging()
     # A script that was well just ends: Glue may take SystemExit, even with 0, for a failure.
-    if code := run_job(sys.argv[1:], frozenset({Operation.REMOVE_ORPHANS})):
+    if code := run_job(sys.argv[1:], operations_of_job("remove_orphans")):
         sys.exit(code)

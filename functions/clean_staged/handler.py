@@ -9,10 +9,8 @@ from steps import carry_out
 
 __all__ = ["handle"]
 
-STEPS = frozenset({"clean_staged"})
-
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """The state machine's ``CleanStaged``."""
-    return carry_out(event, context, STEPS)
+    return carry_out(event, context, "clean_staged")

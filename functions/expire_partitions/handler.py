@@ -9,10 +9,8 @@ from steps import carry_out
 
 __all__ = ["handle"]
 
-STEPS = frozenset({"expire_partitions"})
-
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """The state machine's ``ExpirePartitions``."""
-    return carry_out(event, context, STEPS)
+    return carry_out(event, context, "expire_partitions")

@@ -9,10 +9,8 @@ from steps import carry_out
 
 __all__ = ["handle"]
 
-STEPS = frozenset({"rewrite_manifests"})
-
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """The state machine's ``RewriteManifestsSmall``."""
-    return carry_out(event, context, STEPS)
+    return carry_out(event, context, "rewrite_manifests")

@@ -10,7 +10,7 @@ import pytest
 from botocore.stub import Stubber
 
 from icekeeper.catalogs.aws_service import AwsClients, AwsService
-from icekeeper.catalogs.fleet import fleet_catalogs, open_address, parse_catalog_file, recorded_address
+from icekeeper.catalogs.fleet_catalogs import fleet_catalogs, open_address, parse_catalog_file, recorded_address
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.catalogs.table_buckets import TableBucket, find_table_buckets
 from icekeeper.errors import PolicyError, StorageError

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.catalogs.fleet import parse_catalog_file
+from icekeeper.catalogs.fleet_catalogs import parse_catalog_file
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.masking import masked

@@ -14,7 +14,8 @@ from icekeeper.catalogs.bucket_maintenance import maintenance_behind
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
-from icekeeper.policy.ownership import OWNED, OWNED_FOR_ALL_TABLES, BuiltIn
+from icekeeper.operation_facts import BuiltIn
+from icekeeper.policy.ownership import OWNED, OWNED_FOR_ALL_TABLES
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.runtime import Runtime, open_engine
 from support import built_in_maintenance

@@ -12,6 +12,7 @@ from icekeeper.clock import system_clock
 from icekeeper.detection.proposal import FleetReport
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import LeaseHeld, LeaseLost, OperationRefused, PlanStale, PolicyError, StorageError
+from icekeeper.operation_facts import STEPS
 from icekeeper.pipeline import run_step as step_module
 from icekeeper.pipeline.control_bucket import ControlBucket, table_folder
 from icekeeper.pipeline.deployment import Deployment
@@ -23,13 +24,11 @@ from icekeeper.pipeline.events import (
     TableResult,
     parse_event,
 )
-from icekeeper.pipeline.fleet_turn import FLEET_LEASE
 from icekeeper.pipeline.glue_job import run_job
 from icekeeper.pipeline.plan_table import MAX_ATTEMPTS
 from icekeeper.pipeline.report_run import report_run
-from icekeeper.pipeline.routes import STEPS
+from icekeeper.pipeline.run_leases import FLEET_LEASE, acquire_table_lease, release_table_lease
 from icekeeper.pipeline.run_step import list_orphans
-from icekeeper.pipeline.turn import give_back_turn, take_turn
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.requests import MaintenanceRequest
@@ -50,7 +49,7 @@ def test_a_whole_pass_step_by_step(pipeline: Pipeline) -> None:
     assert answers["compact"] == {"status": "succeeded", "summary": "compacted 5 files into 1 (across 1 bins)"}
     report = pipeline.report(item, plan)
     assert report.status == "succeeded"
-    assert give_back_turn(pipeline.deployment, RUN, item)
+    assert release_table_lease(pipeline.deployment, RUN, item)
     assert sorted(pipeline.table.table.scan().to_arrow().column("id").to_pylist()) == rows
     assert pipeline.journal(item) == [(RUN, "succeeded", report.summary)]
     assert report.outcome is not None
@@ -102,12 +101,12 @@ def test_a_crash_between_commit_and_answer_is_told_once(pipeline: Pipeline, monk
 def test_one_run_at_a_time_maintains_a_table(pipeline: Pipeline) -> None:
     item, plan = pipeline.begin()
     with pytest.raises(LeaseHeld, match=r"^ns\.t is leased by run-1 until "):
-        take_turn(pipeline.deployment, "run-2", item)
+        acquire_table_lease(pipeline.deployment, "run-2", item)
     pipeline.clock.now_ms += 10 * HOUR_MS
-    take_turn(pipeline.deployment, "run-2", item)
+    acquire_table_lease(pipeline.deployment, "run-2", item)
     with pytest.raises(LeaseLost):
         pipeline.run(item, plan, "compact")
-    assert not give_back_turn(pipeline.deployment, RUN, item)
+    assert not release_table_lease(pipeline.deployment, RUN, item)
 
 
 def test_a_step_that_loses_its_lease_at_work_commits_nothing(pipeline: Pipeline) -> None:
@@ -117,7 +116,7 @@ def test_a_step_that_loses_its_lease_at_work_commits_nothing(pipeline: Pipeline)
     def oversleep(what: str, done: int, total: int) -> None:
         pipeline.clock.now_ms += 10 * HOUR_MS
         if done == total:
-            take_turn(pipeline.deployment, "run-2", item)
+            acquire_table_lease(pipeline.deployment, "run-2", item)
 
     answer = pipeline.run(item, plan, "compact", progress=oversleep)
     assert answer["status"] == "refused"
@@ -164,7 +163,7 @@ def test_another_plan_than_the_one_made_is_refused(pipeline: Pipeline) -> None:
 
 def test_a_table_dropped_since_it_was_detected(pipeline: Pipeline) -> None:
     (item,) = pipeline.detect(table="ns.t")[1]
-    take_turn(pipeline.deployment, RUN, item)
+    acquire_table_lease(pipeline.deployment, RUN, item)
     pipeline.table.pyiceberg.drop_table("ns.t")
     plan = pipeline.plan(item)
     assert set(plan.routes.values()) == {"none"}
@@ -303,7 +302,7 @@ def test_a_scan_proposes_what_needs_work_and_what_was_requested(pipeline: Pipeli
     pipeline.deployment.state.requests.file(request)
     (asked,) = pipeline.detect("run-3")[1]
     assert (asked.forced, asked.priority, dict(asked.settings)) == (True, 1.0, {"operations": "compact"})
-    take_turn(pipeline.deployment, "run-3", asked)
+    acquire_table_lease(pipeline.deployment, "run-3", asked)
     plan = pipeline.plan(asked, "run-3")
     assert {step for step, route in plan.routes.items() if route != "none"} == {"compact", "clean_staged"}
     assert pipeline.deployment.state.requests.pending() == ()
@@ -324,7 +323,7 @@ def test_a_request_is_claimed_once_its_plan_is_there(pipeline: Pipeline, monkeyp
     """A crash before leaves it to the next run; one between plan and claim is made good by the repetition."""
     request = requested(pipeline, 1, operations="compact")
     (item,) = pipeline.detect(table="ns.t", operations="compact")[1]
-    take_turn(pipeline.deployment, RUN, item)
+    acquire_table_lease(pipeline.deployment, RUN, item)
     store = type(pipeline.deployment.state.requests)
     with monkeypatch.context() as patch:
         patch.setattr(ControlBucket, "write", broken)
@@ -374,7 +373,7 @@ def test_a_request_that_cannot_be_served_is_answered_once(pipeline: Pipeline, ha
     settings = {} if happens == "dropped" else {"min_input_files": "2"}
     requested(pipeline, 1, **settings)
     (item,) = pipeline.detect(table="ns.t", settings=settings)[1]
-    take_turn(pipeline.deployment, RUN, item)
+    acquire_table_lease(pipeline.deployment, RUN, item)
     if happens == "dropped":
         pipeline.table.pyiceberg.drop_table("ns.t")
         pipeline.plan(item)
@@ -402,7 +401,7 @@ def test_a_detection_that_fails_gives_the_fleet_back(pipeline: Pipeline) -> None
 
 def test_a_run_keeps_the_fleet_for_as_long_as_its_steps_go_on(pipeline: Pipeline) -> None:
     (item,) = pipeline.detect()[1]
-    take_turn(pipeline.deployment, RUN, item)
+    acquire_table_lease(pipeline.deployment, RUN, item)
     plan = pipeline.plan(item)
     for step in ("compact", "expire_snapshots"):
         pipeline.clock.now_ms += 2 * HOUR_MS
@@ -415,7 +414,7 @@ def test_a_run_keeps_the_fleet_for_as_long_as_its_steps_go_on(pipeline: Pipeline
 def test_a_step_that_may_take_long_keeps_the_fleet_as_long(pipeline: Pipeline) -> None:
     pipeline.deployment = pipeline.open(ICEKEEPER_JOB_TIMEOUT_S="7200", ICEKEEPER_JOB_RETRY_LIMIT="3")
     (item,) = pipeline.detect()[1]
-    take_turn(pipeline.deployment, RUN, item)
+    acquire_table_lease(pipeline.deployment, RUN, item)
     pipeline.run(item, pipeline.plan(item), "compact")
     pipeline.clock.now_ms += 8 * HOUR_MS
     assert pipeline.fleet_lease() == RUN

@@ -22,13 +22,12 @@ from icekeeper.pipeline.events import (
     ReportTableEvent,
     parse_event,
 )
-from icekeeper.pipeline.fleet_turn import FLEET_LEASE
 from icekeeper.pipeline.plan_table import MAX_ATTEMPTS
 from icekeeper.pipeline.report_run import report_run
 from icekeeper.pipeline.report_table import report_table
 from icekeeper.pipeline.request_pass import file_request
+from icekeeper.pipeline.run_leases import FLEET_LEASE, acquire_table_lease, release_table_lease
 from icekeeper.pipeline.run_step import list_orphans
-from icekeeper.pipeline.turn import give_back_turn, take_turn
 from icekeeper.runtime import Runtime
 from icekeeper.state.requests import MaintenanceRequest
 from support.pipeline_deployment import RUN, Pipeline, broken
@@ -41,7 +40,7 @@ def test_what_a_run_over_the_fleet_is_told_holds_for_its_passes(pipeline: Pipeli
     asked: dict[str, Any] = {"operations": "compact", "settings": {"target_file_size_mb": "64"}}
     (item,) = pipeline.detect(**asked)[1]
     assert dict(item.settings) == {"operations": "compact", "target_file_size_mb": "64"}
-    take_turn(pipeline.deployment, RUN, item)
+    acquire_table_lease(pipeline.deployment, RUN, item)
     plan = pipeline.plan(item)
     assert {step for step, route in plan.routes.items() if route != "none"} == {"compact", "clean_staged"}
     # A request goes by its own, or nobody would claim it.
@@ -150,7 +149,7 @@ def test_nobody_can_ask_for_a_lease_of_years(pipeline: Pipeline) -> None:
     request = MaintenanceRequest(identity=pipeline.identity, requested_ms=1, settings=filed)
     pipeline.deployment.state.requests.file(request)
     (item,) = pipeline.detect()[1]
-    take_turn(pipeline.deployment, RUN, item)
+    acquire_table_lease(pipeline.deployment, RUN, item)
     pipeline.run(item, pipeline.plan(item), "compact")
     tomorrow_ms = pipeline.clock.now_ms + 13 * 3_600_000
     for key in (FLEET_LEASE, item.identity.key):
@@ -185,13 +184,13 @@ def test_a_pass_that_lost_its_lease_does_not_silence_its_table(pipeline: Pipelin
     """All refused was remembered as nothing to do, so that no scan proposed the table until its next commit."""
     pipeline.deployment = pipeline.open(ICEKEEPER_MIN_INPUT_FILES="5")
     (item,) = pipeline.detect()[1]
-    take_turn(pipeline.deployment, RUN, item)
+    acquire_table_lease(pipeline.deployment, RUN, item)
     plan = pipeline.plan(item)
     lost = Failure(Error="LeaseLost", Cause="run-2 took it")
     failures = {step: lost for step, route in plan.routes.items() if route != "none"}
     event = ReportTableEvent(run_id=RUN, item=item, plan=plan, failures=failures)
     assert report_table(pipeline.deployment, event).status == "partial"
-    give_back_turn(pipeline.deployment, RUN, item)
+    release_table_lease(pipeline.deployment, RUN, item)
     report_run(pipeline.deployment, ReportRunEvent(run_id=RUN))
     seen = pipeline.deployment.state.last_seen(item.identity)
     assert seen is not None

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from icekeeper.pipeline.request_pass import await_pass
+from icekeeper.pipeline.request_pass import Waiting
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore
 from support.command import Command, one_sentence
@@ -81,8 +81,8 @@ def test_a_state_of_this_machine_alone_takes_no_request(command: Command, monkey
 def test_whoever_waits_in_vain_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     command.table(appends=1)
     times_ms = iter(range(0, 10_000, 600))
-    asked = partial(await_pass, clock=lambda: next(times_ms), sleep=lambda _: None)
-    monkeypatch.setattr("icekeeper.pipeline.request_pass.await_pass", asked)
+    in_no_time = partial(Waiting, clock=lambda: next(times_ms), sleep=lambda _: None)
+    monkeypatch.setattr("icekeeper.pipeline.request_pass.Waiting", in_no_time)
     answer = command("request", "ns.t", "--wait", "1s", "--json")
     assert (answer.code, answer.json["status"]) == (1, "requested")
     assert answer.json["summary"] == "after 1 s no run has taken the request, which stays filed"

@@ -25,11 +25,10 @@ from icekeeper.pipeline.events import (
     ReportTableEvent,
     parse_event,
 )
-from icekeeper.pipeline.fleet_turn import FLEET_LEASE
 from icekeeper.pipeline.plan_table import plan_table
 from icekeeper.pipeline.report_table import TableReport, report_table
+from icekeeper.pipeline.run_leases import FLEET_LEASE, acquire_table_lease
 from icekeeper.pipeline.run_step import run_step
-from icekeeper.pipeline.turn import take_turn
 from icekeeper.state.identity import TableIdentity
 from support.clocks import same_clock
 from support.local import LocalTable
@@ -89,7 +88,7 @@ class Pipeline:
 
     def begin(self, run_id: str = RUN, **wanted: Any) -> tuple[Item, PlanReference]:
         (item,) = self.detect(run_id, table="ns.t", **wanted)[1]
-        take_turn(self.deployment, run_id, item)
+        acquire_table_lease(self.deployment, run_id, item)
         return item, self.plan(item, run_id)
 
     def plan(self, item: Item, run_id: str = RUN, attempt: int = 1) -> PlanReference:

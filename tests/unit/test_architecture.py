@@ -15,7 +15,7 @@ PACKAGE = ROOT / "layers" / "icekeeper" / "src" / "icekeeper"
 # The ground floor first.  A room imports from floors below its own, never from its neighbours.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"masking"}),
-    frozenset({"activity", "clock", "environment", "errors", "model"}),
+    frozenset({"activity", "clock", "environment", "errors", "model", "operation_facts"}),
     frozenset({"metadata", "policy", "pyiceberg_private", "state", "storage"}),
     frozenset({"catalogs", "engines", "health", "report", "rows"}),
     frozenset({"commit", "table_policy"}),
@@ -57,8 +57,8 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "state": (
         frozenset({"address", "claims", "identity", "leases"}),
-        frozenset({"lake_stats", "lease_errors", "pending_deletions", "quarantine", "requests", "staging"}),
-        frozenset({"lease_rules", "store"}),
+        frozenset({"lake_stats", "pending_deletions", "quarantine", "requests", "staging"}),
+        frozenset({"store"}),
         frozenset({"dynamodb", "sqlite", "table_memory"}),
         frozenset({"open"}),
     ),
@@ -146,8 +146,9 @@ PURE = (
     "icekeeper.health.totals",
     "icekeeper.health.warnings",
     "icekeeper.health.words",
+    "icekeeper.operation_facts",
     "icekeeper.policy",
-    "icekeeper.state.lease_rules",
+    "icekeeper.state.leases",
     "icekeeper.verification.document_checks",
     "icekeeper.verification.lineage_checks",
     "icekeeper.verification.manifest_checks",

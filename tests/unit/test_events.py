@@ -7,6 +7,7 @@ import re
 import pytest
 from pydantic import BaseModel
 
+from icekeeper.operation_facts import STEPS
 from icekeeper.pipeline.events import (
     DetectEvent,
     LeaseEvent,
@@ -17,7 +18,6 @@ from icekeeper.pipeline.events import (
     ReportTableEvent,
     parse_event,
 )
-from icekeeper.pipeline.routes import STEPS
 from support.cloudformation import TEMPLATE, load_template
 from support.lambda_functions import FUNCTIONS, sample
 

@@ -11,13 +11,13 @@ from botocore.exceptions import ClientError
 from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
+from icekeeper.operation_facts import BuiltIn
 from icekeeper.policy import Layer, Operation, Ownership, resolve
 from icekeeper.policy.bucket_settings import BUCKET_SOURCE, bucket_layers
 from icekeeper.policy.ownership import (
     OWNED,
     OWNED_FOR_ALL_TABLES,
     BucketMaintenance,
-    BuiltIn,
     BuiltInState,
     decide_owners,
 )

@@ -14,6 +14,7 @@ from icekeeper.pipeline.events import Failure, MachineInput, TableResult, parse_
 from icekeeper.pipeline.executions import Execution, StateMachine, StateMachineArn
 from icekeeper.pipeline.request_pass import (
     Answer,
+    Waiting,
     await_pass,
     follow_pass,
     machine_input,
@@ -76,15 +77,13 @@ class World:
         next(self.happens, lambda: None)()
 
     def follow(self, machine: StateMachine, limit_ms: int | None = None) -> Answer:
-        return follow_pass(
-            machine, EXECUTION, self.state, REQUEST, limit_ms=limit_ms, tell=self.told.append, **self.time()
-        )
+        return follow_pass(machine, EXECUTION, self.state, REQUEST, self.waiting(limit_ms))
 
     def wait(self, limit_ms: int = 60_000) -> Answer:
-        return await_pass(self.state, REQUEST, limit_ms=limit_ms, tell=self.told.append, **self.time())
+        return await_pass(self.state, REQUEST, self.waiting(limit_ms))
 
-    def time(self) -> dict[str, Any]:
-        return {"clock": lambda: self.now_ms, "sleep": self.sleep}
+    def waiting(self, limit_ms: int | None) -> Waiting:
+        return Waiting(limit_ms=limit_ms, tell=self.told.append, clock=lambda: self.now_ms, sleep=self.sleep)
 
     def record(self, run_id: str = "request-1", started_ms: int = NOON_MS, status: str = "partial") -> PassRecord:
         record = PassRecord(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,7 +15,7 @@ from icekeeper import errors
 from icekeeper.pipeline import events
 from icekeeper.policy import Operation
 from support.moto_server import MotoServer
-from support.state_machine import Machine, load_machine
+from support.state_machine import DEFINITION, Machine, load_machine
 
 MACHINE = load_machine()
 LEVELS = list(MACHINE.levels())
@@ -350,6 +352,13 @@ class TestTheRun:
 
         assert ends == {"NotOurTurn", "TableDone"}
         assert not reached & ends
+
+
+def test_the_definition_is_what_its_source_gives() -> None:
+    """``make definition`` writes it; nobody edits it."""
+    command = [sys.executable, "-m", "state_machine"]
+    given = subprocess.run(command, capture_output=True, text=True, check=True, cwd=DEFINITION.parents[1]).stdout
+    assert DEFINITION.read_text() == given
 
 
 def test_step_functions_accepts_it(moto_server: MotoServer) -> None:

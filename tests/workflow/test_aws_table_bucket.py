@@ -11,8 +11,9 @@ from moto.core.exceptions import JsonRESTError
 from moto.s3tables.responses import S3TablesResponse
 
 from icekeeper.model import TableName
+from icekeeper.operation_facts import BuiltIn
 from icekeeper.pipeline.events import Item
-from icekeeper.policy.ownership import OWNED, OWNED_FOR_ALL_TABLES, BuiltIn
+from icekeeper.policy.ownership import OWNED, OWNED_FOR_ALL_TABLES
 from icekeeper.runtime import Runtime
 from icekeeper.state.open import open_state
 from support import built_in_maintenance

@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.pipeline.control_bucket import ControlBucket
-from icekeeper.pipeline.fleet_turn import FLEET_LEASE
+from icekeeper.pipeline.run_leases import FLEET_LEASE
 from support.local_lake import LocalLake
 from support.local_stack.executions import Execution
 from support.local_stack.functions import Killed

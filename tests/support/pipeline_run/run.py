@@ -14,7 +14,7 @@ from icekeeper.demo.measure import Contents, Figures
 from icekeeper.demo.seaweedfs import running_seaweedfs
 from icekeeper.demo.tables import NAMESPACE, MessyTable
 from icekeeper.demo.tell import tell_contents, tell_figures
-from icekeeper.pipeline.fleet_turn import FLEET_LEASE
+from icekeeper.pipeline.run_leases import FLEET_LEASE
 from icekeeper.state.open import open_state
 from icekeeper.state.store import PassRecord
 from support.local_lake import told_metrics

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from icekeeper.policy import Operation
+from icekeeper.operation_facts import STEPS
 from icekeeper.state.store import PassRecord
 from support.local_stack.executions import ChildExecution, Execution, Visit
 from support.local_stack.metrics import Metric
@@ -18,9 +18,8 @@ from support.local_stack.metrics import Metric
 __all__ = ["task_line", "tell_history", "tell_journal", "tell_metrics"]
 
 _STYLES = {"succeeded": "green", "partial": "yellow", "skipped": "dim", "failed": "red", "refused": "yellow"}
-_STEPS = (*(operation.value for operation in Operation), "clean_staged")
 # Where the sentence of one operation ends and that of the next begins.
-_NEXT = re.compile(rf"; (?=(?:{'|'.join(_STEPS)}): )")
+_NEXT = re.compile(rf"; (?=(?:{'|'.join(STEPS)}): )")
 _BY_TABLE = {
     "compact.files_merged": "files merged",
     "compact.files_written": "files written",
@@ -86,7 +85,7 @@ def _ending(visit: Visit, sentences: Mapping[str, tuple[str, str]]) -> tuple[str
     output = visit.output if isinstance(visit.output, dict) else {}
     if visit.name == "ReportTable":
         return str(output.get("report", {}).get("status", "failed")), ""
-    step = next((step for step in _STEPS if _is_of(visit.name, step)), "")
+    step = next((step for step in STEPS if _is_of(visit.name, step)), "")
     failure = output.get("failures", {}).get(step)
     if failure is not None:
         return "failed", str(failure["Error"])

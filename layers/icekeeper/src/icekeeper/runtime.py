@@ -134,7 +134,7 @@ class Runtime:
             StorageError: the table cannot be loaded, or the state cannot be written.
         """
         from icekeeper.maintenance.run_pass import run_pass
-        from icekeeper.state.lease_errors import lease_held
+        from icekeeper.state.leases import lease_held
 
         if not dry_run:
             self.state.require_writable()  # before anything is changed, not when it is to be recorded
@@ -198,7 +198,7 @@ class Runtime:
             PolicyError: settings that are wrong, or no table there.
             StorageError: the catalog or the bucket cannot be listed, or the state cannot be written.
         """
-        from icekeeper.maintenance.bucket_orphans import run_bucket_pass
+        from icekeeper.maintenance.bucket_orphans import BucketSweep, run_bucket_pass
 
         settings = self._policies.deployment(overrides, unsafe=unsafe).policy
         if not dry_run:
@@ -209,9 +209,16 @@ class Runtime:
             resolved = self.policy(table, overrides, unsafe=unsafe)
             return self.context(table, resolved, engine, run_id=run_id, dry_run=dry_run, progress=progress)
 
-        inventory = settings.orphan_inventory
         return run_bucket_pass(
-            self.catalog, self.state, make_context, bucket, inventory=inventory, run_id=run_id, dry_run=dry_run
+            BucketSweep(
+                catalog=self.catalog,
+                state=self.state,
+                make_context=make_context,
+                bucket=bucket,
+                inventory=settings.orphan_inventory,
+                run_id=run_id,
+                dry_run=dry_run,
+            )
         )
 
     def detect(self, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False) -> CatalogReport:

@@ -19,7 +19,8 @@ from botocore.parsers import ResponseParserError
 from icekeeper.errors import StorageError
 from icekeeper.masking import mask
 from icekeeper.model import TableName
-from icekeeper.policy.ownership import BucketMaintenance, BuiltIn, BuiltInState
+from icekeeper.operation_facts import BuiltIn
+from icekeeper.policy.ownership import BucketMaintenance, BuiltInState
 from icekeeper.storage.failures import describe_failure
 from icekeeper.storage.s3 import aws_session, client_config
 

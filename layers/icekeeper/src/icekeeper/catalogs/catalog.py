@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
-from icekeeper.policy.ownership import BucketMaintenance, BuiltIn
+from icekeeper.operation_facts import BuiltIn
+from icekeeper.policy.ownership import BucketMaintenance
 
 __all__ = ["BuiltInMaintenance", "Catalog", "LoadedTable"]
 

@@ -60,7 +60,14 @@ def request(
 ) -> int:
     """Ask the deployed stack for a pass over one table, and wait for its result."""
     from icekeeper.pipeline.executions import StateMachine
-    from icekeeper.pipeline.request_pass import await_pass, file_request, follow_pass, require_shared_state, start_pass
+    from icekeeper.pipeline.request_pass import (
+        Waiting,
+        await_pass,
+        file_request,
+        follow_pass,
+        require_shared_state,
+        start_pass,
+    )
     from icekeeper.runtime import Runtime
 
     chosen, name = overrides(settings, operations), table_name(table)
@@ -84,9 +91,9 @@ def request(
                 show(f"{name}: {news}")
 
             if machine is not None and execution is not None:
-                answer = follow_pass(machine, execution, runtime.state, filed, limit_ms=limit_ms, tell=tell)
+                answer = follow_pass(machine, execution, runtime.state, filed, Waiting(limit_ms=limit_ms, tell=tell))
             else:
-                answer = await_pass(runtime.state, filed, limit_ms=limit_ms or 0, tell=tell)
+                answer = await_pass(runtime.state, filed, Waiting(limit_ms=limit_ms or 0, tell=tell))
     except KeyboardInterrupt:
         goes_on = f"the request stays filed: {NEXT_RUN}" if execution is None else f"the run goes on: {execution}"
         print_error("Interrupted", f"interrupted; {goes_on}", as_json=as_json)

@@ -6,7 +6,7 @@ that a file which any table references is nobody's orphan.  Asked for by users o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -34,14 +34,26 @@ from icekeeper.storage.paths import may_be_under, normalise
 from icekeeper.storage.sources import FileSource, ListedLocation
 from icekeeper.storage.storage import Storage
 
-__all__ = ["run_bucket_pass"]
+__all__ = ["BucketSweep", "run_bucket_pass"]
 
 _OPERATION = Operation.REMOVE_ORPHANS
 _FIRST_PATHS = 20
 # One metadata file of a folder tells whose it is; a bucket full of foreign tables is still told by these.
 _FOREIGN_FOLDERS = 1_000
 
-MakeContext = Callable[[LoadedTable], OperationContext]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketSweep:
+    """What is asked for: the orphans of every table of a catalog whose location is below ``bucket``, an address."""
+
+    catalog: Catalog
+    state: StateStore
+    make_context: Callable[[LoadedTable], OperationContext]
+    bucket: str
+    inventory: str | None
+    """The address of a list of files, or of an S3 Inventory, that is read instead of listing the bucket."""
+    run_id: str
+    dry_run: bool
 
 
 @dataclass(slots=True)
@@ -74,49 +86,32 @@ class _Beyond:
             self.metadata.setdefault(found.path.rpartition("/")[0], found.path)
 
 
-def run_bucket_pass(
-    catalog: Catalog,
-    state: StateStore,
-    make_context: MakeContext,
-    bucket: str,
-    *,
-    inventory: str | None,
-    run_id: str,
-    dry_run: bool,
-) -> BucketOutcome:
-    """Sweep every table below ``bucket``, an address; the journal gets every table of which something was deleted.
+def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
+    """Sweep every table of the bucket; the journal gets every table of which something was deleted.
 
     Raises:
         PolicyError: the catalog has no table below the address.
         StorageError: the catalog or the bucket cannot be listed.
     """
+    catalog, state = asked.catalog, asked.state
     tables = load_all(catalog, catalog.list_tables(), state, recorded_claims(state, catalog))
+    if not any(may_be_under(table.metadata.location, asked.bucket) for table in tables.loaded):
+        raise PolicyError(f"catalog {catalog.name} has no table whose location is below {asked.bucket}")
     outcomes: dict[str, OperationOutcome] = {
         str(name): refused(_OPERATION, f"{name} cannot be loaded: {reason}") for name, reason in tables.unreadable
     }
-    if not any(may_be_under(table.metadata.location, bucket) for table in tables.loaded):
-        raise PolicyError(f"catalog {catalog.name} has no table whose location is below {bucket}")
-    referenced = ReferencedPaths(bucket)
     swept: dict[TableName, _Swept] = {}
-    first_of: dict[tuple[str, str], TableName] = {}
-    for table in tables.loaded:
-        one = _prepare(make_context, table, referenced, bucket)
-        metadata = table.metadata
-        first = first_of.setdefault((metadata.uuid or str(table.name), normalise(metadata.location)), table.name)
-        if first != table.name:
-            one = skipped(_OPERATION, f"{table.name} is a second entry of {first}")
+    for name, one in _prepared(asked, tables):
         if isinstance(one, _Swept):
-            swept[table.name] = one
+            swept[name] = one
         else:
-            outcomes[str(table.name)] = one
+            outcomes[str(name)] = one
     beyond = _Beyond()
     foreign: list[ForeignMetadata] = []
     if swept:
         one = next(iter(swept.values()))
         storage = one.context.storage(one.table)
-        source: FileSource = (
-            ListedLocation(storage, bucket) if inventory is None else InventoryFiles(storage, inventory, bucket)
-        )
+        source = _source(storage, asked)
         _deal_out(source.objects(), tables, swept, beyond)
         foreign += _foreign_beyond(storage, beyond)
         for name, one in swept.items():
@@ -127,24 +122,42 @@ def run_bucket_pass(
                 _record(one, outcome)
     return BucketOutcome(
         catalog=catalog.name,
-        bucket=bucket,
-        run_id=run_id,
-        dry_run=dry_run,
+        bucket=asked.bucket,
+        run_id=asked.run_id,
+        dry_run=asked.dry_run,
         tables=dict(sorted(outcomes.items())),
         outside=Outside(beyond.files, beyond.size, tuple(beyond.first)),
         foreign=_by_table(foreign, {table.metadata.uuid for table in tables.loaded}),
     )
 
 
-def _prepare(
-    make_context: MakeContext, table: LoadedTable, referenced: ReferencedPaths, bucket: str
-) -> _Swept | OperationOutcome:
+def _source(storage: Storage, asked: BucketSweep) -> FileSource:
+    if asked.inventory is None:
+        return ListedLocation(storage, asked.bucket)
+    return InventoryFiles(storage, asked.inventory, asked.bucket)
+
+
+def _prepared(asked: BucketSweep, tables: CatalogTables) -> Iterator[tuple[TableName, _Swept | OperationOutcome]]:
+    """Every table that could be loaded, each once however many entries of the catalog name it."""
+    referenced = ReferencedPaths(asked.bucket)
+    first_of: dict[tuple[str, str], TableName] = {}
+    for table in tables.loaded:
+        one = _prepare(asked, table, referenced)
+        metadata = table.metadata
+        first = first_of.setdefault((metadata.uuid or str(table.name), normalise(metadata.location)), table.name)
+        yield (
+            table.name,
+            one if first == table.name else skipped(_OPERATION, f"{table.name} is a second entry of {first}"),
+        )
+
+
+def _prepare(asked: BucketSweep, table: LoadedTable, referenced: ReferencedPaths) -> _Swept | OperationOutcome:
     """Read what a table needs, before the listing, whether it is swept or not: other tables could hold its files.
 
     The outcome already, where nothing of the table may go.
     """
     try:
-        context = make_context(table)
+        context = asked.make_context(table)
     except MaintenanceError as error:
         return failed(_OPERATION, str(error))
     references, grace_ms = References(), context.policy.orphan_older_than_ms
@@ -155,8 +168,8 @@ def _prepare(
         referenced.update(reachable_paths(context.reader(table), table.metadata_location, references))
         referenced.update(context.memory.pinned_metadata())
         reason = context.resolved.why_not(_OPERATION)
-        if reason is None and not may_be_under(table.metadata.location, bucket):
-            reason = f"its location {table.metadata.location} is not below {bucket}"
+        if reason is None and not may_be_under(table.metadata.location, asked.bucket):
+            reason = f"its location {table.metadata.location} is not below {asked.bucket}"
         if reason is not None:
             return skipped(_OPERATION, reason)
         skip = why_skipped(context, table)

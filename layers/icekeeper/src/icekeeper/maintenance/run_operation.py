@@ -18,6 +18,7 @@ from icekeeper.errors import (
     TableUnsupported,
 )
 from icekeeper.maintenance.take_over import take_over
+from icekeeper.operation_facts import FACTS
 from icekeeper.operations.compaction.compact import compact
 from icekeeper.operations.expiry.expire_snapshots import expire_snapshots
 from icekeeper.operations.manifests.rewrite_manifests import rewrite_manifests
@@ -29,7 +30,7 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, failed, refused, skipped
 
-__all__ = ["OPERATIONS", "Passing", "attempt", "run_operation", "why_not"]
+__all__ = ["OPERATIONS", "Passing", "attempt", "run_operation"]
 
 log = logging.getLogger(__name__)
 
@@ -44,18 +45,11 @@ OPERATIONS: Mapping[Operation, Callable[[OperationContext], OperationOutcome]] =
     Operation.REWRITE_MANIFESTS: rewrite_manifests,
     Operation.COMPUTE_STATISTICS: compute_statistics,
 }
-# These delete files or rows: what they cannot read is a reason to refuse, not merely a failure.
-_DELETING = frozenset({Operation.EXPIRE_PARTITIONS, Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS})
-
-
-def why_not(operation: Operation, context: OperationContext) -> str | None:
-    """The reason an operation is skipped before it looks at anything; ``None`` to go on."""
-    return context.resolved.why_not(operation)
 
 
 def run_operation(operation: Operation, context: OperationContext, *, passing: Passing = ()) -> OperationOutcome:
     """Run one operation of a pass that has begun; ``passing`` are errors for the caller, who tries again."""
-    reason = why_not(operation, context)
+    reason = context.resolved.why_not(operation)
     if reason is not None:
         return skipped(operation, reason)
 
@@ -86,7 +80,7 @@ def attempt(
     except (OperationRefused, TableUnsupported) as error:
         outcome = refused(operation, str(error))
     except MetadataUnreadable as error:
-        outcome = (refused if operation in _DELETING else failed)(operation, str(error))
+        outcome = (refused if FACTS[operation].is_destructive else failed)(operation, str(error))
     except passing:
         raise
     except PolicyError as error:  # a table dropped meanwhile, a malformed property: what was done is still reported

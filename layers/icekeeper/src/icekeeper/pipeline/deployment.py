@@ -13,7 +13,7 @@ import icekeeper.storage.file_systems
 import icekeeper.storage.s3  # noqa: F401 - as the two above, imported and not named
 from icekeeper.catalogs.addresses import CatalogAddress
 from icekeeper.catalogs.catalog import Catalog
-from icekeeper.catalogs.fleet import fleet_catalogs, open_address, parse_catalog_file, recorded_address
+from icekeeper.catalogs.fleet_catalogs import fleet_catalogs, open_address, parse_catalog_file, recorded_address
 from icekeeper.clock import Clock, system_clock
 from icekeeper.environment import variables_set
 from icekeeper.errors import PolicyError, StorageError

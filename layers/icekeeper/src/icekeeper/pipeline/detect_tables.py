@@ -19,7 +19,7 @@ from icekeeper.model import TableName
 from icekeeper.pipeline.control_bucket import proposals_key, report_key
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, fits_payloads, parse_event
-from icekeeper.pipeline.fleet_turn import fleet_given_back_on_failure, give_back_fleet, take_fleet
+from icekeeper.pipeline.run_leases import acquire_fleet_lease, fleet_lease_released_on_failure, release_fleet_lease
 from icekeeper.table_policy import TablePolicies
 
 __all__ = ["Detected", "detect_tables"]
@@ -50,12 +50,12 @@ def detect_tables(deployment: Deployment, event: DetectEvent) -> tuple[Mapping[s
         StorageError: nothing can be detected, or written.
     """
     _require_new_name(deployment, event.run_id)
-    with fleet_given_back_on_failure(deployment, event.run_id):
+    with fleet_lease_released_on_failure(deployment, event.run_id):
         found = _forced(deployment, event.input) if event.input.table is not None else _scheduled(deployment, event)
         key = proposals_key(event.run_id)
         deployment.control.write(key, [item.model_dump(mode="json") for item in found.items])
     if not found.items:
-        give_back_fleet(deployment, event.run_id)
+        release_fleet_lease(deployment, event.run_id)
     proposals = {"bucket": deployment.control.name, "key": key, "count": len(found.items)}
     answer = {"run_id": event.run_id, "proposals": proposals, "reason": found.reason}
     return {**answer, "forced": event.input.table is not None}, found
@@ -92,7 +92,7 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
 
 def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
     try:
-        take_fleet(deployment, event.run_id)
+        acquire_fleet_lease(deployment, event.run_id)
     except LeaseHeld as error:
         return Detected((), f"another run is under way: {error}")
     unlisted: list[StorageError] = []

@@ -10,16 +10,17 @@ from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.maintenance.begin_pass import begin, head_id
-from icekeeper.maintenance.run_operation import run_operation, why_not
+from icekeeper.maintenance.run_operation import run_operation
+from icekeeper.operation_facts import CLEAN_STAGED, STEP_FACTS, STEPS
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item, PlanEvent, PlanReference, Route
 from icekeeper.pipeline.outgrown import outgrown_steps
 from icekeeper.pipeline.plan_document import Bounds, PlanDocument
-from icekeeper.pipeline.routes import CLEAN_STAGED, STEPS, TableSize, route
+from icekeeper.pipeline.routes import route, table_size
+from icekeeper.pipeline.run_leases import renew_table_lease, table_lease_ttl_ms
 from icekeeper.pipeline.settings import travelling_environment
-from icekeeper.pipeline.turn import lease_ttl_ms, resume_turn
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status, failed, skipped
 from icekeeper.runtime import Runtime
@@ -44,7 +45,7 @@ def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
         MaintenanceError: the table, its policy or the state cannot be read.
     """
     folder = table_folder(event.run_id, event.item.identity.spelling)
-    resume_turn(deployment, event.run_id, event.item, lease_ttl_ms())
+    renew_table_lease(deployment, event.run_id, event.item, table_lease_ttl_ms())
     first = deployment.control.find(f"{folder}/{PLAN}") or {}
     request = _request(deployment, event.item, first)
     try:
@@ -80,15 +81,17 @@ def _document(
     begin(context)
     done = {step for step in STEPS if deployment.control.find(f"{folder}/{step}.json") is not None}
     outcomes, compaction = _known_outcomes(context, event, done)
-    size = TableSize.of(_head_summary(context, loaded), _bytes_to_compact(compaction))
-    operations = {operation.value for operation in context.policy.operations}
+    size = table_size(_head_summary(context, loaded), _bytes_to_compact(compaction))
+    limits = deployment.settings.limits
+    # Cleaning up after failed loads is no operation that a policy could leave out.
+    wanted = {CLEAN_STAGED, *(operation.value for operation in context.policy.operations)}
     outgrown = outgrown_steps(deployment.control, event.item)
     routes: dict[str, Route] = {}
-    for step in STEPS:
+    for step in STEP_FACTS:
         # The last attempt has no step at all: one that found its plan stale again would be planned again for ever.
-        is_wanted = event.attempt <= MAX_ATTEMPTS and (step in operations or step == CLEAN_STAGED)
-        is_due = is_wanted and step not in done and step not in outcomes
-        routes[step] = route(step, size, deployment.settings.thresholds, outgrown) if is_due else "none"
+        is_wanted = event.attempt <= MAX_ATTEMPTS and step.name in wanted
+        is_due = is_wanted and step.name not in done and step.name not in outcomes
+        routes[step.name] = route(step, size, limits, outgrown) if is_due else "none"
     listing = deployment.control.listings(folder)
     return PlanDocument(
         run_id=event.run_id,
@@ -144,7 +147,7 @@ def _known_outcomes(
     for operation in context.policy.operations:
         if operation.value in done:
             continue
-        reason = why_not(operation, context)
+        reason = context.resolved.why_not(operation)
         if reason is not None:
             outcomes[operation.value] = skipped(operation, reason)
         elif event.attempt > MAX_ATTEMPTS:

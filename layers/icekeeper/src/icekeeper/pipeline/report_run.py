@@ -9,7 +9,7 @@ from typing import Any
 from icekeeper.pipeline.control_bucket import proposals_key, report_key, table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item, ReportRunEvent, TableResult, parse_event
-from icekeeper.pipeline.fleet_turn import fleet_given_back_on_failure, give_back_fleet
+from icekeeper.pipeline.run_leases import fleet_lease_released_on_failure, release_fleet_lease
 
 __all__ = ["report_run"]
 
@@ -31,9 +31,9 @@ def report_run(deployment: Deployment, event: ReportRunEvent) -> Mapping[str, An
     Raises:
         StorageError: it cannot be written, or what was proposed cannot be read.
     """
-    with fleet_given_back_on_failure(deployment, event.run_id):
+    with fleet_lease_released_on_failure(deployment, event.run_id):
         report = _report(deployment, event)
-    give_back_fleet(deployment, event.run_id)
+    release_fleet_lease(deployment, event.run_id)
     return report
 
 

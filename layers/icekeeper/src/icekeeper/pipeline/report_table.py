@@ -8,12 +8,12 @@ from typing import Any
 
 from icekeeper.maintenance.begin_pass import PassStart
 from icekeeper.maintenance.record_pass import record_outcome, with_warnings
+from icekeeper.operation_facts import CLEAN_STAGED
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import MAX_SENTENCE, Failure, ReportTableEvent
 from icekeeper.pipeline.outgrown import remember_outgrown
 from icekeeper.pipeline.plan_document import PlanDocument
-from icekeeper.pipeline.routes import CLEAN_STAGED
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, StagedOutcome, failed, refused
 from icekeeper.report.outcome_document import operation_outcome, staged_outcome

@@ -24,7 +24,16 @@ from icekeeper.runtime import Runtime
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.store import PassRecord, StateStore
 
-__all__ = ["Answer", "await_pass", "file_request", "follow_pass", "machine_input", "require_shared_state", "start_pass"]
+__all__ = [
+    "Answer",
+    "Waiting",
+    "await_pass",
+    "file_request",
+    "follow_pass",
+    "machine_input",
+    "require_shared_state",
+    "start_pass",
+]
 
 FIRST_PAUSE_S = 1.0
 """Between two questions; each pause is longer than the one before, up to :data:`LONGEST_PAUSE_S`."""
@@ -53,6 +62,34 @@ class Answer:
     def is_well(self) -> bool:
         """Whether the pass has ended, and every operation succeeded or was skipped."""
         return self.status in ("succeeded", "skipped")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """How somebody waits for a pass: at most so long, told what goes on meanwhile."""
+
+    limit_ms: int | None = None
+    """``None``: until the pass has ended."""
+    tell: Tell = _silent
+    clock: Clock = system_clock
+    sleep: Callable[[float], None] = time.sleep
+
+    @property
+    def limit(self) -> str:
+        """For people."""
+        return f"{(self.limit_ms or 0) // 1000} s"
+
+    def rounds(self) -> Iterator[None]:
+        """Ask, pause, ask again; the last time at the limit."""
+        end_ms = None if self.limit_ms is None else self.clock() + self.limit_ms
+        pause_s = FIRST_PAUSE_S
+        while True:
+            yield
+            left_s = pause_s if end_ms is None else (end_ms - self.clock()) / 1000
+            if left_s <= 0:
+                return
+            self.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
 
 
 def require_shared_state(environment: Mapping[str, str]) -> None:
@@ -112,23 +149,15 @@ def start_pass(machine: StateMachine, request: MaintenanceRequest) -> str:
 
 
 def follow_pass(
-    machine: StateMachine,
-    execution: str,
-    state: StateStore,
-    request: MaintenanceRequest,
-    *,
-    limit_ms: int | None = None,
-    tell: Tell = _silent,
-    clock: Clock = system_clock,
-    sleep: Callable[[float], None] = time.sleep,
+    machine: StateMachine, execution: str, state: StateStore, request: MaintenanceRequest, waiting: Waiting
 ) -> Answer:
-    """Wait until a run has ended, at most so long.
+    """Wait until a run has ended.
 
     Raises:
         StorageError: it cannot be followed any more; it goes on all the same.
     """
     failures = 0
-    for _ in _rounds(limit_ms, clock, sleep):
+    for _ in waiting.rounds():
         try:
             found = machine.describe(execution)
             failures = 0
@@ -139,51 +168,30 @@ def follow_pass(
             raise StorageError(f"{error}; the run itself goes on: {execution}") from error
         if not found.is_running:
             return _ended(machine, execution, found, state, request)
-        tell(_whose_turn(state, request, clock, _run_id(execution)))
-    return Answer(status="running", summary=f"the run still goes on after {_seconds(limit_ms)}: {execution}")
+        waiting.tell(_who_maintains(state, request, waiting.clock(), _run_id(execution)))
+    return Answer(status="running", summary=f"the run still goes on after {waiting.limit}: {execution}")
 
 
-def await_pass(
-    state: StateStore,
-    request: MaintenanceRequest,
-    *,
-    limit_ms: int,
-    tell: Tell = _silent,
-    clock: Clock = system_clock,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Answer:
-    """Wait until some run has served a request, at most so long.
+def await_pass(state: StateStore, request: MaintenanceRequest, waiting: Waiting) -> Answer:
+    """Wait until some run has served a request.
 
     Raises:
         StorageError: the state cannot be read; the request stays.
     """
     is_pending = True
-    for _ in _rounds(limit_ms, clock, sleep):
+    for _ in waiting.rounds():
         # In this order: a request is claimed under the lease, which is given back after the pass is in the journal.
         is_pending = _is_pending(state, request)
-        is_leased = state.leases.current(request.identity.key, now_ms=clock()) is not None
+        is_leased = state.leases.current(request.identity.key, now_ms=waiting.clock()) is not None
         if not is_pending:
             newest = next(iter(state.history(request.identity, limit=1)), None)
             if newest is not None and newest.started_ms >= request.requested_ms:
                 return _recorded(newest)
             if not is_leased:
                 return _unrecorded(state, request)
-        tell("waiting for the next scheduled run" if is_pending else "a run has taken the request")
+        waiting.tell("waiting for the next scheduled run" if is_pending else "a run has taken the request")
     what = "no run has taken the request, which stays filed" if is_pending else "the pass has not ended"
-    return Answer(status="requested" if is_pending else "running", summary=f"after {_seconds(limit_ms)} {what}")
-
-
-def _rounds(limit_ms: int | None, clock: Clock, sleep: Callable[[float], None]) -> Iterator[None]:
-    """Ask, pause, ask again; the last time at the limit."""
-    end_ms = None if limit_ms is None else clock() + limit_ms
-    pause_s = FIRST_PAUSE_S
-    while True:
-        yield
-        left_s = pause_s if end_ms is None else (end_ms - clock()) / 1000
-        if left_s <= 0:
-            return
-        sleep(min(pause_s, left_s))
-        pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
+    return Answer(status="requested" if is_pending else "running", summary=f"after {waiting.limit} {what}")
 
 
 def _ended(
@@ -220,9 +228,9 @@ def _is_pending(state: StateStore, request: MaintenanceRequest) -> bool:
     return any(one.identity.is_same_table(request.identity) for one in state.requests.pending())
 
 
-def _whose_turn(state: StateStore, request: MaintenanceRequest, clock: Clock, run_id: str) -> str:
+def _who_maintains(state: StateStore, request: MaintenanceRequest, now_ms: int, run_id: str) -> str:
     try:
-        lease = state.leases.current(request.identity.key, now_ms=clock())
+        lease = state.leases.current(request.identity.key, now_ms=now_ms)
     except StorageError:  # only a person who watches asks
         return "the run goes on"
     if lease is None:
@@ -233,7 +241,3 @@ def _whose_turn(state: StateStore, request: MaintenanceRequest, clock: Clock, ru
 def _run_id(execution: str) -> str:
     """The name of an execution, which is the run's id."""
     return execution.rpartition(":")[2]
-
-
-def _seconds(limit_ms: int | None) -> str:
-    return f"{(limit_ms or 0) // 1000} s"

@@ -27,7 +27,7 @@ from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import MAX_SENTENCE, OperationEvent
 from icekeeper.pipeline.leased_catalog import LeasedCatalog
 from icekeeper.pipeline.plan_document import PlanDocument
-from icekeeper.pipeline.turn import lease_ttl_ms, resume_turn
+from icekeeper.pipeline.run_leases import renew_table_lease, table_lease_ttl_ms
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.storage.sources import KnownFiles
@@ -151,8 +151,8 @@ def open_step(
     resolved = runtime.policy(loaded, event.item.settings)
     if resolved.fingerprint() != plan.fingerprint:
         raise PlanStale(f"the policy of {event.item.table} changed since it was planned")
-    ttl_ms = lease_ttl_ms(resolved.policy)
-    lease = resume_turn(deployment, event.run_id, event.item, ttl_ms)
+    ttl_ms = table_lease_ttl_ms(resolved.policy)
+    lease = renew_table_lease(deployment, event.run_id, event.item, ttl_ms)
     context = replace(
         runtime.context(loaded, resolved, engine, run_id=event.run_id, dry_run=dry_run, progress=progress),
         catalog=LeasedCatalog(runtime.catalog, deployment.state.leases, lease, ttl_ms, deployment.clock),

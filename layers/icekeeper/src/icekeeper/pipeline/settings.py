@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from icekeeper.errors import PolicyError
+from icekeeper.operation_facts import Limit
 
-__all__ = ["PipelineSettings", "Thresholds", "travelling_environment"]
+__all__ = ["PipelineSettings", "travelling_environment"]
 
 CONTROL_BUCKET = "ICEKEEPER_CONTROL_BUCKET"
 # What a job needs is asked for by these; variables of catalogs may hold secrets, and stay at home.
@@ -15,20 +16,12 @@ _TRAVELS = "ICEKEEPER_"
 
 
 @dataclass(frozen=True, slots=True)
-class Thresholds:
-    """Up to here a Lambda function does the work, beyond it a Glue job."""
-
-    compaction_bytes: int
-    manifest_entries: int
-    orphan_references: int
-
-
-@dataclass(frozen=True, slots=True)
 class PipelineSettings:
     """The settings of the pipeline itself; how tables are maintained is the policy's."""
 
     control_bucket: str
-    thresholds: Thresholds
+    limits: Mapping[Limit, int]
+    """Up to here a Lambda function does the work, beyond it a Glue job."""
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> PipelineSettings:
@@ -38,11 +31,11 @@ class PipelineSettings:
             raise PolicyError(f"environment variable {CONTROL_BUCKET} is not set; it names the deployment's bucket")
         return cls(
             control_bucket=bucket,
-            thresholds=Thresholds(
-                compaction_bytes=_number(environment, "ICEKEEPER_SMALL_COMPACTION_MB", 512) * 1024 * 1024,
-                manifest_entries=_number(environment, "ICEKEEPER_SMALL_MANIFESTS", 100_000),
-                orphan_references=_number(environment, "ICEKEEPER_SMALL_ORPHANS", 100_000),
-            ),
+            limits={
+                Limit.COMPACTION_BYTES: _number(environment, Limit.COMPACTION_BYTES, 512) * 1024 * 1024,
+                Limit.MANIFEST_ENTRIES: _number(environment, Limit.MANIFEST_ENTRIES, 100_000),
+                Limit.ORPHAN_REFERENCES: _number(environment, Limit.ORPHAN_REFERENCES, 100_000),
+            },
         )
 
     @property

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from icekeeper.policy.choices import (
-    ALL_OPERATIONS,
-    OPT_IN_OPERATIONS,
-    Operation,
-    OutputSpec,
-    Ownership,
-    Proof,
-    Strategy,
-)
+from icekeeper.operation_facts import ALL_OPERATIONS, OPT_IN_OPERATIONS, Operation
+from icekeeper.policy.choices import OutputSpec, Ownership, Proof, Strategy
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, MEGABYTE, POLICY_KEYS, Policy
 from icekeeper.policy.layers import TABLE_PREFIX, Layer, gc_enabled, layers_for
 from icekeeper.policy.resolve import DEFAULT_SOURCE, ResolvedPolicy, resolve

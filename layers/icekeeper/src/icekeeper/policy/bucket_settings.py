@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from icekeeper.operation_facts import BuiltIn
 from icekeeper.policy.layers import Layer
-from icekeeper.policy.ownership import BucketMaintenance, BuiltIn
+from icekeeper.policy.ownership import BucketMaintenance
 
 __all__ = ["BUCKET_SOURCE", "bucket_layers"]
 

@@ -1,40 +1,10 @@
-"""The closed sets of values that policy keys choose from; operations in their canonical order."""
+"""The closed sets of values that policy keys choose from, but for operations, which have facts of their own."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = [
-    "ALL_OPERATIONS",
-    "OPT_IN_OPERATIONS",
-    "JobOrder",
-    "Operation",
-    "OutputSpec",
-    "Ownership",
-    "Proof",
-    "Strategy",
-]
-
-
-class Operation(StrEnum):
-    """What a pass can do.  Declaration order is the canonical order in which operations always run."""
-
-    EXPIRE_PARTITIONS = "expire_partitions"
-    COMPACT = "compact"
-    REWRITE_POSITION_DELETES = "rewrite_position_deletes"
-    EXPIRE_SNAPSHOTS = "expire_snapshots"
-    REMOVE_ORPHANS = "remove_orphans"
-    REWRITE_MANIFESTS = "rewrite_manifests"
-    COMPUTE_STATISTICS = "compute_statistics"
-
-
-OPT_IN_OPERATIONS = frozenset({Operation.EXPIRE_PARTITIONS, Operation.COMPUTE_STATISTICS})
-"""Never part of ``all``: the first changes rows, the second costs a full read."""
-
-ALL_OPERATIONS: tuple[Operation, ...] = tuple(
-    operation for operation in Operation if operation not in OPT_IN_OPERATIONS
-)
-"""What ``operations=all`` means: in canonical order, without the opt-ins."""
+__all__ = ["JobOrder", "OutputSpec", "Ownership", "Proof", "Strategy"]
 
 
 class Strategy(StrEnum):

@@ -13,7 +13,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from icekeeper.clock import HOUR_MS
-from icekeeper.policy.choices import ALL_OPERATIONS, JobOrder, OutputSpec, Ownership, Proof, Strategy
+from icekeeper.operation_facts import ALL_OPERATIONS
+from icekeeper.policy.choices import JobOrder, OutputSpec, Ownership, Proof, Strategy
 from icekeeper.policy.values import (
     Amount,
     OperationNames,

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-from icekeeper.policy.choices import Operation, Ownership
+from icekeeper.operation_facts import FACTS, BuiltIn, Operation
+from icekeeper.policy.choices import Ownership
 
 __all__ = [
     "OWNED",
     "OWNED_FOR_ALL_TABLES",
     "BucketMaintenance",
-    "BuiltIn",
     "BuiltInState",
     "Owners",
     "decide_owners",
@@ -31,20 +30,6 @@ OWNED_FOR_ALL_TABLES = (
 )
 
 
-class BuiltIn(StrEnum):
-    """What a table bucket can do by itself, by the names that the S3 Tables API has for it."""
-
-    COMPACTION = "icebergCompaction"
-    SNAPSHOT_MANAGEMENT = "icebergSnapshotManagement"
-    UNREFERENCED_FILE_REMOVAL = "icebergUnreferencedFileRemoval"
-
-
-_BUILT_IN_OF: Mapping[Operation, BuiltIn] = {
-    Operation.COMPACT: BuiltIn.COMPACTION,
-    Operation.REWRITE_POSITION_DELETES: BuiltIn.COMPACTION,
-    Operation.EXPIRE_SNAPSHOTS: BuiltIn.SNAPSHOT_MANAGEMENT,
-    Operation.REMOVE_ORPHANS: BuiltIn.UNREFERENCED_FILE_REMOVAL,
-}
 _GET_ACTION: Mapping[BuiltIn, str] = {
     BuiltIn.COMPACTION: "s3tables:GetTableMaintenanceConfiguration",
     BuiltIn.SNAPSHOT_MANAGEMENT: "s3tables:GetTableMaintenanceConfiguration",
@@ -82,7 +67,10 @@ def decide_owners(bucket: BucketMaintenance | None, ownership: Ownership) -> Own
         return Owners()
     owned: dict[Operation, str] = {}
     taken_over: dict[Operation, BuiltIn] = {}
-    for operation, built_in in _BUILT_IN_OF.items():
+    for operation, facts in FACTS.items():
+        built_in = facts.built_in
+        if built_in is None:
+            continue
         state = bucket.states.get(built_in)
         if state is None:
             owned[operation] = _unknown(built_in, bucket.unreadable.get(built_in, "nothing was answered"))

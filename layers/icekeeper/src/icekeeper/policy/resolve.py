@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from icekeeper.errors import PolicyError
-from icekeeper.policy.choices import Operation, Strategy
+from icekeeper.operation_facts import FACTS, Operation
+from icekeeper.policy.choices import Strategy
 from icekeeper.policy.keys import POLICY_KEYS, Policy
 from icekeeper.policy.layers import Layer
 from icekeeper.policy.ownership import Owners
@@ -22,15 +23,6 @@ __all__ = ["DEFAULT_SOURCE", "MIN_ORPHAN_GRACE_HOURS", "ResolvedPolicy", "check_
 DEFAULT_SOURCE = "default"
 # Iceberg's own remove_orphan_files refuses less: younger files may belong to a commit that is under way.
 MIN_ORPHAN_GRACE_HOURS = 24
-# The switches of Modak's policy, by the operation that each turns off.
-_SWITCHES: Mapping[Operation, tuple[str, ...]] = {
-    # It merges small files and applies deletes: either is reason enough to run.
-    Operation.COMPACT: ("rewrite_enabled", "delete_compaction_enabled"),
-    Operation.REWRITE_POSITION_DELETES: ("delete_compaction_enabled",),
-    Operation.EXPIRE_SNAPSHOTS: ("snapshot_expiry_enabled",),
-    Operation.REMOVE_ORPHANS: ("orphan_sweep_enabled",),
-    Operation.REWRITE_MANIFESTS: ("manifest_rewrite_enabled",),
-}
 _RETENTION_KEYS = frozenset({"snapshot_retention_hours", "max_snapshots_to_keep"})
 
 
@@ -79,7 +71,7 @@ class ResolvedPolicy:
 
     def why_switched_off(self, operation: Operation) -> str | None:
         """The reason one operation is skipped, ``None`` when its switch is on or it has none."""
-        keys = _SWITCHES.get(operation, ())
+        keys = FACTS[operation].switches
         if not keys or any(getattr(self.policy, key) for key in keys):
             return None
         return ", ".join(f"{key} is false ({self.sources[key]})" for key in keys)

@@ -15,7 +15,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
-from icekeeper.policy.choices import ALL_OPERATIONS, Operation
+from icekeeper.operation_facts import ALL_OPERATIONS, Operation
 from icekeeper.policy.sort_order import parse_sort_order
 from icekeeper.policy.time_pattern import parse_time_pattern
 

@@ -1,4 +1,4 @@
-"""Leases: whose turn it is to maintain a table.
+"""Leases: which run may maintain a table; what one is, what a store of them does, and the rules that every store keeps.
 
 A lease is a conditional time stamp: whoever finds it free or run out writes its own, and only one of several can.  The
 store's own expiry of items (DynamoDB's TTL comes up to days late) only tidies up and decides nothing.
@@ -6,10 +6,13 @@ store's own expiry of items (DynamoDB's TTL comes up to days late) only tidies u
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-__all__ = ["Lease", "LeaseStore"]
+from icekeeper.clock import iso_utc
+from icekeeper.errors import LeaseHeld, LeaseLost
+
+__all__ = ["Lease", "LeaseStore", "lease_held", "renewed_lease", "taken_lease"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +57,49 @@ class LeaseStore(Protocol):
     def current(self, key: str, *, now_ms: int) -> Lease | None:
         """The lease that holds at ``now_ms``."""
         ...
+
+
+def taken_lease(found: Lease | None, wanted: Lease, *, now_ms: int) -> Lease:
+    """What is written for whoever wants a lease; for its holder it is never shorter than before.
+
+    Raises:
+        LeaseHeld: another holder has it.
+    """
+    if found is None:
+        return wanted
+    if found.holder == wanted.holder:
+        return _longer(wanted, found)
+    if found.expires_ms > now_ms:
+        raise lease_held(replace(found, name=wanted.name or found.name))
+    return wanted
+
+
+def renewed_lease(found: Lease | None, lease: Lease, *, expires_ms: int) -> Lease:
+    """What is written for the holder of a lease, also when it ran out and nobody took it.
+
+    Raises:
+        LeaseLost: another holder has it, or it was released.
+    """
+    if found is None or found.holder != lease.holder:
+        raise _lease_lost(lease, None if found is None else found.holder)
+    return _longer(replace(found, expires_ms=expires_ms), found)
+
+
+def _longer(one: Lease, other: Lease) -> Lease:
+    return max(one, other, key=lambda lease: lease.expires_ms)
+
+
+def lease_held(lease: Lease) -> LeaseHeld:
+    """What is said to a run that wants a lease which another one has: who, and until when."""
+    return LeaseHeld(f"{_what(lease)} is leased by {lease.holder} until {iso_utc(lease.expires_ms)}")
+
+
+def _lease_lost(lease: Lease, holder: str | None) -> LeaseLost:
+    """What is said to the holder of a lease that is ``holder``'s by now, or nobody's."""
+    now = "it was released" if holder is None else f"{holder} took it"
+    return LeaseLost(f"the lease of {lease.holder} on {_what(lease)} is lost: {now}")
+
+
+def _what(lease: Lease) -> str:
+    """A table by its name, everything else by its key."""
+    return lease.name or lease.key

@@ -10,8 +10,7 @@ from icekeeper.clock import HOUR_MS
 from icekeeper.state.dynamodb.earlier import EarlierPartitions
 from icekeeper.state.dynamodb.items import Item, named_key
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
-from icekeeper.state.lease_rules import renewed_lease, taken_lease
-from icekeeper.state.leases import Lease
+from icekeeper.state.leases import Lease, renewed_lease, taken_lease
 
 __all__ = ["DynamoLeases"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from sqlite3 import Connection
 
-from icekeeper.state.lease_rules import renewed_lease, taken_lease
-from icekeeper.state.leases import Lease
+from icekeeper.state.leases import Lease, renewed_lease, taken_lease
 from icekeeper.state.sqlite.file import SqliteFile
 
 __all__ = ["SqliteLeases"]

@@ -1,0 +1,209 @@
+"""What is true of each operation, said once; all that runs one derives from this table or is tested against it.
+
+``tests/unit/test_operation_facts.py`` names what is missing for an operation that stands here: its work, its keys, its
+function, its rights, its page.  CONTRIBUTING.md, "How to add an operation", goes through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = [
+    "ALL_OPERATIONS",
+    "CLEAN_STAGED",
+    "FACTS",
+    "OPT_IN_OPERATIONS",
+    "STEPS",
+    "STEP_FACTS",
+    "BuiltIn",
+    "GlueJob",
+    "Limit",
+    "Measure",
+    "Operation",
+    "StepFacts",
+    "operations_of_job",
+    "steps_of_function",
+]
+
+CLEAN_STAGED = "clean_staged"
+"""The step that is no operation: every pass cleans up what failed loads left, whatever its policy says."""
+
+
+class Operation(StrEnum):
+    """What a pass can do.  Declaration order is the canonical order in which operations always run."""
+
+    EXPIRE_PARTITIONS = "expire_partitions"
+    COMPACT = "compact"
+    REWRITE_POSITION_DELETES = "rewrite_position_deletes"
+    EXPIRE_SNAPSHOTS = "expire_snapshots"
+    REMOVE_ORPHANS = "remove_orphans"
+    REWRITE_MANIFESTS = "rewrite_manifests"
+    COMPUTE_STATISTICS = "compute_statistics"
+
+
+class BuiltIn(StrEnum):
+    """What a table bucket can do by itself, by the names that the S3 Tables API has for it."""
+
+    COMPACTION = "icebergCompaction"
+    SNAPSHOT_MANAGEMENT = "icebergSnapshotManagement"
+    UNREFERENCED_FILE_REMOVAL = "icebergUnreferencedFileRemoval"
+
+
+class Measure(StrEnum):
+    """What of a table tells how much work an operation will have."""
+
+    BYTES_TO_COMPACT = "bytes of the files that the plan rewrites"
+    BYTES_WITH_DELETES = "bytes of the table, or none where it has no delete files"
+    TOTAL_BYTES = "bytes of the table"
+    FILES = "data and delete files of the table"
+
+
+class Limit(StrEnum):
+    """Which of the deployment's settings says how much of it a function can do."""
+
+    COMPACTION_BYTES = "ICEKEEPER_SMALL_COMPACTION_MB"
+    MANIFEST_ENTRIES = "ICEKEEPER_SMALL_MANIFESTS"
+    ORPHAN_REFERENCES = "ICEKEEPER_SMALL_ORPHANS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlueJob:
+    """What does a step that is too large for a function, and what is too large: ``measure`` above ``times * limit``."""
+
+    script: str
+    """``glue_jobs/SCRIPT.py``."""
+    measure: Measure
+    limit: Limit
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFacts:
+    """One step of a pass: an operation, or :data:`CLEAN_STAGED`."""
+
+    name: str
+    does: str
+    """For whoever looks at the state machine in the console."""
+    switches: tuple[str, ...] = ()
+    """The keys of the policy that turn it off when all of them are false."""
+    is_opt_in: bool = False
+    """Whether only a policy that names it runs it: it is no part of ``operations=all``."""
+    built_in: BuiltIn | None = None
+    """What a table bucket does in its place, unless that is switched off."""
+    commits: bool = False
+    """Whether it changes the table; its function needs the right to write files and to commit."""
+    deletes_rows: bool = False
+    """Whether the rows of the table are fewer after its commit."""
+    deletes_files: bool = False
+    """Whether it deletes files itself; its function needs the right to."""
+    function: str
+    """``functions/FUNCTION/handler.py``."""
+    lister: str | None = None
+    """The function that finds out, without the right to change anything, whether there is anything to do."""
+    job: GlueJob | None = None
+    """``None``: its work is on metadata only, and always fits into a function."""
+
+    @property
+    def is_destructive(self) -> bool:
+        """Whether metadata that it cannot read are a reason to refuse, rather than merely a failure."""
+        return self.deletes_rows or self.deletes_files
+
+
+STEP_FACTS: tuple[StepFacts, ...] = (
+    StepFacts(
+        name=Operation.EXPIRE_PARTITIONS.value,
+        does="Drop partitions past their retention",
+        is_opt_in=True,  # it changes rows
+        commits=True,
+        deletes_rows=True,
+        function="expire_partitions",
+    ),
+    StepFacts(
+        name=Operation.COMPACT.value,
+        does="Merge small data files and apply deletes",
+        # Either is reason enough to run.
+        switches=("rewrite_enabled", "delete_compaction_enabled"),
+        built_in=BuiltIn.COMPACTION,
+        commits=True,
+        function="compact_small",
+        job=GlueJob(script="compact_data_files", measure=Measure.BYTES_TO_COMPACT, limit=Limit.COMPACTION_BYTES),
+    ),
+    StepFacts(
+        name=Operation.REWRITE_POSITION_DELETES.value,
+        does="Merge position deletes, drop dangling ones",
+        switches=("delete_compaction_enabled",),
+        built_in=BuiltIn.COMPACTION,
+        commits=True,
+        function="compact_small",
+        # Its work is bounded by the delete files, of which a snapshot's summary tells only the number.
+        job=GlueJob(
+            script="compact_data_files", measure=Measure.BYTES_WITH_DELETES, limit=Limit.COMPACTION_BYTES, times=16
+        ),
+    ),
+    StepFacts(
+        name=Operation.EXPIRE_SNAPSHOTS.value,
+        does="Drop old snapshots and what only they reference",
+        switches=("snapshot_expiry_enabled",),
+        built_in=BuiltIn.SNAPSHOT_MANAGEMENT,
+        commits=True,
+        deletes_files=True,
+        function="expire_snapshots",
+    ),
+    StepFacts(
+        name=Operation.REMOVE_ORPHANS.value,
+        does="Delete old files that nothing references",
+        switches=("orphan_sweep_enabled",),
+        built_in=BuiltIn.UNREFERENCED_FILE_REMOVAL,
+        deletes_files=True,
+        function="remove_orphans",
+        lister="list_orphans",
+        job=GlueJob(script="remove_orphans", measure=Measure.FILES, limit=Limit.ORPHAN_REFERENCES),
+    ),
+    StepFacts(
+        name=Operation.REWRITE_MANIFESTS.value,
+        does="Merge small manifests",
+        switches=("manifest_rewrite_enabled",),
+        commits=True,
+        function="rewrite_manifests",
+        job=GlueJob(script="rewrite_manifests", measure=Measure.FILES, limit=Limit.MANIFEST_ENTRIES),
+    ),
+    StepFacts(
+        name=Operation.COMPUTE_STATISTICS.value,
+        does="Count distinct values",
+        is_opt_in=True,  # it costs a full read
+        commits=True,
+        function="compact_small",
+        job=GlueJob(script="compact_data_files", measure=Measure.TOTAL_BYTES, limit=Limit.COMPACTION_BYTES),
+    ),
+    StepFacts(
+        name=CLEAN_STAGED,
+        does="Delete the files of failed loads, from the record",
+        deletes_files=True,
+        function="clean_staged",
+    ),
+)
+"""Every step of a pass, in the order in which they run."""
+
+STEPS: tuple[str, ...] = tuple(step.name for step in STEP_FACTS)
+
+FACTS: Mapping[Operation, StepFacts] = {Operation(step.name): step for step in STEP_FACTS if step.name != CLEAN_STAGED}
+
+OPT_IN_OPERATIONS = frozenset(operation for operation, facts in FACTS.items() if facts.is_opt_in)
+"""Never part of ``operations=all``."""
+
+ALL_OPERATIONS: tuple[Operation, ...] = tuple(operation for operation in FACTS if operation not in OPT_IN_OPERATIONS)
+"""What ``operations=all`` means: in canonical order, without the opt-ins."""
+
+
+def steps_of_function(function: str) -> frozenset[str]:
+    """The steps that the function of a folder in ``functions/`` does."""
+    return frozenset(step.name for step in STEP_FACTS if step.function == function)
+
+
+def operations_of_job(script: str) -> frozenset[Operation]:
+    """The operations that a script in ``glue_jobs/`` does."""
+    return frozenset(
+        operation for operation, facts in FACTS.items() if facts.job is not None and facts.job.script == script
+    )

@@ -1,0 +1,155 @@
+"""The states of a run: which tables need work, then a pass over each of them, then the run's report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from state_machine.table_pass import DATA_AT_FIRST, table_pass
+from state_machine.tasks import FUNCTION_S, REPORT_S, State, States, catch, function_task, given_up
+
+__all__ = ["fleet_run"]
+
+
+def fleet_run() -> State:
+    """The whole definition.
+
+    A payload holds 256 KB.  A table's result is its name, status and summary; with 100 tables a summary must stay below
+    1 KB.  Report tells a table whose execution ended by itself as failed: what the Map's output says of it is its
+    description, or nothing, and the proposals say whom it missed.
+    """
+    return {
+        "Comment": "Keeps Iceberg tables healthy, one pass per table that needs it",
+        "StartAt": "Detect",
+        "TimeoutSeconds": 43200,
+        "States": {**_detect(), "MaintainTables": _maintain_tables(), **_report(), **_ends()},
+    }
+
+
+def _detect() -> States:
+    return {
+        # It gives the fleet's lease back itself when it proposes nothing: Report is not reached then.
+        "Detect": {
+            **function_task(
+                "detect",
+                {"run_id.$": "$$.Execution.Name", "input.$": "$"},
+                comment="Which tables need work and why; or the one table that was asked for",
+                timeout_s=FUNCTION_S,
+                answers=["run_id", "proposals", "reason", "forced"],
+            ),
+            "ResultPath": "$",
+            "Catch": [given_up(to="ReportUnread", into="$.failed")],
+            "Next": "AnyProposals",
+        },
+        "AnyProposals": {
+            "Type": "Choice",
+            "Comment": "Nothing to do is an outcome, not an error",
+            "Choices": [{"Variable": "$.proposals.count", "NumericGreaterThan": 0, "Next": "MaintainTables"}],
+            "Default": "NothingToDo",
+        },
+        "NothingToDo": {"Type": "Succeed", "Comment": "The output says why"},
+    }
+
+
+def _maintain_tables() -> State:
+    not_read = ["States.ItemReaderFailed", "States.ExceedToleratedFailureThreshold", "States.TaskFailed"]
+    return {
+        "Type": "Map",
+        "Label": "MaintainTables",
+        "Comment": "One child execution per table, the neediest first",
+        "MaxConcurrency": "${MaxConcurrentTables}",
+        # One table that fails never stops the others.  A fraction, because moto knows no other.
+        "ToleratedFailurePercentage": 100.0,
+        "ItemReader": {
+            "Resource": "arn:aws:states:::s3:getObject",
+            "ReaderConfig": {"InputType": "JSON"},
+            "Parameters": {"Bucket.$": "$.proposals.bucket", "Key.$": "$.proposals.key"},
+        },
+        "ItemSelector": DATA_AT_FIRST,
+        "ResultPath": "$.tables",
+        "Catch": [
+            catch([*not_read, "States.Timeout"], to="ReportUnread", into="$.failed"),
+            # Results that are too long together; the tables were maintained, and left their reports in the bucket.
+            catch(["States.DataLimitExceeded"], to="ResultsTooLong", into="$.failed"),
+        ],
+        "Next": "Report",
+        "ItemProcessor": table_pass(),
+    }
+
+
+def _report() -> States:
+    return {
+        "ResultsTooLong": {
+            "Type": "Pass",
+            "Comment": "Report reads how each table's pass ended",
+            "Result": [],
+            "ResultPath": "$.tables",
+            "Next": "Report",
+        },
+        "ReportUnread": _report_task(
+            # The input may hold anything but the run's name.
+            {"run_id.$": "$$.Execution.Name", "tables": [], "failure.$": "$.failed"},
+            comment="No table's pass is known; the run is still reported, and gives the fleet lease back",
+            to="WhatFailed",
+        ),
+        "WhatFailed": {
+            "Type": "Choice",
+            "Comment": "There were proposals, or detection itself did not end",
+            "Choices": [{"Variable": "$.proposals", "IsPresent": True, "Next": "TablesNotRead"}],
+            "Default": "DetectionFailed",
+        },
+        "DetectionFailed": _fail(
+            "DetectionFailed",
+            "No table was looked at or changed; the event of Detect in this execution says why",
+        ),
+        "Report": _report_task(
+            {"run_id.$": "$.run_id", "tables.$": "$.tables"},
+            comment="Totals of the run; gives the fleet lease back",
+            to="HowItWent",
+        ),
+    }
+
+
+def _report_task(payload: Mapping[str, Any], *, comment: str, to: str) -> State:
+    answers = ["status", "summary"]
+    return {
+        **function_task("report", payload, comment=comment, timeout_s=REPORT_S, answers=answers),
+        "ResultPath": "$.report",
+        "Catch": [given_up(to="RunNotReported", into="$.failure")],
+        "Next": to,
+    }
+
+
+def _ends() -> States:
+    return {
+        "HowItWent": {
+            "Type": "Choice",
+            "Comment": "A partial run is told by its report and metrics; only one where all failed is red",
+            "Choices": [
+                {"Variable": "$.report.status", "StringEquals": "failed", "Next": "RunFailed"},
+                # To whoever asked for this very table that is a failure; a scheduled run comes again.
+                {
+                    "And": [
+                        {"Variable": "$.forced", "BooleanEquals": True},
+                        {"Variable": "$.report.status", "StringEquals": "refused"},
+                    ],
+                    "Next": "RunRefused",
+                },
+            ],
+            "Default": "Done",
+        },
+        "Done": {"Type": "Succeed"},
+        "RunFailed": _fail("PassesFailed", "Every table that was attempted failed; the output of Report says more"),
+        "RunRefused": _fail("LeaseHeld", 'Another run maintains the table now; start again later, or with "wait" true'),
+        "RunNotReported": _fail(
+            "ReportFailed", "The run's report could not be written; its tables may have been maintained all the same"
+        ),
+        "TablesNotRead": _fail(
+            "TablesNotRead",
+            "The proposals of this run could not be read; no table was maintained, or none of their results came back",
+        ),
+    }
+
+
+def _fail(error: str, cause: str) -> State:
+    return {"Type": "Fail", "Error": error, "Cause": cause}

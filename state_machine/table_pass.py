@@ -1,0 +1,248 @@
+"""The states of one table's pass: its lease, its plan, each operation in its order, its report.
+
+``failures`` keeps Causes whole, as JSONPath cannot cut text.  Each is at most 32 KB, in practice a stack trace of about
+10 KB or Glue's 2 KB, and there are at most eight of an operation; were they too long together (256 KB a payload), this
+table's execution alone would end, and its lease run out by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from icekeeper.operation_facts import STEP_FACTS, StepFacts
+from state_machine.tasks import (
+    FUNCTION_S,
+    LEASE_S,
+    REPORT_S,
+    State,
+    States,
+    camel,
+    catch,
+    function_task,
+    given_up,
+    job_task,
+)
+
+__all__ = ["DATA_AT_FIRST", "table_pass"]
+
+DATA_AT_FIRST: Mapping[str, Any] = {
+    "run_id.$": "$.run_id",
+    "item.$": "$$.Map.Item.Value",
+    "plan": None,
+    "tries": {"attempt": 1},
+    "waiting": {"waits": 0},
+    "outcomes": {},
+    "failures": {},
+}
+"""What a table's execution begins with; every state keeps it and adds to it."""
+_THIS_TABLE = {"run_id.$": "$.run_id", "item.$": "$.item"}
+
+
+def table_pass() -> State:
+    """The definition of one table's execution.  Children are bounded by the timeouts of their tasks."""
+    routes = [*(f"Route{camel(step.name)}" for step in STEP_FACTS), "ReportTable"]
+    operations: States = {}
+    for step, after in zip(STEP_FACTS, routes[1:], strict=True):
+        operations |= _step(step, after)
+    return {
+        "ProcessorConfig": {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"},
+        "StartAt": "Lease",
+        "States": {**_lease(), **_plan(first=routes[0]), **operations, **_report()},
+    }
+
+
+def _lease() -> States:
+    return {
+        "Lease": {
+            **function_task(
+                "lease",
+                {"action": "acquire", **_THIS_TABLE},
+                comment="This run's turn to maintain the table, if nobody else's",
+                timeout_s=LEASE_S,
+                answers=["holder", "expires_ms"],
+            ),
+            "ResultPath": "$.lease",
+            "Catch": [
+                catch(["LeaseHeld"], to="MayWait", into="$.held"),
+                given_up(to="ReportTable", into="$.failures.lease"),
+            ],
+            "Next": "Plan",
+        },
+        "MayWait": {
+            "Type": "Choice",
+            "Comment": (
+                "Wait where that was asked for, 960 times 30 s at most; "
+                "that leaves four hours of the machine's twelve for the pass"
+            ),
+            "Choices": [
+                {
+                    "And": [
+                        {"Variable": "$.item.wait", "BooleanEquals": True},
+                        {"Variable": "$.waiting.waits", "NumericLessThan": 960},
+                    ],
+                    "Next": "WaitForTurn",
+                }
+            ],
+            "Default": "NotOurTurn",
+        },
+        "WaitForTurn": {
+            "Type": "Wait",
+            "Comment": "Until the other run may be done",
+            "Seconds": "${LeaseWaitSeconds}",
+            "Next": "CountWait",
+        },
+        "CountWait": {
+            "Type": "Pass",
+            "Comment": "So that waiting ends",
+            "Parameters": {"waits.$": "States.MathAdd($.waiting.waits, 1)"},
+            "ResultPath": "$.waiting",
+            "Next": "Lease",
+        },
+        "NotOurTurn": {
+            "Type": "Pass",
+            "Comment": "Another run maintains the table; nothing was begun",
+            "Parameters": {
+                "table.$": "$.item.table",
+                "status": "refused",
+                "summary": "another run maintains the table now",
+            },
+            "End": True,
+        },
+    }
+
+
+def _plan(*, first: str) -> States:
+    return {
+        "Plan": {
+            **function_task(
+                "plan",
+                {**_THIS_TABLE, "attempt.$": "$.tries.attempt"},
+                comment="What is to be done and where; the plan itself stays in the control bucket",
+                timeout_s=FUNCTION_S,
+                answers=["bucket", "key", "digest", "attempt", "routes"],
+            ),
+            "ResultPath": "$.plan",
+            "Catch": [given_up(to="ReportTable", into="$.failures.plan")],
+            "Next": first,
+        },
+        # A Glue job that finds its plan stale plans again by itself or fails: Glue has no error names to catch.
+        "PlanAgain": {
+            "Type": "Pass",
+            "Comment": "The table moved away from the plan; Plan gives up after three attempts",
+            "Parameters": {"attempt.$": "States.MathAdd($.tries.attempt, 1)"},
+            "ResultPath": "$.tries",
+            "Next": "Plan",
+        },
+    }
+
+
+def _step(step: StepFacts, after: str) -> States:
+    """A choice, a state for the function and one for the job; ``after`` follows whatever happens."""
+    name = camel(step.name)
+    first = name if step.lister is None else camel(step.lister)
+    states = {f"Route{name}": _route(step, {"function": first, "glue": f"{name}Job"}, after)}
+    if step.lister is not None:
+        states |= _listing(step, step.lister, after)
+    states[name] = {**_by_function(step, step.function, after, comment=step.does), "Next": after}
+    if step.job is not None:
+        states[f"{name}Job"] = {
+            **job_task(step.job.script, step.name, comment=f"{step.does}, in a Glue job"),
+            "ResultPath": f"$.outcomes.{step.name}",
+            "Catch": [given_up(to=after, into=f"$.failures.{step.name}")],
+            "Next": after,
+        }
+    return states
+
+
+def _route(step: StepFacts, to: Mapping[str, str], after: str) -> State:
+    routes = ["function"] if step.job is None else ["function", "glue"]
+    return {
+        "Type": "Choice",
+        "Comment": f"{step.does}; none, small or large",
+        "Choices": [
+            {"Variable": f"$.plan.routes.{step.name}", "StringEquals": route, "Next": to[route]} for route in routes
+        ],
+        "Default": after,
+    }
+
+
+def _by_function(step: StepFacts, function: str, after: str, *, comment: str, counts: bool = False) -> State:
+    return {
+        **function_task(
+            function,
+            {**_THIS_TABLE, "plan.$": "$.plan", "operation": step.name},
+            comment=comment,
+            timeout_s=FUNCTION_S,
+            answers=["status", "summary", *(["count"] if counts else [])],
+        ),
+        "ResultPath": f"$.outcomes.{step.name}",
+        "Catch": [
+            catch(["PlanStale"], to="PlanAgain", into="$.stale"),
+            given_up(to=after, into=f"$.failures.{step.name}"),
+        ],
+    }
+
+
+def _listing(step: StepFacts, lister: str, after: str) -> States:
+    """A function without the right to delete lists first; where there is nothing, the one with it is never called."""
+    what = lister.removeprefix("list_")
+    any_found = f"Any{camel(what)}"
+    comment = f"List the {what} into the control bucket"
+    return {
+        camel(lister): {**_by_function(step, lister, after, comment=comment, counts=True), "Next": any_found},
+        any_found: {
+            "Type": "Choice",
+            "Comment": f"Zero {what} were reported by the listing",
+            "Choices": [
+                {"Variable": f"$.outcomes.{step.name}.count", "NumericGreaterThan": 0, "Next": camel(step.name)}
+            ],
+            "Default": after,
+        },
+    }
+
+
+def _report() -> States:
+    return {
+        "ReportTable": {
+            **function_task(
+                "report",
+                {**_THIS_TABLE, "plan.$": "$.plan", "failures.$": "$.failures"},
+                comment="Journal and metrics of the pass, whatever happened",
+                timeout_s=REPORT_S,
+                answers=["table", "status", "summary"],
+            ),
+            "ResultPath": "$.report",
+            "Catch": [given_up(to="TableNotReported", into="$.failures.report")],
+            "Next": "Release",
+        },
+        "TableNotReported": {
+            "Type": "Pass",
+            "Comment": "The pass happened, but its journal entry may be missing",
+            "Parameters": {
+                "table.$": "$.item.table",
+                "status": "failed",
+                "summary": "the pass could not be reported",
+            },
+            "ResultPath": "$.report",
+            "Next": "Release",
+        },
+        "Release": {
+            **function_task(
+                "lease",
+                {"action": "release", **_THIS_TABLE},
+                comment="Give the lease back; one that is not given back runs out",
+                timeout_s=LEASE_S,
+                answers=[],
+            ),
+            "ResultPath": None,
+            "Catch": [given_up(to="TableDone", into="$.failures.release")],
+            "Next": "TableDone",
+        },
+        "TableDone": {
+            "Type": "Pass",
+            "Comment": "Only what the run's report needs",
+            "InputPath": "$.report",
+            "End": True,
+        },
+    }

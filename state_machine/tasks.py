@@ -1,0 +1,124 @@
+"""What every task of the state machine is made of: how a function or job is called, tried again and given up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+__all__ = [
+    "FUNCTION_S",
+    "LEASE_S",
+    "REPORT_S",
+    "State",
+    "States",
+    "camel",
+    "catch",
+    "function_task",
+    "given_up",
+    "job_task",
+]
+
+State: TypeAlias = Mapping[str, Any]
+States: TypeAlias = dict[str, State]
+
+# Each is longer than its function's Timeout in template.yaml, so that a slow function says so itself.
+FUNCTION_S = 930
+LEASE_S = 60
+REPORT_S = 150
+
+
+def _retry(
+    errors: Sequence[str], *, interval_s: int, attempts: int | str, rate: float = 2, longest_s: int | None = None
+) -> State:
+    """Tries again after ``interval_s``, then ``rate`` times as long, at most ``longest_s``, with full jitter.
+
+    ``attempts`` may be a substitution of template.yaml.
+    """
+    return {
+        "ErrorEquals": list(errors),
+        "IntervalSeconds": interval_s,
+        "MaxAttempts": attempts,
+        "BackoffRate": rate,
+        **({} if longest_s is None else {"MaxDelaySeconds": longest_s}),
+        "JitterStrategy": "FULL",
+    }
+
+
+_OF_LAMBDA = _retry(
+    [
+        "Lambda.ServiceException",
+        "Lambda.AWSLambdaException",
+        "Lambda.SdkClientException",
+        "Lambda.TooManyRequestsException",
+        "Lambda.Unknown",
+    ],
+    interval_s=2,
+    attempts=4,
+)
+# It was killed, most likely for want of memory: once more.
+_KILLED = _retry(["Runtime.ExitError", "Runtime.OutOfMemory"], interval_s=10, attempts=1)
+_PASSING = _retry(["StorageError", "CommitConflict", "CommitStateUnknown"], interval_s=2, attempts=3)
+# A crashed attempt bars its repetition for as long as it could still have been running: 15 minutes.
+_FIRST_MAY_RUN = _retry(["IdempotencyAlreadyInProgressError"], interval_s=60, attempts=12, rate=1.5, longest_s=300)
+_NO_CAPACITY = _retry(["Glue.ConcurrentRunsExceededException"], interval_s=30, attempts=10, rate=1.5, longest_s=300)
+# Glue has one name for whatever went wrong in a job: once more, unless the deployment says otherwise.
+_JOB_FAILED = _retry(["States.TaskFailed"], interval_s=10, attempts="${JobRetryLimit}")
+
+
+def function_task(
+    function: str, payload: Mapping[str, Any], *, comment: str, timeout_s: int, answers: Sequence[str]
+) -> State:
+    """A task that calls a function, by its folder in functions/, and keeps the fields of its answer that are named.
+
+    It has no ``ResultPath``, ``Catch`` and ``Next`` yet.  Whatever acts twice when it is repeated waits for its first
+    attempt; leases are the same when they are taken twice.
+    """
+    first = () if function == "lease" else (_FIRST_MAY_RUN,)
+    selected = {"ResultSelector": {f"{name}.$": f"$.Payload.{name}" for name in answers}} if answers else {}
+    return {
+        "Type": "Task",
+        "Comment": comment,
+        "Resource": "arn:aws:states:::lambda:invoke",
+        "TimeoutSeconds": timeout_s,
+        "Parameters": {"FunctionName": f"${{{camel(function)}Function}}", "Payload": payload},
+        **selected,
+        "Retry": [_OF_LAMBDA, _KILLED, _PASSING, *first],
+    }
+
+
+def job_task(script: str, operation: str, *, comment: str) -> State:
+    """A task that runs a Glue job, by its script in glue_jobs/; no ``ResultPath``, ``Catch`` and ``Next`` yet."""
+    return {
+        "Type": "Task",
+        "Comment": comment,
+        "Resource": "arn:aws:states:::glue:startJobRun.sync",
+        "TimeoutSeconds": "${JobTaskSeconds}",
+        "Parameters": {
+            "JobName": f"${{{camel(script)}Job}}",
+            "Arguments": {
+                "--plan-key.$": "$.plan.key",
+                "--plan-digest.$": "$.plan.digest",
+                "--operation": operation,
+                "--run-id.$": "$.run_id",
+                "--control-bucket": "${ControlBucket}",
+                "--state": "${State}",
+            },
+        },
+        "ResultSelector": {"status.$": "$.JobRunState"},
+        "Retry": [_NO_CAPACITY, _JOB_FAILED],
+    }
+
+
+def catch(errors: Sequence[str], *, to: str, into: str) -> State:
+    """Goes to the state ``to`` with what went wrong in ``into``, a path in the state's data."""
+    return {"ErrorEquals": list(errors), "ResultPath": into, "Next": to}
+
+
+def given_up(*, to: str, into: str) -> State:
+    """The catch of whatever no retry has mended; it comes last."""
+    return catch(["States.TaskFailed", "States.Timeout"], to=to, into=into)
+
+
+def camel(name: str) -> str:
+    """``CompactSmall`` of ``compact_small``: as the template and the console name folders, scripts and operations."""
+    return "".join(part.title() for part in name.split("_"))

@@ -1,0 +1,269 @@
+"""Whoever adds an operation to the table of facts is told, by name, what it still lacks (CONTRIBUTING.md)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from icekeeper.maintenance.run_operation import OPERATIONS
+from icekeeper.operation_facts import (
+    ALL_OPERATIONS,
+    CLEAN_STAGED,
+    FACTS,
+    STEP_FACTS,
+    STEPS,
+    BuiltIn,
+    GlueJob,
+    Limit,
+    Measure,
+    Operation,
+    StepFacts,
+    operations_of_job,
+    steps_of_function,
+)
+from icekeeper.policy import POLICY_KEYS
+from support.cloudformation import load_template
+from support.state_machine import load_machine
+
+ROOT = Path(__file__).resolve().parents[2]
+RESOURCES: Mapping[str, Mapping[str, Any]] = load_template()["Resources"]
+READ, COMMIT, DELETE = "ReadTablesPolicy", "CommitTablesPolicy", "DeleteFilesPolicy"
+Check = Callable[[Sequence[StepFacts]], Iterable[str]]
+
+
+def camel(name: str) -> str:
+    return "".join(part.title() for part in name.split("_"))
+
+
+def operations(steps: Sequence[StepFacts]) -> list[StepFacts]:
+    return [step for step in steps if step.name != CLEAN_STAGED]
+
+
+def jobs(steps: Sequence[StepFacts]) -> set[str]:
+    return {step.job.script for step in steps if step.job is not None}
+
+
+def page(path: str) -> str:
+    return (ROOT / path).read_text()
+
+
+def rights(steps: Iterable[StepFacts]) -> set[str]:
+    """What whoever does these steps must be allowed to do to tables."""
+    done = list(steps)
+    commits = {COMMIT} if any(step.commits for step in done) else set()
+    deletes = {DELETE} if any(step.deletes_files for step in done) else set()
+    return {READ, *commits, *deletes}
+
+
+def policies_in(value: Any) -> set[str]:
+    """The policies about tables that a function's or role's list refers to."""
+    return set(re.findall(rf"\b({READ}|{COMMIT}|{DELETE})\b", repr(value)))
+
+
+def own_name(path: Path, function: str) -> str | None:
+    """The last plain text that a handler or script hands to ``function``."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    for call in calls:
+        if ast.unparse(call.func) == function and isinstance(call.args[-1], ast.Constant):
+            return str(call.args[-1].value)
+    return None
+
+
+def its_switches_are_keys_of_the_policy(steps: Sequence[StepFacts]) -> Iterable[str]:
+    return [f"{step.name}: no key {key}" for step in steps for key in step.switches if key not in POLICY_KEYS]
+
+
+def its_work_is_registered(steps: Sequence[StepFacts]) -> Iterable[str]:
+    return [f"{step.name}: not in OPERATIONS" for step in operations(steps) if step.name not in OPERATIONS]
+
+
+def its_rules_are_pure(steps: Sequence[StepFacts]) -> Iterable[str]:
+    """At least one module of its room is among those that the architecture test keeps free of I/O."""
+    tree = ast.parse(page("tests/unit/test_architecture.py"))
+    pure = next(
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PURE"
+    )
+    rooms = {str(name): work.__module__.rpartition(".")[0] for name, work in OPERATIONS.items()}
+    for step in operations(steps):
+        room = rooms.get(step.name, "nowhere")
+        if not any(module.startswith(f"{room}.") for module in pure):
+            yield f"{step.name}: no pure rules in {room}"
+
+
+def its_function_has_a_handler_that_names_it(steps: Sequence[StepFacts]) -> Iterable[str]:
+    for step in steps:
+        handler = ROOT / "functions" / step.function / "handler.py"
+        if not handler.exists() or own_name(handler, "carry_out") != step.function:
+            yield f"{step.name}: functions/{step.function}/handler.py"
+
+
+def its_function_has_a_sample_event(steps: Sequence[StepFacts]) -> Iterable[str]:
+    events = {path.stem for path in (ROOT / "events").glob("*.json")}
+    return [f"{step.name}: events/{step.function}.json" for step in steps if step.function not in events]
+
+
+def its_function_has_exactly_the_rights_that_it_needs(steps: Sequence[StepFacts]) -> Iterable[str]:
+    wanted = {step.function: rights(one for one in steps if one.function == step.function) for step in steps}
+    wanted |= {step.lister: {READ} for step in steps if step.lister is not None}
+    for function, needed in wanted.items():
+        found = RESOURCES.get(f"{camel(function)}Function")
+        if found is None or policies_in(found["Properties"]["Policies"]) != needed:
+            yield f"{function}: template.yaml, {camel(function)}Function: {sorted(needed)}"
+
+
+def its_job_has_a_script_that_names_it(steps: Sequence[StepFacts]) -> Iterable[str]:
+    for script in jobs(steps):
+        path = ROOT / "glue_jobs" / f"{script}.py"
+        if not path.exists() or own_name(path, "operations_of_job") != script:
+            yield f"glue_jobs/{script}.py"
+
+
+def its_job_has_exactly_the_rights_that_it_needs(steps: Sequence[StepFacts]) -> Iterable[str]:
+    for script in jobs(steps):
+        needed = rights(step for step in steps if step.job is not None and step.job.script == script)
+        job = RESOURCES.get(f"{camel(script)}Job")
+        role = {} if job is None else RESOURCES[job["Properties"]["Role"]["Fn::GetAtt"][0]]["Properties"]
+        if policies_in(role.get("ManagedPolicyArns")) != needed:
+            yield f"{script}: template.yaml, {camel(script)}Job: {sorted(needed)}"
+
+
+def its_states_are_in_the_definition(steps: Sequence[StepFacts]) -> Iterable[str]:
+    states = next(level for level in load_machine().levels() if level.name == "MaintainTables").states
+    for step in steps:
+        name = camel(step.name)
+        for state in (f"Route{name}", name, *([] if step.job is None else [f"{name}Job"])):
+            if state not in states:
+                yield f"{step.name}: state {state}: make definition"
+
+
+def its_limit_is_a_setting_of_the_stack(steps: Sequence[StepFacts]) -> Iterable[str]:
+    variables = load_template()["Globals"]["Function"]["Environment"]["Variables"]
+    limits = {step.job.limit.value for step in steps if step.job is not None}
+    return sorted(limits - set(variables))
+
+
+def its_section_is_on_the_page_of_operations(steps: Sequence[StepFacts]) -> Iterable[str]:
+    text = page("docs/operations.md")
+    told = re.findall(r"`(\w+)`", text.partition("They always run in this order")[2].partition("\n\n")[0])
+    names = [step.name for step in operations(steps)]
+    yield from (f"{name}: no section" for name in names if f"\n## {name}\n" not in text)
+    if told != names:
+        yield f"the order is told as {told}"
+
+
+def its_line_is_in_the_readme(steps: Sequence[StepFacts]) -> Iterable[str]:
+    told = re.findall(r"^\| `(\w+)` \| (.*) \|", page("README.md").partition("\n## Operations\n")[2], re.MULTILINE)
+    wanted = [(step.name, step.is_opt_in) for step in operations(steps)]
+    found = [(name, "on request only" in line) for name, line in told]
+    return [f"{name}: README.md, Operations" for name, opt_in in wanted if (name, opt_in) not in found]
+
+
+def its_rights_are_on_the_page_of_the_deployment(steps: Sequence[StepFacts]) -> Iterable[str]:
+    table = page("docs/deployment.md").partition("\n## Who may do what\n")[2].partition("\n\nDeleting")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if "|" in line]
+    for doer in {step.function for step in steps} | jobs(steps):
+        done = [step for step in steps if doer in (step.function, step.job and step.job.script)]
+        needed = ["yes" if policy in rights(done) else "" for policy in (READ, COMMIT, DELETE)]
+        if [cells for who, *cells in rows if re.search(rf"\b{doer}\b", who)] != [needed]:
+            yield f"{doer}: docs/deployment.md, Who may do what: {needed}"
+
+
+def its_tables_are_read_by_another_engine(steps: Sequence[StepFacts]) -> Iterable[str]:
+    text = "".join(path.read_text() for path in (ROOT / "tests" / "interop").glob("*.py"))
+    for step in operations(steps):
+        if not re.search(rf"\b{step.name}\b|\bOperation\.{step.name.upper()}\b", text):
+            yield f"{step.name}: no test in tests/interop"
+
+
+CHECKS: tuple[Check, ...] = (
+    its_switches_are_keys_of_the_policy,
+    its_work_is_registered,
+    its_rules_are_pure,
+    its_function_has_a_handler_that_names_it,
+    its_function_has_a_sample_event,
+    its_function_has_exactly_the_rights_that_it_needs,
+    its_job_has_a_script_that_names_it,
+    its_job_has_exactly_the_rights_that_it_needs,
+    its_states_are_in_the_definition,
+    its_limit_is_a_setting_of_the_stack,
+    its_section_is_on_the_page_of_operations,
+    its_line_is_in_the_readme,
+    its_rights_are_on_the_page_of_the_deployment,
+    its_tables_are_read_by_another_engine,
+)
+INVENTED = StepFacts(
+    name="invent_rows",
+    does="Invent rows",
+    switches=("row_invention_enabled",),
+    commits=True,
+    function="invent_few_rows",
+    job=GlueJob(script="invent_many_rows", measure=Measure.FILES, limit=Limit.ORPHAN_REFERENCES),
+)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_of_every_operation(check: Check) -> None:
+    assert list(check(STEP_FACTS)) == []
+
+
+@pytest.mark.parametrize(
+    "check",
+    [check for check in CHECKS if check is not its_limit_is_a_setting_of_the_stack],
+    ids=lambda check: check.__name__,
+)
+def test_what_an_operation_lacks_that_has_nothing_but_facts_is_told(check: Check) -> None:
+    assert list(check((*STEP_FACTS, INVENTED)))
+
+
+def test_every_operation_has_its_facts_in_canonical_order() -> None:
+    assert tuple(FACTS) == tuple(Operation)
+    assert (*map(str, Operation), CLEAN_STAGED) == STEPS
+
+
+def test_who_may_change_what_is_said_twice_on_purpose() -> None:
+    """A slip in the table would hand out the right to delete, and every test that goes by it would agree."""
+    assert {step.name for step in STEP_FACTS if step.deletes_files} == {
+        "expire_snapshots",
+        "remove_orphans",
+        "clean_staged",
+    }
+    assert {step.name for step in STEP_FACTS if step.deletes_rows} == {"expire_partitions"}
+    assert {step.name for step in STEP_FACTS if not step.commits} == {"remove_orphans", "clean_staged"}
+    assert {name for name, facts in FACTS.items() if facts.is_destructive} == {
+        Operation.EXPIRE_PARTITIONS,
+        Operation.EXPIRE_SNAPSHOTS,
+        Operation.REMOVE_ORPHANS,
+    }
+
+
+def test_what_changes_rows_or_reads_all_of_them_is_done_on_request_only() -> None:
+    assert tuple(Operation) != ALL_OPERATIONS
+    assert set(Operation) - set(ALL_OPERATIONS) == {Operation.EXPIRE_PARTITIONS, Operation.COMPUTE_STATISTICS}
+
+
+def test_functions_and_jobs_do_what_the_table_says() -> None:
+    assert steps_of_function("compact_small") == {"compact", "rewrite_position_deletes", "compute_statistics"}
+    assert steps_of_function("remove_orphans") == {"remove_orphans"}
+    assert operations_of_job("compact_data_files") == {
+        Operation.COMPACT,
+        Operation.REWRITE_POSITION_DELETES,
+        Operation.COMPUTE_STATISTICS,
+    }
+    assert operations_of_job("remove_orphans") == {Operation.REMOVE_ORPHANS}
+
+
+def test_the_page_says_what_a_table_bucket_does_in_place_of_which_operation() -> None:
+    text = page("docs/operations.md")
+    told = dict(re.findall(r"^\| `(iceberg\w+)` \| (.*) \|$", text, re.MULTILINE))
+    assert {name: re.findall(r"`(\w+)`", cell) for name, cell in told.items()} == {
+        built_in.value: [facts.name for facts in FACTS.values() if facts.built_in is built_in] for built_in in BuiltIn
+    }
+    (ours,) = re.findall(r"^(.*) are always ours\.", text, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", ours)) == {facts.name for facts in FACTS.values() if facts.built_in is None}
