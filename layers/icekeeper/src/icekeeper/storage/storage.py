@@ -38,6 +38,7 @@ from icekeeper.storage.s3 import (
     with_endpoint,
 )
 from icekeeper.storage.s3_listing import list_s3, s3_directory, s3_level, s3_status
+from icekeeper.storage.whole_reads import whole_reads
 
 __all__ = ["DeleteReport", "Storage"]
 
@@ -272,7 +273,8 @@ class Storage:
 
     def _open(self, path: str) -> pa.NativeFile:
         filesystem, key = self._filesystem(path)
-        return filesystem.open_input_file(key)
+        stream = filesystem.open_input_file(key)
+        return stream if is_local(path) else whole_reads(stream, path)
 
     def _create(self, path: str) -> pa.NativeFile:
         filesystem, key = self._filesystem(path)
