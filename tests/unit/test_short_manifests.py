@@ -14,7 +14,9 @@ from icekeeper.model import ManifestFile
 def test_a_short_manifest_is_an_error(promised: int, is_read: bool) -> None:
     """Of inline manifests (v1) no length is known; a list that says too little harms nobody."""
     manifest = ManifestFile(manifest_path="m", manifest_length=promised, partition_spec_id=0, added_snapshot_id=1)
-    contents = TableReader(TableMetadata({"format-version": 2, "location": "t"}), lambda path: b"data").contents([manifest])
+    contents = TableReader(TableMetadata({"format-version": 2, "location": "t"}), lambda path: b"data").contents(
+        [manifest]
+    )
     if is_read:
         assert list(contents) == [(manifest, b"data")]
     else:

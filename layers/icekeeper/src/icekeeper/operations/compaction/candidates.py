@@ -12,7 +12,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileContent, FileIdentity, FileKey, ManifestEntry, ManifestFile
 from icekeeper.operations.compaction.arrow_schema import leaf_columns
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
-from icekeeper.operations.compaction.reading.file_rows import READABLE_FORMATS
+from icekeeper.operations.compaction.readable import why_unreadable
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import OutputSpec
 
@@ -71,6 +71,9 @@ class Candidates:
     """Live delete file → how many live data files need it; 0: dangling."""
     considered: int
     unsupported: int
+    """Files that this version cannot read."""
+    first_unsupported: str
+    """One of them by name, and why."""
     specs_to_leave: frozenset[int]
     """Specs whose rows may be dealt out to partitions of the current one."""
 
@@ -96,6 +99,7 @@ def select_candidates(
     destinations = OutputPartitions(metadata, keep=keep)
     needs = {entry.file.key: 0 for entry in index.entries}
     considered = unsupported = 0
+    first_unsupported = ""
     listed = array("q")
     partitions: dict[object, list[Candidate]] = {}
     for live in live_files:
@@ -114,8 +118,10 @@ def select_candidates(
         wanted = policy.rewrite_all or has_debt or is_small or is_unclustered
         if not wanted or not in_scope(file, spec_id):
             continue
-        if file.file_format.upper() not in READABLE_FORMATS or file.key_metadata is not None:
+        unreadable = why_unreadable(file, types)
+        if unreadable is not None:
             unsupported += 1
+            first_unsupported = first_unsupported or f"{file.file_path} {unreadable}"
             continue
         if not _old_enough(metadata, live.entry, now_ms - policy.min_data_age_ms):
             continue
@@ -139,6 +145,7 @@ def select_candidates(
         needs,
         considered,
         unsupported,
+        first_unsupported,
         frozenset(filter(destinations.may_deal_out, metadata.specs)),
     )
 
