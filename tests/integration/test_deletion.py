@@ -19,8 +19,9 @@ from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.metadata.reachability import References, reachable_files
 from icekeeper.pass_context.context import operation_context
 from icekeeper.policy import resolve
+from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.paths import normalise
-from icekeeper.storage.storage import DeleteReport, Storage
+from icekeeper.storage.storage import Storage
 from support.local import LocalTable, ScriptedCatalog
 
 Delete = Callable[[Storage, Iterable[str]], DeleteReport]

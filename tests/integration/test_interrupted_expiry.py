@@ -16,8 +16,9 @@ from icekeeper.errors import StorageError
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.sqlite.pending_deletions import SqlitePendingDeletions
+from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.paths import normalise
-from icekeeper.storage.storage import DeleteReport, Storage
+from icekeeper.storage.storage import Storage
 from support.local import LocalTable, ScriptedCatalog
 
 EXPIRE = Operation.EXPIRE_SNAPSHOTS

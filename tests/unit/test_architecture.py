@@ -44,7 +44,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         ),
     ),
     "operations.compaction": (
-        frozenset({"recipe", "row_hash", "where"}),
+        frozenset({"readable", "recipe", "row_hash", "where"}),
         frozenset({"proof", "task"}),
         frozenset({"writing"}),
         frozenset({"output_partition"}),

@@ -17,8 +17,9 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.observer import backoff_seconds
 from icekeeper.deletion.needs import FileNeeds
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.storage import DeleteReport, Storage
+from icekeeper.storage.storage import Storage
 
 __all__ = ["Confirm", "DeletedFiles", "delete_unneeded", "still_old"]
 

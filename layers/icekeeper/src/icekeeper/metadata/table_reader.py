@@ -137,11 +137,15 @@ class TableReader:
         """Each manifest with its bytes, in order, fetched ahead in parallel.
 
         Raises:
-            MetadataUnreadable: a manifest is missing.
+            MetadataUnreadable: a manifest is missing, or shorter than its manifest list says.
         """
         manifests = list(manifests)
         fetched = self._fetch((manifest.manifest_path for manifest in manifests), "manifest")
-        for manifest, (_, data) in zip(manifests, fetched, strict=True):
+        for manifest, (path, data) in zip(manifests, fetched, strict=True):
+            if len(data) < manifest.manifest_length:  # cut off between two blocks, it would only hold fewer files
+                raise MetadataUnreadable(
+                    f"manifest {path} has {len(data)} bytes, its manifest list says {manifest.manifest_length}"
+                )
             yield manifest, data
 
     def _seen(self, entries: Iterator[ManifestEntry]) -> Iterator[ManifestEntry]:

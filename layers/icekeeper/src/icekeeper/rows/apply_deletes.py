@@ -107,10 +107,13 @@ class DeletedRows:
             if delete.file_format.upper() == _PUFFIN:
                 self._read_vector(delete, paths, storage)
                 continue
+            count = 0
             for rows in position_rows(delete.path, delete.file_format, storage):
+                count += rows.count
                 for path, positions in rows.by_path:
                     if path in paths:
                         self._positions[path].update(positions.to_pylist())
+            _require_whole(delete, count)
 
     def _read_vector(self, delete: DeleteFile, paths: set[str], storage: Storage) -> None:
         offset, size = delete.content_offset, delete.content_size_in_bytes
@@ -189,14 +192,23 @@ def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Ite
             sequence_number = pa.scalar(delete.sequence_number, pa.int64())
             # A key column that the file lacks is an error and not a key of nulls.
             batches = projected_rows(delete.path, delete.file_format, key_schema, storage, must_hold=field_ids)
+            count = 0
             for batch in batches:
+                count += batch.num_rows
                 held.append(([column_at(batch, path) for path in paths], pa.repeat(sequence_number, batch.num_rows)))
                 rows += batch.num_rows
                 if rows >= MAX_KEYS:
                     yield _ReachingLookup(_lookup(field_ids, held), frozenset(numbers))
                     held, rows = [], 0
+            _require_whole(delete, count)
         if held:
             yield _ReachingLookup(_lookup(field_ids, held), frozenset(numbers))
+
+
+def _require_whole(delete: DeleteFile, rows: int) -> None:
+    """Of a file that was cut off, between two blocks, the rows that are missing would come back in the data."""
+    if rows != delete.record_count:
+        raise MetadataUnreadable(f"{delete.path} holds {rows} rows, its manifest says {delete.record_count}")
 
 
 def _lookup(field_ids: tuple[int, ...], held: Sequence[tuple[Sequence[pa.Array], pa.Array]]) -> EqualityLookup:

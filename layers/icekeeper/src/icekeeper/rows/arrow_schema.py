@@ -72,6 +72,11 @@ class LeafColumn:
         """
         return self.iceberg_type != "uuid" or self.repeated
 
+    @property
+    def is_float(self) -> bool:
+        """Whether it may hold NaN, and two zeros."""
+        return self.iceberg_type in ("float", "double")
+
 
 def stored_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of an Iceberg schema that data files hold: all but those of type ``unknown``, which are always null.

@@ -12,7 +12,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,34 +24,24 @@ from icekeeper.clock import ServerClock
 from icekeeper.errors import StorageError
 from icekeeper.masking import mask, remember_secrets
 from icekeeper.storage.capabilities import can_delete_s3, can_list_s3
+from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.failures import describe_failure
 from icekeeper.storage.listing import Division, ListedObject, divide, in_parallel
 from icekeeper.storage.local import local_level, local_status, unlink, walk
 from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
 from icekeeper.storage.s3_listing import list_s3, s3_directory, s3_level, s3_status
 from icekeeper.storage.s3_settings import with_endpoint
+from icekeeper.storage.whole_reads import whole_reads
 
 if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     from icekeeper.storage.s3 import FailedKeys
 
-__all__ = ["DeleteReport", "Storage"]
+__all__ = ["Storage"]
 
 # What PyIceberg reads local files by as PyArrow does.
 _PLAIN_FILE_IO = (None, ARROW_FILE_IO, FSSPEC_FILE_IO)
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteReport:
-    """What became of every path given to :meth:`Storage.delete`, in the order given."""
-
-    deleted: tuple[str, ...]
-    """Really gone, those that were gone before included."""
-    failed: Mapping[str, str]
-    """Path to reason."""
-    transient: frozenset[str] = frozenset()
-    """Those of ``failed`` that may go when tried again later."""
 
 
 class Storage:
@@ -272,7 +261,8 @@ class Storage:
 
     def _open(self, path: str) -> pa.NativeFile:
         filesystem, key = self._filesystem(path)
-        return filesystem.open_input_file(key)
+        stream = filesystem.open_input_file(key)
+        return stream if is_local(path) else whole_reads(stream, path)
 
     def _create(self, path: str) -> pa.NativeFile:
         filesystem, key = self._filesystem(path)

@@ -11,10 +11,10 @@ from icekeeper.metadata.deletes import DeleteIndex, named_file, partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileContent, FileIdentity, FileKey, LiveEntry, ManifestEntry
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
+from icekeeper.operations.compaction.readable import why_unreadable
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import OutputSpec
 from icekeeper.rows.arrow_schema import leaf_columns
-from icekeeper.rows.file_rows import READABLE_FORMATS
 
 __all__ = ["Candidate", "Candidates", "known_deleted_rows", "select_candidates"]
 
@@ -63,6 +63,9 @@ class Candidates:
     """Live delete file → how many live data files need it; 0: dangling."""
     considered: int
     unsupported: int
+    """Files that this version cannot read."""
+    first_unsupported: str
+    """One of them by name, and why."""
     specs_to_leave: frozenset[int]
     """Specs whose rows may be dealt out to partitions of the current one."""
 
@@ -88,6 +91,7 @@ def select_candidates(
     destinations = OutputPartitions(metadata, keep=keep)
     needs = {entry.file.key: 0 for entry in index.entries}
     considered = unsupported = 0
+    first_unsupported = ""
     listed = array("q")
     partitions: dict[object, list[Candidate]] = {}
     for live in live_files:
@@ -106,8 +110,10 @@ def select_candidates(
         wanted = policy.rewrite_all or has_debt or is_small or is_unclustered
         if not wanted or not in_scope(file, spec_id):
             continue
-        if file.file_format.upper() not in READABLE_FORMATS or file.key_metadata is not None:
+        unreadable = why_unreadable(file, types)
+        if unreadable is not None:
             unsupported += 1
+            first_unsupported = first_unsupported or f"{file.file_path} {unreadable}"
             continue
         if not _old_enough(metadata, live.entry, now_ms - policy.min_data_age_ms):
             continue
@@ -131,6 +137,7 @@ def select_candidates(
         needs,
         considered,
         unsupported,
+        first_unsupported,
         frozenset(filter(destinations.may_deal_out, metadata.specs)),
     )
 

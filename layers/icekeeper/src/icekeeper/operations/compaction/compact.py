@@ -128,6 +128,8 @@ def _outcome(plan: CompactionPlan, landed: Landed) -> OperationOutcome:
     summary = f"compacted {merged} files into {len(written)} (across {len(groups)} bins)"
     if not plan.groups:
         summary = f"dropped {landed.deletes_removed} delete file(s) that no data file needs"
+    if plan.files_unsupported:
+        summary += f"; left {plan.files_unsupported} file(s) alone: {plan.first_unsupported}"
     problems = [f"{landed.failed_groups} bin(s) failed: {landed.errors[0]}"] if landed.errors else []
     if not landed.snapshot_ids and plan.groups and not landed.errors:
         problems.append(f"every bin was overtaken by other commits: {landed.nothing}")

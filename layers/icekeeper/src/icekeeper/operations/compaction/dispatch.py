@@ -16,11 +16,12 @@ from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import RewriteResult, RewriteTask, Routing
+from icekeeper.operations.compaction.writing.float_statistics import misread_columns
 from icekeeper.operations.compaction.writing.metrics_modes import output_properties
 from icekeeper.operations.compaction.writing.output_names import output_names
 from icekeeper.operations.compaction.writing.planned_names import planned_files
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.rows.arrow_schema import stored_schema
+from icekeeper.rows.arrow_schema import leaf_columns, stored_schema
 from icekeeper.rows.inputs import read_task
 from icekeeper.rows.lineage import with_lineage
 
@@ -73,7 +74,8 @@ def _begun_anew(task: RewriteTask) -> RewriteTask:
 
 def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup, proof: str) -> RewriteTask:
     metadata = loaded.metadata
-    rows = read_task(metadata, group.files, _output_schema(metadata, group), loaded.io_properties)
+    schema = _output_schema(metadata, group)
+    rows = read_task(metadata, group.files, schema, loaded.io_properties)
     stem = f"compact-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"
     return RewriteTask(
         group_id=group.group_id,
@@ -91,6 +93,7 @@ def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup, proof: st
         output_count=group.output_count,
         routing=_routing(metadata, group.route_to),
         most_files=_most_files(plan.recipe, group),
+        misread_columns=misread_columns((candidate.file for candidate in group.files), leaf_columns(schema)),
     )
 
 

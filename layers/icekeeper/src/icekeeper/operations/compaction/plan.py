@@ -20,7 +20,7 @@ from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import DataFile, FileKey, LiveEntry, ManifestContent, ManifestFile, Nothing, PartitionValue
 from icekeeper.operations.compaction.budget import Bin, bytes_since_rewrite, in_job_order, within_budget
-from icekeeper.operations.compaction.candidates import Candidate, select_candidates
+from icekeeper.operations.compaction.candidates import Candidate, Candidates, select_candidates
 from icekeeper.operations.compaction.clustering.plan import clustering_groups
 from icekeeper.operations.compaction.output_partition import Destination
 from icekeeper.operations.compaction.recipe import ClusterRecipe
@@ -79,6 +79,8 @@ class CompactionPlan:
     planning_manifests: frozenset[str]
     files_considered: int
     files_unsupported: int
+    first_unsupported: str = ""
+    """One of them by name, and why it is left alone."""
     delete_needs: Mapping[FileKey, int] = field(default_factory=dict)
     """Live delete file → how many live data files need it; 0: dangling."""
     groups_waiting: int = 0
@@ -138,7 +140,7 @@ def plan_compaction(
         for number, chosen in enumerate(in_job_order(allowed, policy.rewrite_job_order))
     )
     if not groups and 0 not in found.delete_needs.values():
-        return Nothing(_nothing_reason(found.unsupported, bool(bins)))
+        return Nothing(_nothing_reason(found, bool(bins)))
     return CompactionPlan(
         snapshot_id=snapshot.snapshot_id,
         sequence_number=snapshot.sequence_number,
@@ -146,6 +148,7 @@ def plan_compaction(
         planning_manifests=frozenset(m.manifest_path for m in manifests),
         files_considered=found.considered,
         files_unsupported=found.unsupported,
+        first_unsupported=found.first_unsupported,
         delete_needs=found.delete_needs,
         groups_waiting=waiting,
         recipe=recipe,
@@ -168,11 +171,11 @@ def _group(number: int, chosen: Bin, current_spec: int | None, specs_to_leave: f
     return FileGroup(number, to.spec_id, to.partition, chosen.files, chosen.outputs, route_to)
 
 
-def _nothing_reason(unsupported: int, over_budget: bool) -> str:
+def _nothing_reason(found: Candidates, over_budget: bool) -> str:
     if over_budget:
         return "no file group fits max_files_to_rewrite and max_bytes_to_rewrite"
-    if unsupported:
-        return f"{NOTHING_ELIGIBLE} ({unsupported} file(s) are encrypted or of a format that is not read)"
+    if found.unsupported:
+        return f"{NOTHING_ELIGIBLE} ({found.unsupported} file(s) are left alone: {found.first_unsupported})"
     return NOTHING_ELIGIBLE
 
 

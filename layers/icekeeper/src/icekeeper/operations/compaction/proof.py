@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from icekeeper.operations.compaction.row_hash import WORD, as_list, row_checksum
-from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
+from icekeeper.rows.arrow_schema import LeafColumn, fields_with, leaf_columns
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.storage.storage import Storage
 
@@ -190,12 +190,13 @@ def proof_of_file(path: str, schema: Mapping[str, Any], storage: Storage, level:
     return read.evidence
 
 
-def _proof_of_footer(footer: pq.FileMetaData, counted: Mapping[int, int], schema: Mapping[str, Any]) -> Evidence:
-    present = dict(counted)
-    bounds: dict[int, Range | None] = {}
+def _proof_of_footer(footer: pq.FileMetaData, counted: Evidence, schema: Mapping[str, Any]) -> Evidence:
+    """``counted`` is what was read of the columns that the footer does not tell of."""
+    present = dict(counted.present)
+    bounds = dict(counted.bounds)
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     for index, leaf in enumerate(leaf_columns(schema)):
-        if leaf.field_id in counted:
+        if leaf.field_id in counted.present:
             continue
         for chunk in (group.column(index) for group in groups):
             statistics = chunk.statistics
@@ -209,18 +210,17 @@ def _proof_of_footer(footer: pq.FileMetaData, counted: Mapping[int, int], schema
     return Evidence(footer.num_rows, present, bounds, None)
 
 
-def _counted(stream: Any, footer: pq.FileMetaData, schema: Mapping[str, Any]) -> dict[int, int]:
-    """How many values are not null in columns of which the footer says nothing: these are read."""
-    silent = [leaf for leaf in leaf_columns(schema) if not leaf.has_bounds]
-    present = dict.fromkeys((leaf.field_id for leaf in silent), 0)
+def _counted(stream: Any, footer: pq.FileMetaData, schema: Mapping[str, Any]) -> Evidence:
+    """Columns without statistics (those of uuids, some of floats) are read."""
+    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+    leaves = enumerate(leaf_columns(schema))
+    silent = [leaf for i, leaf in leaves if any(group.column(i).statistics is None for group in groups)]
+    read = RowProof({**schema, "fields": fields_with(schema["fields"], {leaf.field_id for leaf in silent})}, COUNTS)
     if silent:
         file = pq.ParquetFile(stream, metadata=footer)
         for batch in file.iter_batches(columns=[leaf.parquet_path for leaf in silent]):
-            leaves = iter(silent)
-            for column in batch.columns:
-                for leaf, values in _leaf_values(column, leaves):
-                    present[leaf.field_id] += len(values) - values.null_count
-    return present
+            read.add(batch)
+    return read.evidence
 
 
 def _bytes(raw: str | bytes) -> bytes:

@@ -122,6 +122,8 @@ class RewriteTask(ReadTask):
     """Where rows may move; ``None``: every row has the task's partition."""
     most_files: int | None = None
     """Sorted outputs at most, whatever their size."""
+    misread_columns: frozenset[int] = frozenset()
+    """Columns of floats that footers tell nothing of (:mod:`.writing.float_statistics`)."""
 
     def in_attempt(self, attempt: int) -> RewriteTask:
         """The task as this attempt does it."""

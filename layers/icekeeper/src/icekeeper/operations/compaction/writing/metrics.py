@@ -1,9 +1,9 @@
 """Column metrics of a written Parquet file, as a manifest entry carries them.
 
-Counts and bounds come from the file's own footer, other counts from the batches as they pass.  Modes follow
-:mod:`.metrics_modes` (specification, "Manifests"; Java's ``ParquetMetrics``): bounds contain
-every value, truncated upper bounds round up, columns inside lists and maps get their size and nothing else (Parquet
-counts an empty list as a null element), the whole file has bounds for a column only if every row group has.
+Counts and bounds come from the file's own footer; of floats, and other counts, from the batches as they pass.
+Modes follow :mod:`.metrics_modes` (specification, "Manifests"; Java's ``ParquetMetrics``): bounds contain every value,
+truncated upper bounds round up, columns inside lists and maps get their size and nothing else (Parquet counts an empty
+list as a null element), the whole file has bounds for a column only if every row group has.
 
 Columns of uuids have no bounds, neither here nor in the footer (:attr:`.LeafColumn.has_bounds`).
 """
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from icekeeper.metadata.single_value import comparable, encode, truncated_lower, truncated_upper
+from icekeeper.operations.compaction.writing.float_statistics import is_misread
 from icekeeper.rows.arrow_schema import LeafColumn
 
 __all__ = ["FileMetrics", "PassingCounts", "file_metrics"]
@@ -39,16 +40,36 @@ class FileMetrics:
 
 
 @dataclass(slots=True)
+class _Column:
+    """What has passed of one column; ``path`` leads to it through structs."""
+
+    path: list[int]
+    is_float: bool
+    nulls: int = 0
+    nans: int = 0
+    range: tuple[float, float] | None = None
+    """Of floats: the least and greatest that is not NaN."""
+
+    def add(self, array: pa.Array) -> None:
+        self.nulls += array.null_count
+        if not self.is_float:
+            return
+        self.nans += pc.sum(pc.is_nan(array)).as_py() or 0
+        found = pc.min_max(array).as_py()
+        low, high = found["min"], found["max"]
+        if low is not None and low <= high:  # of nothing but NaN they are NaN
+            self.range = (low, high) if self.range is None else (min(low, self.range[0]), max(high, self.range[1]))
+
+
+@dataclass(slots=True)
 class PassingCounts:
-    """Counts while batches pass what a footer does not tell: NaN of float columns, nulls of columns without bounds.
+    """Counts while batches pass what a footer may not tell: all of float columns, nulls of columns without bounds.
 
     By field id; columns inside lists and maps are not looked at.
     """
 
     leaves: Sequence[LeafColumn]
-    nans: dict[int, int] = field(default_factory=dict)
-    nulls: dict[int, int] = field(default_factory=dict)
-    _paths: list[tuple[int, list[int]]] = field(default_factory=list)
+    columns: dict[int, _Column] = field(default_factory=dict)
 
     def prepare(self, schema: pa.Schema) -> None:
         """Find these columns once, from the schema of the batches."""
@@ -67,25 +88,21 @@ class PassingCounts:
             self._find(kind.value_type, path, ids)
         else:
             leaf = next(ids)
-            if leaf.repeated:
-                return
-            if pa.types.is_floating(kind):
-                self.nans[leaf.field_id] = 0
-            elif leaf.has_bounds:
-                return
-            else:
-                self.nulls[leaf.field_id] = 0
-            self._paths.append((leaf.field_id, path))
+            if not leaf.repeated and (leaf.is_float or not leaf.has_bounds):
+                self.columns[leaf.field_id] = _Column(path, leaf.is_float)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        for field_id, path in self._paths:
-            array = batch.column(path[0])
-            for index in path[1:]:
+        for column in self.columns.values():
+            array = batch.column(column.path[0])
+            for index in column.path[1:]:
                 array = pc.struct_field(array, [index])  # nulls of the parent are nulls here
-            if field_id in self.nulls:
-                self.nulls[field_id] += array.null_count
-            else:
-                self.nans[field_id] += pc.sum(pc.is_nan(array)).as_py() or 0
+            column.add(array)
+
+    @property
+    def misread_columns(self) -> frozenset[int]:
+        """Those whose statistics readers would misread if this were a row group."""
+        seen = ((i, column.range, column.nans) for i, column in self.columns.items())
+        return frozenset(i for i, found, nans in seen if found is not None and is_misread(*found, nans))
 
 
 def file_metrics(footer: pq.FileMetaData, counts: PassingCounts, modes: Mapping[int, str]) -> FileMetrics:
@@ -106,13 +123,17 @@ def file_metrics(footer: pq.FileMetaData, counts: PassingCounts, modes: Mapping[
             continue
         values[leaf.field_id] = sum(chunk.num_values for chunk in chunks)
         statistics = [chunk.statistics for chunk in chunks]
-        if leaf.field_id in counts.nulls:
-            nulls[leaf.field_id] = counts.nulls[leaf.field_id]
+        passed = counts.columns.get(leaf.field_id)
+        if passed is not None:
+            nulls[leaf.field_id] = passed.nulls
         elif all(s is not None and s.has_null_count for s in statistics):
             nulls[leaf.field_id] = sum(s.null_count for s in statistics)
         if mode == "counts":
             continue
-        bounds = _bounds(leaf.iceberg_type, statistics, mode)
+        if passed is not None and passed.is_float:
+            bounds = _float_bounds(leaf.iceberg_type, passed.range)
+        else:
+            bounds = _bounds(leaf.iceberg_type, statistics, mode)
         if bounds is not None:
             lower[leaf.field_id] = bounds[0]
             if bounds[1] is not None:
@@ -121,11 +142,18 @@ def file_metrics(footer: pq.FileMetaData, counts: PassingCounts, modes: Mapping[
         column_sizes=sizes,
         value_counts=values,
         null_value_counts=nulls,
-        nan_value_counts={i: n for i, n in counts.nans.items() if modes[i] != "none"},
+        nan_value_counts={i: c.nans for i, c in counts.columns.items() if c.is_float and modes[i] != "none"},
         lower_bounds=lower,
         upper_bounds=upper,
         split_offsets=tuple(sorted(_first_offset(group.column(0)) for group in groups if group.num_columns)),
     )
+
+
+def _float_bounds(iceberg_type: str, found: tuple[float, float] | None) -> tuple[bytes, bytes | None] | None:
+    """A zero stands for both of them: -0.0 below, 0.0 above, as in footers."""
+    if found is None:
+        return None
+    return encode(iceberg_type, found[0] or -0.0), encode(iceberg_type, found[1] or 0.0)
 
 
 def _bounds(iceberg_type: str, statistics: Sequence[Any], mode: str) -> tuple[bytes, bytes | None] | None:

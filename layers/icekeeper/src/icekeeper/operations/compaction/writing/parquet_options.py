@@ -6,7 +6,7 @@ Source: Iceberg table properties (Java's ``TableProperties`` 1.10).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from icekeeper.errors import PolicyError
@@ -55,8 +55,12 @@ def for_sample(properties: Mapping[str, str], share: float) -> dict[str, str]:
     return {**properties, f"{_PREFIX}dict-size-bytes": str(max(1, limit))}
 
 
-def writer_options(properties: Mapping[str, str], leaves: Sequence[LeafColumn], group_rows: int) -> dict[str, Any]:
+def writer_options(
+    properties: Mapping[str, str], leaves: Sequence[LeafColumn], group_rows: int, silent: Container[int] = ()
+) -> dict[str, Any]:
     """Keyword arguments of ``ParquetWriter``; ``group_rows`` is about how many rows a row group will have.
+
+    ``silent`` are the ids of columns without statistics, besides those that never have any.
 
     Raises:
         PolicyError: a property is malformed.
@@ -71,7 +75,7 @@ def writer_options(properties: Mapping[str, str], leaves: Sequence[LeafColumn], 
         "max_rows_per_page": _int(properties, "page-row-limit", _PAGE_ROWS),
         "dictionary_pagesize_limit": _int(properties, "dict-size-bytes", _DICTIONARY_BYTES),
         "write_page_index": True,
-        "write_statistics": _with_statistics(leaves),
+        "write_statistics": _with_statistics(leaves, silent),
         "store_decimal_as_integer": True,
         "store_schema": False,
     }
@@ -79,9 +83,9 @@ def writer_options(properties: Mapping[str, str], leaves: Sequence[LeafColumn], 
     return options | ({"bloom_filter_options": filters} if filters else {})
 
 
-def _with_statistics(leaves: Sequence[LeafColumn]) -> bool | list[str]:
+def _with_statistics(leaves: Sequence[LeafColumn], silent: Container[int]) -> bool | list[str]:
     """By Parquet column path; ``True`` for all."""
-    bounded = [leaf.parquet_path for leaf in leaves if leaf.has_bounds]
+    bounded = [leaf.parquet_path for leaf in leaves if leaf.has_bounds and leaf.field_id not in silent]
     return bounded if len(bounded) < len(leaves) else True
 
 

@@ -5,7 +5,7 @@ Source: Iceberg table properties ``write.parquet.*``; specification, "Parquet".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.operations.compaction.writing.metrics import PassingCounts, file_metrics
 from icekeeper.operations.compaction.writing.metrics_modes import metrics_modes
 from icekeeper.operations.compaction.writing.parquet_options import row_group_bytes, writer_options
-from icekeeper.rows.arrow_schema import LeafColumn, arrow_schema, leaf_columns
+from icekeeper.rows.arrow_schema import arrow_schema, leaf_columns
 from icekeeper.storage.storage import Storage
 
 __all__ = ["write_data_file"]
@@ -43,9 +43,16 @@ def write_data_file(
         PolicyError: a ``write.parquet.*`` property is malformed.
     """
     leaves = leaf_columns(table_schema)
-    output = _Output(path, task.table_properties, arrow_schema(table_schema), leaves, storage)
+    schema = arrow_schema(table_schema)
     counts = PassingCounts(leaves)
-    counts.prepare(output.schema)
+    counts.prepare(schema)
+
+    def options(rows: int) -> dict[str, Any]:
+        # What the first row group is like is seen; later ones are known only by the inputs.
+        silent = task.misread_columns | counts.misread_columns
+        return writer_options(task.table_properties, leaves, rows, silent)
+
+    output = _Output(path, schema, options, row_group_bytes(task.table_properties), storage)
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
     try:
@@ -90,19 +97,19 @@ class _Output:
     def __init__(
         self,
         path: str,
-        properties: Mapping[str, str],
         schema: pa.Schema,
-        leaves: Sequence[LeafColumn],
+        options: Callable[[int], Mapping[str, Any]],
+        wanted_bytes: int,
         storage: Storage,
     ) -> None:
+        """``options`` are the writer's, given the rows of the first row group, once that is there."""
         self.schema = schema
         self.size = 0
         self.footer: pq.FileMetaData | None = None
         self._path = path
-        self._properties = properties
-        self._leaves = leaves
+        self._options = options
         self._storage = storage
-        self._wanted_bytes = row_group_bytes(properties)
+        self._wanted_bytes = wanted_bytes
         self._arrow_bytes = 0
         self._footers: list[pq.FileMetaData] = []
         self._sink: Any = None
@@ -121,7 +128,7 @@ class _Output:
         table = pa.Table.from_batches(batches, self.schema)
         with self._storage.translated(self._path):
             if self._writer is None:
-                options = writer_options(self._properties, self._leaves, table.num_rows)
+                options = self._options(table.num_rows)
                 self._sink = self._storage.open_output(self._path)
                 self._writer = pq.ParquetWriter(self._sink, self.schema, metadata_collector=self._footers, **options)
             self._writer.write_table(table, row_group_size=table.num_rows)

@@ -1,0 +1,37 @@
+"""Which data files this version reads, by their manifest entries alone (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from icekeeper.metadata.single_value import decode
+from icekeeper.model import DataFile
+from icekeeper.rows.file_rows import READABLE_FORMATS
+
+__all__ = ["why_unreadable"]
+
+# Arrow reads every timestamp of an ORC file as nanoseconds in 64 bits: some moments between 1677 and 2262.
+_MICROS = range(-(2**63) // 1000 + 1, 2**63 // 1000)
+_MICRO_TIMES = ("timestamp", "timestamptz")
+
+
+def why_unreadable(file: DataFile, types: Mapping[int, str]) -> str | None:
+    """Why the file must be left alone, as the end of a sentence; ``types`` are those of the columns that are wanted."""
+    if file.key_metadata is not None:
+        return "is encrypted"
+    kind = file.file_format.upper()
+    if kind not in READABLE_FORMATS:
+        return f"is {kind}, which is not read"
+    if kind == "ORC" and _has_far_times(file, types):
+        return "is ORC with timestamps before 1678 or after 2261, which are not read"
+    return None
+
+
+def _has_far_times(file: DataFile, types: Mapping[int, str]) -> bool:
+    """By the bounds; where there are none, reading tells."""
+    for bounds in (file.lower_bounds or {}, file.upper_bounds or {}):
+        for field_id, value in bounds.items():
+            # Four bytes are a day, of a column that was a date.
+            if types.get(field_id) in _MICRO_TIMES and len(value) == 8 and decode("timestamp", value) not in _MICROS:
+                return True
+    return False

@@ -1,0 +1,82 @@
+"""Reads that a store answers short are errors, never bytes that nobody has sent.
+
+Arrow 26 hands out a buffer of the size it asked for, also when a store or proxy answered with fewer bytes: the rest is
+whatever was in memory.  So the end of each buffer is marked beforehand; where the mark is still there, the answer was
+short.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pyarrow as pa
+
+__all__ = ["whole_reads"]
+
+_MARK_BYTES = 8
+_ATTEMPTS = 2
+
+
+def whole_reads(stream: pa.NativeFile, path: str) -> pa.NativeFile:
+    """The same seekable stream; a short answer is asked for once more, then an ``OSError``."""
+    return pa.PythonFile(_WholeReads(stream, path), mode="r")
+
+
+class _WholeReads:
+    """What :class:`pyarrow.PythonFile` needs of a file."""
+
+    def __init__(self, stream: pa.NativeFile, path: str) -> None:
+        self._stream = stream
+        self._path = path
+        self._size = int(stream.size())
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._stream.closed)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._stream.seek(offset, whence))
+
+    def read(self, size: int = -1) -> pa.Buffer:
+        start = self.tell()
+        left = max(0, self._size - start)
+        size = left if size < 0 else min(size, left)
+        buffer = pa.allocate_buffer(size)
+        if size:
+            with memoryview(buffer).cast("B") as view:
+                if not any(self._filled(view, start) for _ in range(_ATTEMPTS)):
+                    raise OSError(f"the store answered with fewer than the {size} bytes from {start} of {self._path}")
+        return buffer
+
+    def _filled(self, view: memoryview, start: int) -> bool:
+        """Whether the store sent as many bytes as are wanted."""
+        mark = os.urandom(min(len(view), _MARK_BYTES))
+        self._fill(view, start, mark)
+        # One byte in 256 is that of the mark by chance.
+        return view[-1] != mark[-1] or self._is_end(view[-len(mark) :], start + len(view) - len(mark))
+
+    def _fill(self, view: memoryview, start: int, mark: bytes) -> None:
+        view[-len(mark) :] = mark
+        self._stream.seek(start)
+        self._stream.readinto(view)
+
+    def _is_end(self, found: memoryview, start: int) -> bool:
+        """Whether these bytes are in the store, asked with another mark."""
+        again = bytearray(len(found))
+        self._fill(memoryview(again), start, bytes(byte ^ 0xFF for byte in found))
+        return found == again
