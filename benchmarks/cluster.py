@@ -35,7 +35,7 @@ from icekeeper.operations.compaction.task import InputFile, OutputNames, Rewrite
 from icekeeper.pass_context.context import Engine
 from icekeeper.policy import Strategy
 
-# user_id and at: the seed's example.
+# user_id and at: the columns by which event tables are most often filtered.
 KEYS = (KeyColumn(2), KeyColumn(3))
 NAMES = ("user_id", "at")
 MB = 1024 * 1024

@@ -54,7 +54,7 @@ class EngineName(StrEnum):
 
 
 def default_engine() -> EngineName:
-    """Spark where PySpark is installed, else this machine's processes (DESIGN 3)."""
+    """Spark where PySpark is installed, else this machine's processes (platform 1)."""
     return EngineName.SPARK if importlib.util.find_spec("pyspark") else EngineName.LOCAL
 
 

@@ -153,7 +153,7 @@ def _compressed(metadata: TableMetadata) -> bool:
 def _delete_dropped_metadata(storage: Storage, base: LoadedTable, metadata: TableMetadata) -> None:
     """Delete the metadata files that fell off the log, as Iceberg-Java does after a commit; best effort.
 
-    Pinned ones stay: whoever pinned them reads the table by them (DESIGN 6.4).
+    Pinned ones stay: whoever pinned them reads the table by them (rule 74).
     """
     if not metadata.property_flag("write.metadata.delete-after-commit.enabled", default=False):
         return

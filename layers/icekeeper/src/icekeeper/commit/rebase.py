@@ -1,4 +1,4 @@
-"""What happened between the planning snapshot and the newest head, and which file groups still hold (DESIGN 6.3)."""
+"""What happened between the planning snapshot and the newest head, and which file groups still hold (rule 60)."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def rebase(
         elif lacking := revived - group.output_field_ids:
             dropped[group.group_id] = f"the schema has column {min(lacking)} again, which the output lacks"
         elif group.without_row_ids and any(location[key] in numbered for key in group.inputs):
-            # The first v3 commit gives ids to every row; outputs that do not hold them would get new ones (rule 12).
+            # The first v3 commit gives ids to every row; outputs that do not hold them would get new ones (rule 18).
             dropped[group.group_id] = "the rows of an input file were given ids by another commit"
     deletes = [m for m in new if m.content is ManifestContent.DELETES]
     sequence_number = planned.snapshots[planning_snapshot_id].sequence_number

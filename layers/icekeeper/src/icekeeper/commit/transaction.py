@@ -3,7 +3,7 @@
 What a catalog answers is a hint; the table's metadata decide.  A success is believed when they show it, a refusal or a
 conflict when the newest head does not show the attempt, and could not hide it.  A head that is where the attempt began,
 or before that, explains no conflict: a replica that lags shows it after our own success.  Staged files are never
-removed while the commit that names them may have landed (Seed 000, "Commit Protocol"; iceberg 5752, 13443).
+removed while the commit that names them may have landed (rule 65; iceberg 5752, 13443).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from icekeeper.model import Nothing
 
 __all__ = ["Committed", "PreparedCommit", "backoff_seconds", "commit_with_retries"]
 
-# Seed 000, "Commit Protocol": 50 ms, 100 ms, 200 ms, ... capped at 5 s.
+# 50 ms, 100 ms, 200 ms, ... capped at 5 s, as SeaweedFS's worker waits (rule 59).
 _FIRST_BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 5.0
 # Who says "too many requests" means seconds: the waits begin as if so many swaps had been lost already (0.8 s).

@@ -1,6 +1,6 @@
 """The Spark engine: the work unit as tasks of an RDD, on a local session or inside a Glue job.
 
-Spark distributes and retries; the bytes are handled by the same Arrow code as everywhere (DESIGN 3).  This is the one
+Spark distributes and retries; the bytes are handled by the same Arrow code as everywhere (platform 1).  This is the one
 module besides ``glue_jobs/`` that imports pyspark.
 """
 

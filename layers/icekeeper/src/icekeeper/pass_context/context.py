@@ -267,7 +267,7 @@ class OperationContext:
 
 
 def require_writable(metadata: TableMetadata) -> None:
-    """Raises TableUnsupported for tables whose format this version must not write (ICEBERG-RULES 19)."""
+    """Raises TableUnsupported for tables whose format this version must not write (rule 46)."""
     if metadata.format_version not in WRITABLE_FORMAT_VERSIONS:
         raise TableUnsupported(
             f"format version {metadata.format_version} is not maintained by this version of Icekeeper; "

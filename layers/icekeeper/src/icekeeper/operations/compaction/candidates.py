@@ -57,7 +57,7 @@ class Candidate:
         """Whether its rows have ids already; never below v3, nor before the first commit after an upgrade to v3.
 
         Rows that have none get theirs from the commit, so they must not share a file with rows that keep theirs
-        (ICEBERG-RULES 13).
+        (rule 18).
         """
         return self.file.first_row_id is not None
 

@@ -27,7 +27,7 @@ from icekeeper.pyiceberg_private.metrics import metrics_evaluator
 
 __all__ = ["row_filter"]
 
-# A bound of a promoted column keeps its old width, which PyIceberg cannot decode (ICEBERG-RULES 21).
+# A bound of a promoted column keeps its old width, which PyIceberg cannot decode (rule 22, platform 15).
 _WIDTHS: Mapping[str, int] = {
     "long": 8,
     "double": 8,

@@ -29,7 +29,8 @@ _OPERATION = Operation.EXPIRE_SNAPSHOTS
 
 
 def expire_snapshots(context: OperationContext) -> OperationOutcome:
-    """Finish what an interrupted run left, then expire old snapshots; summary and metric keys are those of seed 000.
+    """Finish what an interrupted run left, then expire old snapshots; summary and metric keys are those of SeaweedFS's
+    worker (rule 121).
 
     Raises:
         MetadataUnreadable: a manifest list or manifest that decides cannot be read; nothing was changed.

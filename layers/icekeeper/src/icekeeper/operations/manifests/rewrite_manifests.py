@@ -49,7 +49,8 @@ class _Attempt:
 
 
 def rewrite_manifests(context: OperationContext) -> OperationOutcome:
-    """Merge data manifests, and delete manifests; sentences and metric keys for data manifests are those of seed 000.
+    """Merge data manifests, and delete manifests; sentences and metric keys for data manifests are those of SeaweedFS's
+    worker (rule 121).
 
     Raises:
         MaintenanceError: nothing was committed.

@@ -1,4 +1,4 @@
-"""From what a listing came to, to files deleted: every guard of one table, in order (DESIGN 6.4)."""
+"""From what a listing came to, to files deleted: every guard of one table, in order (rule 95)."""
 
 from __future__ import annotations
 
