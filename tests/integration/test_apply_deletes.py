@@ -58,7 +58,7 @@ def test_rows_that_come_back_after_their_delete_stay(table: SabotagedTable) -> N
 
 
 def test_a_delete_in_one_partition_leaves_the_others_alone(table: SabotagedTable) -> None:
-    """The same key lives in eu (rule 7).  DuckDB 1.5 would not show it before: it ignores the partition."""
+    """The same key lives in eu (rule 7).  DuckDB 1.5 did not show it: it ignores partitions (platform 25)."""
     table.table().append(rows_of(103, 1, "eu"))
     before = rows(table)
     commit_deletes(table, [equality_delete(103, "us"), position_delete(file_holding(table, 7, "us"), 7, "us")])

@@ -2,7 +2,7 @@
 
 The document exists before the pointer names it, under a name nobody else has.  A swap that surely did not happen takes
 its document away again; one of unknown outcome leaves it, because it may be the table by now.  A catalog that says "no"
-is not believed until the pointer has shown it.
+is not believed until the pointer has shown it (rule 67).
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def rebase(
 
     Raises:
         PlanStale: the table was replaced, or the planning snapshot is no ancestor of the head (a rollback), so
-            that rows may have come back that no group holds.
+            that rows may have come back that no group holds (rule 62).
         MetadataUnreadable: the head's manifests cannot be read.
     """
     if head.uuid != planned.uuid:
@@ -155,7 +155,7 @@ def _live_deletes(
 def _unneeded(
     needs: Mapping[FileKey, int], kept: Sequence[GroupClaim], live: Collection[FileKey]
 ) -> frozenset[FileKey]:
-    """Deletes whose every data file is replaced by the kept groups, and those that had none: dangling ones."""
+    """Deletes whose every data file is replaced by the kept groups, and those that had none (rule 12)."""
     replaced: Counter[FileKey] = Counter()
     for group in kept:
         replaced.update(group.deletes)
@@ -186,7 +186,7 @@ def _locate(
 
 
 def _hit(delete: DataFile, spec_id: int, is_global: bool, group: GroupClaim) -> str | None:
-    """Why a delete that landed after planning keeps a group from being committed, if it does."""
+    """Why a delete that landed after planning keeps a group from being committed, if it does (rule 61)."""
     here = _comparable((spec_id, delete.partition))
     same_partition = here in {_comparable(scope) for scope in group.input_scopes}
     if delete.content is FileContent.EQUALITY_DELETES:
@@ -218,7 +218,7 @@ def _comparable(scope: Scope) -> tuple[object, ...]:
 
 def _revived_columns(planned: TableMetadata, head: TableMetadata) -> frozenset[int]:
     """Columns that the head's schema has, the planning schema had not, and files may hold from before: a schema
-    change that was taken back."""
+    change that was taken back (rule 63)."""
     known = planned.document.get("last-column-id")
     before = set(_leaves({"type": "struct", **planned.current_schema}))
     now = set(_leaves({"type": "struct", **head.current_schema}))

@@ -32,7 +32,7 @@ FileKey = tuple[str, int | None]
 _Kind = tuple[int, ManifestContent]
 """One spec and one content type per manifest (rule 34)."""
 
-# Specification, "Snapshots", ``operation``: rows stay the same; rows go and none come.
+# Specification, "Snapshots", ``operation``: rows stay the same; rows go and none come (rule 39).
 REPLACE, DELETE = "replace", "delete"
 RUN_ID_KEY = "icekeeper.run-id"
 RECIPE_KEY = "icekeeper.recipe"

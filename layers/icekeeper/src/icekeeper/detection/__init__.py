@@ -1,4 +1,4 @@
-"""Which tables need maintenance, found from metadata alone."""
+"""Which tables need maintenance, found from metadata alone (rule 57)."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ OPT_IN_OPERATIONS = frozenset({Operation.EXPIRE_PARTITIONS, Operation.COMPUTE_ST
 ALL_OPERATIONS: tuple[Operation, ...] = tuple(
     operation for operation in Operation if operation not in OPT_IN_OPERATIONS
 )
-"""What ``operations=all`` means: in canonical order, without the opt-ins."""
+"""What ``operations=all`` means: in canonical order (rule 58), without the opt-ins."""
 
 
 class Strategy(StrEnum):

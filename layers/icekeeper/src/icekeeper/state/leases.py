@@ -1,4 +1,4 @@
-"""Leases: whose turn it is to maintain a table.
+"""Leases: whose turn it is to maintain a table (rule 112).
 
 A lease is a conditional time stamp: whoever finds it free or run out writes its own, and only one of several can.  The
 store's own expiry of items (DynamoDB's TTL comes up to days late) only tidies up and decides nothing.

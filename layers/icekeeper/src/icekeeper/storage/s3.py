@@ -63,7 +63,7 @@ TRANSIENT_CODES = frozenset(
         "TooManyRequestsException",
     }
 )
-# Refused by the kind of bucket (table buckets answer 405) or by a policy; wrong credentials are also a 403, but say so.
+# Refused by the kind of bucket (platform 35) or by a policy; wrong credentials are also a 403, but say so.
 REFUSED_CODES = frozenset({"405", "AccessDenied", "AccessDeniedException", "MethodNotAllowed", "NotImplemented"})
 
 
@@ -82,7 +82,7 @@ def with_endpoint(properties: Mapping[str, str]) -> dict[str, str]:
     """The properties, with S3's endpoint from the environment where they name none.
 
     boto3 follows ``AWS_ENDPOINT_URL_S3`` and ``AWS_ENDPOINT_URL`` by itself, PyArrow 26 does not; both must reach the
-    same store.  Source: AWS SDKs and tools reference, "Service-specific endpoints".
+    same store (platform 10).  Source: AWS SDKs and tools reference, "Service-specific endpoints".
     """
     chosen = dict(properties)
     ignored = os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true"

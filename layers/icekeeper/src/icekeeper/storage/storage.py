@@ -2,7 +2,7 @@
 
 Bytes are read and written through PyIceberg's ``PyArrowFileIO``, so endpoints and authentication are PyIceberg's.
 Listing and batch deletion, which it lacks, use boto3 with the same properties (``icekeeper.storage.s3``).  Writes never
-ask whether a file exists: names are unique, and the question would list, which AWS table buckets refuse.
+ask whether a file exists: names are unique, and the question would list, which AWS table buckets refuse (platform 16).
 """
 
 from __future__ import annotations

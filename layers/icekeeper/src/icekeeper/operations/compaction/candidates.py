@@ -148,7 +148,7 @@ def _listed_once(partitions: Iterable[list[Candidate]], listed: Sequence[int]) -
     there may be millions.
 
     A file that is listed twice is read twice (the specification forbids it): whatever the other entry is like,
-    replacing one of them adds rows, or takes the other's away.
+    replacing one of them adds rows, or takes the other's away (rule 24).
     """
     partitions = tuple(partitions)
     own = {hash(candidate.file.file_path) for files in partitions for candidate in files}

@@ -88,7 +88,7 @@ class OutputPartitions:
 def target_fields(spec: Mapping[str, Any], types: Mapping[int, str]) -> list[TargetField] | None:
     """The fields of a spec; ``types`` gives the Iceberg type of columns by id.
 
-    ``None`` where the spec cannot be written: an unknown transform, or a source that the schema lacks.
+    ``None`` where the spec cannot be written: an unknown transform (rule 31), or a source that the schema lacks.
     """
     fields = []
     for field in spec["fields"]:

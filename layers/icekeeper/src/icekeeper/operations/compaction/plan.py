@@ -1,4 +1,4 @@
-"""Which data files to merge with which: the rules of compaction, and nothing else (pure).
+"""Which data files to merge with which: the rules of compaction, and nothing else (rule 48).
 
 As SeaweedFS's worker does (rule 50): group small files by spec and partition, split a group that is larger than the
 target into bins, leave bins of fewer than ``min_input_files`` alone.

@@ -1,7 +1,7 @@
 """Which files may hold rows that a filter matches: the scope of a rewrite (policy key ``where``).
 
 The filter is parsed and judged by PyIceberg: against partition values (specification, "Scan Planning", inclusive
-projection) and against column bounds.  What cannot be judged may match, as in Java's ``rewrite_data_files``.
+projection) and against column bounds.  What cannot be judged may match, as in Java's ``rewrite_data_files`` (rule 55).
 """
 
 from __future__ import annotations

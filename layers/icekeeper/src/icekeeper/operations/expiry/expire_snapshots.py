@@ -1,4 +1,4 @@
-"""The ``expire_snapshots`` operation: remove snapshots by one commit, then delete what only they referenced.
+"""The ``expire_snapshots`` operation: remove snapshots by one commit, then delete what only they held (rule 69).
 
 Which files go is computed before the commit, from the very state that the commit swaps out: when a reference that
 decides cannot be read, nothing is committed and nothing deleted.

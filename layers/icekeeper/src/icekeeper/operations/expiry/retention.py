@@ -87,7 +87,7 @@ def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: I
 
 
 def aged_refs(metadata: TableMetadata, now_ms: int) -> tuple[str, ...]:
-    """The names of the branches and tags whose own age limit, or the table's, has passed at ``now_ms``.
+    """The names of the branches and tags whose own age limit, or the table's, has passed at ``now_ms`` (rule 72).
 
     Raises:
         PolicyError: the table's ``history.expire.max-ref-age-ms`` is malformed.

@@ -1,4 +1,4 @@
-"""The ``rewrite_manifests`` operation: fewer, larger manifests with the same live entries, clustered by partition."""
+"""The ``rewrite_manifests`` operation: fewer manifests with the same live entries, clustered by partition (rule 38)."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def clear_orphans(
         MetadataUnreadable: a reference cannot be read; as above.
         StorageError: a store failed.
     """
-    table = _after(context, listed.before)  # after the listing: whatever was committed meanwhile is referenced
+    table = _after(context, listed.before)  # after the listing (rule 96): what was committed meanwhile is referenced
     needs = FileNeeds(context, table, listed.references)
     new = reachable_paths(context.reader(table), table.metadata_location, listed.references)
     needed = ReferencedPaths(table.metadata.location, chain(new, needs.held.pinned))

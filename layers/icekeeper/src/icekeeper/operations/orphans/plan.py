@@ -72,7 +72,7 @@ def plan_orphans(
             or is_hidden_beside(found.path, owned)
             or not _is_text(found.path)
             or is_needed(found.path)
-            # Some catalogs keep an incomplete metadata log (rule 97).
+            # Some catalogs keep an incomplete metadata log (rule 97, platform 30).
             or (is_metadata_file(found.path) and found.modified_ms >= oldest_snapshot_ms)
         ):
             left += 1
