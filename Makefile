@@ -1,4 +1,4 @@
-# Every target does its own set-up.  It needs Python 3.11 or 3.12 and, the first time only, a network.
+# Every target does its own set-up, with uv (platform 13).  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo pipeline test nightly lint definition wheel layer clean
 .SUFFIXES:

@@ -36,7 +36,7 @@ from icekeeper.operations.compaction.task import OutputNames, RewriteTask
 from icekeeper.policy import Strategy
 from icekeeper.rows.read_task import InputFile
 
-# user_id and at: the seed's example.
+# user_id and at: the columns by which event tables are most often filtered.
 KEYS = (KeyColumn(2), KeyColumn(3))
 NAMES = ("user_id", "at")
 MB = 1024 * 1024

@@ -1,7 +1,7 @@
 """Build the Lambda layer: the package and what it needs, without what a function never uses (``make layer``).
 
 Lambda takes 250 MB unzipped, layers included.  As installed this is 290 MB, most of it pyarrow; without symbols,
-headers, tests, Flight and what only the command line needs it is about half.
+headers, tests, Flight and what only the command line needs it is about half (platform 11).
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def file_holding(table: SabotagedTable, row_id: int, region: str) -> str:
 
 
 def test_rows_that_come_back_after_their_delete_stay(table: SabotagedTable) -> None:
-    """Delete a key, insert it again, compact: the new row is there (sequence numbers, ICEBERG-RULES 3)."""
+    """Delete a key, insert it again, compact: the new row is there (rule 6)."""
     commit_deletes(table, [equality_delete(103, "us")])
     table.table().append(rows_of(103, 1, "us"))
     before = rows(table)
@@ -63,7 +63,7 @@ def test_rows_that_come_back_after_their_delete_stay(table: SabotagedTable) -> N
 
 
 def test_a_delete_in_one_partition_leaves_the_others_alone(table: SabotagedTable) -> None:
-    """The same key lives in eu (ICEBERG-RULES 4).  DuckDB 1.5 would not show it before: it ignores the partition."""
+    """The same key lives in eu (rule 7).  DuckDB 1.5 did not show it: it ignores partitions (platform 25)."""
     table.table().append(rows_of(103, 1, "eu"))
     before = rows(table)
     commit_deletes(table, [equality_delete(103, "us"), position_delete(file_holding(table, 7, "us"), 7, "us")])
@@ -123,7 +123,7 @@ def test_more_keys_than_are_held_at_once_delete_the_same_rows(
 
 
 def test_a_key_column_that_was_dropped_still_deletes(table: SabotagedTable) -> None:
-    """Source: ICEBERG-RULES 5."""
+    """By its field id, from the older schema (rule 10)."""
     commit_deletes(table, [equality_delete(103, "us")])
     with table.table().update_schema() as update:
         update.delete_column("id")
@@ -175,7 +175,7 @@ def test_deletes_that_arrive_meanwhile_join_those_that_were_there(table: Sabotag
 
 
 def test_a_dangling_delete_file_goes_although_nothing_is_rewritten(table: SabotagedTable) -> None:
-    """No data file is in its partition, so it deletes nothing (ICEBERG-RULES 11)."""
+    """No data file is in its partition, so it deletes nothing (rule 12)."""
     before = rows(table)
     commit_deletes(table, [equality_delete(1, "nowhere")])
     large = {"target_file_size_mb": "0.0001"}

@@ -131,7 +131,7 @@ def test_a_position_delete_on_an_input_drops_its_group_only(table: SabotagedTabl
 
 
 def test_a_newer_equality_delete_still_applies_to_the_outputs(table: SabotagedTable) -> None:
-    """Outputs keep the planning snapshot's sequence number (ICEBERG-RULES 1); rows appended after the delete stay."""
+    """Outputs keep the planning snapshot's sequence number (rule 1); rows appended after the delete stay."""
     before = ids(table)
 
     def meanwhile() -> None:
@@ -156,7 +156,7 @@ def test_an_equality_delete_on_a_column_that_outputs_lack_drops_the_group(table:
 
 
 def test_lost_swaps_are_retried_with_growing_waits_then_given_up(table: SabotagedTable) -> None:
-    """Seed 000: 50 ms, 100 ms, 200 ms, ...; at the end nothing changed and nothing is left behind."""
+    """50 ms, 100 ms, 200 ms, ... (rule 59); at the end nothing changed and nothing is left behind."""
     before = ids(table)
     numbers = iter(range(100_000, 200_000))
     table.catalog.before_commit = lambda: table.table().append(rows_of(next(numbers), 1, "eu"))

@@ -41,7 +41,7 @@ def _prepare(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("failure", [Killed, _fails], ids=["killed", "failing"])
 def test_every_step_may_be_the_last(tmp_path: Path, failure: Callable[[str], BaseException]) -> None:
-    """DESIGN 6.2: a crash at any point leaves a readable table with the same rows, and at most unreferenced files."""
+    """A crash at any point leaves a readable table with the same rows, and at most unreferenced files (rule 69)."""
     template, folder = tmp_path / "template", tmp_path / "table"
     _prepare(folder)
     folder.rename(template)
@@ -72,7 +72,7 @@ def test_every_step_may_be_the_last(tmp_path: Path, failure: Callable[[str], Bas
             again = table.maintain()
             assert again.status.value == "succeeded", context
             assert table.rows() == expected, context
-            # Metadata files newer than the oldest snapshot are never orphans (DESIGN 6.4).
+            # Metadata files newer than the oldest snapshot are never orphans (rule 97).
             assert [path for path in table.unreachable() if not path.endswith(".metadata.json")] == [], context
             table.assert_sound()
     assert {"before the commit", "after the commit", "before delete", "after write", "load"} <= where

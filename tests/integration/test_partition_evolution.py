@@ -106,7 +106,7 @@ def test_partitions_that_are_given_up_merge_into_one(made: SabotagedTable) -> No
 
 @pytest.mark.parametrize("reason", ["asked to keep", "live equality deletes"])
 def test_files_stay_in_their_spec(made: SabotagedTable, reason: str) -> None:
-    """On request, and while a writer may still emit equality deletes under the old spec (ICEBERG-RULES 2)."""
+    """On request, and while a writer may still emit equality deletes under the old spec (rule 2)."""
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
     made.writer.create_table("ns.t", SCHEMA, partition_spec=spec, properties={"format-version": "2"})
     for number in range(2):

@@ -1,4 +1,4 @@
-"""What SeaweedFS 4.48's own worker gets wrong in compaction, each fault by its number in our notes on peers.
+"""What SeaweedFS 4.48's own worker gets wrong in compaction, each fault by a number of its own.
 
 1 sequence numbers of equality deletes, 2 their partitions, 3 position delete files that others cannot read, 4 files of
 different schemas, 6 lost column metrics, 8 any concurrent commit fails the job.  Of 9 (no deletion vectors, no row

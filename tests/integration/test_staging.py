@@ -104,7 +104,7 @@ def listings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("state", [LoadState.PENDING, LoadState.ADOPTED])
 def test_orphan_removal_leaves_staged_files_alone(table: StagedTable, state: LoadState) -> None:
-    """Modak's bound (seed 002): staged files awaiting adoption must never be deleted, however old they are."""
+    """Modak's bound (rule 103): staged files awaiting adoption must never be deleted, however old they are."""
     staged, orphan = table.plant("data/staged.parquet"), table.plant("data/orphan.parquet")
     inside, beside = table.plant("data/load-1/a.parquet"), table.plant("data/load-10/a.parquet")
     stage_load(table.handle, "L", [f"file:{staged}"], [f"{table.metadata.location}/data/load-1/"])
@@ -436,7 +436,7 @@ def test_gc_disabled_forbids_it(table: StagedTable) -> None:
 
 @pytest.mark.parametrize("switch", ["maintenance_enabled", "orphan_sweep_enabled"])
 def test_switches_do_not_stop_it(table: StagedTable, switch: str) -> None:
-    """Seed 002: staged files of failed loads are still cleaned up when maintenance is disabled."""
+    """Staged files of failed loads are still cleaned up when maintenance is disabled (rule 104)."""
     path = table.plant("data/load.parquet")
     table.stage("L", path, state=LoadState.FAILED)
     table.clock.now_ms += GRACE_MS

@@ -85,7 +85,7 @@ def test_the_first_commit_after_the_upgrade_gives_every_row_its_id(table: Sabota
 
 
 def test_files_without_row_ids_are_rewritten_without_lineage(table: SabotagedTable) -> None:
-    """Their rows get ids from the commit (ICEBERG-RULES 13)."""
+    """Their rows get ids from the commit (rule 18)."""
     before = rows(table)
     assert {found[1:] for found in lineage(table)} == {(None, None)}
     outcome = compacted(table, rewrite_all="true")
@@ -139,7 +139,7 @@ def test_the_summary_counts_vectors(with_ids: SabotagedTable) -> None:
 
 
 def test_one_vector_may_go_while_its_puffin_file_stays(with_ids: SabotagedTable) -> None:
-    """A Puffin file goes when no live entry uses it any more, not before (ICEBERG-RULES 9)."""
+    """A Puffin file goes when no live entry uses it any more, not before (rule 14)."""
     table = with_ids
     puffin = delete_positions(table, {file_of(table, 0): [0], file_of(table, 50): [1]})
     before = rows(table)
@@ -174,7 +174,7 @@ def test_a_vector_that_lands_meanwhile_drops_its_group_alone(with_ids: Sabotaged
 
 
 def test_row_ids_are_given_anew_at_every_attempt(with_ids: SabotagedTable) -> None:
-    """Another commit takes row ids between our attempts: ours moves behind it (ICEBERG-RULES 14)."""
+    """Another commit takes row ids between our attempts: ours moves behind it (rule 19)."""
     table = with_ids
     before = lineage(table)
     seen: list[int] = []

@@ -1,4 +1,4 @@
-"""What our snapshots keep and count, read from the files themselves (ICEBERG-RULES 1, 6, 7, 15–17)."""
+"""What our snapshots keep and count, read from the files themselves (rule 1, rule 3, rule 4, rule 40, rule 42)."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_javas_snapshots_table_is_ours(compacted: Compacted, iceberg_java: Icebe
 
 
 def test_files_that_were_not_merged_keep_who_added_them_and_when(compacted: Compacted) -> None:
-    """Written out explicitly, although their manifests are new (ICEBERG-RULES 6); so is our own data number (1)."""
+    """Written out explicitly, although their manifests are new (rule 3); so is our own data number (rule 1)."""
 
     def numbers(location: str) -> dict[str, tuple[int | None, int | None, int | None]]:
         table = StaticTable.from_metadata(location)

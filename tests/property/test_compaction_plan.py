@@ -175,19 +175,19 @@ def sizes(planned: CompactionPlan | Nothing) -> list[tuple[int, int]]:
 
 
 def test_six_files_of_53_mb_become_one() -> None:
-    """Seed 000, "Before / After: Unpartitioned Table"."""
+    """SeaweedFS's worker, an unpartitioned table before and after (rule 50)."""
     assert sizes(plan(sized(10, 5, 8, 12, 3, 15), policy())) == [(6, 53)]
 
 
 def test_a_partition_of_five_is_merged_and_one_of_two_is_left_alone() -> None:
-    """Seed 000, "Before / After: Partitioned Table"."""
+    """SeaweedFS's worker, a partitioned table before and after (rule 50)."""
     planned = plan(sized(20, 15, 10, 25, 18, partition="us") + sized(5, 8, partition="eu"), policy())
     assert sizes(planned) == [(5, 88)]
     assert groups_of(planned)[0].partition == ("us",)
 
 
 def test_twenty_files_of_600_mb_are_split_and_the_last_four_left_alone() -> None:
-    """Seed 000, "Before / After: Oversized Bin (Split)"."""
+    """SeaweedFS's worker, an oversized bin that is split (rule 50)."""
     assert sizes(plan(sized(*[30] * 20), policy())) == [(8, 240), (8, 240)]
 
 
@@ -214,7 +214,7 @@ def test_a_file_of_three_quarters_of_the_target_is_no_candidate(size: int, is_ca
 
 
 def test_files_with_and_without_row_ids_are_not_mixed() -> None:
-    """Rows of the one keep their ids, those of the other get theirs from the commit (ICEBERG-RULES 13)."""
+    """Rows of the one keep their ids, those of the other get theirs from the commit (rule 18)."""
     files = [live_file(data_file(f"f{i}", MB, first_row_id=None if i % 2 else i * 100), age=i) for i in range(10)]
     groups = groups_of(plan(files, policy()))
     assert [[c.file.file_path for c in group.files] for group in groups] == [
@@ -249,8 +249,8 @@ def reason(
     return planned.reason
 
 
-def test_every_reason_for_nothing_is_the_seeds_word_for_word() -> None:
-    """Seed 000, "Skip Conditions"; the budget and switch sentences are our own."""
+def test_every_reason_for_nothing_is_that_of_seaweedfs_word_for_word() -> None:
+    """SeaweedFS's worker, skip conditions (rule 121); the budget and switch sentences are our own."""
     deletes = [manifest(), manifest("d", content=ManifestContent.DELETES)]
     spent = [manifest(), manifest("d", content=ManifestContent.DELETES, live=0, dead=3)]
     unknown = [manifest(), manifest("d", content=ManifestContent.DELETES, live=None, dead=None)]

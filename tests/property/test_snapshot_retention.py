@@ -199,7 +199,7 @@ EIGHT = [14 * DAY_H, 10 * DAY_H, 8 * DAY_H, 6 * DAY_H, 5 * DAY_H, 3 * DAY_H, 2 *
 
 
 def test_eight_snapshots_become_five() -> None:
-    """Seed 000, "Expire Snapshots", before and after."""
+    """SeaweedFS's worker, before and after (rule 71)."""
     assert expired(history(EIGHT)) == (1, 2, 3)
     assert expired(history(EIGHT, format_version=1)) == (1, 2, 3)
 
@@ -211,13 +211,13 @@ def test_the_young_are_kept_beyond_the_count() -> None:
 
 
 def test_the_cap_expires_the_young_as_well() -> None:
-    """Seed 004, ``snapshot.num-retained.max`` and ``snapshot.expire.limit``."""
+    """Apache Paimon, ``snapshot.num-retained.max`` and ``snapshot.expire.limit`` (rule 73)."""
     assert expired(history([3, 2, 1, 1, 1, 1, 1, 0]), snapshot_retain_max=6) == (1, 2)
     assert expired(history([3, 2, 1, 1, 1, 1, 1, 0]), snapshot_retain_max=6, snapshot_expire_limit=1) == (1,)
 
 
 def test_pins_are_horizons() -> None:
-    """Seed 002: readers of a pinned snapshot may come from any later one."""
+    """Readers of a pinned snapshot may come from any later one (rule 74)."""
     assert expired(history(EIGHT), pinned=[2]) == (1,)
     assert expired(history(EIGHT), pinned=[3, 8]) == (1, 2)
     assert expired(history(EIGHT), pinned=[1]) == ()

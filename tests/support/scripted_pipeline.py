@@ -14,7 +14,7 @@ from support.local_stack.jobs import StandInJob
 
 __all__ = ["FUNCTION_STEPS", "ROUTES", "Call", "ScriptedPipeline"]
 
-# Canonical order (DESIGN 1), the opt-in ones at their places.
+# Canonical order (rule 58), the opt-in ones at their places.
 FUNCTION_STEPS = {
     "expire_partitions": "expire_partitions",
     "compact": "compact_small",

@@ -181,7 +181,7 @@ def test_a_deletion_vector_stands_for_the_position_deletes_it_absorbed() -> None
 
 
 def test_a_data_file_with_two_vectors_is_refused() -> None:
-    """One of them is wrong, and nobody knows which (ICEBERG-RULES 8)."""
+    """One of them is wrong, and nobody knows which (rule 9)."""
     first, second = (position(9, referenced_data_file="d", content_offset=offset) for offset in (4, 40))
     with pytest.raises(MetadataUnreadable, match=r"^d has two deletion vectors"):
         index(first, second)

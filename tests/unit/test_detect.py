@@ -162,7 +162,7 @@ def test_disabled_maintenance_proposes_nothing_and_says_who_disabled_it() -> Non
 
 
 def test_failed_loads_are_a_reason_also_where_maintenance_is_disabled() -> None:
-    """Seed 002: what they left is cleaned up all the same, unless the deployment or the table forbids deletions."""
+    """What they left is cleaned up all the same, unless the deployment or the table forbids deletions (rule 104)."""
     disabled = policy(maintenance_enabled="false")
     assert reasons(table(), failed_loads=2) == ("files of 2 failed loads can be cleaned",)
     assert reasons(table(), disabled, failed_loads=1) == ("files of 1 failed load can be cleaned",)

@@ -13,8 +13,8 @@ from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, pol
 
 
 def test_a_file_listed_twice_is_left_alone() -> None:
-    """ICEBERG-RULES 15 forbids it, some writers do it, and readers then read it twice: replacing one of the entries
-    would add its rows once more."""
+    """The specification forbids it, some writers do it, and readers then read it twice: replacing one of the entries
+    would add its rows once more (rule 24)."""
     files = [live_file(data_file(f"s3://b/t/data/{n}.parquet", 10)) for n in range(6)]
     twin = LiveEntry(manifest("s3://b/t/metadata/other.avro"), files[0].entry)
     metadata = table()

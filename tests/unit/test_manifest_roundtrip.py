@@ -162,7 +162,7 @@ def stored(partition: Sequence[Any]) -> list[Any]:
 @given(st.data())
 @pytest.mark.parametrize("format_version", [1, 2, 3])
 def test_what_is_written_reads_back(format_version: int, data: st.DataObject) -> None:
-    """With everything that a null would have inherited filled in (rule 6)."""
+    """With everything that a null would have inherited filled in (rule 3)."""
     made = data.draw(entries(format_version))
     content = data.draw(st.sampled_from(ManifestContent)) if format_version > 1 else ManifestContent.DATA
     metadata = table(format_version)
@@ -177,7 +177,7 @@ def test_what_is_written_reads_back(format_version: int, data: st.DataObject) ->
         inherited = number if before.file_sequence_number is None else before.file_sequence_number
         assert after.file_sequence_number == inherited
         assert bits(after.file.partition) == bits(stored(before.file.partition))
-        # An ADDED entry's row ids are the commit's to give (rule 14).
+        # An ADDED entry's row ids are the commit's to give (rule 19).
         row_id = None if before.status is EntryStatus.ADDED else before.file.first_row_id
         assert replace(after.file, partition=()) == replace(before.file, partition=(), first_row_id=row_id)
     live = [
@@ -190,7 +190,7 @@ def test_what_is_written_reads_back(format_version: int, data: st.DataObject) ->
 @given(st.data())
 @pytest.mark.parametrize("format_version", [1, 2, 3])
 def test_the_manifest_list_entry_adds_up(format_version: int, data: st.DataObject) -> None:
-    """Counts per status, the least sequence number, and summaries over every entry, deleted ones too (rule 15)."""
+    """Counts per status, the least sequence number, and summaries over every entry, deleted ones too (rule 35)."""
     kinds = [kind for _, kind, _ in COLUMNS]
     made = next(iter(apart(kinds, data.draw(entries(format_version)), lambda entry: entry.file.partition)), [])
     written = encoded(table(format_version), made, ManifestContent.DATA)
@@ -280,7 +280,7 @@ def entry(status: EntryStatus, snapshot_id: int | None, number: int | None, file
 def test_existing_and_deleted_entries_must_say_it_all(
     status: EntryStatus, snapshot_id: int | None, number: int | None
 ) -> None:
-    """Written null, they would inherit the numbers of the wrong snapshot (rule 6)."""
+    """Written null, they would inherit the numbers of the wrong snapshot (rule 3)."""
     with pytest.raises(ValueError, match="must carry its ids explicitly"):
         encoded(table(2, spec=[]), [entry(status, snapshot_id, number, 1)], ManifestContent.DATA)
 
@@ -337,7 +337,7 @@ def test_decimals_of_a_narrower_type_are_widened() -> None:
 
 
 def test_a_partition_is_the_same_before_and_after_a_promotion() -> None:
-    """Its decimal is stored wider then.  Told apart, a newer delete would not reach the older file (rules 4, 5)."""
+    """Its decimal is stored wider then.  Told apart, a newer delete would miss the older file (rule 7, rule 10)."""
     read = []
     for kind in ("decimal(9,2)", "decimal(9,2)", "decimal(12,2)"):
         fields = [{"id": i, "name": f"d{i}", "required": False, "type": kind} for i in (1, 2)]

@@ -293,7 +293,7 @@ def delete(content: FileContent, day: int, **more: Any) -> DataFile:
 
 
 def test_delete_files_go_with_all_that_they_could_apply_to() -> None:
-    """ICEBERG-RULES 4, 9, 11."""
+    """By sequence number, partition and name alike (rule 107)."""
     gone = {"partitions": keys(3), "dropped": frozenset({data_file("a", 1).file_path})}
 
     def goes(file: DataFile, spec_id: int = 0, is_global: bool = False) -> bool:

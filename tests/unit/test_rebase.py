@@ -1,4 +1,4 @@
-"""What another commit may do to the ground under a rewritten group (DESIGN 6.3), decided from manifests alone."""
+"""What another commit may do to the ground under a rewritten group (rule 60), decided from manifests alone."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ def test_a_deletion_vector_hits_the_group_of_its_file(applied: tuple[str, int] |
 
 
 def test_outputs_without_row_ids_do_not_replace_rows_that_have_them() -> None:
-    """The manifest got a first row id by a commit that landed meanwhile (ICEBERG-RULES 12, 13)."""
+    """The manifest got a first row id by a commit that landed meanwhile (rule 17, rule 18)."""
     document_v3 = TableMetadata({**HEAD.document, "format-version": 3})
     lake = lake_with("a")
     claims = [replace(claim("a"), without_row_ids=True), claim("a", group_id=1)]
@@ -348,7 +348,7 @@ def test_deletes_as_old_as_the_plan_were_there_when_it_was_made() -> None:
 
 @pytest.mark.parametrize(("spec_id", "partition"), [(0, ()), (3, (None, None))])
 def test_equality_deletes_without_a_partition_are_global(spec_id: int, partition: tuple[PartitionValue, ...]) -> None:
-    """Also those of a spec whose every field is void (ICEBERG-RULES 24)."""
+    """Also those of a spec whose every field is void (rule 7)."""
     lake = Lake()
     lake.add("m-planned", [data_file("a", 10, (1.5,))], spec_id=1)
     lake.add("m-deletes", [equality_delete((9,), partition)], spec_id=spec_id, sequence=H_SEQUENCE)
@@ -371,7 +371,7 @@ def test_a_partitioned_equality_delete_drops_a_group_whose_rows_moved(
     spec_id: int, partition: tuple[PartitionValue, ...]
 ) -> None:
     """Under the old partition it would miss the moved rows, under the new one hit rows that it must not
-    (ICEBERG-RULES 2).  A global one still reaches exactly what it reached."""
+    (rule 2).  A global one still reaches exactly what it reached."""
     moved = claim("a", spec_id=1, partition=(1.5,), to=(2, (None, b"\x05")))
     lake = Lake()
     lake.add("m-planned", [data_file("a", 10, (1.5,))], spec_id=1)

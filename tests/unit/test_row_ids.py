@@ -1,4 +1,4 @@
-"""Who gets which row ids (ICEBERG-RULES 14), and what verify says when they do not hold."""
+"""Who gets which row ids (rule 19), and what verify says when they do not hold."""
 
 from __future__ import annotations
 

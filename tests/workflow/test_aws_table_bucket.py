@@ -1,4 +1,4 @@
-"""A table bucket as AWS has them (DESIGN 4): objects are neither listed nor deleted, its own maintenance may be on."""
+"""A table bucket as AWS has them (rule 102): objects are neither listed nor deleted, its own maintenance may be on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What of a configuration may be told to people: values of the keys on a list.  Every other value is a secret.
 
 A list of what is secret would miss the next key that PyIceberg or a header brings; a list of what may be shown only
-hides too much.  Addresses on the list are shown without the password and the parameters in them.
+hides too much (rule 119).  Addresses on the list are shown without the password and the parameters in them.
 
 Errors, exceptions of libraries and log lines are made far from the properties that they must not tell.  So whoever
 connects by properties remembers their secrets for this process (:func:`remember_secrets`), and whatever goes out to

@@ -114,19 +114,19 @@ class DataFile:
 
     @property
     def key(self) -> FileKey:
-        """Unique within a snapshot (rule 15)."""
+        """Unique within a snapshot (rule 34)."""
         return self.file_path, self.content_offset
 
     @property
     def content_bytes(self) -> int:
-        """Bytes that this entry accounts for: a deletion vector's own, not its whole Puffin file's (rule 9)."""
+        """Bytes that this entry accounts for: a deletion vector's own, not its whole Puffin file's (rule 14)."""
         return self.file_size_in_bytes if self.content_size_in_bytes is None else self.content_size_in_bytes
 
 
 class LiveFile(NamedTuple):
     """As much of a live entry as tells which object is needed, and how large it is.
 
-    The size is that of the whole object, also where a deletion vector is only a part of it (rule 9).
+    The size is that of the whole object, also where a deletion vector is only a part of it (rule 14).
     """
 
     path: str

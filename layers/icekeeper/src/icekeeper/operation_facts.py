@@ -194,7 +194,7 @@ OPT_IN_OPERATIONS = frozenset(operation for operation, facts in FACTS.items() if
 """Never part of ``operations=all``."""
 
 ALL_OPERATIONS: tuple[Operation, ...] = tuple(operation for operation in FACTS if operation not in OPT_IN_OPERATIONS)
-"""What ``operations=all`` means: in canonical order, without the opt-ins."""
+"""What ``operations=all`` means: in canonical order (rule 58), without the opt-ins."""
 
 
 def steps_of_function(function: str) -> frozenset[str]:

@@ -45,7 +45,7 @@ __all__ = ["Runtime", "default_engine", "open_engine"]
 
 
 def default_engine() -> EngineName:
-    """Spark where PySpark is installed, else this machine's processes (DESIGN 3)."""
+    """Spark where PySpark is installed, else this machine's processes (platform 1)."""
     return EngineName.SPARK if importlib.util.find_spec("pyspark") else EngineName.LOCAL
 
 

@@ -1,4 +1,4 @@
-"""From the deployment's settings, the policy file and a loaded table to the policy that holds for it (DESIGN 5)."""
+"""From the deployment's settings, the policy file and a loaded table to the policy that holds for it (rule 113)."""
 
 from __future__ import annotations
 

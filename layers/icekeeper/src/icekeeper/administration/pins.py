@@ -1,4 +1,4 @@
-"""Pins: a reader asks that a snapshot, all above it, and its metadata file stay for a while (DESIGN 6.4).
+"""Pins: a reader asks that a snapshot, all above it, and its metadata file stay for a while (rule 74).
 
 Engines that do not know our state store see a pin that was also written as an Iceberg tag.
 """

@@ -1,4 +1,4 @@
-"""Settings of one table, kept with it as table properties ``icekeeper.<key>`` (DESIGN 5).
+"""Settings of one table, kept with it as table properties ``icekeeper.<key>`` (rule 116).
 
 They are changed by one commit of properties alone, prepared anew on every head: what another writer did meanwhile
 stays, and the policy that is checked is the one that will hold.

@@ -1,6 +1,6 @@
 """What the catalogs of AWS share: clients by PyIceberg's properties, and what became of a swap that AWS was asked for.
 
-Errors are told apart by their codes: a typed boto3 exception does not match what other servers answer.
+Errors are told apart by their codes: a typed boto3 exception does not match what other servers answer (platform 33).
 """
 
 from __future__ import annotations

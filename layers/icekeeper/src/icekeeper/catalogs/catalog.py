@@ -1,4 +1,4 @@
-"""The catalog seam: load a table's document, swap it for a new one, nothing more (DESIGN: capability, not brand)."""
+"""The catalog seam: load a table's document, swap it for a new one, nothing more (rule 102)."""
 
 from __future__ import annotations
 

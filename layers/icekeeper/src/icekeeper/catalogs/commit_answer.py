@@ -1,4 +1,4 @@
-"""What a catalog's answer to a commit proves (pure).  Only a proof says that a commit did not land.
+"""What a catalog's answer to a commit proves (pure).  Only a proof says that it did not land (rule 64).
 
 A server may act on a request and still answer with any status, and whatever stands between it and us (a proxy, a load
 balancer, a gateway) answers for it when it is late.  So an answer is the catalog's own only when it says so in the
@@ -42,7 +42,7 @@ class ErrorDocument:
     """The status that the catalog itself answered with."""
 
 
-# SeaweedFS answers 400, not 409, when another commit overtook a sequence number or first row id.
+# SeaweedFS answers 400, not 409, when another commit overtook a sequence number or first row id (platform 28).
 _OVERTAKEN = re.compile(
     r"must be > than last sequence number|is behind table next-row-id|older than last sequence number"
 )

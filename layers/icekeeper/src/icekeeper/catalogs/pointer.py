@@ -2,7 +2,7 @@
 
 The document exists before the pointer names it, under a name nobody else has.  A swap that surely did not happen takes
 its document away again; one of unknown outcome leaves it, because it may be the table by now.  A catalog that says "no"
-is not believed until the pointer has shown it.
+is not believed until the pointer has shown it (rule 67).
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _compressed(metadata: TableMetadata) -> bool:
 def _delete_dropped_metadata(storage: Storage, base: LoadedTable, metadata: TableMetadata) -> None:
     """Delete the metadata files that fell off the log, as Iceberg-Java does after a commit; best effort.
 
-    Pinned ones stay: whoever pinned them reads the table by them (DESIGN 6.4).
+    Pinned ones stay: whoever pinned them reads the table by them (rule 74).
     """
     if not metadata.property_flag("write.metadata.delete-after-commit.enabled", default=False):
         return

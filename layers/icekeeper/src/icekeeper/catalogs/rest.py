@@ -1,7 +1,7 @@
 """REST catalogs: raw JSON through PyIceberg's authenticated session (SigV4, OAuth, tokens), so no field is lost.
 
 The server compares and swaps: it checks the *requirements* of a commit, not the state that the commit was based on.
-What must not have changed meanwhile must therefore be said in a requirement.
+What must not have changed meanwhile must therefore be said in a requirement (rule 68).
 Source: the Iceberg REST catalog specification, ``rest-catalog-open-api.yaml``.
 """
 
@@ -90,7 +90,7 @@ class RestCatalog:
         while pending:
             namespace = pending.pop(0)
             if namespace in seen:
-                continue  # SeaweedFS lists nested namespaces at the top, too
+                continue  # SeaweedFS lists nested namespaces at the top, too (platform 32)
             seen.add(namespace)
             try:
                 tables = self._client.list_tables(namespace)

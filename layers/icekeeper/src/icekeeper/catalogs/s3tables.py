@@ -89,7 +89,7 @@ class S3TablesCatalog:
     def load(self, table: TableName) -> LoadedTable:
         try:
             # The token first: if another commit comes in between, the document is newer than the token, and the swap
-            # fails.  The other way round it would succeed and undo that commit.
+            # fails.  The other way round it would succeed and undo that commit (platform 34).
             pointer = self._clients.repeating.get_table_metadata_location(**self._address(table))
         except AWS_ERRORS as error:
             if S3_TABLES.is_missing(error):

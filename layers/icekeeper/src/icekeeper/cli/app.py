@@ -1,4 +1,4 @@
-"""Commands, exit codes and errors of ``icekeeper`` (contract: DESIGN 6.1).
+"""Commands, exit codes and errors of ``icekeeper`` (rule 120).
 
 Exit codes: 0 every operation succeeded or was skipped; 1 the pass is failed or partial, damage was found, or
 something cannot be reached or read; 2 the call itself is wrong.

@@ -1,6 +1,6 @@
 """What the command prints: JSON on standard output for programs, text and progress for people.
 
-With ``--json`` standard output holds exactly one JSON document, also for errors (DESIGN 6.1); everything else goes to
+With ``--json`` standard output holds exactly one JSON document, also for errors (rule 120); everything else goes to
 standard error.  What draws on terminals is imported by what draws.
 """
 

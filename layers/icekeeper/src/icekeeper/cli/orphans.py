@@ -1,4 +1,4 @@
-"""``icekeeper orphans``: the orphans of a whole bucket, from one listing (contract: DESIGN 6.1)."""
+"""``icekeeper orphans``: the orphans of a whole bucket, from one listing (rule 101)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ __all__ = ["SLOW", "Observer", "Traces", "Undecided", "backoff_seconds"]
 Traces = Callable[[LoadedTable], Iterable[TableMetadata]]
 """Metadata of a table that the store holds since a state of it, whether or not the catalog shows it."""
 
-# Seed 000, "Commit Protocol": 50 ms, 100 ms, 200 ms, ... capped at 5 s.
+# 50 ms, 100 ms, 200 ms, ... capped at 5 s, as SeaweedFS's worker waits (rule 59).
 _FIRST_BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 5.0
 SLOW = 4

@@ -1,6 +1,6 @@
 """Row ids of a commit: which manifest starts where (pure).
 
-Specification, "First Row ID Assignment"; Java's ``ManifestListWriter.V3Writer``; ICEBERG-RULES 14.
+Specification, "First Row ID Assignment"; Java's ``ManifestListWriter.V3Writer`` (rule 19).
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ from icekeeper.model import DataFile, EntryStatus, FileContent, FileKey, Manifes
 __all__ = ["RECIPE_KEY", "RUN_ID_KEY", "FileReplacement", "SnapshotWriter"]
 
 _Kind = tuple[int, ManifestContent]
-"""One spec and one content type per manifest (ICEBERG-RULES 15)."""
+"""One spec and one content type per manifest (rule 34)."""
 
-# Specification, "Snapshots", ``operation``: rows stay the same; rows go and none come.
+# Specification, "Snapshots", ``operation``: rows stay the same; rows go and none come (rule 39).
 REPLACE, DELETE = "replace", "delete"
 RUN_ID_KEY = "icekeeper.run-id"
 RECIPE_KEY = "icekeeper.recipe"
@@ -46,7 +46,7 @@ class FileReplacement:
     added: tuple[tuple[int, DataFile], ...]
     """Spec id and file."""
     data_sequence_number: int | None
-    """Of the planning snapshot, for every added file: newer equality deletes still apply (ICEBERG-RULES 1).  Without
+    """Of the planning snapshot, for every added file: newer equality deletes still apply (rule 1).  Without
     one an added file gets that of the commit."""
     own_sequence_numbers: Mapping[FileKey, int] = field(default_factory=dict)
     """Added files whose data sequence number is another one."""
@@ -81,7 +81,7 @@ class SnapshotWriter:
 
     @property
     def sequence_number(self) -> int:
-        """Over all branches, hence from the table and not from the head (ICEBERG-RULES 7)."""
+        """Over all branches, hence from the table and not from the head (rule 4)."""
         return 0 if self.metadata.format_version == 1 else self.metadata.last_sequence_number + 1
 
     def replace_files(

@@ -1,4 +1,4 @@
-"""Snapshot summaries that add up (specification, "Optional Snapshot Summary Fields"; ICEBERG-RULES 16)."""
+"""Snapshot summaries that add up (rule 40)."""
 
 from __future__ import annotations
 

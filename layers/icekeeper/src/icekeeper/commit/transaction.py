@@ -1,8 +1,8 @@
 """The compare-and-swap loop: prepare on the newest head, swap, and on a lost swap try again.
 
 What a catalog answers is a hint; the table's metadata decide (``commit/attempt.py``), and are looked at until they do
-(``commit/observer.py``).  Staged files are never removed while the commit that names them may have landed (Seed 000,
-"Commit Protocol"; iceberg 5752, 13443).
+(``commit/observer.py``).  Staged files are never removed while the commit that names them may have landed (rule 65;
+iceberg 5752, 13443).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Metadata files under a table's location that the table does not reference: whose are they?
+"""Metadata files under a table's location that the table does not reference: whose are they (rule 91)?
 
 Another table's mean that its data may lie there too, looking like our orphans.  What cannot be read might be such a
 file, so both stop the deletion, unless a person says otherwise with ``orphan_protected_prefixes``.

@@ -1,4 +1,4 @@
-"""Files that must stay although the table's newest state does not refer to them: pinned and staged ones (DESIGN 6.4).
+"""Files that must stay although the table's newest state does not refer to them: pinned and staged ones (rule 82).
 
 Whoever adds a pin looks afterwards whether its snapshot is still there.  An expiry that had read the pins before, and
 commits after that look, still finds the pin here, before it deletes a file.

@@ -1,8 +1,8 @@
 """Who needs a file?  The one object that everything asks which deletes files, when it plans and before every batch.
 
 It knows what the table itself references, the tables that may share files with it, what pins, staged loads and running
-jobs hold, newer metadata of the table that its catalog entry does not know, and where the table may delete at all.
-Whatever cannot be read makes it refuse: less is deleted, never more.
+jobs hold, newer metadata of the table that its catalog entry does not know, and where the table may delete at all
+(rule 82).  Whatever cannot be read makes it refuse: less is deleted, never more (rule 83).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from icekeeper.storage.paths import PathSet, is_under, may_be_under, normalise
 
 __all__ = ["GC_DISABLED", "FileNeeds"]
 
-GC_DISABLED = "gc.enabled is false: this table's files must not be deleted"
+GC_DISABLED = "gc.enabled is false: this table's files must not be deleted"  # (rule 93)
 
 
 class FileNeeds:

@@ -1,7 +1,7 @@
 """Other tables of the catalog that could have files under a table's location: what each means for its orphans (pure).
 
 A table claims the folders that its metadata names, those of the files that its document names, and those where an
-earlier pass over it has seen files that only its manifests name (imported ones).
+earlier pass over it has seen files that only its manifests name (imported ones).  Asked before anything goes (rule 88).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Metadata files of a table that its catalog entry does not know: is the entry the newest one? (pure)
+"""Metadata files of a table that its catalog entry does not know: is the entry the newest one? (rule 90)
 
 The same table may be registered in two catalogs (a migration), and a catalog's database may come back from a backup:
 then an entry points at an older state, and what the newer state needs looks like orphans.  The evidence lies beside the

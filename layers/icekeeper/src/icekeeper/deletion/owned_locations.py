@@ -1,4 +1,4 @@
-"""The locations whose files a table may delete (pure)."""
+"""The locations whose files a table may delete (rule 84) (pure)."""
 
 from __future__ import annotations
 

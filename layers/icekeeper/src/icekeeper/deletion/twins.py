@@ -1,6 +1,6 @@
 """The same path under another scheme, bucket or host: a sign of a copied table or a renamed bucket, never guessed at.
 
-Source: DESIGN 6.4, "what still differs by authority is refused".
+What still differs by authority after normalisation is refused (rule 86).
 """
 
 from __future__ import annotations

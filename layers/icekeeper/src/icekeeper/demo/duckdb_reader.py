@@ -1,7 +1,7 @@
 """Read a table with DuckDB: an Iceberg implementation that shares no code with ours.
 
 DuckDB runs in a process of its own (:mod:`icekeeper.demo.duckdb_child`), because damaged metadata can make it abort.
-It reads metadata files directly, without a catalog, and never writes, installs or downloads anything.
+It reads metadata files directly, without a catalog, and never writes, installs or downloads anything (platform 18).
 """
 
 from __future__ import annotations

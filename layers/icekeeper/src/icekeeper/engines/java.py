@@ -13,7 +13,7 @@ from icekeeper.errors import PolicyError
 
 __all__ = ["find_java_home"]
 
-# AWS Glue 5.1 runs 17; 21 was measured to work with Spark 3.5.6, 25 was measured not to.
+# AWS Glue 5.1 runs 17 (platform 5); Spark 3.5.6 works on 21 and does not on 25 (platform 4).
 _SUPPORTED = (17, 21)
 _ASK_SECONDS = 30
 

@@ -1,1 +1,1 @@
-"""How tables look, maintained or not: counters and warnings from metadata (seed 002, "Lake health")."""
+"""How tables look, maintained or not: counters and warnings from metadata (rule 118)."""

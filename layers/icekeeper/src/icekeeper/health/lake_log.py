@@ -1,4 +1,4 @@
-"""Keeps the lake stats of a catalog up to date, and says once when a warning comes or goes (seed 002, "Lake health").
+"""Keeps the lake stats of a catalog up to date, and says once when a warning comes or goes (rule 118).
 
 What is remembered of a catalog is read once, in bulk; a table is written only when it changed.  Health is told beside
 a scan: a state that fails costs the message, never the scan.

@@ -32,7 +32,7 @@ def run_pass(context: OperationContext) -> PassOutcome:
         run_id=context.run_id,
         dry_run=context.dry_run,
         operations=tuple(run_operation(operation, context) for operation in context.policy.operations),
-        # Not an operation that anybody asks for or switches off (seed 002: "separately and always on").
+        # Not an operation that anybody asks for or switches off (rule 104).
         staged=clean_staged_files(context),
     )
     outcome = with_warnings(outcome)

@@ -1,4 +1,4 @@
-"""``ownership=icekeeper``: the table bucket's own operation is switched off before ours begins (DESIGN 4)."""
+"""``ownership=icekeeper``: the table bucket's own operation is switched off before ours begins (rule 115)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Avro schemas of manifests and manifest lists, field for field as Iceberg-Java writes them.
+"""Avro schemas of manifests and manifest lists, field for field as Iceberg-Java writes them (rule 36).
 
 Every field carries its ``field-id`` and every list its ``element-id``: without them Java's metadata tables fail
 and DuckDB aborts.  Source: Iceberg table specification, "Manifests", "Manifest Lists", and Java's ``V1Metadata``,
-``V2Metadata``, ``V3Metadata``.
+``V2Metadata``, ``V3Metadata`` (platform 18).
 """
 
 from __future__ import annotations

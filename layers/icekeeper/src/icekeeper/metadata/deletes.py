@@ -126,7 +126,7 @@ class DeleteIndexBuilder:
         """Add one live entry of a delete manifest.
 
         Raises:
-            MetadataUnreadable: it is the second deletion vector of a data file (ICEBERG-RULES 8).
+            MetadataUnreadable: it is the second deletion vector of a data file (rule 9).
         """
         file = entry.file
         if file.content is FileContent.EQUALITY_DELETES:
@@ -215,7 +215,7 @@ def _columns_overlap(field_id: int, delete: DataFile, data: DataFile, types: Map
 
 
 def decode_bound(kind: str, value: bytes) -> Any:
-    """A bound as a raw value; promoted columns keep their old width, so the length decides (ICEBERG-RULES 21)."""
+    """A bound as a raw value; promoted columns keep their old width, so the length decides (rule 22)."""
     if kind in ("int", "long", "date"):
         return int.from_bytes(value, "little", signed=True) if len(value) in (4, 8) else None
     if kind in ("time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"):

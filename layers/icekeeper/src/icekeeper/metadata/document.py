@@ -2,7 +2,7 @@
 
 PyIceberg's models drop fields they do not know and cannot write v3, so Icekeeper never rebuilds a document from
 models: it reads what it needs from the JSON and changes only what an update names (Iceberg table specification,
-"Table Metadata Fields").  Changes are made in :mod:`icekeeper.metadata.updates`.
+"Table Metadata Fields") (rule 42, platform 14).  Changes are made in :mod:`icekeeper.metadata.updates`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Snapshot:
 
     @property
     def manifest_list(self) -> str | None:
-        """``None`` for v1 snapshots that list their manifests inline."""
+        """``None`` for v1 snapshots that list their manifests inline (rule 5)."""
         return self.raw.get("manifest-list")
 
     @property

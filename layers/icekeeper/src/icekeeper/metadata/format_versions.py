@@ -11,7 +11,7 @@ MAINTAINED_FORMAT_VERSIONS = frozenset({1, 2, 3})
 
 
 def require_writable(metadata: TableMetadata) -> None:
-    """Raises TableUnsupported for tables whose format this version must not write (ICEBERG-RULES 19)."""
+    """Raises TableUnsupported for tables whose format this version must not write (rule 46)."""
     if metadata.format_version not in MAINTAINED_FORMAT_VERSIONS:
         raise TableUnsupported(
             f"format version {metadata.format_version} is not maintained by this version of Icekeeper; "

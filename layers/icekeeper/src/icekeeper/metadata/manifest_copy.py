@@ -63,7 +63,7 @@ class EntryCopier:
         self._spec = metadata.specs[spec_id]
 
     def copy(self, data: bytes, manifest: ManifestFile) -> Iterator[StoredEntry]:
-        """The live entries, everything that they inherited made explicit (ICEBERG-RULES 6, 14).
+        """The live entries, everything that they inherited made explicit (rule 3).
 
         Raises:
             MetadataUnreadable: the manifest is damaged, or an entry lacks what it cannot inherit.

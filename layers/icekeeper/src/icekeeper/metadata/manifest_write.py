@@ -1,7 +1,7 @@
 """Manifests and manifest lists from the frozen vocabulary into bytes, v1–v3.
 
 What a manifest list says of a manifest (counts, least sequence number, partition summaries) is computed here from
-the entries themselves, never copied (ICEBERG-RULES 15; specification, "Manifest Lists").
+the entries themselves, never copied (rule 35).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def encode_manifest(
     """Write one manifest of one spec and one content type.
 
     ``sequence_number`` is that of the snapshot being committed; ADDED entries may leave theirs null to inherit it,
-    EXISTING and DELETED ones carry both explicitly (rule 6).
+    EXISTING and DELETED ones carry both explicitly (rule 3).
 
     Raises:
         ValueError: an EXISTING or DELETED entry lacks a sequence number or snapshot id.

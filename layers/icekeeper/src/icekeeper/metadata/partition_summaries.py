@@ -1,8 +1,8 @@
-"""What a manifest list says of the partitions in a manifest, so that no reader skips a manifest that it needs.
+"""What a manifest list says of the partitions in a manifest, so that no reader skips one that it needs (rule 37).
 
 Specification, "Manifest Lists", ``field_summary``.  Readers take missing bounds beside values for "all null" and plan
 nothing.  So a field has either bounds that hold for every reader, or the manifest has no summaries at all, which
-readers understand but Spark's ``manifests`` table does not.  :func:`apart` keeps it from coming to that.
+readers understand but Spark's ``manifests`` table does not (platform 19).  :func:`apart` keeps it from coming to that.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Puffin files: blobs of any type, and the deletion vectors among them.
 
-Source: Puffin specification ("File structure", "Footer payload", blob type ``deletion-vector-v1``); ICEBERG-RULES 8.
+Source: Puffin specification ("File structure", "Footer payload", blob type ``deletion-vector-v1``) (rule 13).
 A deletion vector is a length and a checksum, both big-endian, around a magic number and a 64-bit Roaring bitmap in the
 portable format.  Our bytes are those of Java's ``BitmapPositionDeleteIndex``: runs are compressed.
 """

@@ -2,7 +2,7 @@
 
 A file is needed when any retained snapshot, the metadata log, or a statistics entry refers to it.  DELETED manifest
 entries refer to nothing (they only record history); a Puffin file is needed while any live deletion vector lies in
-it.  Source: specification, "Snapshot Reference", "Table Statistics"; seed 000, "Remove Orphans".
+it (rule 81).  Source: specification, "Snapshot Reference", "Table Statistics".
 """
 
 from __future__ import annotations

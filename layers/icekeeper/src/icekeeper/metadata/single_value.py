@@ -37,7 +37,7 @@ def encode(iceberg_type: str, raw: Any) -> bytes:
 
 
 def decode(iceberg_type: str, value: bytes) -> Any:
-    """A raw value from its single-value bytes; of a promoted type by the width that it was written with (rule 21).
+    """A raw value from its single-value bytes; of a promoted type by the width that it was written with (rule 22).
 
     Raises:
         ValueError: the bytes are none of that type.

@@ -31,7 +31,7 @@ def apply_updates(
 
     ``metadata_location`` is where the base document lives; it is appended to the metadata log, which is then cut
     to ``write.metadata.previous-versions-max`` entries.  ``now_ms`` is epoch milliseconds; time never runs
-    backwards in the result.
+    backwards in the result (rule 45).
 
     Raises:
         CommitConflict: an update does not fit the document: an overtaken sequence number or row id, a ref to a
@@ -127,7 +127,7 @@ def _set_partition_statistics(document: JsonObject, update: Mapping[str, Any], c
 
 
 def _remove_snapshots(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
-    gone = {int(snapshot_id) for snapshot_id in update["snapshot-ids"]}
+    gone = {int(snapshot_id) for snapshot_id in update["snapshot-ids"]}  # and their statistics (rule 43)
     document["snapshots"] = [s for s in document.get("snapshots") or () if int(s["snapshot-id"]) not in gone]
     for key in ("statistics", "partition-statistics"):
         if key in document:
@@ -136,7 +136,7 @@ def _remove_snapshots(document: JsonObject, update: Mapping[str, Any], commit: _
         _remove_snapshot_ref(document, {"ref-name": name}, commit)
     if document.get("current-snapshot-id") in gone:  # a v1 document has no refs
         _remove_snapshot_ref(document, {"ref-name": MAIN}, commit)
-    # "If a snapshot was expired, all earlier entries are removed too" (specification, snapshot-log).
+    # An expired snapshot takes every earlier entry along, too (rule 44).
     log = document.get("snapshot-log") or []
     last_gone = max((i for i, entry in enumerate(log) if int(entry["snapshot-id"]) in gone), default=-1)
     if last_gone >= 0:

@@ -1,4 +1,4 @@
-"""Bounds of uuids that hold for readers of either order (pure).
+"""Bounds of uuids that hold for readers of either order (rule 37, platform 20) (pure).
 
 The specification orders uuids as unsigned bytes; Iceberg-Java up to 1.10 compares them as ``java.util.UUID`` does, as
 two signed 64-bit numbers.  A reader that finds bounds in the other order finds nothing between them.

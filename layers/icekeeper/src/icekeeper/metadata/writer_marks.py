@@ -1,4 +1,4 @@
-"""Marks that streaming writers leave in snapshot summaries, to find their own last commit again (pure).
+"""Marks that streaming writers leave in snapshot summaries, to find their own last commit again (rule 41) (pure).
 
 After a restart such a writer walks from the head of its branch back over the parents until it meets its mark, and takes
 up after that commit.  It stops where a parent is missing.  Then it finds no mark, believes that nothing of its state

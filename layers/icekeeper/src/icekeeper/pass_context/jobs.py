@@ -3,7 +3,7 @@
 A pin in the state store holds the planning snapshot and all above it, so that an expiry of another process does not
 delete what is being read.  A staged load names the files that the rewrite will write, *before* it writes them: the
 orphan removal of another process leaves them alone, and when this process dies they are cleaned from that record.
-Both run out by themselves.  Source: seed 002, "Who owns what"; DESIGN 6.4.
+Both run out by themselves.  Modak protects its readers and loads likewise (rule 105).
 """
 
 from __future__ import annotations

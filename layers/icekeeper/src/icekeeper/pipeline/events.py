@@ -38,7 +38,7 @@ __all__ = [
 Route = Literal["none", "function", "glue"]
 MAX_SENTENCE = 500
 """The most of a sentence that travels through the state machine."""
-# A payload of Step Functions holds 256 KB, of which failures take most when there are any.
+# A payload of Step Functions holds 256 KB (platform 12), of which failures take most when there are any.
 _MAX_SETTINGS = 16 * 1024
 
 

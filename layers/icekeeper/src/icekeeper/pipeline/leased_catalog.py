@@ -1,4 +1,4 @@
-"""A catalog that commits only while its run holds the table's lease: a job that outlives it never commits blindly."""
+"""A catalog that commits only while its run holds the table's lease: a job that outlives it never commits (rule 70)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ __all__ = ["Bounds", "PlanDocument"]
 
 
 class Bounds(BaseModel):
-    """The safety bounds that whoever executes the plan must honour (seed 002); ours are asked again all the same."""
+    """The safety bounds that whoever executes the plan must honour (rule 82); ours are asked again all the same."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

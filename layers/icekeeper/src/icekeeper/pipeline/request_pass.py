@@ -1,4 +1,4 @@
-"""A pass that a person asks for out of schedule (seed 002, "Forcing a pass"): filed, started, waited for.
+"""A pass that a person asks for out of schedule (rule 117): filed, started, waited for.
 
 The request is filed in the state in any case, where the next scheduled run finds it; so it outlives a run that could
 not be started, or that ended before the pass began.  The pass that serves it claims it (``plan_table``).

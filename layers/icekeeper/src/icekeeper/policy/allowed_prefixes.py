@@ -1,4 +1,4 @@
-"""Where a deployment lets tables read, write and delete: prefixes per catalog and namespace (pure).
+"""Where a deployment lets tables read, write and delete: prefixes per catalog and namespace (rule 92).
 
 Table properties name locations, and whoever may set them could name another tenant's.  What a deployment allows no
 table property can widen.

@@ -1,4 +1,4 @@
-"""The settings of a table bucket's own maintenance, as a layer of policy (DESIGN 5).
+"""The settings of a table bucket's own maintenance, as a layer of policy (rule 113).
 
 What somebody stated there goes on holding when the bucket's own is switched off and ours takes its place.  What AWS
 assumes where nothing is stated is no setting of anybody, so it is no layer: snapshots that the deployment keeps for

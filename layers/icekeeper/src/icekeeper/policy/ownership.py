@@ -1,4 +1,4 @@
-"""Who maintains a table: the table bucket's own maintenance, or this (DESIGN 4, last paragraph).
+"""Who maintains a table: the table bucket's own maintenance, or this (rule 115).
 
 AWS compacts tables, expires snapshots and removes unreferenced files of table buckets by itself unless that is switched
 off.  Two that do the same work would undo and overtake each other, so what the bucket does is left to it; where it is

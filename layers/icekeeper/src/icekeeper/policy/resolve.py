@@ -1,4 +1,4 @@
-"""Layers of settings become one checked policy that knows where each value came from."""
+"""Layers of settings become one checked policy that knows where each value came from (rule 114)."""
 
 from __future__ import annotations
 

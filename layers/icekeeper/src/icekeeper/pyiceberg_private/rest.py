@@ -31,7 +31,7 @@ class SecondAttemptFailed(requests.RequestException):
 class BoundedRestCatalog(RestCatalog):
     """PyIceberg's REST client with a timeout on every request, those for configuration and token included.
 
-    What was sent is repeated only if it reads: a commit that is sent twice hears of a conflict with itself.
+    What was sent is repeated only if it reads: a commit that is sent twice hears of a conflict with itself (rule 66).
     """
 
     def _create_session(self) -> requests.Session:

@@ -1,6 +1,6 @@
 """What rows hold in a column that their file lacks: the identity partition value, the initial default, or null.
 
-Source: specification, "Column Projection" (ICEBERG-RULES 20), "Default values".
+Source: specification, "Column Projection", "Default values" (rule 21).
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Ite
         for number in numbers:
             delete = task.deletes[number]
             sequence_number = pa.scalar(delete.sequence_number, pa.int64())
-            # A key column that the file lacks is an error and not a key of nulls.
+            # A key column that the file lacks is an error and not a key of nulls (rule 11).
             batches = projected_rows(delete.path, delete.file_format, key_schema, storage, must_hold=field_ids)
             count = 0
             for batch in batches:

@@ -65,7 +65,7 @@ class LeafColumn:
 
     @property
     def has_bounds(self) -> bool:
-        """Whether a manifest, and the footer of a file, may tell its least and greatest value.
+        """Whether a manifest, and the footer of a file, may tell its least and greatest value (platform 20).
 
         Readers prune by both, and they disagree on the order of uuids: Iceberg-Java up to 1.10 compares them as signed
         numbers, and finds nothing between bounds in the order of the bytes.  Inside lists and maps nobody prunes.
@@ -82,7 +82,7 @@ def stored_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of an Iceberg schema that data files hold: all but those of type ``unknown``, which are always null.
 
     Raises:
-        TableUnsupported: a column's type cannot be carried through a rewrite; it and the type are named.
+        TableUnsupported: a column's type cannot be carried through a rewrite (rule 23); it and the type are named.
     """
     return {**schema, "fields": _stored_fields(schema["fields"], "")}
 

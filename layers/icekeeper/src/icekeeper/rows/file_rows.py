@@ -22,7 +22,7 @@ from icekeeper.storage.storage import Storage
 
 __all__ = ["BATCH_ROWS", "READABLE_FORMATS", "FileRows", "open_rows", "projected_rows"]
 
-# Measured: 128 Ki rows keep a worker's memory flat at full speed.
+# So many rows keep a worker's memory flat at full speed (platform 8).
 BATCH_ROWS = 128 * 1024
 READABLE_FORMATS = frozenset({"PARQUET", "ORC", "AVRO"})
 
@@ -59,7 +59,7 @@ def _parquet(file: pq.ParquetFile, names: Sequence[str]) -> Iterator[pa.RecordBa
     if not names:
         yield from _without_columns(file.metadata.num_rows)
         return
-    # A dot in a column name means a path to pyarrow, so such files are read whole.
+    # A dot in a column name means a path to pyarrow (platform 9), so such files are read whole.
     wanted = None if any("." in name for name in names) else list(names)
     yield from file.iter_batches(batch_size=BATCH_ROWS, columns=wanted, use_threads=False)
 

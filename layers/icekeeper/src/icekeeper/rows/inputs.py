@@ -98,7 +98,7 @@ def _other_key_fields(
     metadata: TableMetadata, schema: Mapping[str, Any], deletes: Mapping[Any, ManifestEntry]
 ) -> list[dict[str, Any]]:
     """Columns of equality deletes that ``schema`` lacks, also those that only older schemas of the table have
-    (ICEBERG-RULES 5); nullable, as old files may lack them.
+    (rule 10); nullable, as old files may lack them.
 
     One that is in a struct comes with the structs around it, and nothing else in them.
 

@@ -1,6 +1,6 @@
 """Row lineage: rows keep their id and the number of the commit that last changed them, whatever file they are in.
 
-Source: specification, "Row Lineage"; ICEBERG-RULES 12.  Both are physical columns of an output and hold what a reader
+Source: specification, "Row Lineage" (rule 17).  Both are physical columns of an output and hold what a reader
 would have resolved before: the value in the input where there is one, else the id of the file's first row plus the
 position, else the file's data sequence number.  (Java reads the file sequence number; the two differ only in files
 that were rewritten without these columns.)

@@ -1,6 +1,6 @@
 """Rows of an older file as rows of the current schema, matched by field id and never by name.
 
-Source: specification, "Column Projection", "Schema Evolution" (ICEBERG-RULES 20, 21).  Converters are made once per
+Source: specification, "Column Projection", "Schema Evolution" (rule 20, rule 22).  Converters are made once per
 file; a column that needs none is passed on untouched.
 """
 

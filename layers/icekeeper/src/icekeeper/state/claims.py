@@ -1,4 +1,4 @@
-"""Which folders tables were seen to have files in, so that the owner of a folder hears of its guests.
+"""Which folders tables were seen to have files in, so that its owner hears of its guests (rule 89).
 
 An entry of a catalog claims its own location and every other folder that holds files of it: a ``write.data.path``
 elsewhere, another table's files that ``add_files`` took in.  What is recorded is a hint where to look and no proof:

@@ -1,4 +1,4 @@
-"""Which table something is remembered about.
+"""Which table something is remembered about (rule 111).
 
 A table is its UUID, whatever it is called today, by whom, and wherever it has moved.  Names are told to people, and
 protect nothing: a rename, a second catalog, another case or another spelling of the warehouse would lose what they

@@ -1,4 +1,4 @@
-"""Lake stats: how every table looked when last seen, maintained or not (seed 002, "Lake health")."""
+"""Lake stats: how every table looked when last seen, maintained or not (rule 118)."""
 
 from __future__ import annotations
 

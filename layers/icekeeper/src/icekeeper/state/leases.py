@@ -1,4 +1,4 @@
-"""Leases: which run may maintain a table; what one is, what a store of them does, and the rules that every store keeps.
+"""Leases: which run may maintain a table (rule 112); what a store of them does, and the rules that every store keeps.
 
 A lease is a conditional time stamp: whoever finds it free or run out writes its own, and only one of several can.  The
 store's own expiry of items (DynamoDB's TTL comes up to days late) only tidies up and decides nothing.

@@ -1,7 +1,7 @@
 """Files that a run has set out to delete, so that a later one can finish when it does not come to that.
 
 Written before the commit that unreferences them.  What is recorded is a hint and no permission: whoever takes it over
-checks every path against the table's newest references.  Source: iceberg 7937, expiry that resumes after a crash.
+checks every path against the table's newest references.  Source: iceberg 7937, an expiry that resumes (rule 79).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The quarantine ledger: which orphans earlier passes over a table saw (DESIGN 5, ``orphan_min_sightings``)."""
+"""The quarantine ledger: which orphans earlier passes over a table saw (``orphan_min_sightings``) (rule 99)."""
 
 from __future__ import annotations
 

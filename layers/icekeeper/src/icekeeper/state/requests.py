@@ -1,4 +1,4 @@
-"""Requests for a pass out of schedule: one pending per table, a repeat refreshes it (seed 002, "Forcing a pass")."""
+"""Requests for a pass out of schedule: one pending per table, a repeat refreshes it (rule 117)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Loads whose files lie in a table's location although no commit names them yet, and what became of them.
 
-Source: seed 002, "What must stay with Modak": staged files awaiting adoption must never be deleted, and those of failed
-loads are cleaned from the record, never by listing.
+As in Modak, staged files awaiting adoption must never be deleted (rule 103), and those of failed loads are cleaned from
+the record, never by listing (rule 104).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names of the files that a task writes: every attempt at the task has files of its own (pure).
+"""Names of the files that a task writes: every attempt at the task has files of its own (rule 33) (pure).
 
 An engine begins a task again when the worker that ran it seems dead.  That worker may only be slow: then two attempts
 run at once, and the late one may fail after the other's files were committed.  So an attempt's number is part of the

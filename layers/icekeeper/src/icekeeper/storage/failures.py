@@ -24,7 +24,7 @@ TRANSIENT_CODES = frozenset(
         "TooManyRequestsException",
     }
 )
-# Refused by the kind of bucket (table buckets answer 405) or by a policy; wrong credentials are also a 403, but say so.
+# Refused by the kind of bucket (platform 35) or by a policy; wrong credentials are also a 403, but say so.
 REFUSED_CODES = frozenset({"405", "AccessDenied", "AccessDeniedException", "MethodNotAllowed", "NotImplemented"})
 
 

@@ -5,7 +5,7 @@ costs a look at the file system; a file that is deleted by one name is gone unde
 
 Tables committed by several engines mix ``s3://`` with ``s3a://`` and ``file:/x`` with ``file:///x``, and some
 writers percent-encode partition values that others leave alone.  Two questions are asked of such paths, and being
-wrong costs differently:
+wrong costs differently (rule 85, platform 26):
 
 * *Could this be a file that something references?*  :func:`normalise` and :func:`may_be_under` say yes too often
   rather than too seldom.  An S3 key may truly contain ``%20`` or ``//``, so two different objects can normalise

@@ -1,4 +1,4 @@
-"""Where a local path really leads: symbolic links resolved, those on the way and the last one.
+"""Where a local path really leads: symbolic links resolved, those on the way and the last one (rule 87).
 
 A warehouse may be named by a link in the catalog and by its real folder in the metadata, or the other way round.
 Millions of paths are asked for, in few folders: the folders are remembered for a moment, and only whether the file

@@ -3,7 +3,7 @@
 Bytes are read and written through PyIceberg's ``PyArrowFileIO``, so endpoints and authentication are PyIceberg's.
 Listing and batch deletion, which it lacks, use boto3 with the same properties.  Both are imported when something asks
 for an object that is not on this machine.  Writes never ask whether a file exists: names are unique, and the question
-would list, which AWS table buckets refuse.
+would list, which AWS table buckets refuse (platform 16).
 """
 
 from __future__ import annotations

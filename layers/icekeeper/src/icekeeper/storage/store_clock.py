@@ -1,4 +1,4 @@
-"""What the time is by a store's own clock: the one that says how old its files are.
+"""What the time is by a store's own clock: the one that says how old its files are (rule 94).
 
 S3 says so with every answer.  A file system says so by the time that it gives a new file, which on a network is the
 server's; where it can, that file has no name and leaves no trace.

@@ -1,7 +1,7 @@
 """Checks that need nothing but the metadata document (pure).
 
 These are the rules whose violation Iceberg-Java or DuckDB answers with an error (specification, "Table Metadata
-Fields", "Snapshots"; ICEBERG-RULES 16).
+Fields", "Snapshots") (rule 47, platform 21).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks of what format v3 added: row ids and deletion vectors (pure).
 
 Iceberg-Java tolerates most of these and then gives one id to two rows, or none (specification, "Row Lineage", "Deletion
-Vectors"; ICEBERG-RULES 8, 14).
+Vectors") (rule 13, rule 19).
 """
 
 from __future__ import annotations

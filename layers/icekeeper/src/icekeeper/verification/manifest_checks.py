@@ -1,6 +1,6 @@
 """Checks of one manifest against its manifest list entry (pure).
 
-Iceberg-Java tolerates all of these, which is why somebody must look (PLATFORM facts, "Java tolerates").
+Iceberg-Java tolerates all of these, which is why somebody must look (rule 47, platform 22).
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def _unreadable(storage: Storage, path: str, error: MetadataUnreadable) -> Probl
 def _duplicates(
     per_snapshot: list[list[ManifestFile]], live: dict[str, set[tuple[str, int | None]]]
 ) -> Iterator[Problem]:
-    """One path at most once per snapshot (ICEBERG-RULES 15)."""
+    """One path at most once per snapshot (rule 34)."""
     for manifests in per_snapshot:
         seen: dict[tuple[str, int | None], str] = {}
         for manifest in manifests:

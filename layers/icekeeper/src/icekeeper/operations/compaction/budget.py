@@ -1,4 +1,4 @@
-"""How much one pass may rewrite: the policy's caps, and what deletes alone may cost (pure)."""
+"""How much one pass may rewrite: the policy's caps, and what deletes alone may cost (rule 51) (pure)."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Candidate:
         """Whether its rows have ids already; never below v3, nor before the first commit after an upgrade to v3.
 
         Rows that have none get theirs from the commit, so they must not share a file with rows that keep theirs
-        (ICEBERG-RULES 13).
+        (rule 18).
         """
         return self.file.first_row_id is not None
 
@@ -147,7 +147,7 @@ def _listed_once(partitions: Iterable[list[Candidate]], listed: Sequence[int]) -
     there may be millions.
 
     A file that is listed twice is read twice (the specification forbids it): whatever the other entry is like,
-    replacing one of them adds rows, or takes the other's away.
+    replacing one of them adds rows, or takes the other's away (rule 24).
     """
     partitions = tuple(partitions)
     own = {hash(candidate.file.file_path) for files in partitions for candidate in files}

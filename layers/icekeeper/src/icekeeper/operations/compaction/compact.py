@@ -31,7 +31,7 @@ _OPERATION = Operation.COMPACT
 
 
 def compact(context: OperationContext) -> OperationOutcome:
-    """Merge small data files; summary and metric keys are those of seed 000.
+    """Merge small data files; summary and metric keys are those of SeaweedFS's worker (rule 121).
 
     Raises:
         MaintenanceError: nothing was committed.

@@ -1,7 +1,8 @@
-"""Deals rows of an old partition spec out to partitions of the current one.
+"""Deals rows of an old partition spec out to partitions of the current one (rule 31).
 
 Source: specification, "Partition Evolution"; Java's ``rewrite_data_files`` does so with every file of another spec.
-Here only where it makes fewer files than it takes (iceberg 16189, 16514), which a look at the source columns tells.
+Here only where it makes fewer files than it takes (iceberg 16189, 16514), which a look at the source columns tells
+(rule 52).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which data files to merge with which: the rules of compaction, and nothing else (pure).
+"""Which data files to merge with which: the rules of compaction, and nothing else (rule 48).
 
-Seed 000, "Compact Data Files": group small files by spec and partition, split a group that is larger than the target
-into bins, leave bins of fewer than ``min_input_files`` alone.
+As SeaweedFS's worker does (rule 50): group small files by spec and partition, split a group that is larger than the
+target into bins, leave bins of fewer than ``min_input_files`` alone.
 
-Convergence (DESIGN 5): a bin is closed as soon as it divides into outputs between the middle of small-file limit and
+Convergence (rule 49): a bin is closed as soon as it divides into outputs between the middle of small-file limit and
 target, and a quarter above the target, by its own files alone, never by what would come next.  So its outputs are no
 candidates any more, and taking whole bins out of the sequence leaves every other bin as it was: ``plan(apply(plan))``
 is empty.

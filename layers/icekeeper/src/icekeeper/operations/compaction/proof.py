@@ -1,4 +1,4 @@
-"""Proof before commit: what was handed to the writer is what the written files hold.
+"""Proof before commit: what was handed to the writer is what the written files hold (rule 32).
 
 :class:`RowProof` watches the rows on their way to the writer; :func:`proof_of_file` asks a written file.  Both give
 :class:`Evidence`, which adds up over the batches, files and tasks of a rewrite, in any order and grouping;

@@ -1,6 +1,6 @@
 """By which recipe rows are clustered: strategy, columns by field id, target size (pure).
 
-DESIGN 5: what was clustered by which recipe is remembered by committing snapshot, under the recipe's canonical text.
+What was clustered by which recipe is remembered by committing snapshot, under the recipe's canonical text (rule 53).
 Renamed columns keep the text, because it names field ids.
 """
 
@@ -51,7 +51,7 @@ class ClusterRecipe:
     smallest_bytes: int
     """Outputs of fewer bytes would be candidates again."""
     order_id: int | None = None
-    """The table's own sort order that this is, if it is one (ICEBERG-RULES 22)."""
+    """The table's own sort order that this is, if it is one (rule 29)."""
 
     def output_count(self, total_bytes: float) -> int:
         """How many files of about the target size, and none below the smallest, that many bytes become."""

@@ -1,7 +1,7 @@
 """Which files may hold rows that a filter matches: the scope of a rewrite (policy key ``where``).
 
 The filter is parsed and judged by PyIceberg: against partition values (specification, "Scan Planning", inclusive
-projection) and against column bounds.  What cannot be judged may match, as in Java's ``rewrite_data_files``.
+projection) and against column bounds.  What cannot be judged may match, as in Java's ``rewrite_data_files`` (rule 55).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from icekeeper.rows.arrow_schema import leaf_columns
 
 __all__ = ["row_filter"]
 
-# A bound of a promoted column keeps its old width, which PyIceberg cannot decode (ICEBERG-RULES 21).
+# A bound of a promoted column keeps its old width, which PyIceberg cannot decode (rule 22, platform 15).
 _WIDTHS: Mapping[str, int] = {
     "long": 8,
     "double": 8,

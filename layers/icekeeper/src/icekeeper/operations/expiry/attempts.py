@@ -87,7 +87,7 @@ class ExpiryAttempts:
         """
         try:
             # Planning may take minutes.  A catalog that compares only what is asserted would not notice a tag that was
-            # made meanwhile, and drop it with its snapshot: so the commit is made of what is there now (DESIGN 6.4).
+            # made meanwhile, and drop it with its snapshot: so the commit is made of what is there now (rule 77).
             planned = self.prepare(loaded)
             committed = planned if isinstance(planned, Nothing) else self._commit(self._context.load())
         except CommitStateUnknown:

@@ -1,4 +1,4 @@
-"""The ``expire_snapshots`` operation: remove snapshots by one commit, then delete what only they referenced.
+"""The ``expire_snapshots`` operation: remove snapshots by one commit, then delete what only they held (rule 69).
 
 Which files go is computed before the commit, from the very state that the commit swaps out: when a reference that
 decides cannot be read, nothing is committed and nothing deleted.
@@ -31,7 +31,8 @@ _OPERATION = Operation.EXPIRE_SNAPSHOTS
 
 
 def expire_snapshots(context: OperationContext) -> OperationOutcome:
-    """Finish what an interrupted run left, then expire old snapshots; summary and metric keys are those of seed 000.
+    """Finish what an interrupted run left, then expire old snapshots; summary and metric keys are those of SeaweedFS's
+    worker (rule 121).
 
     Raises:
         MetadataUnreadable: a manifest list or manifest that decides cannot be read; nothing was changed.

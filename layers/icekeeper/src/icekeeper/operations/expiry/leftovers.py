@@ -1,4 +1,4 @@
-"""Files that an interrupted run unreferenced and did not come to delete.
+"""Files that an interrupted run unreferenced and did not come to delete (rule 79).
 
 The list of what an expiry frees is remembered before its commit and forgotten after its deletions.  What a later pass
 finds there is checked against the newest references, every one of them: when the commit never landed, the files are

@@ -2,7 +2,7 @@
 
 A commit asserts every ref that is known.  One that was made between the last look at the table and the commit is not,
 and REST catalogs take it away with its snapshot without a word.  They do not take the snapshot back either, since its
-sequence number is overtaken.  So what such a ref needs is held by a pin until a person decides.
+sequence number is overtaken.  So what such a ref needs is held by a pin until a person decides (platform 29).
 """
 
 from __future__ import annotations

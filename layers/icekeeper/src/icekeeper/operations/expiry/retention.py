@@ -1,10 +1,10 @@
 """Which snapshots to expire: the retention rules, and nothing else (pure).
 
 Kept are the specification's set (heads of branches and tags, and of every branch its newest ancestors by count and
-age), joined with seed 000's (the newest ``max_snapshots_to_keep`` of the table, and every snapshot younger than the
-retention), and with the way by which streaming writers find their last commit, which no cap shortens.  A branch's own
-settings may only keep more.  Sources: specification, "Snapshot Retention Policy"; seed 000, "Expire Snapshots"; seed
-002, pinned horizons; seed 004, ``snapshot.num-retained.max`` and ``expire.limit``.
+age), joined with those of SeaweedFS's worker (the newest ``max_snapshots_to_keep`` of the table, and every snapshot
+younger than the retention), and with the way by which streaming writers find their last commit, which no cap shortens.
+A branch's own settings may only keep more.  Sources: specification, "Snapshot Retention Policy" (rule 71); pinned
+horizons as in Modak (rule 74); ``snapshot.num-retained.max`` and ``expire.limit`` of Apache Paimon (rule 73).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: I
 
 
 def aged_refs(metadata: TableMetadata, now_ms: int) -> tuple[str, ...]:
-    """The names of the branches and tags whose own age limit, or the table's, has passed at ``now_ms``.
+    """The names of the branches and tags whose own age limit, or the table's, has passed at ``now_ms`` (rule 72).
 
     Raises:
         PolicyError: the table's ``history.expire.max-ref-age-ms`` is malformed.

@@ -1,4 +1,4 @@
-"""The two states between which a commit landed, as the metadata log tells.
+"""The two states between which a commit landed, as the metadata log tells (rule 78).
 
 A REST catalog makes a commit on whatever is newest, if only what the commit requires still holds.  So the state that it
 swapped out may be a newer one than the commit was prepared on, with refs that nobody here has ever seen.  Each state

@@ -16,7 +16,7 @@ Manifests never change and are shared from snapshot to snapshot, so most of them
    current line lists, and no expired one, are opened although they decide nothing.  Mostly there is one.
 
 Every manifest list of the table is read once, and whatever cannot be read that these rules need stops the expiry.
-Sources: DESIGN 6.4; specification, "Snapshots", "Deletion Vectors"; compare Iceberg-Java's ReachableFileCleanup.
+Sources (rule 76): specification, "Snapshots", "Deletion Vectors"; compare Iceberg-Java's ReachableFileCleanup.
 """
 
 from __future__ import annotations

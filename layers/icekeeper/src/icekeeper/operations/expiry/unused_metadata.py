@@ -1,4 +1,4 @@
-"""Partition specs and schemas that nothing uses any more once snapshots are gone (pure).
+"""Partition specs and schemas that nothing uses any more once snapshots are gone (rule 80) (pure).
 
 The model is ``cleanExpiredMetadata`` of Iceberg-Java's RemoveSnapshots, with more care: a schema whose snapshot expired
 may still say what a delete file or a partition spec means by a column that was dropped.  Then all schemas stay.

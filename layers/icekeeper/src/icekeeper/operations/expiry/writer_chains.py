@@ -1,4 +1,4 @@
-"""The snapshots by which streaming writers find back to their last commit (pure).
+"""The snapshots by which streaming writers find back to their last commit (rule 75) (pure).
 
 A writer walks from the head over the parents to its newest mark, and gives up at the first one that is missing.  So it
 is the way that must stay, and not only the snapshot with the mark.  A writer that has not committed for long is taken

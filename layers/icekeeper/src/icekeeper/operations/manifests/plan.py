@@ -1,8 +1,8 @@
 """Which manifests to merge and to cluster by partition (pure).
 
-Seed 000, "Rewrite Manifests", for delete manifests too.  Manifests of one spec and content type are one group.  Of a
-group all that is not yet *settled* is rewritten together, when that saves more than a fifth of the manifests, or when a
-planner opens too many of them for one partition.
+As SeaweedFS's worker does, for delete manifests too (rule 56).  Manifests of one spec and content type are one group.
+Of a group all that is not yet *settled* is rewritten together, when that saves more than a fifth of the manifests, or
+when a planner opens too many of them for one partition.
 
 Convergence: outputs are as many as was counted, since bytes are measured as written; and manifests cut from entries in
 partition order overlap so little that they never count as badly clustered (:func:`_is_badly_clustered`).
@@ -25,7 +25,7 @@ from icekeeper.policy import Policy
 __all__ = ["NO_ENTRIES", "ManifestGroup", "ManifestKind", "ManifestPlan", "plan_manifests"]
 
 ManifestKind: TypeAlias = tuple[int, ManifestContent]
-"""One spec and one content type per manifest (ICEBERG-RULES 15)."""
+"""One spec and one content type per manifest (rule 34)."""
 
 NO_SNAPSHOT = "no current snapshot"
 NO_ENTRIES = "no data entries to rewrite"

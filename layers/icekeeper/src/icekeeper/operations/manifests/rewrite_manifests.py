@@ -1,4 +1,4 @@
-"""The ``rewrite_manifests`` operation: fewer, larger manifests with the same live entries, clustered by partition."""
+"""The ``rewrite_manifests`` operation: fewer manifests with the same live entries, clustered by partition (rule 38)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class _Attempt:
 
 
 def rewrite_manifests(context: OperationContext) -> OperationOutcome:
-    """Merge data manifests, and delete manifests; sentences and metric keys for data manifests are those of seed 000.
+    """Merge data manifests, and delete manifests; sentences and metric keys for data manifests are those of SeaweedFS's
+    worker (rule 121).
 
     Raises:
         MaintenanceError: nothing was committed.

@@ -1,4 +1,4 @@
-"""From what a listing came to, to files deleted: every guard of one table, in order (DESIGN 6.4)."""
+"""From what a listing came to, to files deleted: every guard of one table, in order (rule 95)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def clear_orphans(
         MetadataUnreadable: a reference cannot be read; as above.
         StorageError: a store failed.
     """
-    table = _after(context, listed.before)  # after the listing: whatever was committed meanwhile is referenced
+    table = _after(context, listed.before)  # after the listing (rule 96): what was committed meanwhile is referenced
     needs = FileNeeds(context, table, listed.references)
     new = reachable_paths(context.reader(table), table.metadata_location, listed.references)
     needed = ReferencedPaths(table.metadata.location, chain(new, needs.held.pinned))

@@ -1,4 +1,4 @@
-"""Folders on this machine that hold nothing any more; object stores have none.
+"""Folders on this machine that hold nothing any more (rule 100); object stores have none.
 
 A writer makes a folder and then a file in it, and fails when the folder vanishes in between.  So only folders go in
 which nothing was created or removed within the grace period, looked at before any file is deleted.

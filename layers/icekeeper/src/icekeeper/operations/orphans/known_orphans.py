@@ -1,7 +1,7 @@
 """Orphans known without a listing, where a store allows none: nothing is deleted, but people are told.
 
 The metadata history names what older snapshots needed; the state store names what our own failed jobs wrote
-(DESIGN 4).  Nothing depends on the answer, so what cannot be read here is only left out.
+(rule 102).  Nothing depends on the answer, so what cannot be read here is only left out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which old, unreferenced files are orphans: a set of refusals, and nothing else (pure).
 
-Sources: seed 000, "Remove Orphans"; DESIGN 6.4.
+What an orphan is (rule 95), and in which folders (rule 98).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def plan_orphans(
             or is_hidden_beside(found.path, owned)
             or not _is_text(found.path)
             or is_needed(found.path)
-            # Some catalogs keep an incomplete metadata log (DESIGN 6.4).
+            # Some catalogs keep an incomplete metadata log (rule 97, platform 30).
             or (is_metadata_file(found.path) and found.modified_ms >= oldest_snapshot_ms)
         ):
             left += 1

@@ -27,7 +27,8 @@ _OPERATION = Operation.REMOVE_ORPHANS
 
 
 def remove_orphans(context: OperationContext) -> OperationOutcome:
-    """Delete unreferenced files past the grace period; summary and metric keys are those of seed 000.
+    """Delete unreferenced files past the grace period; summary and metric keys are those of SeaweedFS's
+    worker (rule 121).
 
     Raises:
         OperationRefused: a guard saw danger; nothing was deleted.

@@ -1,6 +1,6 @@
 """Which partitions are past their retention, and which files go with them (pure).
 
-Paimon, "Expiring Partitions" (seed 004): the partition's own time decides, not when its files were written.
+As Apache Paimon expires partitions (rule 106): the partition's own time decides, not when its files were written.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def goes_with(
     """Whether a delete file has no use once those partitions, with the data files ``dropped``, are gone.
 
     One that names its data file is believed whatever its partition says; global equality deletes stay
-    (ICEBERG-RULES 4, 9, 11).
+    (rule 7, rule 8, rule 107).
     """
     named = named_file(file)
     if named is not None:

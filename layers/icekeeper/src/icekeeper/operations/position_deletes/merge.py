@@ -74,7 +74,7 @@ def _collect(found: _Positions, delete: PositionDeletes, targets: Mapping[str, i
         rows_read += rows.count
         for path, positions in rows.by_path:
             is_about_it = delete.named_file in (None, path)
-            # A delete reaches what is as old as itself or older (ICEBERG-RULES 3).
+            # A delete reaches what is as old as itself or older (rule 6).
             if is_about_it and path in targets and targets[path] <= delete.sequence_number:
                 found.by_path.setdefault(path, BitMap64()).update(positions.to_pylist())
     if rows_read != delete.record_count:

@@ -3,10 +3,11 @@
 Java's ``RewritePositionDeleteFiles``: small files of one spec and partition are taken together, rows whose data file is
 gone are dropped, and an output has the highest data sequence number of its inputs.  That is safe because a row that did
 not reach its data file, being older than it, is dropped too; every other one names a file that is older than it.  A
-delete file that names its one data file counts to the partition of that file, wherever it stands, as readers apply it.
+delete file that names its one data file counts to the partition of that file, wherever it stands, as readers apply it
+(rule 16).
 
 v3 allows no new position delete files: all that reach a partition become deletion vectors, one per data file, which
-stands for all position deletes of its file; rows of a data file that has a vector already are dropped.
+stands for all position deletes of its file; rows of a data file that has a vector already are dropped (rule 15).
 """
 
 from __future__ import annotations

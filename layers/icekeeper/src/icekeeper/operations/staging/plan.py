@@ -1,6 +1,6 @@
 """Which recorded loads are settled in this pass (pure).
 
-Source: seed 002, "What a pass does": staged files of loads that ended in failed are deleted after the grace period,
+As in Modak (rule 104): staged files of loads that ended in failed are deleted after the grace period,
 driven by the load journal rather than by listing.
 """
 

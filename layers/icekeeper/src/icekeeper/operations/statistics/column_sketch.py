@@ -1,4 +1,4 @@
-"""The theta sketch of one column, fed batch by batch.
+"""The theta sketch of one column, fed batch by batch (rule 108).
 
 Each distinct value goes in as Iceberg's single-value serialization (Puffin specification, blob type
 ``apache-datasketches-theta-v1``).  Nulls do not count.  NaN is one value whatever its bits; -0.0 and 0.0 are two, as

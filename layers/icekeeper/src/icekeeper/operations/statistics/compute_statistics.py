@@ -169,7 +169,7 @@ def _write_partition_statistics(
     except StorageError:
         if file_format is PartitionFileFormat.AVRO:
             raise
-        # Table buckets that guard their metadata folder (SeaweedFS) take Avro files only; all readers do, too.
+        # Table buckets that guard their metadata folder take Avro files only (platform 31); all readers do, too.
         path, data = avro_path, encode_partition_file(metadata, rows, PartitionFileFormat.AVRO)
         written.paths.append(path)
         storage.write(path, data)

@@ -1,4 +1,4 @@
-"""What each partition of a snapshot holds, counted from manifest entries alone (pure).
+"""What each partition of a snapshot holds, counted from manifest entries alone (rule 110) (pure).
 
 Source: specification, "Partition Statistics", and Java's ``PartitionStatsHandler``: one row per spec and partition,
 also for one whose files are all gone while a manifest still says so; DELETED entries only tell when it changed last.

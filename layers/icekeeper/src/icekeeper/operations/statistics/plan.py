@@ -1,4 +1,4 @@
-"""Which statistics a snapshot lacks, and the least that must be read for them (pure).
+"""Which statistics a snapshot lacks, and the least that must be read for them (rule 109) (pure).
 
 A sketch holds for every later snapshot up to which only ``replace`` snapshots came, because those keep the rows
 (specification, "Snapshots": operation).  Up to which files were only added, it is completed by reading those: a union

@@ -4,7 +4,7 @@ What no pass has clustered by the current recipe is clustered as soon as it is w
 enough bytes for one output, or files that carry deletes.  What is clustered is left alone, until so many small files
 of it have come together that they would be merged anyway.
 
-Convergence (DESIGN 5): a group's outputs are clustered, and all but perhaps one of them are large enough.  Whether that
+Convergence (rule 49): a group's outputs are clustered, and all but perhaps one of them are large enough.  Whether that
 one makes too many small files is asked before the group is made, and if so they all join it: ``plan(apply(plan))`` is
 empty.
 """

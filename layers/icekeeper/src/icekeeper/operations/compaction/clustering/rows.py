@@ -1,7 +1,7 @@
 """Work units that sort the rows of a file group: whole in one worker, or split by key and sorted range by range.
 
-Source: PLATFORM.md, "Sort and z-order": sample the key, cut by bounds where rows are read, carry Arrow IPC bytes, sort
-where they arrive.  It knows every Arrow type, because rows never become columns of Spark.
+The fastest of the ways that were measured (platform 2): sample the key, cut by bounds where rows are read, carry Arrow
+IPC bytes, sort where they arrive.  It knows every Arrow type, because rows never become columns of Spark.
 """
 
 from __future__ import annotations

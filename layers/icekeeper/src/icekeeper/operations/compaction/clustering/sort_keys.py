@@ -1,4 +1,4 @@
-"""Columns that order rows: transforms applied, every type in a form whose Arrow order is Iceberg's.
+"""Columns that order rows: transforms applied, every type in a form whose Arrow order is Iceberg's (rule 30).
 
 Source: specification, "Sorting" and "Partition Transforms"; Java's ``Comparators``.  Floats become integers of the same
 order, in which -0.0 lies below 0.0 and NaN above all numbers; where a transform only groups values (truncating a

@@ -1,7 +1,7 @@
 """One number per row that keeps rows with near values in every column near each other: the z-order curve.
 
 Each column is first turned into the rank of its value among quantiles of a sample, so that every bit halves the rows,
-however skewed the values are; then the bits of the ranks take turns (Morton 1966; seed 001, "Z-Order clustering").
+however skewed the values are; then the bits of the ranks take turns (Morton 1966) (rule 54).
 Iceberg-Java interleaves the leading bytes of the values themselves instead, which a skewed column or a common string
 prefix spoils.
 """

@@ -1,4 +1,4 @@
-"""Where the files of a rewrite go: the layout that Iceberg-Java gives the table's own writers (pure).
+"""Where the files of a rewrite go: the layout that Iceberg-Java gives the table's own writers (rule 28) (pure).
 
 Source: Java's ``LocationProviders``, ``PartitionSpec.partitionToPath``, ``Transforms.toHumanString``; table properties
 ``write.data.path``, ``write.object-storage.*``.

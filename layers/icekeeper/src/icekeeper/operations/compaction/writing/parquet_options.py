@@ -1,4 +1,4 @@
-"""What ``write.parquet.*`` asks of a Parquet file, in the words of Arrow's writer (pure).
+"""What ``write.parquet.*`` asks of a Parquet file, in the words of Arrow's writer (rule 27) (pure).
 
 Source: Iceberg table properties (Java's ``TableProperties`` 1.10).
 """

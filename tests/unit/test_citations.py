@@ -1,0 +1,138 @@
+"""What code, tests and pages cite is in docs/rules.md and docs/platform.md, and every rule there is in use.
+
+A citation stands in brackets: ``(rule N)``, ``(platform N)``, several with commas between them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {"rule": ROOT / "docs" / "rules.md", "platform": ROOT / "docs" / "platform.md"}
+SOURCE = ("layers", "functions", "glue_jobs", "benchmarks", "template.yaml", "Makefile", "pyproject.toml")
+OTHERS = ("tests", "docs", "events", ".ci", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+SUFFIXES = {".py", ".md", ".yaml", ".yml", ".json", ".toml", ".java", ".properties", ""}
+
+_ONE = r"(?:rule|platform) \d+"
+CITATION = re.compile(rf"\(({_ONE}(?:, {_ONE})*)[;)]")
+# Rules of somebody's policy file are counted too, in messages.
+RULE_OF_A_POLICY_FILE = re.compile(r"policy file \S+ rule \d+|\"rule \d+")
+MENTION = re.compile(r"\b(?:rules?|platforms?)\s\d+")
+# Documents that are not in this repository, and places of one machine.  A literal beginning is searched fast.
+OUTSIDE = tuple(
+    re.compile(text)
+    for text in (
+        r"DESIGN[ .:]",
+        r"ICEBERG.RULES",
+        r"PLATFORM(?:\.md| facts)",
+        r"PEERS\b",
+        r"HOUSE\.md",
+        r"STYLE\.md",
+        r"[Ss]eeds? 0\d\d",
+        r"/work/(?:shared|main|wt|brief)",
+        r"shared/(?:seeds|probes|[A-Z])",
+    )
+)
+NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::([\w:]+)`")
+
+
+def texts(*places: str) -> Iterator[tuple[str, str]]:
+    """Path below the root, and text, of every file in these folders; this file apart."""
+    return chain.from_iterable(map(_texts, places))
+
+
+@cache
+def _texts(place: str) -> list[tuple[str, str]]:
+    top = ROOT / place
+    files = (file for file in (sorted(top.rglob("*")) if top.is_dir() else [top]) if file.suffix in SUFFIXES)
+    ours = (file for file in files if file.is_file() and file != Path(__file__).resolve())
+    return [(str(file.relative_to(ROOT)), file.read_text()) for file in ours if "__pycache__" not in file.parts]
+
+
+def cited(text: str, kind: str) -> set[int]:
+    items = (item.split() for found in CITATION.findall(text) for item in found.split(", "))
+    return {int(number) for word, number in items if word == kind}
+
+
+def sections(kind: str) -> list[tuple[int, str]]:
+    """Number and text of each rule or fact, in the order of the page."""
+    parts = re.split(r"^### (\d+)\. ", PAGES[kind].read_text(), flags=re.MULTILINE)
+    return [(int(number), text.split("\n## ")[0]) for number, text in zip(parts[1::2], parts[2::2], strict=True)]
+
+
+@cache
+def names_of_tests(path: Path) -> set[str]:
+    """The tests of a file as pytest names them, found without importing it."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}::{method.name}" for method in node.body if isinstance(method, ast.FunctionDef)}
+    return {name for name in found if name.rpartition("::")[2].startswith("test_")}
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_every_citation_leads_somewhere(kind: str) -> None:
+    known = {number for number, _ in sections(kind)}
+    lost = {path: cited(text, kind) - known for path, text in texts(*SOURCE, *OTHERS)}
+    assert {path: numbers for path, numbers in lost.items() if numbers} == {}
+
+
+def test_every_rule_is_kept_by_the_source() -> None:
+    in_use = {number for _, text in texts(*SOURCE) for number in cited(text, "rule")}
+    assert {number for number, _ in sections("rule")} - in_use == set()
+
+
+def test_every_fact_is_relied_on() -> None:
+    in_use = {number for _, text in texts(*SOURCE, "tests") for number in cited(text, "platform")}
+    assert {number for number, _ in sections("platform")} - in_use == set()
+
+
+def test_citations_have_one_form() -> None:
+    """A list or a range, a line break inside, or no brackets: then neither a reader nor ``grep`` finds it."""
+    others = {
+        path: MENTION.findall(RULE_OF_A_POLICY_FILE.sub("", CITATION.sub("", text)))
+        for path, text in texts(*SOURCE, *OTHERS)
+    }
+    assert {path: found for path, found in others.items() if found} == {}
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_numbers_are_given_once(kind: str) -> None:
+    times = Counter(number for number, _ in sections(kind))
+    assert [number for number, count in times.items() if count > 1] == []
+
+
+def test_every_rule_has_its_source_and_tests_that_exist() -> None:
+    lacking, missing = [], []
+    for number, text in sections("rule"):
+        named = NAMED_TEST.findall(text)
+        if not re.search(r"^\* Source: \S", text, re.MULTILINE) or not re.search(r"^\* Test: `", text, re.MULTILINE):
+            lacking.append(number)
+        elif len(named) != text.count("`tests/"):
+            missing.append((number, "a test without its name"))
+        for path, test in named:
+            if not (ROOT / path).is_file() or test not in names_of_tests(ROOT / path):
+                missing.append((number, f"{path}::{test}"))
+    assert (lacking, missing) == ([], [])
+
+
+def test_every_fact_says_how_it_is_known() -> None:
+    known = r"^\* (?:Measured|Documented): \S"
+    assert [number for number, text in sections("platform") if not re.search(known, text, re.MULTILINE)] == []
+
+
+def test_nothing_outside_the_repository_is_cited() -> None:
+    found = {
+        path: [words for name in OUTSIDE for words in name.findall(text)] for path, text in texts(*SOURCE, *OTHERS)
+    }
+    assert {path: words for path, words in found.items() if words} == {}

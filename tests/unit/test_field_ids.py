@@ -1,0 +1,79 @@
+"""Which column of a file is which of the table: by field id, or by name mapping, never by name alone (rule 20)."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from icekeeper.errors import TableUnsupported
+from icekeeper.rows.project import Projection
+from support.rewrites import struct
+
+
+def with_id(name: str, kind: pa.DataType, field_id: int) -> pa.Field:
+    return pa.field(name, kind, metadata={b"PARQUET:field_id": str(field_id).encode()})
+
+
+PLACE = {
+    "type": "struct",
+    "fields": [
+        {"id": 5, "name": "country", "required": False, "type": "string"},
+        {"id": 4, "name": "city", "required": False, "type": "string"},
+    ],
+}
+ROWS = [[1, 2], ["a", "b"], [{"c": "x", "d": "p"}, {"c": "y", "d": "q"}]]
+
+
+def test_renamed_moved_and_reused_names_do_not_matter() -> None:
+    """``id`` and ``name`` have changed places; ``old`` was dropped, and another column has its name now."""
+    inside = pa.struct([with_id("c", pa.string(), 4), with_id("d", pa.string(), 5)])
+    schema = pa.schema(
+        [
+            with_id("name", pa.int64(), 1),
+            with_id("id", pa.string(), 2),
+            with_id("place", inside, 3),
+            with_id("old", pa.string(), 9),
+        ]
+    )
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(values, field.type) for values, field in zip([*ROWS, ["u", "v"]], schema, strict=True)], schema=schema
+    )
+    table = struct((3, "where", PLACE), (2, "name", "string"), (1, "id", "long"), (10, "old", "string"))
+    assert Projection(schema, table, {}, None).apply(batch).to_pylist() == [
+        {"where": {"country": "p", "city": "x"}, "name": "a", "id": 1, "old": None},
+        {"where": {"country": "q", "city": "y"}, "name": "b", "id": 2, "old": None},
+    ]
+
+
+MAPPING = [
+    {"field-id": 1, "names": ["number", "id"]},
+    {"field-id": 2, "names": ["name"]},
+    {"field-id": 3, "names": ["place"], "fields": [{"field-id": 4, "names": ["c"]}, {"field-id": 5, "names": ["d"]}]},
+]
+
+
+def test_a_file_without_ids_is_read_by_the_name_mapping() -> None:
+    """Any of several names, nested ones by their own place; what the mapping does not know is no column."""
+    inside = pa.struct([("c", pa.string()), ("d", pa.string())])
+    schema = pa.schema([("id", pa.int64()), ("label", pa.string()), ("place", inside)])
+    batch = pa.RecordBatch.from_arrays([pa.array(v, f.type) for v, f in zip(ROWS, schema, strict=True)], schema=schema)
+    table = struct((1, "key", "long"), (2, "label", "string"), (3, "place", PLACE))
+    assert Projection(schema, table, {}, json.dumps(MAPPING)).apply(batch).to_pylist() == [
+        {"key": 1, "label": None, "place": {"country": "p", "city": "x"}},
+        {"key": 2, "label": None, "place": {"country": "q", "city": "y"}},
+    ]
+
+
+def test_ids_of_a_file_go_before_the_name_mapping() -> None:
+    schema = pa.schema([with_id("name", pa.int64(), 1)])
+    batch = pa.RecordBatch.from_arrays([pa.array([1, 2], pa.int64())], schema=schema)
+    table = struct((1, "id", "long"), (2, "name", "string"))
+    found = Projection(schema, table, {}, json.dumps(MAPPING)).apply(batch)
+    assert found.to_pylist() == [{"id": 1, "name": None}, {"id": 2, "name": None}]
+
+
+def test_a_file_without_ids_and_a_table_without_mapping_are_left_alone() -> None:
+    with pytest.raises(TableUnsupported, match="no field ids and the table no schema"):
+        Projection(pa.schema([("id", pa.int64())]), struct((1, "id", "long")), {}, None)
