@@ -46,7 +46,7 @@ class FileNeeds:
         self.references = References() if references is None else references
         self.held = HeldFiles(context.memory, context.storage(table).read)
         self.held.look(table.metadata)
-        self.shared = SharedReferences(context, (), table.metadata.location)
+        self.shared = SharedReferences(context, (), table)
         self._context, self._table = context, table
         self._home = table.metadata.location
         self._owned = owned_locations(table.metadata)
@@ -149,7 +149,7 @@ class FileNeeds:
         unreadable = [(claims, reason) for claims, reason in found.unreadable if not self._is_this_table(claims)]
         for claims, reason in unreadable:
             self._refuse_around(claims, reason)
-        self.shared = SharedReferences(self._context, tables, self._home, self._table.metadata_location)
+        self.shared = SharedReferences(self._context, tables, self._table)
         held = held_by_others(self._context, tables)
         claimed = (folder for claims, _ in unreadable for folder in (claims.location, *claims.folders))
         self._left_alone = PathSet((*held, *claimed))

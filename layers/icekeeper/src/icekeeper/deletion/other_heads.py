@@ -79,8 +79,8 @@ def refuse_other_head(table: LoadedTable, strays: Iterable[StrayMetadata]) -> Se
             continue
         if is_unknown:
             raise OperationRefused(
-                f"{stray.path} is metadata of this table that follows on metadata which {table.name} does not know "
-                f"(its entry is at {table.metadata_location}): another catalog, or a newer state of this one, has a "
+                f"{stray.path} is metadata of {table.name} that follows on metadata which its entry does not know "
+                f"(that is at {table.metadata_location}): another catalog, or a newer state of this one, has a "
                 "newer head of the table; nothing was deleted; point the entry at the newest metadata file, or drop "
                 "the entry that is out of date; if that newer head is given up for good, delete its metadata files"
             )
