@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from icekeeper.storage.paths import authority, normalise
 
-__all__ = ["Footprint", "data_root"]
+__all__ = ["Footprint", "data_root", "spelled_root"]
 
 _PARTITION = re.compile(r"[^/=]+=[^/]*")
 _BINARY_HASH = re.compile(r"/[01]{4}/[01]{4}/[01]{4}/[01]{8}\Z")
@@ -25,7 +25,17 @@ _MOST_ROOTS = 1_000
 
 def data_root(path: str) -> str:
     """The normalised folder of a data file, less its folders of partition and hash."""
+    return _normal_root(path[: path.rfind("/")])
+
+
+def spelled_root(path: str) -> str:
+    """As :func:`data_root`, spelled as the path is."""
     return _root_of_folder(path[: path.rfind("/")])
+
+
+@lru_cache(maxsize=4096)
+def _normal_root(folder: str) -> str:
+    return normalise(_root_of_folder(folder))
 
 
 @lru_cache(maxsize=4096)
@@ -37,7 +47,7 @@ def _root_of_folder(folder: str) -> str:
         if found := hashed.search(folder):
             folder = folder[: found.start()]
             break
-    return normalise(folder)
+    return folder
 
 
 class Footprint:
