@@ -8,6 +8,7 @@ Whatever cannot be read makes it refuse: less is deleted, never more.
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Iterable, Sequence
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -204,8 +205,21 @@ class FileNeeds:
             raise OperationRefused(
                 f"{claims.table} of catalog {claims.catalog} was seen to have files at or around {self._home}, and "
                 f"cannot be loaded: {reason}; which of them it needs is not known, so nothing was deleted; repair it, "
-                "or drop it from its catalog"
+                f"or drop it from its catalog{self._way_to_forget(claims)}"
             )
+
+    def _way_to_forget(self, claims: TableClaims) -> str:
+        """Of an entry whose catalog may be gone, so that nobody can drop it there any more."""
+        catalog = self._context.catalog
+        if (claims.catalog, claims.warehouse) == (catalog.name, catalog.warehouse):
+            return ""
+        command = shlex.join(
+            (
+                *("icekeeper", "claims", "forget", str(self._context.table), "--catalog", catalog.name),
+                *("--by-catalog", claims.catalog, "--by-table", str(claims.table)),
+            )
+        )
+        return f"; if it is gone for good, with its catalog: {command}"
 
     def _is_theirs_alone(self, folder: str) -> bool:
         metadata = self._table.metadata
