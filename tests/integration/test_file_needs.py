@@ -103,6 +103,10 @@ class TestOtherTables:
         assert ids(honest) == [0, 1, 2]
         assert len([path for path in elsewhere.rglob("*") if path.is_file()]) == 1
 
+    def test_a_table_that_is_not_maintained_is_not_looked_at(self, table: LocalTable) -> None:
+        table.maintain(maintenance_enabled="false")
+        assert list(table.state.claims.of_catalog(table.catalog.name, table.catalog.warehouse)) == []
+
 
 class TestAnotherTenant:
     """Whoever may set properties of one table points it at another tenant's files."""
@@ -262,3 +266,25 @@ class TestFolders:
         assert not imported.exists()
         ours = table.plant("imported/day=2/crash.parquet")
         assert [normalise(path) for path in table.run(Operation.REMOVE_ORPHANS).files_deleted] == [ours]
+
+    def test_a_folder_that_is_named_like_a_hash_is_no_sign_of_one(self, table: LocalTable) -> None:
+        """What lies beside it may be somebody else's."""
+        imported = Path(table.plant("imported/deadbeef/x.parquet"))
+        shutil.copy(Path(normalise(table.data_files()[0].file_path)), imported)
+        table.table.add_files([str(imported)])
+        theirs = table.plant("imported/theirs/live.parquet")
+        ours = table.plant("imported/deadbeef/crash.parquet")
+        assert [normalise(path) for path in table.run(Operation.REMOVE_ORPHANS).files_deleted] == [ours]
+        assert Path(theirs).exists()
+
+    def test_files_in_too_many_folders_do_not_make_all_folders_the_tables(
+        self, table: LocalTable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("icekeeper.pass_context.footprint._MOST_ROOTS", 2)
+        for name in ("a", "b", "c"):
+            imported = Path(table.plant(f"imported/{name}/x.parquet"))
+            shutil.copy(Path(normalise(table.data_files()[0].file_path)), imported)
+            table.table.add_files([str(imported)], check_duplicate_files=False)
+        theirs = table.plant("theirs/live.parquet")
+        assert table.run(Operation.REMOVE_ORPHANS).files_deleted == ()
+        assert Path(theirs).exists()

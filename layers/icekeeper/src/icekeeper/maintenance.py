@@ -116,10 +116,12 @@ def begin(context: OperationContext) -> LoadedTable:
         StorageError: the table cannot be loaded at all.
     """
     loaded = context.load()
-    if context.resolved.why_disabled() is None:
+    is_maintained = context.resolved.why_disabled() is None
+    if is_maintained:
         _check_fit(context, loaded)
     context.memory = context.memory_of(loaded)
-    begin_claims(context, loaded)
+    if is_maintained:
+        begin_claims(context, loaded)
     return loaded
 
 

@@ -8,6 +8,7 @@ Sources: Delta Lake's protocol ("Delta Log Entries", ``_delta_log``), Hudi's tec
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,6 +23,8 @@ __all__ = ["find_other_formats", "other_format_at"]
 _PARALLEL_LOOKS = 16
 # Something else may lie beside a marker; one answer of a store holds more.
 _FILES_LOOKED_AT = 100
+# So many roots beside each other are no tables, but days or hashes of one: only the folder around them is looked at.
+_MOST_SIBLINGS = 50
 _MARKER = re.compile(r"/(?:(?:_delta_log|\.hoodie)/|schema/schema-\d+\Z|snapshot/snapshot-\d+\Z)")
 # Where a file shows a marker: Paimon keeps every schema, but not every snapshot.
 _MARKED = ("_delta_log", ".hoodie", "schema")
@@ -39,10 +42,19 @@ def find_other_formats(storage: Storage, locations: Sequence[str], paths: Iterab
     Raises:
         StorageError: the store does not answer.
     """
-    folders = sorted({folder for root in set(map(spelled_root, paths)) for folder in _up_to(root, locations)})
+    folders = sorted({folder for root in _few_roots(paths) for folder in _up_to(root, locations)})
     with ThreadPoolExecutor(_PARALLEL_LOOKS, thread_name_prefix="format-look") as pool:
         found = pool.map(partial(_is_other_format, storage), folders)
         return frozenset(folder for folder, is_one in zip(folders, found, strict=True) if is_one)
+
+
+def _few_roots(paths: Iterable[str]) -> Iterator[str]:
+    siblings: defaultdict[str, set[str]] = defaultdict(set)
+    for path in paths:
+        root = spelled_root(path)
+        siblings[root.rpartition("/")[0]].add(root)
+    for parent, roots in siblings.items():
+        yield from (parent,) if len(roots) > _MOST_SIBLINGS else roots
 
 
 def _up_to(folder: str, locations: Sequence[str]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import Nothing, TableName
 from icekeeper.pass_context.allowed_locations import require_allowed
-from icekeeper.pass_context.footprint import Footprint
+from icekeeper.pass_context.footprint import Footprint, data_folders
 from icekeeper.pass_context.jobs import Job, running_job
 from icekeeper.pass_context.other_entries import metadata_of_other_entries
 from icekeeper.pass_context.store_time import StoreTime
@@ -156,7 +157,8 @@ class OperationContext:
 
     def reader(self, loaded: LoadedTable) -> TableReader:
         """Reads what the table's metadata points at, and takes note of where its files lie."""
-        return TableReader(loaded.metadata, self.storage(loaded).read, self.footprint.see)
+        metadata = loaded.metadata
+        return TableReader(metadata, self.storage(loaded).read, partial(self.footprint.see, own=data_folders(metadata)))
 
     def require_allowed(self, paths: Iterable[str]) -> None:
         """Refuse work on files or folders outside the locations that the deployment allows this table.
@@ -185,8 +187,8 @@ class OperationContext:
         Raises:
             StorageError: the state store cannot be written; no work was begun.
         """
-        name, lease_ms = f"{self.run_id}:{operation.value}", 2 * self.policy.job_timeout_s * 1000
-        report = self.progress
+        name = f"{self.run_id}:{uuid.uuid4().hex[:8]}:{operation.value}"
+        lease_ms, report = 2 * self.policy.job_timeout_s * 1000, self.progress
         with running_job(self.memory, name, planned, snapshot_id, lease_ms=lease_ms) as job:
 
             def progress(what: str, done: int, total: int) -> None:

@@ -153,8 +153,9 @@ def _foreign(
 
 
 def _data_roots(context: OperationContext, table: LoadedTable) -> Iterable[str]:
-    """Folders in which data files of the table were ever seen, by this pass too."""
-    return (*known_data_roots(context.state, context.catalog, table), *context.footprint.roots())
+    """Folders inside the location in which data files of the table were ever seen, by this pass too."""
+    known, home = known_data_roots(context.state, context.catalog, table), table.metadata.location
+    return (*known, *(root for root in context.footprint.roots() if may_be_under(root, home)))
 
 
 def _left_alone(plan: OrphanPlan, sifted: Sifted) -> str:
