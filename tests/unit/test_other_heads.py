@@ -144,6 +144,5 @@ def test_a_head_that_diverged_just_before_the_log_begins_is_another_head() -> No
 def test_writers_whose_clocks_differ_a_little_make_no_other_head() -> None:
     """Iceberg allows a minute between one state and the next."""
     entry = table(200, log=list(range(100, 200)), snapshots=[200])
-    lost = document(100, [path(99)], [99])
-    lost.document["last-updated-ms"] = 100 * HOUR_MS + 59_000
+    lost = TableMetadata({**document(100, [path(99)], [99]).document, "last-updated-ms": 100 * HOUR_MS + 59_000})
     assert refuse_other_head(entry, [StrayMetadata(path(100, "lost"), lost)]) == []
