@@ -6,6 +6,8 @@ import pytest
 
 from icekeeper.model import TableName
 from icekeeper.state.claims import TableClaims
+from icekeeper.state.dynamodb.items import Item
+from icekeeper.state.dynamodb.table import DynamoTable
 from support.state_stores import OpenStore
 
 
@@ -83,6 +85,26 @@ def test_what_is_recorded_later_replaces_everything(open_store: OpenStore) -> No
     assert open_store().claims.of_entry(GUEST.entry) == moved
     assert found(open_store, "s3://b/wh/owner") == []
     assert found(open_store, "s3://other/z") == found(open_store, "s3://b/new/data") == ["ns.guest"]
+
+
+def test_what_the_caller_knows_is_not_read_again(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every pass over every table records something, and has just read the entry."""
+    open_store().claims.record(GUEST)
+    moved = claims("ns.guest", "s3://b/new", ("s3://other/z",), catalog="other")
+    reads: list[str] = []
+    read = DynamoTable.get
+
+    def get(table: DynamoTable, pk: str, sk: str) -> Item | None:
+        reads.append(pk)
+        return read(table, pk, sk)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DynamoTable, "get", get)
+        open_store().claims.record(moved, replaces=GUEST)
+    assert reads == []
+    assert open_store().claims.of_entry(GUEST.entry) == moved
+    assert found(open_store, "s3://b/wh/owner") == []
+    assert found(open_store, "s3://other/z") == ["ns.guest"]
 
 
 def test_an_entry_that_is_gone_is_forgotten(open_store: OpenStore) -> None:

@@ -10,17 +10,13 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from icekeeper.catalogs.catalog import Catalog
-from icekeeper.catalogs.load import open_catalog
-from icekeeper.engines.local import LocalEngine
-from icekeeper.model import TableName
 from icekeeper.policy import Operation
 from icekeeper.policy.allowed_prefixes import ALLOWED_PREFIXES
-from icekeeper.report.outcome import OperationOutcome, Status
-from icekeeper.runtime import Runtime
+from icekeeper.report.outcome import Status
 from icekeeper.storage.paths import normalise
-from support.local import EAGER, LocalTable, grow_old
+from support.local import LocalTable
 from support.readers import pyiceberg_rows
+from support.served import age_everything, files_of, ids, maintain, second_catalog
 
 
 @pytest.fixture
@@ -29,50 +25,6 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
     made = LocalTable(local_catalog, tmp_path)
     made.fill(3)
     return made
-
-
-def ids(table: Table) -> list[int]:
-    return sorted(row["id"] for row in pyiceberg_rows(table.refresh().metadata_location))
-
-
-def files_of(table: Table) -> list[str]:
-    return [task.file.file_path for task in table.scan().plan_files()]
-
-
-def second_catalog(tmp_path: Path) -> SqlCatalog:
-    """Another catalog of the same deployment, with PyIceberg's eyes."""
-    other = SqlCatalog("other", uri=f"sqlite:///{tmp_path / 'other.db'}", warehouse=(tmp_path / "other").as_uri())
-    other.create_namespace("ns")
-    return other
-
-
-def maintain(
-    table: LocalTable,
-    catalog: SqlCatalog,
-    name: str,
-    environment: dict[str, str] | None = None,
-    *,
-    served: SqlCatalog | None = None,
-    **settings: str,
-) -> dict[str, OperationOutcome]:
-    """A pass as the command makes it, over any table; ``served`` is another catalog with the same state."""
-    others = {one.name: one for one in (table.pyiceberg, served) if one is not None and one.name != catalog.name}
-    runtime = Runtime(
-        open_ours(catalog),
-        table.state,
-        environment=environment or {},
-        other_catalog=lambda name, warehouse: open_ours(others[name]) if name in others else None,
-    )
-    outcome = runtime.maintain(TableName.parse(name), {**EAGER, **settings}, LocalEngine(1), unsafe=True)
-    return {part.operation.value: part for part in outcome.operations}
-
-
-def open_ours(catalog: SqlCatalog) -> Catalog:
-    return open_catalog(catalog.name, {**catalog.properties, "type": "sql"})
-
-
-def age_everything(table: LocalTable) -> None:
-    grow_old(path for path in table.folder.parent.parent.rglob("*") if path.is_file())
 
 
 class TestOtherTables:
@@ -150,6 +102,10 @@ class TestOtherTables:
         maintain(table, table.pyiceberg, "ns.honest")
         assert ids(honest) == [0, 1, 2]
         assert len([path for path in elsewhere.rglob("*") if path.is_file()]) == 1
+
+    def test_a_table_that_is_not_maintained_is_not_looked_at(self, table: LocalTable) -> None:
+        table.maintain(maintenance_enabled="false")
+        assert list(table.state.claims.of_catalog(table.catalog.name, table.catalog.warehouse)) == []
 
 
 class TestAnotherTenant:
@@ -310,3 +266,25 @@ class TestFolders:
         assert not imported.exists()
         ours = table.plant("imported/day=2/crash.parquet")
         assert [normalise(path) for path in table.run(Operation.REMOVE_ORPHANS).files_deleted] == [ours]
+
+    def test_a_folder_that_is_named_like_a_hash_is_no_sign_of_one(self, table: LocalTable) -> None:
+        """What lies beside it may be somebody else's."""
+        imported = Path(table.plant("imported/deadbeef/x.parquet"))
+        shutil.copy(Path(normalise(table.data_files()[0].file_path)), imported)
+        table.table.add_files([str(imported)])
+        theirs = table.plant("imported/theirs/live.parquet")
+        ours = table.plant("imported/deadbeef/crash.parquet")
+        assert [normalise(path) for path in table.run(Operation.REMOVE_ORPHANS).files_deleted] == [ours]
+        assert Path(theirs).exists()
+
+    def test_files_in_too_many_folders_do_not_make_all_folders_the_tables(
+        self, table: LocalTable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("icekeeper.pass_context.footprint._MOST_ROOTS", 2)
+        for name in ("a", "b", "c"):
+            imported = Path(table.plant(f"imported/{name}/x.parquet"))
+            shutil.copy(Path(normalise(table.data_files()[0].file_path)), imported)
+            table.table.add_files([str(imported)], check_duplicate_files=False)
+        theirs = table.plant("theirs/live.parquet")
+        assert table.run(Operation.REMOVE_ORPHANS).files_deleted == ()
+        assert Path(theirs).exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -104,6 +105,19 @@ def deleted(outcome: PassOutcome) -> list[str]:
     return [normalise(path) for path in outcome.staged.files_deleted]
 
 
+def test_two_attempts_of_one_run_keep_their_own_ground(table: LocalTable) -> None:
+    """A step that was taken for dead is repeated under its run's name; who ends first takes nothing from the other."""
+    seen: list[tuple[int, int]] = []
+
+    def repeat() -> None:
+        assert table.run(Operation.COMPACT).status is Status.SUCCEEDED
+        seen.append((len(pins(table)), len(loads(table))))
+
+    table.run(Operation.COMPACT, engine=Interrupting(repeat))
+    assert seen == [(1, 1)]
+    assert (pins(table), loads(table)) == ((), ())
+
+
 def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table: LocalTable) -> None:
     seen: list[tuple[tuple[Pin, ...], tuple[StagedLoad, ...], list[str]]] = []
     planned = table.loaded
@@ -115,13 +129,14 @@ def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table
     before_ms = system_clock()
     outcome = table.run(Operation.COMPACT, engine=Interrupting(look))
     (((pin,), (load,), paths),) = seen
-    assert (pin.name, pin.kind) == ("run-1:compact", PinKind.JOB)
+    assert re.fullmatch(r"run-1:[0-9a-f]{8}:compact", pin.name)
+    assert pin.kind == PinKind.JOB
     assert (pin.snapshot_id, pin.metadata_location) == (
         planned.metadata.current_snapshot.snapshot_id,
         planned.metadata_location,
     )
     assert LEASE_MS <= pin.expires_ms - before_ms <= LEASE_MS + system_clock() - before_ms
-    assert (load.name, load.origin, load.state) == ("run-1:compact", LoadOrigin.JOB, LoadState.PENDING)
+    assert (load.name, load.origin, load.state) == (pin.name, LoadOrigin.JOB, LoadState.PENDING)
     (written,) = (normalise(file.file_path) for file in table.data_files())
     stem = written.removesuffix("-a0.parquet")
     assert paths == [f"{stem}-a{attempt}.parquet" for attempt in range(4)]
@@ -288,7 +303,7 @@ def test_what_other_rewrites_left_is_cleaned_from_their_records(table: LocalTabl
     with pytest.raises(Killed):
         table.run(operation, catalog=ScriptedCatalog(table.catalog, before_commit={1: _kill}))
     (load,) = loads(table)
-    assert load.name == f"run-1:{operation.value}"
+    assert re.fullmatch(f"run-1:[0-9a-f]{{8}}:{operation.value}", load.name)
     left = table.unreferenced() & set(recorded(table))
     assert left
     assert set(deleted(later(table))) == left

@@ -59,7 +59,7 @@ def test_swaps_that_crashed_one_after_the_other_are_spared() -> None:
 
 @pytest.mark.parametrize("log", [[path(5), path(6)], [path(6)], [path(7, "other")]])
 def test_a_file_that_follows_on_another_unknown_one_is_another_head(log: list[str]) -> None:
-    with pytest.raises(OperationRefused, match=r"00007-x.*follows on metadata which ns\.t does not know"):
+    with pytest.raises(OperationRefused, match=r"00007-x.*metadata of ns\.t that follows on metadata which its"):
         refuse_other_head(table(), [stray(7, log, [5, 6, 7])])
 
 
@@ -123,3 +123,26 @@ def test_without_a_number_in_its_name_the_age_decides() -> None:
     entry = table(5, log=[3, 4])
     assert is_past(entry, f"{FOLDER}/0b9e3b1c.gz.metadata.json", 1 * HOUR_MS)
     assert not is_past(entry, f"{FOLDER}/{'0b9e3b1c-x'}.gz.metadata.json", 4 * HOUR_MS)
+
+
+def test_a_head_that_diverged_before_the_log_begins_and_goes_on_is_another_head() -> None:
+    """Its numbers are smaller than all that the log still knows, but it was moved since."""
+    entry = table(200, log=list(range(100, 200)), snapshots=[200])
+    theirs = document(201, [path(51, "theirs")], [1, 51])
+    with pytest.raises(OperationRefused, match="00052-theirs"):
+        refuse_other_head(entry, [StrayMetadata(path(52, "theirs"), theirs)])
+
+
+def test_a_head_that_diverged_just_before_the_log_begins_is_another_head() -> None:
+    """Its base has fallen off the log; what lost a swap there would be as old as the log's beginning."""
+    entry = table(200, log=list(range(100, 200)), snapshots=[200])
+    theirs = document(201, [path(99, "theirs")], [1, 51])
+    with pytest.raises(OperationRefused, match="00100-theirs"):
+        refuse_other_head(entry, [StrayMetadata(path(100, "theirs"), theirs)])
+
+
+def test_writers_whose_clocks_differ_a_little_make_no_other_head() -> None:
+    """Iceberg allows a minute between one state and the next."""
+    entry = table(200, log=list(range(100, 200)), snapshots=[200])
+    lost = TableMetadata({**document(100, [path(99)], [99]).document, "last-updated-ms": 100 * HOUR_MS + 59_000})
+    assert refuse_other_head(entry, [StrayMetadata(path(100, "lost"), lost)]) == []

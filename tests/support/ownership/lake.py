@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,9 @@ class Lake:
         table.append(_rows(ids))
 
     def overwrite(self, table: Table, ids: Sequence[int]) -> None:
-        table.overwrite(_rows(ids))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Delete operation did not match any records")  # an empty table
+            table.overwrite(_rows(ids))
 
     def files(self) -> frozenset[str]:
         """Real paths of all that lies in the warehouse."""

@@ -153,4 +153,7 @@ def could_know(
         return True
     if report.entry.catalog in catalogs and is_below(path, (victim.home, *victim.roots_now)):
         return True
+    # An entry that is out of date leads to the victim's folder, where its newest metadata file lies.
+    if report.entry.catalog in {entry.catalog for entry in entries} and is_below(path, [victim.home]):
+        return True
     return victim.is_seen and is_below(path, [victim.home])

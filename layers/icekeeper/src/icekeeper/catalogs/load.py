@@ -14,7 +14,7 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.masking import remember_secrets
 from icekeeper.pyiceberg_private.configuration import configured_catalogs, merged
 
-__all__ = ["configured_catalog", "connect", "known_catalogs", "open_catalog"]
+__all__ = ["configured_catalog", "connect", "known_catalogs", "open_catalog", "served_catalog"]
 
 
 log = logging.getLogger(__name__)
@@ -65,15 +65,27 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
 
 
 def configured_catalog(name: str, warehouse: str) -> Catalog | None:
-    """A catalog that PyIceberg's configuration knows by this name, or a table bucket by its address.
-
-    ``None`` where there is none, it cannot be reached, or the name stands for another warehouse by now.
-    """
+    """As :func:`served_catalog`; ``None`` also where it cannot be reached."""
     try:
-        catalog = open_catalog(warehouse if warehouse.startswith("arn:") else name)
+        return served_catalog(name, warehouse)
     except (PolicyError, StorageError) as error:
         log.info("catalog %s cannot be opened: %s", name, error)
         return None
+
+
+def served_catalog(name: str, warehouse: str) -> Catalog | None:
+    """A catalog that PyIceberg's configuration knows by this name, or a table bucket by its address.
+
+    ``None`` where there is none, or the name stands for another warehouse by now.
+
+    Raises:
+        PolicyError: its type is not supported, or its properties are incomplete.
+        StorageError: it cannot be reached.
+    """
+    is_bucket = warehouse.startswith("arn:")
+    if not is_bucket and name.lower() not in known_catalogs():
+        return None
+    catalog = open_catalog(warehouse if is_bucket else name)
     return catalog if catalog.warehouse == warehouse else None
 
 

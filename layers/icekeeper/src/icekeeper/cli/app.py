@@ -28,6 +28,7 @@ from icekeeper.cli.arguments import (
     overrides,
     table_name,
 )
+from icekeeper.cli.claims import claims_app
 from icekeeper.cli.console import (
     EXIT_FAILED,
     EXIT_OK,
@@ -66,6 +67,7 @@ app = typer.Typer(
 app.add_typer(policy_app, name="policy")
 app.add_typer(pin_app, name="pin")
 app.add_typer(stage_app, name="stage")
+app.add_typer(claims_app, name="claims")
 app.command()(plan)
 app.command()(health)
 app.command()(orphans)

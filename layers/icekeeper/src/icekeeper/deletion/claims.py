@@ -97,7 +97,7 @@ def _record(
     if marks is not None:
         now = replace(now, seen_sequence_number=marks[0], seen_ms=marks[1])
     if now != entry:
-        state.claims.record(now)
+        state.claims.record(now, replaces=entry)
 
 
 def _recorded(

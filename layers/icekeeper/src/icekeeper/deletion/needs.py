@@ -7,12 +7,15 @@ jobs hold, newer metadata of the table that its catalog entry does not know, and
 
 from __future__ import annotations
 
+import logging
+import shlex
 from collections.abc import Iterable, Sequence
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.held_files import HeldFiles, held_by_others
-from icekeeper.deletion.neighbours import Claims, Neighbours, neighbours_of
+from icekeeper.deletion.neighbours import Claims, Neighbours, has_its_own_bucket, neighbours_of
+from icekeeper.deletion.other_formats import find_other_formats
 from icekeeper.deletion.other_heads import refuse_other_head
 from icekeeper.deletion.other_tables import NearTables, near_tables, tables_elsewhere
 from icekeeper.deletion.owned_locations import owned_locations
@@ -28,6 +31,8 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import PathSet, is_under, may_be_under, normalise
 
 __all__ = ["GC_DISABLED", "FileNeeds"]
+
+log = logging.getLogger(__name__)
 
 GC_DISABLED = "gc.enabled is false: this table's files must not be deleted"  # (rule 93)
 
@@ -46,12 +51,16 @@ class FileNeeds:
         self.references = References() if references is None else references
         self.held = HeldFiles(context.memory, context.storage(table).read)
         self.held.look(table.metadata)
-        self.shared = SharedReferences(context, (), table.metadata.location)
+        self.shared = SharedReferences(context, (), table)
         self._context, self._table = context, table
         self._home = table.metadata.location
         self._owned = owned_locations(table.metadata)
+        directory = table.metadata.metadata_directory
+        holds_more = any(may_be_under(place, directory) for place in (table.metadata.data_location, self._home))
+        self._metadata_alone = None if holds_more else directory
         self._allowed = context.resolved.allowed_prefixes
         self._left_alone = PathSet()
+        self._other_formats = PathSet()
         self._elsewhere_is_known = True
         self._seen: str | None = None
         self._since: set[str] = set()
@@ -60,6 +69,18 @@ class FileNeeds:
     def may_delete(self, path: str) -> bool:
         """Whether the table may delete there at all: below its own locations, and where the deployment allows it."""
         return is_allowed(path, self._allowed) and any(is_under(path, location) for location in self._owned)
+
+    def ask(self, paths: Iterable[str]) -> None:
+        """Ask everybody who may need files that this table's own snapshots or loads named.
+
+        Raises:
+            OperationRefused: a table that may need them cannot be loaded, or there is a newer head of one.
+            MetadataUnreadable: what somebody needs cannot be read.
+            StorageError: catalog, store or state store failed.
+        """
+        self.ask_tables_near(paths)
+        self.look_for_other_heads()
+        self._look_for_other_formats(paths)
 
     def ask_tables_near(self, paths: Iterable[str]) -> None:
         """Find who else may need these files: only tables whose folders touch the table's own, or theirs.
@@ -122,6 +143,7 @@ class FileNeeds:
             or path in self.shared
             or self.shared.has_twin_elsewhere(path)
             or self._left_alone.may_contain(path)
+            or (self._other_formats.may_contain(path) and not self._is_own_metadata(path))
         )
 
     def look_again(self) -> None:
@@ -145,11 +167,30 @@ class FileNeeds:
             self._seen = now.metadata_location
         self.held.look(now.metadata)
 
+    def _look_for_other_formats(self, paths: Iterable[str]) -> None:
+        storage = self._context.storage(self._table)
+        data = (path for path in paths if not self._is_own_metadata(path))
+        if has_its_own_bucket(self._home) or not storage.can_list(self._home):
+            return
+        found = find_other_formats(storage, self._owned, data)
+        self._other_formats.add(found)
+        for folder in sorted(found):
+            log.warning(
+                "%s: data files in %s stay: it is the folder of a table of another format, which may need them; they "
+                "can go once its log folder is removed",
+                self._table.name,
+                folder,
+            )
+
+    def _is_own_metadata(self, path: str) -> bool:
+        """Whether the file lies where the table keeps its metadata, and nothing else."""
+        return self._metadata_alone is not None and is_under(path, self._metadata_alone)
+
     def _share(self, tables: Sequence[Claims], found: NearTables) -> None:
         unreadable = [(claims, reason) for claims, reason in found.unreadable if not self._is_this_table(claims)]
         for claims, reason in unreadable:
             self._refuse_around(claims, reason)
-        self.shared = SharedReferences(self._context, tables, self._home, self._table.metadata_location)
+        self.shared = SharedReferences(self._context, tables, self._table)
         held = held_by_others(self._context, tables)
         claimed = (folder for claims, _ in unreadable for folder in (claims.location, *claims.folders))
         self._left_alone = PathSet((*held, *claimed))
@@ -164,8 +205,21 @@ class FileNeeds:
             raise OperationRefused(
                 f"{claims.table} of catalog {claims.catalog} was seen to have files at or around {self._home}, and "
                 f"cannot be loaded: {reason}; which of them it needs is not known, so nothing was deleted; repair it, "
-                "or drop it from its catalog"
+                f"or drop it from its catalog{self._way_to_forget(claims)}"
             )
+
+    def _way_to_forget(self, claims: TableClaims) -> str:
+        """Of an entry whose catalog may be gone, so that nobody can drop it there any more."""
+        catalog = self._context.catalog
+        if (claims.catalog, claims.warehouse) == (catalog.name, catalog.warehouse):
+            return ""
+        command = shlex.join(
+            (
+                *("icekeeper", "claims", "forget", str(self._context.table), "--catalog", catalog.name),
+                *("--by-catalog", claims.catalog, "--by-table", str(claims.table)),
+            )
+        )
+        return f"; if it is gone for good, with its catalog: {command}"
 
     def _is_theirs_alone(self, folder: str) -> bool:
         metadata = self._table.metadata

@@ -10,7 +10,7 @@ head.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -24,6 +24,8 @@ __all__ = ["StrayMetadata", "is_past", "refuse_other_head"]
 _NUMBER = re.compile(r"v?(\d+)[-.]")
 # Between the clock of whoever made a commit and that of the store which stamped its metadata file.
 _CLOCKS_DIFFER_MS = 15 * 60 * 1000
+# Iceberg-Java's TableMetadata allows that a state is so much older than the one before it, by its writer's clock.
+_STATES_MAY_OVERLAP_MS = 60 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +63,18 @@ def refuse_other_head(table: LoadedTable, strays: Iterable[StrayMetadata]) -> Se
         OperationRefused: a metadata file follows on another one that the table does not know either.
     """
     metadata = table.metadata
-    known = {normalise(str(entry["metadata-file"])) for entry in metadata.metadata_log}
-    known.add(normalise(table.metadata_location))
-    numbers = [number for number in map(_number, known) if number is not None]
+    known = {normalise(str(entry["metadata-file"])): int(entry["timestamp-ms"]) for entry in metadata.metadata_log}
+    known[normalise(table.metadata_location)] = metadata.last_updated_ms
+    made_ms = _made_ms(known)
     spared = []
     for stray in strays:
         number, base_number = _number(stray.path), None if stray.base is None else _number(stray.base)
         # Some catalogs leave entries out of the log: a number that is missing there is one of the table's own past.
-        is_past = number is not None and numbers and number not in numbers and number < max(numbers)
+        is_own_past = number is not None and number not in made_ms and _was_followed(stray, number, made_ms)
         # So is what lost a swap so long ago that the log does not reach back to it.
-        is_past = is_past or (base_number is not None and numbers and base_number < min(numbers))
-        if is_past or normalise(stray.path) in known:
+        reaches_back = base_number is None or base_number >= min(made_ms, default=0)
+        lost_long_ago = not reaches_back and _was_followed(stray, base_number, made_ms)
+        if is_own_past or lost_long_ago or normalise(stray.path) in known:
             continue
         is_unknown = stray.base is not None and stray.base not in known
         # What shows no more than the table knows may be all that another head has: then the numbers must tell.
@@ -79,8 +82,8 @@ def refuse_other_head(table: LoadedTable, strays: Iterable[StrayMetadata]) -> Se
             continue
         if is_unknown:
             raise OperationRefused(
-                f"{stray.path} is metadata of this table that follows on metadata which {table.name} does not know "
-                f"(its entry is at {table.metadata_location}): another catalog, or a newer state of this one, has a "
+                f"{stray.path} is metadata of {table.name} that follows on metadata which its entry does not know "
+                f"(that is at {table.metadata_location}): another catalog, or a newer state of this one, has a "
                 "newer head of the table; nothing was deleted; point the entry at the newest metadata file, or drop "
                 "the entry that is out of date; if that newer head is given up for good, delete its metadata files"
             )
@@ -88,6 +91,29 @@ def refuse_other_head(table: LoadedTable, strays: Iterable[StrayMetadata]) -> Se
         if stray.base is None or stray.base == normalise(table.metadata_location):
             spared.append(stray)
     return spared
+
+
+def _made_ms(known: Mapping[str, int]) -> dict[int, int]:
+    """When each number of the table's metadata files was made; of numbers that began anew the last time."""
+    made_ms: dict[int, int] = {}
+    for path, time_ms in known.items():
+        number = _number(path)
+        if number is not None:
+            made_ms[number] = max(time_ms, made_ms.get(number, time_ms))
+    return made_ms
+
+
+def _was_followed(stray: StrayMetadata, number: int | None, made_ms: Mapping[int, int]) -> bool:
+    """Whether a metadata file was made before the table went beyond a number.
+
+    One that was made later, although its number is smaller, is of a head that went its own way and has moved since.
+    """
+    if number is None:
+        return False
+    following = min((known for known in made_ms if known > number), default=None)
+    if following is None:
+        return False
+    return stray.metadata.last_updated_ms <= made_ms[following] + _STATES_MAY_OVERLAP_MS
 
 
 def _is_ancestor(now: TableMetadata, then: TableMetadata) -> bool:

@@ -1,20 +1,28 @@
-"""What the tables that share files with one need, and what is pinned or staged of them; read anew as they move on."""
+"""What the tables that share files with one need, and what is pinned or staged of them; read anew as they move on.
+
+The catalog entry of such a table may be out of date, as the table's own may be: newer metadata beside it is looked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.held_files import HeldFiles
 from icekeeper.deletion.neighbours import Claims
+from icekeeper.deletion.other_heads import refuse_other_head
 from icekeeper.deletion.referenced_paths import ReferencedPaths
+from icekeeper.deletion.stray_metadata import listed_metadata, needed_by, read_strays
 from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError
-from icekeeper.metadata.reachability import References, reachable_paths
+from icekeeper.metadata.reachability import References, metadata_files, reachable_paths
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.state.identity import TableIdentity
 from icekeeper.state.table_memory import TableMemory
+from icekeeper.storage.paths import normalise
 
 __all__ = ["SharedReferences"]
 
@@ -25,31 +33,45 @@ class _Followed:
     def __init__(self, context: OperationContext, catalog: Catalog, table: LoadedTable) -> None:
         self.catalog, self.table = catalog, table
         self.references = References()
-        memory = TableMemory(context.state, identity_of(catalog, table), context.memory.clock)
+        memory = TableMemory(context.state, self.identity, context.memory.clock)
         self.held = HeldFiles(memory, context.storage(table).read)
+
+    @property
+    def identity(self) -> TableIdentity:
+        return identity_of(self.catalog, self.table)
+
+    def knows(self, metadata_file: str) -> bool:
+        """Whether a (normalised) metadata file is of the table's past, or where it is now."""
+        known = metadata_files(self.table.metadata, self.table.metadata_location)
+        return metadata_file in map(normalise, known)
 
 
 class SharedReferences:
     """What tables that share a location need, and what is pinned or staged of them."""
 
-    def __init__(
-        self, context: OperationContext, tables: Sequence[Claims], home: str, known_location: str | None = None
-    ) -> None:
-        """``known_location``: the metadata file of the table that is cleaned, whose references its caller knows.
+    def __init__(self, context: OperationContext, tables: Sequence[Claims], own: LoadedTable) -> None:
+        """``own``: the table that is cleaned, whose references its caller knows.
 
         Raises:
+            OperationRefused: one of them has a newer head that its catalog entry does not know.
             MetadataUnreadable: something that one of them needs cannot be read.
+            StorageError: a store does not answer.
         """
         self._context = context
-        self._paths = ReferencedPaths(home)
+        self._paths = ReferencedPaths(own.metadata.location)
         self._followed: dict[tuple[str, str, TableName], _Followed] = {}
         for claims in tables:
             key = (claims.catalog.name, claims.catalog.warehouse, claims.table.name)
             self._followed[key] = _Followed(context, claims.catalog, claims.table)
         for followed in self._followed.values():
-            if followed.table.metadata_location != known_location:
+            if followed.table.metadata_location != own.metadata_location:
                 self._follow(followed)
             followed.held.look(followed.table.metadata)
+        identity = identity_of(context.catalog, own)
+        for followed in _newest_entries(self._followed.values()):
+            # Beside the table that is cleaned its caller looks.
+            if _which(followed.identity) != _which(identity):
+                self._look_beside(followed)
 
     def __bool__(self) -> bool:
         return bool(self._followed)
@@ -92,7 +114,50 @@ class SharedReferences:
                 self._follow(followed)
             followed.held.look(now.metadata)
 
+    def _look_beside(self, followed: _Followed) -> None:
+        """Add what newer metadata of a table needs that its catalog entry does not know.
+
+        Raises:
+            OperationRefused: the table has another head.
+            MetadataUnreadable: what is there cannot be read.
+            StorageError: the store or the catalog does not answer.
+        """
+        storage = self._context.storage(followed.table)
+        listed = listed_metadata(storage, followed.table)
+        if not read_strays(storage, followed.table, listed):
+            return
+        # After the listing: what was committed since the table was loaded is no stray.
+        self._load_again(followed)
+        strays = read_strays(storage, followed.table, listed)
+        for stray in refuse_other_head(followed.table, strays):
+            self._paths.update(needed_by(storage, stray, followed.references))
+
+    def _load_again(self, followed: _Followed) -> None:
+        try:
+            now = followed.catalog.load(followed.table.name)
+        except PolicyError:
+            return  # dropped meanwhile; its files stay protected in this pass
+        before = followed.table
+        if now.metadata.uuid == before.metadata.uuid and now.metadata_location != before.metadata_location:
+            followed.table = now
+            self._follow(followed)
+
     def _follow(self, followed: _Followed) -> None:
         table = followed.table
         reader = TableReader(table.metadata, self._context.storage(table).read)
         self._paths.update(reachable_paths(reader, table.metadata_location, followed.references))
+
+
+def _newest_entries(entries: Collection[_Followed]) -> Iterator[_Followed]:
+    """The entries of each table but those that another entry of the same table has left behind."""
+    same: defaultdict[tuple[str, str], dict[str, _Followed]] = defaultdict(dict)
+    for one in entries:
+        same[_which(one.identity)].setdefault(normalise(one.table.metadata_location), one)
+    for heads in same.values():
+        for head, one in heads.items():
+            if not any(other.knows(head) for other in heads.values() if other is not one):
+                yield one
+
+
+def _which(identity: TableIdentity) -> tuple[str, str]:
+    return identity.uuid, identity.location

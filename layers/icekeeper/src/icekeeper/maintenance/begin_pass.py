@@ -39,11 +39,13 @@ def begin(context: OperationContext) -> LoadedTable:
         StorageError: the table cannot be loaded at all.
     """
     loaded = context.load()
-    if context.resolved.why_disabled() is None:
+    is_maintained = context.resolved.why_disabled() is None
+    if is_maintained:
         _check_fit(context, loaded)
     if not identity_of(context.catalog, loaded).is_same_table(context.memory.identity):
         raise PlanStale(f"{context.table} was replaced by another table just now; run the pass again")
-    begin_claims(context, loaded)
+    if is_maintained:
+        begin_claims(context, loaded)
     return loaded
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from icekeeper.errors import CommitStateUnknown, MaintenanceError
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import Nothing, TableName
 from icekeeper.pass_context.allowed_locations import require_allowed
-from icekeeper.pass_context.footprint import Footprint
+from icekeeper.pass_context.footprint import Footprint, data_folders
 from icekeeper.pass_context.jobs import Job, running_job
 from icekeeper.pass_context.newer_metadata import newer_metadata
 from icekeeper.pass_context.other_entries import metadata_of_other_entries
@@ -86,7 +87,8 @@ class OperationContext:
 
     def reader(self, loaded: LoadedTable) -> TableReader:
         """Reads what the table's metadata points at, and takes note of where its files lie."""
-        return TableReader(loaded.metadata, self.storage(loaded).read, self.footprint.see)
+        metadata = loaded.metadata
+        return TableReader(metadata, self.storage(loaded).read, partial(self.footprint.see, own=data_folders(metadata)))
 
     def require_allowed(self, paths: Iterable[str]) -> None:
         """Refuse work on files or folders outside the locations that the deployment allows this table.
@@ -115,7 +117,8 @@ class OperationContext:
         Raises:
             StorageError: the state store cannot be written; no work was begun.
         """
-        name, lease_ms = f"{self.run_id}:{operation.value}", 2 * self.policy.job_timeout_s * 1000
+        name = f"{self.run_id}:{uuid.uuid4().hex[:8]}:{operation.value}"
+        lease_ms = 2 * self.policy.job_timeout_s * 1000
         with running_job(self.memory, name, planned, snapshot_id, lease_ms=lease_ms) as job:
 
             def progress(what: str, done: int, total: int) -> None:

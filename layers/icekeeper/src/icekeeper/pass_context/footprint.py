@@ -2,42 +2,64 @@
 
 A data file lies in a root (``<location>/data``, a ``write.data.path``, the folder of an imported table), below it in
 folders of its partition (``day=2026-01-01``) and, with an object-storage layout, in folders of a hash.  The root is
-what says whose a file is; sources: Iceberg-Java's ``LocationProviders`` (``ObjectStoreLocationProvider``: four folders
-of 4, 4, 4 and 8 binary digits, before 1.7 one of 8 hexadecimal ones) and Hive's layout of partitions.
+what says whose a file is; sources: Iceberg-Java's ``LocationProviders`` (``ObjectStoreLocationProvider``) and Hive's
+layout of partitions.
+
+A hash of today is four folders of 4, 4, 4 and 8 binary digits, or three and the file's name begins with the rest
+(``write.object-storage.partitioned-paths=false``).  Those of earlier versions (eight hexadecimal digits, then six
+characters of Base64) could be any folder's name: they are known only where the table keeps its data, and elsewhere each
+folder is a root of its own.  Too large a root would make its other folders this table's to sweep.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
-from icekeeper.storage.paths import authority, normalise
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.storage.paths import authority, may_be_under, normalise
 
-__all__ = ["Footprint", "data_root"]
+__all__ = ["Footprint", "data_folders", "data_root", "spelled_root"]
 
 _PARTITION = re.compile(r"[^/=]+=[^/]*")
-_BINARY_HASH = re.compile(r"/[01]{4}/[01]{4}/[01]{4}/[01]{8}\Z")
-# Digits alone are a day (20260101) or a number that somebody counts by.
-_HEX_HASH = re.compile(r"/(?=[0-9]*[a-f])[0-9a-f]{8}\Z")
+_HASH = re.compile(r"/[01]{4}/[01]{4}/[01]{4}/[01]{8}\Z")
+_BEGINNING_OF_HASH = re.compile(r"/[01]{4}/[01]{4}/[01]{4}\Z")
+_REST_OF_HASH = re.compile(r"[01]{8}-")
 # A table with more roots than that has folders of a kind that is not known here.
 _MOST_ROOTS = 1_000
 
 
 def data_root(path: str) -> str:
     """The normalised folder of a data file, less its folders of partition and hash."""
-    return _root_of_folder(path[: path.rfind("/")])
+    return _normalised(spelled_root(path))
+
+
+def spelled_root(path: str) -> str:
+    """As :func:`data_root`, spelled as the path is."""
+    folder, _, name = path.rpartition("/")
+    return _root_of_folder(folder, _BEGINNING_OF_HASH if _REST_OF_HASH.match(name) else _HASH)
+
+
+def data_folders(metadata: TableMetadata) -> tuple[str, ...]:
+    """The normalised folders in which the table keeps its data and nothing else: all below them has one root."""
+    places = {normalise(metadata.data_location), normalise(f"{metadata.location}/data")}
+    others = (metadata.location, metadata.metadata_directory)
+    return tuple(sorted(place for place in places if not any(may_be_under(other, place) for other in others)))
 
 
 @lru_cache(maxsize=4096)
-def _root_of_folder(folder: str) -> str:
+def _normalised(folder: str) -> str:
+    return normalise(folder)
+
+
+@lru_cache(maxsize=4096)
+def _root_of_folder(folder: str, hashed: re.Pattern[str]) -> str:
     # As spelled: a partition's value may hold an encoded slash.
     while (parts := folder.rpartition("/"))[2] and _PARTITION.fullmatch(parts[2]):
         folder = parts[0]
-    for hashed in (_BINARY_HASH, _HEX_HASH):
-        if found := hashed.search(folder):
-            folder = folder[: found.start()]
-            break
-    return normalise(folder)
+    found = hashed.search(folder)
+    return folder if found is None else folder[: found.start()]
 
 
 class Footprint:
@@ -48,8 +70,8 @@ class Footprint:
         self._roots: set[str] = set()
         self._told: set[str] = set()
 
-    def see(self, path: str) -> None:
-        """Take note of a data or delete file."""
+    def see(self, path: str, own: Sequence[str] = ()) -> None:
+        """Take note of a data or delete file; ``own``: the table's :func:`data_folders`."""
         folder = path[: path.rfind("/")]
         if folder in self._folders:
             return
@@ -57,7 +79,8 @@ class Footprint:
             self._folders.clear()
         self._folders.add(folder)
         root = data_root(path)
-        if root.rpartition("/")[0] not in self._roots:  # else a hash of digits alone, and its siblings told
+        root = next((place for place in own if root.startswith(f"{place}/")), root)
+        if root not in self._roots:
             self._roots.add(root if len(self._roots) < _MOST_ROOTS else normalise(authority(path)))
 
     def roots(self) -> frozenset[str]:

@@ -117,6 +117,7 @@ def running_job(
 ) -> Iterator[Job]:
     """Pin the snapshot that a rewrite was planned at until the block is left.
 
+    The name must be this attempt's alone: several may be under way in one run, and the first to end gives up its pin.
     What the job recorded is forgotten when the block ends well, and counts as failed after an error.  It stays pending
     when a commit may have landed, and when the block is left by anything that is no error of ours (an interrupt, a
     bug): workers may still be writing.

@@ -21,6 +21,7 @@ from icekeeper.state.store import UNTIL_REMOVED_MS
 
 __all__ = [
     "print_bucket",
+    "print_claims",
     "print_costs",
     "print_detection",
     "print_health",
@@ -178,6 +179,23 @@ def print_passes(console: Console, passes: Sequence[Mapping[str, Any]]) -> None:
         status = Text(one["status"], style=_STYLES.get(one["status"], ""))
         rows.append((began, Text(f"{one['duration_ms'] / 1000:.1f} s"), status, Text(one["summary"])))
     _print_rows(console, rows)
+
+
+def print_claims(console: Console, claims: Sequence[Mapping[str, Any]]) -> None:
+    """The entries of ``claims list --json``, one per line: catalog, table, and in which folders it was seen."""
+    if not claims:
+        console.print(Text("no other table was seen to have files there", style="dim"))
+    _print_rows(
+        console,
+        [
+            (
+                Text(one["catalog"]),
+                Text(one["table"], style="bold"),
+                Text(f"of warehouse {one['warehouse']}, in {', '.join((one['location'], *one['folders']))}"),
+            )
+            for one in claims
+        ],
+    )
 
 
 def print_loads(console: Console, loads: Sequence[Mapping[str, Any]]) -> None:

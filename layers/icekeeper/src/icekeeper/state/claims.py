@@ -50,8 +50,8 @@ class TableClaims:
 class ClaimStore(Protocol):
     """Every method raises StorageError when the store fails."""
 
-    def record(self, claims: TableClaims) -> None:
-        """Replace what is known of an entry."""
+    def record(self, claims: TableClaims, *, replaces: TableClaims | None = None) -> None:
+        """Replace what is known of an entry; ``replaces``: what that is, where the caller has just read it."""
         ...
 
     def of_entry(self, entry: Entry) -> TableClaims | None: ...

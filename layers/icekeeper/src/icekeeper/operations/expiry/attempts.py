@@ -195,6 +195,5 @@ class ExpiryAttempts:
         candidates = unreferenced.candidates
         if not any(True for _ in candidates) or not self._context.storage(head).can_delete(head.metadata.location):
             return
-        needs.ask_tables_near(candidates)
-        needs.look_for_other_heads()
+        needs.ask(candidates)
         candidates.leave_out(needs.need)

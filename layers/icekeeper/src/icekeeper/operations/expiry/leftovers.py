@@ -68,8 +68,7 @@ def unfinished(context: OperationContext, loaded: LoadedTable) -> Leftovers:
             break
         candidates.spare(path)
     if candidates.files_left:
-        needs.ask_tables_near(candidates)
-        needs.look_for_other_heads()
+        needs.ask(candidates)
         candidates.leave_out(needs.need)
     return Leftovers(lists, candidates.paths(), needs)
 

@@ -73,8 +73,8 @@ def clear_orphans(
     if (sifted.unreferenced or foreign or any_empty(folders)) and not has_its_own_bucket(table.metadata.location):
         neighbours = needs.ask_every_table(tuple(others()))
         foreign = [found for found in foreign if found.path not in needs.shared]
-        theirs = PathSet(neighbours.left_alone)
-        folders = [folder for folder in folders if not theirs.may_contain(folder)]
+    theirs = PathSet((*neighbours.left_alone, *sifted.other_formats))
+    folders = [folder for folder in folders if not theirs.may_contain(folder)]
     needs.look_for_other_heads(unknown if listed.is_current else None)
     sifted = without_referenced(sifted, needs.shared)
     plan = plan_orphans(
@@ -82,6 +82,7 @@ def clear_orphans(
         sifted.unreferenced,
         protected=protected,
         other_tables=neighbours.left_alone,
+        other_formats=sifted.other_formats,
         swept=swept_folders(table.metadata, _data_roots(context, table), context.policy.orphan_sweep_prefixes),
         is_needed=needs.need,
     )
@@ -111,7 +112,7 @@ def _delete(
     paths = tuple(found.path for found in ripe)
     if context.dry_run:
         summary = f"would remove {len(paths)} orphan file(s)"
-        return succeeded(_OPERATION, summary + _elsewhere(plan), metrics=metrics, files_planned=paths)
+        return succeeded(_OPERATION, summary + _left_alone(plan, sifted), metrics=metrics, files_planned=paths)
     # A pass that waits for no further sighting also ends what earlier ones, under another setting, have counted.
     context.memory.remember_orphans(context.run_id, plan.paths if policy.orphan_min_sightings > 1 else ())
 
@@ -123,7 +124,7 @@ def _delete(
         context.memory.forget_orphans(result.deleted)
     return succeeded(
         _OPERATION,
-        f"removed {len(result.deleted)} orphan file(s){_elsewhere(plan)}",
+        f"removed {len(result.deleted)} orphan file(s){_left_alone(plan, sifted)}",
         metrics={
             "remove_orphans.orphans_removed": len(result.deleted),
             "remove_orphans.files_failed": len(result.failed),
@@ -152,19 +153,28 @@ def _foreign(
 
 
 def _data_roots(context: OperationContext, table: LoadedTable) -> Iterable[str]:
-    """Folders in which data files of the table were ever seen, by this pass too."""
-    return (*known_data_roots(context.state, context.catalog, table), *context.footprint.roots())
+    """Folders inside the location in which data files of the table were ever seen, by this pass too."""
+    known, home = known_data_roots(context.state, context.catalog, table), table.metadata.location
+    return (*known, *(root for root in context.footprint.roots() if may_be_under(root, home)))
 
 
-def _elsewhere(plan: OrphanPlan) -> str:
-    """Told, because these files may be another table's that no catalog served here knows."""
-    if not plan.in_other_folders:
-        return ""
-    count, first = len(plan.in_other_folders), plan.in_other_folders[0]
-    return (
-        f"; {count} unreferenced file(s) lie in folders where this table never had files, as {first}: they stay, "
-        "unless orphan_sweep_prefixes names their folder"
-    )
+def _left_alone(plan: OrphanPlan, sifted: Sifted) -> str:
+    """Told, because these files may be of a table that no catalog served here knows."""
+    told = ""
+    if plan.in_other_folders:
+        count, first = len(plan.in_other_folders), plan.in_other_folders[0]
+        told += (
+            f"; {count} unreferenced file(s) lie in folders where this table never had files, as {first}: they stay, "
+            "unless orphan_sweep_prefixes names their folder"
+        )
+    if plan.of_other_formats:
+        count, first = len(plan.of_other_formats), plan.of_other_formats[0]
+        folder = min(folder for folder in sifted.other_formats if may_be_under(first, folder))
+        told += (
+            f"; {count} unreferenced file(s), as {first}, lie in {folder}, a table of another format, which may need "
+            "them: they stay, until its log folder is removed"
+        )
+    return told
 
 
 def _refuse_twins(context: OperationContext, table: LoadedTable, sifted: Sifted, shared: SharedReferences) -> None:
@@ -199,6 +209,7 @@ def _metrics(table: LoadedTable, sifted: Sifted, plan: OrphanPlan, ripe: Sequenc
         "remove_orphans.files_protected": plan.protected,
         "remove_orphans.files_of_other_tables": plan.of_other_tables,
         "remove_orphans.files_in_other_folders": len(plan.in_other_folders),
+        "remove_orphans.files_of_other_formats": len(plan.of_other_formats),
         "remove_orphans.files_quarantined": len(plan.orphans) - len(ripe),
         "remove_orphans.locations_not_swept": len(elsewhere),
         "remove_orphans.orphan_bytes": sum(found.size for found in ripe),

@@ -32,6 +32,8 @@ class OrphanPlan:
     """Below the location of another table of the catalog: that table's business."""
     in_other_folders: tuple[str, ...] = ()
     """In folders where the table never had files: told, and removed only when the folder is named."""
+    of_other_formats: tuple[str, ...] = ()
+    """In the folder of a table of another format, which may need them: told."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -44,6 +46,7 @@ def plan_orphans(
     *,
     protected: PathSet,
     other_tables: Iterable[str] = (),
+    other_formats: Iterable[str] = (),
     swept: Iterable[str],
     is_needed: Callable[[str], bool] = lambda path: False,
 ) -> OrphanPlan:
@@ -54,13 +57,15 @@ def plan_orphans(
         unreferenced: files past their grace period that the table does not reference.
         protected: files and folders that stay.
         other_tables: locations of tables nested in this one.
+        other_formats: folders of tables of other formats.
         swept: the folders in which an unreferenced file is an orphan (:func:`swept_folders`).
         is_needed: whether anybody else needs a file.
     """
-    owned, others, folders = metadata.location, PathSet(other_tables), PathSet(swept)
+    owned, others, formats, folders = metadata.location, PathSet(other_tables), PathSet(other_formats), PathSet(swept)
     oldest_snapshot_ms = min((s.timestamp_ms for s in metadata.snapshots.values()), default=metadata.last_updated_ms)
     orphans: list[ListedObject] = []
     in_other_folders: list[str] = []
+    of_other_formats: list[str] = []
     left = of_other_tables = 0
     for found in unreferenced:
         if others.may_contain(found.path):
@@ -76,12 +81,15 @@ def plan_orphans(
             or (is_metadata_file(found.path) and found.modified_ms >= oldest_snapshot_ms)
         ):
             left += 1
+        elif formats.may_contain(found.path):
+            of_other_formats.append(found.path)
         elif not folders.may_contain(found.path):
             in_other_folders.append(found.path)
         else:
             orphans.append(found)
     orphans.sort(key=lambda found: found.path)
-    return OrphanPlan(tuple(orphans), left, of_other_tables, tuple(sorted(in_other_folders)))
+    elsewhere, formatted = tuple(sorted(in_other_folders)), tuple(sorted(of_other_formats))
+    return OrphanPlan(tuple(orphans), left, of_other_tables, elsewhere, formatted)
 
 
 def swept_folders(metadata: TableMetadata, data_roots: Iterable[str], named: Iterable[str]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from icekeeper.deletion.other_formats import other_format_at
 from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.storage.listing import ListedObject
 
@@ -36,6 +37,8 @@ class Sifted:
     """Unreferenced files that are named like table metadata, of any age: whose are they?"""
     twins: tuple[str, ...] = ()
     """Unreferenced files whose path is probably referenced under another scheme, bucket or host: some of them."""
+    other_formats: frozenset[str] = frozenset()
+    """Folders of tables of other formats, as unreferenced files of any age tell."""
 
 
 class Sieve:
@@ -48,6 +51,7 @@ class Sieve:
         self._unreferenced: list[ListedObject] = []
         self._metadata_files: list[ListedObject] = []
         self._twins: list[str] = []
+        self._other_formats: set[str] = set()
 
     def add(self, found: ListedObject) -> None:
         """Sort one object."""
@@ -58,6 +62,8 @@ class Sieve:
             self._twins.append(found.path)
         if is_metadata_file(found.path):
             self._metadata_files.append(found)
+        elif (folder := other_format_at(found.path)) is not None:
+            self._other_formats.add(folder)
         if found.modified_ms is None or found.modified_ms >= self._older_than_ms:
             self._too_young += 1
         else:
@@ -71,6 +77,7 @@ class Sieve:
             tuple(self._unreferenced),
             tuple(self._metadata_files),
             tuple(self._twins),
+            frozenset(self._other_formats),
         )
 
 
@@ -91,6 +98,7 @@ def join_sifted(parts: Iterable[Sifted]) -> Sifted:
         tuple(found for part in parts for found in part.unreferenced),
         tuple(found for part in parts for found in part.metadata_files),
         tuple(path for part in parts for path in part.twins),
+        frozenset().union(*(part.other_formats for part in parts)),
     )
 
 

@@ -30,6 +30,5 @@ def unneeded_files(
     needed = ReferencedPaths(home, reachable_paths(reader, table.metadata_location, needs.references))
     free = [path for path in paths if path not in needed and not needed.has_twin_elsewhere(path)]
     if free:
-        needs.ask_tables_near(free)
-        needs.look_for_other_heads()
+        needs.ask(free)
     return [path for path in free if not needs.need(path)], needs

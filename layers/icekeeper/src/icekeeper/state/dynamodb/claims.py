@@ -28,8 +28,8 @@ class DynamoClaims:
     def __init__(self, table: DynamoTable) -> None:
         self._table = table
 
-    def record(self, claims: TableClaims) -> None:
-        before = self.of_entry(claims.entry)
+    def record(self, claims: TableClaims, *, replaces: TableClaims | None = None) -> None:
+        before = self.of_entry(claims.entry) if replaces is None else replaces
         if before == claims:
             return
         known = set() if before is None else {before.location, *before.folders}

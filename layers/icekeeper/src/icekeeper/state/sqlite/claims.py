@@ -22,7 +22,7 @@ class SqliteClaims:
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
 
-    def record(self, claims: TableClaims) -> None:
+    def record(self, claims: TableClaims, *, replaces: TableClaims | None = None) -> None:
         with self._file.transaction() as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",

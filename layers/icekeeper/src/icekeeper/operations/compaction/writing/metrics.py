@@ -1,9 +1,9 @@
 """Column metrics of a written Parquet file, as a manifest entry carries them.
 
 Counts and bounds come from the file's own footer; of floats, and other counts, from the batches as they pass.
-Modes follow :mod:`.metrics_modes` (specification, "Manifests"; Java's ``ParquetMetrics``) (rule 25): bounds contain every value,
-truncated upper bounds round up, columns inside lists and maps get their size and nothing else (Parquet counts an empty
-list as a null element), the whole file has bounds for a column only if every row group has.
+Modes follow :mod:`.metrics_modes` (specification, "Manifests"; Java's ``ParquetMetrics``) (rule 25): bounds contain
+every value, truncated upper bounds round up, columns inside lists and maps get their size and nothing else (Parquet
+counts an empty list as a null element), the whole file has bounds for a column only if every row group has.
 
 Columns of uuids have no bounds, neither here nor in the footer (:attr:`.LeafColumn.has_bounds`) (rule 26).
 """

@@ -1,0 +1,65 @@
+"""``icekeeper claims``: which tables keep files near one from being deleted, and forgetting those that are gone."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from icekeeper.catalogs.load import served_catalog
+from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name
+from icekeeper.cli.console import EXIT_OK, people, print_json
+from icekeeper.deletion.forgotten_claims import claims_near, forget_claims
+from icekeeper.report.terminal import print_claims
+from icekeeper.runtime import Runtime
+from icekeeper.state.claims import TableClaims
+
+__all__ = ["claims_app"]
+
+claims_app = typer.Typer(
+    no_args_is_help=True, help="Other tables that were seen to have files at a table's folders, or around them."
+)
+
+
+@claims_app.command("list")
+def claims_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
+    """Print which tables, of any catalog that shares the state, may need files in this table's folders."""
+    found = [claims_json(one) for one in claims_near(Runtime.open(catalog).table(table_name(table)))]
+    if as_json:
+        print_json({"table": table, "claims": found})
+    print_claims(people(as_json=as_json), found)
+    return EXIT_OK
+
+
+@claims_app.command("forget")
+def claims_forget(
+    table: Table,
+    catalog: CatalogName,
+    by_catalog: Annotated[str, typer.Option("--by-catalog", metavar="C", help="the catalog that is gone, as listed")],
+    by_table: Annotated[str, typer.Option("--by-table", metavar="NS.TABLE", help="its table, as listed")],
+    by_warehouse: Annotated[
+        str | None, typer.Option("--by-warehouse", metavar="W", help="its warehouse, where several are listed")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="also where that catalog is configured here")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Forget a table that is gone for good, with its catalog: its files are no longer spared; the journal tells who."""
+    handle = Runtime.open(catalog).table(table_name(table))
+    forgotten = forget_claims(handle, by_catalog, table_name(by_table), by_warehouse, served_catalog, force=force)
+    if as_json:
+        print_json({"table": table, "forgotten": [claims_json(forgotten)]})
+    told = f"{table}: {forgotten.table} of catalog {forgotten.catalog} is forgotten"
+    people(as_json=as_json).print(told, soft_wrap=True, markup=False)
+    return EXIT_OK
+
+
+def claims_json(claims: TableClaims) -> dict[str, Any]:
+    """One entry as the documents show it; folders in their normal spelling."""
+    return {
+        "catalog": claims.catalog,
+        "warehouse": claims.warehouse,
+        "table": str(claims.table),
+        "uuid": claims.uuid,
+        "location": claims.location,
+        "folders": sorted(claims.folders),
+    }

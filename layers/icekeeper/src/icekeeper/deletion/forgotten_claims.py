@@ -1,0 +1,124 @@
+"""What people do about claims on a table's folders: see them, and forget those of catalogs that are gone.
+
+A table that cannot be loaded keeps every file near it from being deleted.  When its catalog is gone for good, only a
+person can say so.
+"""
+
+from __future__ import annotations
+
+import getpass
+import uuid
+from collections.abc import Callable, Sequence
+
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.deletion.claims import entry_of
+from icekeeper.deletion.owned_locations import owned_locations
+from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError
+from icekeeper.model import TableName
+from icekeeper.pass_context.table_handle import TableHandle
+from icekeeper.state.claims import TableClaims
+from icekeeper.state.store import PassRecord
+from icekeeper.storage.paths import normalise
+
+__all__ = ["OpenCatalog", "claims_near", "forget_claims"]
+
+OpenCatalog = Callable[[str, str], Catalog | None]
+"""By name and warehouse; ``None`` where there is no such catalog.  Raises MaintenanceError where it does not answer."""
+
+
+def claims_near(handle: TableHandle) -> Sequence[TableClaims]:
+    """The other entries of any catalog that were seen to have files in the table's folders, or around them.
+
+    Raises:
+        PolicyError: there is no such table.
+        StorageError: catalog or state store failed.
+    """
+    return _near(handle, handle.load())
+
+
+def forget_claims(
+    handle: TableHandle,
+    catalog: str,
+    table: TableName,
+    warehouse: str | None,
+    open_other: OpenCatalog,
+    *,
+    force: bool = False,
+) -> TableClaims:
+    """Forget where an entry had files whose catalog is gone; the journal of the table at those files tells of it.
+
+    ``force``: also where that catalog is configured, but does not answer, or has no such table: it may be renamed.
+
+    Raises:
+        PolicyError: no such claim, or several.
+        OperationRefused: the table is still there, or may be.
+        StorageError: catalog or state store failed.
+    """
+    loaded = handle.load()
+    found = [one for one in _near(handle, loaded) if (one.catalog, one.table) == (catalog, table)]
+    if warehouse is not None:
+        found = [one for one in found if one.warehouse == warehouse]
+    if not found:
+        raise PolicyError(f"{table} of catalog {catalog} was not seen to have files at or around {handle.table}")
+    if len(found) > 1:
+        several = ", ".join(sorted(one.warehouse for one in found))
+        raise PolicyError(f"catalogs of the name {catalog} have the warehouses {several}; choose one by --by-warehouse")
+    (claims,) = found
+    _require_gone(claims, open_other, force=force)
+    handle.state.claims.forget(claims.entry)
+    _tell(handle, loaded, claims)
+    return claims
+
+
+def _near(handle: TableHandle, loaded: LoadedTable) -> Sequence[TableClaims]:
+    own = entry_of(handle.catalog, loaded)
+    folders = map(normalise, owned_locations(loaded.metadata))
+    near = {one.entry: one for folder in folders for one in handle.state.claims.touching(folder)}
+    return [one for entry, one in sorted(near.items()) if entry != own]
+
+
+def _require_gone(claims: TableClaims, open_other: OpenCatalog, *, force: bool) -> None:
+    name = f"{claims.table} of catalog {claims.catalog}"
+    try:
+        other = open_other(claims.catalog, claims.warehouse)
+        if other is None:
+            return
+        other.load(claims.table)
+    except MaintenanceError as error:
+        if force:
+            return
+        raise OperationRefused(
+            f"whether {name} is gone is not known: {error}; every pass asks a catalog that answers, and forgets "
+            "what is gone; else take the catalog out of the configuration, or repeat this with --force"
+        ) from error
+    raise OperationRefused(
+        f"{name} is still there, and may need files at this table's location; nothing was forgotten; drop it from its "
+        "catalog first"
+    )
+
+
+def _tell(handle: TableHandle, loaded: LoadedTable, claims: TableClaims) -> None:
+    now_ms = handle.clock()
+    summary = (
+        f"claims: {_who()} forgot that {claims.table} of catalog {claims.catalog} ({claims.warehouse}) had files in "
+        f"{', '.join(sorted({claims.location, *claims.folders}))}"
+    )
+    handle.state.record_pass(
+        PassRecord(
+            identity=identity_of(handle.catalog, loaded),
+            run_id=str(uuid.uuid4()),
+            started_ms=now_ms,
+            finished_ms=now_ms,
+            status="succeeded",
+            summary=summary,
+            engine="none",
+        )
+    )
+
+
+def _who() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return "somebody"

@@ -1,0 +1,67 @@
+"""Passes over any table of several catalogs that are served together: they share one state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+from icekeeper.catalogs.catalog import Catalog
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.engines.local import LocalEngine
+from icekeeper.model import TableName
+from icekeeper.report.outcome import OperationOutcome
+from icekeeper.runtime import Runtime
+from support.local import EAGER, LocalTable, grow_old
+from support.readers import pyiceberg_rows
+
+__all__ = ["age_everything", "files_of", "ids", "maintain", "open_ours", "second_catalog"]
+
+
+def second_catalog(tmp_path: Path) -> SqlCatalog:
+    """Another catalog of the same deployment, with PyIceberg's eyes."""
+    other = SqlCatalog("other", uri=f"sqlite:///{tmp_path / 'other.db'}", warehouse=(tmp_path / "other").as_uri())
+    other.create_namespace("ns")
+    return other
+
+
+def maintain(
+    table: LocalTable,
+    catalog: SqlCatalog,
+    name: str,
+    environment: dict[str, str] | None = None,
+    *,
+    served: SqlCatalog | None = None,
+    **settings: str,
+) -> dict[str, OperationOutcome]:
+    """A pass as the command makes it, over any table; ``served`` is another catalog with the same state."""
+    others = {one.name: one for one in (table.pyiceberg, served) if one is not None and one.name != catalog.name}
+    runtime = Runtime(
+        open_ours(catalog),
+        table.state,
+        environment=environment or {},
+        other_catalog=lambda name, warehouse: open_ours(others[name]) if name in others else None,
+    )
+    outcome = runtime.maintain(TableName.parse(name), {**EAGER, **settings}, LocalEngine(1), unsafe=True)
+    return {part.operation.value: part for part in outcome.operations}
+
+
+def open_ours(catalog: SqlCatalog) -> Catalog:
+    """The catalog as we see it."""
+    return open_catalog(catalog.name, {**catalog.properties, "type": "sql"})
+
+
+def ids(table: Table) -> list[int]:
+    """The column ``id`` as PyIceberg reads it now."""
+    return sorted(row["id"] for row in pyiceberg_rows(table.refresh().metadata_location))
+
+
+def files_of(table: Table) -> list[str]:
+    """Its live data files."""
+    return [task.file.file_path for task in table.scan().plan_files()]
+
+
+def age_everything(table: LocalTable) -> None:
+    """Make every file of the warehouse older than any grace period."""
+    grow_old(path for path in table.folder.parent.parent.rglob("*") if path.is_file())
