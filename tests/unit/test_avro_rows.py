@@ -197,6 +197,25 @@ def test_rows_are_counted_where_no_column_is_asked_for() -> None:
     assert sum(batch.num_rows for batch in rows.batches([])) == 50
 
 
+class CountedReads(io.BytesIO):
+    """A stream of an object store: each read is a request."""
+
+    reads = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.reads += 1
+        return super().read(size)
+
+
+def test_a_file_is_read_in_few_requests() -> None:
+    """Lengths and counts are numbers of a byte or two; a file of less than a mebibyte is one read, and its end."""
+    source = CountedReads(avro(5_000))
+    rows = open_rows(pa.PythonFile(source, mode="r"), "AVRO")
+    assert sum(batch.num_rows for batch in rows.batches(["id"])) == 5_000
+    size = len(source.getvalue())
+    assert size < source.reads * 1024 * 1024 <= size + 3 * 1024 * 1024
+
+
 def test_batches_are_bounded_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     data = avro(50)
     monkeypatch.setattr(avro_rows, "_BATCH_ROWS", 7)

@@ -7,6 +7,7 @@ package is needed.
 from __future__ import annotations
 
 import bz2
+import io
 import json
 import lzma
 import zlib
@@ -22,6 +23,8 @@ __all__ = ["AvroBlock", "AvroContainer"]
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
 _SNAPPY_CHECKSUM_BYTES = 4
+# Numbers are read byte by byte, and each read of an object store's stream is a request.
+_BUFFER_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,8 @@ class AvroContainer:
 
     def __init__(self, stream: pa.NativeFile) -> None:
         """Raises pa.ArrowInvalid where the stream is no container file or of an unknown codec."""
-        self._stream = stream
+        self._stream = io.BufferedReader(stream, _BUFFER_BYTES)
+        self._size = int(stream.size())
         self._start(_MAGIC)
         header: dict[str, bytes] = {}
         while count := self._long():
@@ -61,8 +65,7 @@ class AvroContainer:
         Raises:
             pa.ArrowInvalid: the file is damaged or truncated.
         """
-        end = self._stream.size()
-        while self._stream.tell() < end:
+        while self._stream.tell() < self._size:
             count, size = self._long(), self._length()
             data = self._exactly(size)
             if self._exactly(_SYNC_BYTES) != self._sync:
@@ -81,7 +84,7 @@ class AvroContainer:
 
     def _length(self) -> int:
         length = self._long()
-        if not 0 <= length <= self._stream.size():
+        if not 0 <= length <= self._size:
             raise pa.ArrowInvalid("damaged Avro file: a length is out of range")
         return length
 
