@@ -12,6 +12,8 @@ STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum |
 ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS ?= true
 endif
+# Every run and every child process would compile what it imports again.
+unexport PYTHONDONTWRITEBYTECODE
 SOURCES := layers/icekeeper/src
 
 help: ## show the targets
