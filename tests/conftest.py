@@ -14,6 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
+from support.aws_models import share_aws_models
 from support.duckdb_session import DuckDB
 from support.iceberg_java import IcebergJava, start_spark
 from support.java_writer import JavaTables
@@ -23,6 +24,8 @@ from support.moto_server import MotoServer, running_moto
 # Spark gives timestamps as local time without a zone: with this they compare with everybody else's.
 os.environ["TZ"] = "UTC"
 time.tzset()
+
+share_aws_models()
 
 # Two cores shared with servers and a JVM: the time of one example says nothing.
 hypothesis.settings.register_profile("icekeeper", deadline=None)
