@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
 from support.aws_models import share_aws_models
-from support.duckdb_session import DuckDB
+from support.duckdb_session import DuckDB, shared_duckdb
 from support.iceberg_java import IcebergJava, start_spark
 from support.java_writer import JavaTables
 from support.moto_dynamodb import dynamodb_that_keeps_its_promises
@@ -93,11 +93,9 @@ def java_tables(spark_session: SparkSession) -> JavaTables:
 
 
 @pytest.fixture(scope="session")
-def duckdb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckDB]:
+def duckdb() -> DuckDB:
     """DuckDB as a reader of many small tables."""
-    session = DuckDB(tmp_path_factory.mktemp("duckdb"))
-    yield session
-    session.close()
+    return shared_duckdb()
 
 
 @pytest.fixture
