@@ -30,6 +30,7 @@ CASES = settings(
 )
 
 
+@pytest.mark.slow
 def test_no_pass_takes_what_somebody_needs(tmp_path_factory: pytest.TempPathFactory, duckdb: DuckDB) -> None:
     """And passes that could always refuse would show nothing: most do their work, and files do go."""
     folder, tally = tmp_path_factory.mktemp("ownership"), Counter[str]()
