@@ -1,6 +1,6 @@
 # Every target does its own set-up, with uv (platform 13).  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pipeline test nightly lint definition wheel layer clean
+.PHONY: help setup demo pipeline quick test nightly lint definition wheel layer clean
 .SUFFIXES:
 
 VENV := .venv
@@ -12,6 +12,8 @@ STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum |
 ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS ?= true
 endif
+# Every run and every child process would compile what it imports again.
+unexport PYTHONDONTWRITEBYTECODE
 SOURCES := layers/icekeeper/src
 
 help: ## show the targets
@@ -24,6 +26,9 @@ demo: $(STAMP) ## make a messy local table bucket healthy, with proof
 
 pipeline: $(STAMP) ## run the whole stack on this machine: one compaction fails on purpose, the rest is done
 	@PYTHONPATH=tests $(BIN)/python -m support.pipeline_run
+
+quick: $(STAMP) ## run rules, properties and contracts, without Java and servers: for every change
+	$(BIN)/python -m pytest -q -r fE -n 2 --quick tests/unit tests/property tests/contract
 
 test: $(STAMP) ## run all tests
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests

@@ -14,7 +14,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
-from support.duckdb_session import DuckDB
+from support.aws_models import share_aws_models
+from support.duckdb_session import DuckDB, shared_duckdb
 from support.iceberg_java import IcebergJava, start_spark
 from support.java_writer import JavaTables
 from support.moto_dynamodb import dynamodb_that_keeps_its_promises
@@ -24,6 +25,8 @@ from support.moto_server import MotoServer, running_moto
 os.environ["TZ"] = "UTC"
 time.tzset()
 
+share_aws_models()
+
 # Two cores shared with servers and a JVM: the time of one example says nothing.
 hypothesis.settings.register_profile("icekeeper", deadline=None)
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
@@ -31,6 +34,11 @@ hypothesis.settings.load_profile("icekeeper")
 
 _SPARK = {"spark_session", "iceberg_java"}
 _SEAWEEDFS = {"seaweedfs", "table_bucket"}
+_MOTO = {"moto_server", "moto_dynamodb"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out what is slow, or needs Java or a server")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -40,8 +48,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what needs a server; all that needs Spark goes to one worker, so that a run starts one session."""
+    quick: list[pytest.Item] = []
+    others: list[pytest.Item] = []
     for item in items:
         names = set(getattr(item, "fixturenames", ()))
         if names & _SPARK:
@@ -49,10 +59,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("spark"))
         if names & _SEAWEEDFS:
             item.add_marker(pytest.mark.seaweedfs)
+        needs_more = names & (_SPARK | _SEAWEEDFS | _MOTO) or item.get_closest_marker("slow")
+        (others if needs_more else quick).append(item)
+    if config.getoption("--quick"):
+        config.hook.pytest_deselected(items=others)
+        items[:] = quick
 
 
 @pytest.fixture(scope="session")
-def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFSServer]:
+def java_and_servers(pytestconfig: pytest.Config) -> None:
+    """What starts Java or a server asks for this, so that a quick run starts none, whoever asks for it."""
+    if pytestconfig.getoption("--quick"):
+        pytest.skip("needs Java or a server, which a quick run does not start")
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory, java_and_servers: None) -> Iterator[SeaweedFSServer]:
     """One real server per worker process."""
     with running_seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as server:
         yield server
@@ -70,7 +92,7 @@ def table_bucket(seaweedfs: SeaweedFSServer) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark_session(tmp_path_factory: pytest.TempPathFactory, java_and_servers: None) -> Iterator[SparkSession]:
     """The one Spark session of the run; our engine finds it with ``getOrCreate``."""
     session = start_spark(tmp_path_factory.mktemp("spark"))
     yield session
@@ -90,11 +112,9 @@ def java_tables(spark_session: SparkSession) -> JavaTables:
 
 
 @pytest.fixture(scope="session")
-def duckdb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckDB]:
+def duckdb() -> DuckDB:
     """DuckDB as a reader of many small tables."""
-    session = DuckDB(tmp_path_factory.mktemp("duckdb"))
-    yield session
-    session.close()
+    return shared_duckdb()
 
 
 @pytest.fixture
@@ -108,7 +128,7 @@ def local_catalog(tmp_path: Path) -> Iterator[SqlCatalog]:
 
 
 @pytest.fixture(scope="session")
-def moto_server() -> Iterator[MotoServer]:
+def moto_server(java_and_servers: None) -> Iterator[MotoServer]:
     """AWS as moto plays it, one server per worker process."""
     with running_moto() as server:
         yield server

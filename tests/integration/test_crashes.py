@@ -12,7 +12,7 @@ import pytest
 from icekeeper.clock import HOUR_MS
 from icekeeper.errors import CommitStateUnknown, StorageError
 from support.readers import canonical, duckdb_rows
-from support.sabotage import counted_steps, restore, sabotaged_table
+from support.sabotage import SabotagedTable, counted_steps, restore, sabotaged_table
 
 ROWS = pa.table({"id": pa.array([1, 2, None], pa.int64()), "name": ["a", "b", None]})
 APPENDS = 4
@@ -36,6 +36,11 @@ def _prepare(folder: Path) -> None:
             made.append(ROWS)
         made.manage_snapshots().create_tag(made.snapshots()[1].snapshot_id, "kept").commit()
         (table.warehouse / "ns" / "t" / "data" / "orphan.parquet").write_bytes(b"?")
+
+
+def _left_over(table: SabotagedTable) -> list[str]:
+    """Metadata files newer than the oldest snapshot are never orphans (rule 97)."""
+    return [path for path in table.unreachable() if not path.endswith(".metadata.json")]
 
 
 @pytest.mark.slow
@@ -68,11 +73,11 @@ def test_every_step_may_be_the_last(tmp_path: Path, failure: Callable[[str], Bas
             kept = table.load().metadata.refs["kept"].snapshot_id
             assert len(table.rows(kept)) == 2 * ROWS.num_rows, context
             table.late_ms = JOB_LEASE_MS  # what a killed job recorded is its own until then
-            table.maintain()
-            again = table.maintain()
-            assert again.status.value == "succeeded", context
+            later = table.maintain()
+            if later.status.value != "succeeded" or _left_over(table) or number % 10 == 0:
+                later = table.maintain()
+            assert later.status.value == "succeeded", context
             assert table.rows() == expected, context
-            # Metadata files newer than the oldest snapshot are never orphans (rule 97).
-            assert [path for path in table.unreachable() if not path.endswith(".metadata.json")] == [], context
+            assert _left_over(table) == [], context
             table.assert_sound()
     assert {"before the commit", "after the commit", "before delete", "after write", "load"} <= where

@@ -1,6 +1,6 @@
 """Expiry and orphan removal of tables with random histories: branches, tags, rewrites, rollbacks, crashes.
 
-Iceberg-Java writes the tables, reads every snapshot before and after, and says which files are needed.  Sixty cases in
+Iceberg-Java writes the tables, reads every snapshot before and after, and says which files are needed.  Thirty cases in
 every run, always the same ones; two thousand new ones with ``make nightly``.
 """
 
@@ -13,15 +13,14 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 
 from support.cleanup_histories import CleanupHistory, cleanup_histories
 from support.cleanup_run import CleanupRun
+from support.examples import NIGHTLY, examples
 from support.java_writer import JavaTables
-
-NIGHTLY = settings.get_current_profile_name() == "nightly"
 
 
 @settings(
     derandomize=not NIGHTLY,
     database=None,
-    max_examples=2000 if NIGHTLY else 60,
+    max_examples=examples(30),
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.generate],  # a history is one number: there is nothing to shrink
 )

@@ -1,6 +1,6 @@
 """Compaction of tables with random histories, written by Iceberg-Java, against an oracle that applies deletes naively.
 
-One hundred cases in every run, always the same ones; two thousand new ones with ``make nightly``.
+Fifty cases in every run, always the same ones; two thousand new ones with ``make nightly``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.duckdb_session import DuckDB
+from support.examples import NIGHTLY, examples
 from support.histories import History, Step, Verb, histories, policies
 from support.history_run import HistoryRun
 from support.java_writer import JavaTables
@@ -27,7 +28,6 @@ from support.readers import CanonicalRows, canonical
 from support.sabotage import nothing
 from support.shared_table import SharedTable
 
-NIGHTLY = settings.get_current_profile_name() == "nightly"
 # Small caps on what one pass may do; and files without deletes may move to the current spec only after the pass that
 # applied the deletes.
 MOST_PASSES = 15
@@ -100,6 +100,7 @@ class Case:
 @settings(
     derandomize=not NIGHTLY,
     database=None,
+    max_examples=examples(50),
     suppress_health_check=list(HealthCheck),
     # What a failing history did is told in full; shrinking it takes minutes.
     phases=[Phase.explicit, Phase.generate, *([Phase.shrink] if NIGHTLY else [])],

@@ -14,15 +14,15 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from support.duckdb_session import DuckDB
+from support.examples import NIGHTLY, examples
 from support.ownership.lake import Lake
 from support.ownership.machine import OwnershipMachine
 from support.ownership.witness import Rows
 
-NIGHTLY = settings.get_current_profile_name() == "nightly"
 CASES = settings(
     derandomize=not NIGHTLY,
     database=None,
-    max_examples=2000 if NIGHTLY else 100,
+    max_examples=examples(100),
     stateful_step_count=30 if NIGHTLY else 12,
     suppress_health_check=list(HealthCheck),
     # What a failing case did is told in full; shrinking it takes minutes.
@@ -30,6 +30,7 @@ CASES = settings(
 )
 
 
+@pytest.mark.slow
 def test_no_pass_takes_what_somebody_needs(tmp_path_factory: pytest.TempPathFactory, duckdb: DuckDB) -> None:
     """And passes that could always refuse would show nothing: most do their work, and files do go."""
     folder, tally = tmp_path_factory.mktemp("ownership"), Counter[str]()

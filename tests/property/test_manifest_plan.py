@@ -31,6 +31,7 @@ from icekeeper.model import (
 from icekeeper.operations.manifests.cuts import Place, even_cuts, lane_bounds
 from icekeeper.operations.manifests.plan import ManifestPlan, plan_manifests
 from icekeeper.policy import Policy
+from support.examples import examples
 from support.manifests import entries_of, rewritten
 from support.plans import HEAD, HEAD_SEQUENCE, data_file, manifest, policy, table
 from support.uuids import ORDERS, uuid_values
@@ -144,7 +145,7 @@ lanes = st.sampled_from([None, 1, 2000])
 HERE = LocalEngine(1)
 
 
-@settings(max_examples=40)  # real encoding takes its time
+@settings(max_examples=examples(40))  # real encoding takes its time
 @given(stored_manifests(), st.integers(2, 8), targets)
 def test_a_plan_applied_leaves_nothing_to_plan(stored: list[EncodedManifest], least: int, target: int) -> None:
     wanted = policy(min_manifests_to_rewrite=least)
@@ -155,7 +156,7 @@ def test_a_plan_applied_leaves_nothing_to_plan(stored: list[EncodedManifest], le
         assert isinstance(plan(after, wanted, target), Nothing)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(stored_manifests(), targets, lanes)
 def test_entries_are_the_same_multiset_with_everything_they_inherited(
     stored: list[EncodedManifest], target: int, lane_bytes: int | None
@@ -179,7 +180,7 @@ def test_entries_are_the_same_multiset_with_everything_they_inherited(
             )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(stored_manifests(), targets, lanes)
 def test_summaries_hold_for_readers_of_either_order(
     stored: list[EncodedManifest], target: int, lane_bytes: int | None
@@ -204,7 +205,7 @@ def test_summaries_hold_for_readers_of_either_order(
                     assert order(summary.lower_bound) <= order(key) <= order(summary.upper_bound)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(stored_manifests(), targets, lanes)
 def test_manifests_are_cut_from_entries_in_partition_order(
     stored: list[EncodedManifest], target: int, lane_bytes: int | None
@@ -322,7 +323,7 @@ def test_manifests_that_all_span_the_table_are_clustered() -> None:
     assert len(chosen([*apart, *(spanning(f"w{i}", "00a", "40b") for i in range(12))])) == 52
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.lists(st.tuples(st.integers(1, 50), st.booleans()), min_size=1, max_size=60),
     st.integers(1, 400),

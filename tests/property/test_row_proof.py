@@ -21,6 +21,7 @@ from icekeeper.operations.compaction.writing.metrics_modes import metrics_modes
 from icekeeper.operations.compaction.writing.write import write_data_file
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.storage.storage import Storage
+from support.examples import examples
 from support.rewrites import rows, struct, task
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -96,7 +97,7 @@ def evidence(parts: list[pa.RecordBatch], level: str = FULL) -> Evidence:
     return proof.evidence
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(tables(), st.integers(1, 5), st.sampled_from(["1", "100000000"]), st.sampled_from(["truncate(2)", "full"]))
 def test_files_hold_what_was_handed_to_the_writer_and_bounds_contain_it(
     table: pa.Table, size: int, group: str, mode: str
@@ -172,7 +173,7 @@ def decoded(kind: str, bound: bytes) -> Any:
     return bound
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(tables(min_rows=2), st.integers(1, 5), st.randoms(use_true_random=False))
 def test_evidence_adds_up_in_any_order_and_grouping(table: pa.Table, size: int, chance: random.Random) -> None:
     """So several tasks, or a shuffle between reading and writing, can be proven together."""
@@ -184,7 +185,7 @@ def test_evidence_adds_up_in_any_order_and_grouping(table: pa.Table, size: int, 
     assert sum((evidence([part]) for part in shuffled), Evidence()) == whole
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(tables(), st.data())
 def test_one_other_value_is_another_checksum(table: pa.Table, data: st.DataObject) -> None:
     """In whatever column, nested ones too; 0.0 and -0.0 are two values."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from icekeeper.metadata.partition_summaries import apart, summarise_partitions
 from icekeeper.metadata.uuid_order import uuid_bounds, uuid_section
+from support.examples import examples
 from support.uuids import AWKWARD_UUIDS, ORDERS, uuid_values
 
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
@@ -35,7 +36,7 @@ def opens(comparison: str, literal: Any, low: Any, high: Any) -> bool:
     return judged[comparison]
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.lists(uuid_values, min_size=1, max_size=8), st.lists(uuid_values, min_size=1, max_size=4))
 def test_a_planner_of_either_order_opens_what_holds_a_match(values: list[bytes], literals: list[bytes]) -> None:
     """Whatever is compared with a literal of either sign, and ``IN``, which is judged literal by literal."""
@@ -51,7 +52,7 @@ def test_a_planner_of_either_order_opens_what_holds_a_match(values: list[bytes],
                         assert opens(name, literal, low, high), (name, order)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.lists(uuid_values, min_size=1, max_size=8))
 def test_there_are_no_bounds_only_where_none_can_hold(values: list[bytes]) -> None:
     """Against all awkward uuids and the values themselves: no other one could have been a bound."""

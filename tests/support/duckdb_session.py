@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from support.readers import arrow_rows
+from support.arrow_rows import arrow_rows
 
-__all__ = ["DuckDB"]
+__all__ = ["DuckDB", "shared_duckdb"]
 
 _CHILD = """
 import json, os, sys
@@ -21,6 +25,7 @@ from icekeeper.demo import duckdb_child as child
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # DuckDB prints stack traces of its own faults
 connection = child._connect(None)
+connection.execute("SET enable_external_file_cache = false")  # tests put other bytes under the same name
 def ids(scan, conditions, planned):
     if not planned:
         connection.execute(f"CREATE OR REPLACE TEMP TABLE whole AS SELECT * FROM {scan}")
@@ -35,7 +40,7 @@ def ids(scan, conditions, planned):
 for line in sys.stdin:
     request = json.loads(line)
     try:
-        scan = child._scan(request["metadata_location"], None)
+        scan = child._scan(request["metadata_location"], request.get("snapshot_id"))
         if "conditions" in request:
             print(json.dumps(ids(scan, request["conditions"], request["planned"])), file=answers, flush=True)
             continue
@@ -55,9 +60,10 @@ class DuckDB:
         self._output = folder / "rows.arrow"
         self._process: subprocess.Popen[str] | None = None
 
-    def rows(self, metadata_location: str) -> list[dict[str, Any]]:
-        """Every row of the current snapshot, by column name."""
-        error = self._answer({"metadata_location": metadata_location, "output": str(self._output)})
+    def rows(self, metadata_location: str, snapshot_id: int | None = None) -> list[dict[str, Any]]:
+        """Every row of a snapshot, the current one unless named, by column name."""
+        request = {"metadata_location": metadata_location, "snapshot_id": snapshot_id, "output": str(self._output)}
+        error = self._answer(request)
         assert error is None, f"DuckDB could not read {metadata_location}: {error}"
         with pa.OSFile(str(self._output)) as source:
             return arrow_rows(pa.ipc.open_file(source).read_all())
@@ -103,3 +109,13 @@ class DuckDB:
                 [sys.executable, "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
         return self._process
+
+
+@functools.cache
+def shared_duckdb() -> DuckDB:
+    """The one session of this process, which ends with it."""
+    folder = Path(tempfile.mkdtemp(prefix="icekeeper-duckdb-"))
+    session = DuckDB(folder)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(session.close)
+    return session

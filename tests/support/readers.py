@@ -9,10 +9,11 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-import pyarrow as pa
 from pyiceberg.table import StaticTable
 
 from icekeeper.demo.duckdb_reader import read_arrow
+from support.arrow_rows import arrow_rows
+from support.duckdb_session import shared_duckdb
 from support.iceberg_java import IcebergJava
 
 _DECIMALS = decimal.Context(prec=76)
@@ -36,7 +37,9 @@ def pyiceberg_rows(
 def duckdb_rows(
     metadata_location: str, snapshot_id: int | None = None, s3: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """Read with DuckDB, in a process of its own."""
+    """Read with DuckDB: the session of this process or, where the table is on S3, one of its own."""
+    if s3 is None:
+        return shared_duckdb().rows(metadata_location, snapshot_id)
     return arrow_rows(read_arrow(metadata_location, s3=s3, snapshot_id=snapshot_id))
 
 
@@ -49,15 +52,6 @@ def rows_by_engine(
         "duckdb": canonical(duckdb_rows(metadata_location, snapshot_id)),
         "java": canonical(java.rows(metadata_location, snapshot_id)),
     }
-
-
-def arrow_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """Return dictionaries; nanosecond timestamps as integers, because Python has no type for them."""
-    for index, field in enumerate(table.schema):
-        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
-            table = table.set_column(index, field.name, table.column(index).cast(pa.int64()))
-    rows: list[dict[str, Any]] = table.to_pylist()
-    return rows
 
 
 def _text(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Collection, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -184,9 +185,15 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in SOURCES}
 
 
+@functools.cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """The syntax tree of a file, flat; parsed once for all tests."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
 def imported(path: Path) -> Iterator[tuple[str, str | None]]:
     """Every import, nested ones too: ``(module, name taken from it)``."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -336,7 +343,7 @@ def test_classes_of_pyiceberg_are_extended_in_one_room() -> None:
     extended = set()
     for path in SOURCES:
         theirs = {name for module, name in imported(path) if is_within(module, "pyiceberg")}
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef) and theirs & {ast.unparse(base) for base in node.bases}:
                 extended.add(f"{relative(path)}: {node.name}")
     assert extended == {"pyiceberg_private/rest.py: BoundedRestCatalog"}

@@ -1,0 +1,14 @@
+"""How many cases of a property a run tries."""
+
+from __future__ import annotations
+
+import hypothesis
+
+__all__ = ["NIGHTLY", "examples"]
+
+NIGHTLY = hypothesis.settings.get_current_profile_name() == "nightly"
+
+
+def examples(usual: int) -> int:
+    """``usual`` in every run, all that the profile asks for with ``make nightly``."""
+    return hypothesis.settings().max_examples if NIGHTLY else usual
