@@ -1,7 +1,7 @@
 """What people do about claims on a table's folders: see them, and forget those of catalogs that are gone.
 
 A table that cannot be loaded keeps every file near it from being deleted.  When its catalog is gone for good, only a
-person can say so.
+person can say so (rule 89).
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Which files they need stands in their logs, which are not read here; so all that lies in their folders may be needed.
 Sources: Delta Lake's protocol ("Delta Log Entries", ``_delta_log``), Hudi's technical specification ("Storage Format",
-``.hoodie``), Paimon's specification ("Schema" and "Snapshot": ``schema/schema-0``, ``snapshot/snapshot-1``).
+``.hoodie``), Paimon's specification ("Schema" and "Snapshot": ``schema/schema-0``, ``snapshot/snapshot-1``)
+(rule 124).
 """
 
 from __future__ import annotations

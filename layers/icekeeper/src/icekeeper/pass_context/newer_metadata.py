@@ -1,6 +1,7 @@
 """Metadata files of a table that were written since what the catalog shows: traces of commits that it does not show.
 
-A catalog may be read through a replica that lags; the store is not.  Asked only where a refused commit may have landed.
+A catalog may be read through a replica that lags; the store is not.  Asked only where a refused commit may have landed
+(rule 65).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads that a store answers short are errors, never bytes that nobody has sent.
+"""Reads that a store answers short are errors, never bytes that nobody has sent (rule 123, platform 39).
 
 Arrow 26 hands out a buffer of the size it asked for, also when a store or proxy answered with fewer bytes: the rest is
 whatever was in memory.  So the end of each buffer is marked beforehand; where the mark is still there, the answer was

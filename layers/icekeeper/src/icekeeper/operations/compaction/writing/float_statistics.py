@@ -1,4 +1,4 @@
-"""Of which columns of floats a Parquet footer must not tell the least and greatest value (pure).
+"""Of which columns of floats a footer must not tell least and greatest value (rule 122, platform 38).
 
 A footer leaves NaN out, and says of zeros that they are between -0.0 and 0.0, whatever their sign (Parquet format,
 "Statistics").  Readers built on Arrow take equal bounds for "every row has this one value": then ``IN (0.0)`` misses
