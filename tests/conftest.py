@@ -50,7 +50,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what needs a server; all that needs Spark goes to one worker, so that a run starts one session."""
-    quick, others = [], []
+    quick: list[pytest.Item] = []
+    others: list[pytest.Item] = []
     for item in items:
         names = set(getattr(item, "fixturenames", ()))
         if names & _SPARK:
