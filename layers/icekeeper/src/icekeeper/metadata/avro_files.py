@@ -10,6 +10,7 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, cast
 
 import fastavro
@@ -60,12 +61,18 @@ def read_avro_bytes(
     try:
         blocks = fastavro.block_reader(io.BytesIO(data))
         header = dict(blocks.metadata)
-        stripped = strip_logical_types(json.loads(header["avro.schema"]))
-        writer_schema = parse_schema(stripped)
+        stripped, writer_schema = _parsed(header["avro.schema"])
         reader_schema = None if prune is None else parse_schema(prune(stripped))
     except Exception as error:  # fastavro raises many types on damaged input; all mean the same here
         raise MetadataUnreadable(f"{path} is not a readable Avro file: {_first_line(error)}") from error
     return header, stripped, _records(blocks, writer_schema, reader_schema, path)
+
+
+@lru_cache(maxsize=32)  # the manifests of a table have few schemas, each longer to parse than a small manifest to read
+def _parsed(text: str) -> tuple[AvroSchema, Any]:
+    """The writer's schema stripped, and as fastavro wants it.  Nobody may change either."""
+    stripped = strip_logical_types(json.loads(text))
+    return stripped, parse_schema(stripped)
 
 
 def _records(
