@@ -24,7 +24,7 @@ from icekeeper.rows.arrow_schema import column_at, column_path, fields_with
 from icekeeper.rows.equality import EqualityLookup, deleted_rows
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.position_rows import position_rows
-from icekeeper.rows.read_task import DeleteFile, InputFile, ReadTask
+from icekeeper.rows.read_task import DeleteFile, InputFile, ReadableFile, ReadTask
 from icekeeper.storage.storage import Storage
 
 __all__ = ["DeletedRows"]
@@ -132,15 +132,8 @@ class DeletedRows:
             if not portion.reaches(source):
                 continue
             first_row = 0
-            batches = projected_rows(
-                source.path,
-                source.file_format,
-                {"type": "struct", "fields": fields},
-                storage,
-                identity_values=source.identity_values,
-                name_mapping_json=self._task.name_mapping_json,
-            )
-            for batch in batches:
+            key_schema = {"type": "struct", "fields": fields}
+            for batch in projected_rows(self._task.readable(source), key_schema, storage):
                 found = pc.indices_nonzero(_matches([lookup], source, batch, paths))
                 self._positions[source.path].update(pc.add(found.cast(pa.int64()), first_row).to_pylist())
                 first_row += batch.num_rows
@@ -191,7 +184,8 @@ def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Ite
             delete = task.deletes[number]
             sequence_number = pa.scalar(delete.sequence_number, pa.int64())
             # A key column that the file lacks is an error and not a key of nulls (rule 11).
-            batches = projected_rows(delete.path, delete.file_format, key_schema, storage, must_hold=field_ids)
+            file = ReadableFile(delete.path, delete.file_format)
+            batches = projected_rows(file, key_schema, storage, must_hold=field_ids)
             count = 0
             for batch in batches:
                 count += batch.num_rows

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from pyarrow import orc
 
 from icekeeper.errors import MaintenanceError, StorageError, TableUnsupported
-from icekeeper.model import PartitionValue
 from icekeeper.rows.avro_rows import AvroRows
 from icekeeper.rows.project import Projection
+from icekeeper.rows.read_task import ReadableFile
 from icekeeper.storage.storage import Storage
 
 __all__ = ["BATCH_ROWS", "READABLE_FORMATS", "FileRows", "open_rows", "projected_rows"]
@@ -29,7 +29,7 @@ READABLE_FORMATS = frozenset({"PARQUET", "ORC", "AVRO"})
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """An open file: its schema with field ids, and its batches, given the columns to read."""
+    """An open file: its Arrow schema with field ids; ``batches(names)`` reads these top-level columns."""
 
     schema: pa.Schema
     batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
@@ -76,37 +76,31 @@ def _orc(file: orc.ORCFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _without_columns(rows: int) -> Iterator[pa.RecordBatch]:
-    """Every column that is asked for is newer than the file: only its row count matters."""
+    """Batches without columns: the file has none of the wanted ones, so only the number of its rows matters."""
     for start in range(0, rows, BATCH_ROWS):
         count = min(BATCH_ROWS, rows - start)
         yield pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
 
 
 def projected_rows(
-    path: str,
-    file_format: str,
-    schema: Mapping[str, Any],
-    storage: Storage,
-    *,
-    identity_values: Mapping[int, PartitionValue] | None = None,
-    name_mapping_json: str | None = None,
-    must_hold: Collection[int] = (),
+    file: ReadableFile, schema: Mapping[str, Any], storage: Storage, *, must_hold: Collection[int] = ()
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of a file in an Iceberg schema, all rows in file order; memory is bounded by one row group.
+    """Batches of all rows of a file, in file order, as rows of an Iceberg schema; at most one row group is in memory.
 
-    ``must_hold`` are ids of columns that the file must have, whatever could stand in for them.
+    ``must_hold`` are the ids of columns that the file itself must have: no default and no partition value replaces
+    them.
 
     Raises:
         StorageError: the file is missing or damaged.
         TableUnsupported: it cannot be read as that schema.
     """
     try:
-        with storage.open_input(path) as stream:
-            rows = open_rows(stream, file_format)
-            projection = Projection(rows.schema, schema, identity_values or {}, name_mapping_json, must_hold)
+        with storage.open_input(file.path) as stream:
+            rows = open_rows(stream, file.file_format)
+            projection = Projection(rows.schema, schema, file.identity_values, file.name_mapping, must_hold)
             for batch in rows.batches(projection.file_columns):
                 yield projection.apply(batch)
     except MaintenanceError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise StorageError(f"file {path} cannot be read: {error}") from error
+        raise StorageError(f"file {file.path} cannot be read: {error}") from error

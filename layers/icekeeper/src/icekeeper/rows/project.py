@@ -6,7 +6,6 @@ file; a column that needs none is passed on untouched.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -50,17 +49,18 @@ class Projection:
         file_schema: pa.Schema,
         table_schema: Mapping[str, Any],
         identity_values: Mapping[int, PartitionValue],
-        name_mapping_json: str | None,
+        name_mapping: Sequence[Mapping[str, Any]] | None,
         must_hold: Collection[int] = (),
     ) -> None:
-        """``must_hold`` are ids of columns, nested ones too, that nothing may stand in for.
+        """``identity_values`` are raw partition values by column id, for columns that the file does not hold.
+
+        ``must_hold`` are the ids of columns, nested ones too, that the file itself must have.
 
         Raises:
             TableUnsupported: the file's columns cannot be told apart, one that it must hold is not there, or a type
                 cannot be converted.
         """
-        mapping = None if name_mapping_json is None else json.loads(name_mapping_json)
-        columns = _file_columns(list(file_schema), mapping)
+        columns = _file_columns(list(file_schema), name_mapping)
         missing = set(must_hold).difference(i for column in columns for i in column.ids())
         if missing:
             raise TableUnsupported(f"a file lacks column(s) {sorted(missing)}, which nothing may stand in for")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,8 +21,8 @@ from icekeeper.operations.compaction.writing.output_names import output_names
 from icekeeper.operations.compaction.writing.planned_names import planned_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.rows.arrow_schema import leaf_columns, stored_schema
-from icekeeper.rows.inputs import read_task
 from icekeeper.rows.lineage import with_lineage
+from icekeeper.rows.make_read_task import make_read_task
 
 __all__ = ["rewrite_groups"]
 
@@ -75,15 +74,15 @@ def _begun_anew(task: RewriteTask) -> RewriteTask:
 def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup, proof: str) -> RewriteTask:
     metadata = loaded.metadata
     schema = _output_schema(metadata, group)
-    rows = read_task(metadata, group.files, schema, loaded.io_properties)
+    rows = make_read_task(metadata, group.files, schema, loaded.io_properties)
     stem = f"compact-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"
     return RewriteTask(
         group_id=group.group_id,
         inputs=rows.inputs,
-        schema_json=rows.schema_json,
-        name_mapping_json=rows.name_mapping_json,
+        schema=rows.schema,
+        name_mapping=rows.name_mapping,
         deletes=rows.deletes,
-        key_fields_json=rows.key_fields_json,
+        key_fields=rows.key_fields,
         io_properties=rows.io_properties,
         partition=group.partition,
         outputs=output_names(metadata, group.spec_id, group.partition, stem),
@@ -107,7 +106,7 @@ def _most_files(recipe: ClusterRecipe | None, group: FileGroup) -> int | None:
 def _routing(metadata: TableMetadata, spec_id: int | None) -> Routing | None:
     if spec_id is None:
         return None
-    return Routing(spec_id, json.dumps(metadata.specs[spec_id]), json.dumps(metadata.schemas_current_first))
+    return Routing(spec_id, metadata.specs[spec_id], metadata.schemas_current_first)
 
 
 def _output_schema(metadata: TableMetadata, group: FileGroup) -> dict[str, Any]:

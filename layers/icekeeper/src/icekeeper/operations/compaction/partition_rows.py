@@ -7,7 +7,6 @@ Here only where it makes fewer files than it takes (iceberg 16189, 16514), which
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -45,9 +44,8 @@ class PartitionRouter:
         Raises:
             TableUnsupported: the spec cannot be written with this schema.
         """
-        self.spec = json.loads(routing.spec_json)
         types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(schema) if not leaf.repeated}
-        fields = target_fields(self.spec, types)
+        fields = target_fields(routing.spec, types)
         if fields is None:
             raise TableUnsupported(f"partition spec {routing.spec_id} has a transform or a source that is not known")
         self._fields: list[TargetField] = fields
@@ -86,16 +84,17 @@ class PartitionRouter:
         return tuple(values)
 
 
-def makes_fewer_files(task: RewriteTask, routing: Routing, schema: Mapping[str, Any], storage: Storage) -> bool:
+def makes_fewer_files(task: RewriteTask, routing: Routing, storage: Storage) -> bool:
     """Whether the rows have fewer partitions than the task has inputs, found out from the source columns alone."""
-    sources = {int(field["source-id"]) for field in json.loads(routing.spec_json)["fields"]}
-    tops = [field for field in schema["fields"] if _holds(field, sources)]
-    narrow = {**schema, "fields": tops}
+    sources = {int(field["source-id"]) for field in routing.spec["fields"]}
+    tops = [field for field in task.schema["fields"] if _holds(field, sources)]
+    narrow = {**task.schema, "fields": tops}
     router = PartitionRouter(routing, narrow)
     seen: set[object] = set()
     # Deleted rows are counted too: their deletes may need columns that are not read here.
-    looking = replace(task, deletes=(), inputs=tuple(replace(s, deletes=()) for s in task.inputs), key_fields_json="[]")
-    for batch in read_rows(looking, narrow, storage, Tally()):
+    inputs = tuple(replace(source, deletes=()) for source in task.inputs)
+    looking = replace(task, schema=narrow, inputs=inputs, deletes=(), key_fields=())
+    for batch in read_rows(looking, storage, Tally()):
         seen.update(partition_key(routing.spec_id, partition) for partition, _ in router.split(batch))
         if len(seen) > task.most_partitions:
             return False
@@ -110,15 +109,14 @@ def _holds(field: Mapping[str, Any], ids: set[int]) -> bool:
 
 
 def write_partitions(
-    batches: Iterable[pa.RecordBatch], task: RewriteTask, routing: Routing, schema: Mapping[str, Any], storage: Storage
+    batches: Iterable[pa.RecordBatch], task: RewriteTask, routing: Routing, storage: Storage
 ) -> tuple[DataFile, ...]:
     """Write one file per partition; until then rows wait in files of a temporary directory, one per partition.
 
     Raises:
         StorageError: an input cannot be read or an output not written; no output of this attempt is left.
     """
-    router = PartitionRouter(routing, schema)
-    schemas = json.loads(routing.schemas_json)
+    router = PartitionRouter(routing, task.schema)
     written: list[DataFile] = []
     paths: list[str] = []
     with _WaitingRows() as waiting:
@@ -127,10 +125,10 @@ def write_partitions(
                 waiting.add(partition, rows)
         try:
             for number, (partition, rows_again) in enumerate(waiting.partitions()):
-                names = replace(task.outputs, partition_path=partition_path(router.spec, partition, schemas))
+                names = replace(task.outputs, partition_path=partition_path(routing.spec, partition, routing.schemas))
                 there = replace(task, partition=partition, outputs=names)
                 paths.append(names.path(number))
-                file = write_data_file(paths[-1], rows_again, there, schema, storage)
+                file = write_data_file(paths[-1], rows_again, there, storage)
                 written += [] if file is None else [file]
         except BaseException:
             storage.delete(paths)

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from icekeeper.operations.compaction.row_hash import WORD, as_list, row_checksum
 from icekeeper.rows.arrow_schema import LeafColumn, fields_with, leaf_columns
 from icekeeper.rows.file_rows import projected_rows
+from icekeeper.rows.read_task import ReadableFile
 from icekeeper.storage.storage import Storage
 
 __all__ = ["COUNTS", "FULL", "Evidence", "RowProof", "disproof", "proof_of_file"]
@@ -185,7 +186,7 @@ def proof_of_file(path: str, schema: Mapping[str, Any], storage: Storage, level:
         if level != FULL:
             return _proof_of_footer(footer, _counted(stream, footer, schema), schema)
     read = RowProof(schema, level)
-    for batch in projected_rows(path, "PARQUET", schema, storage):
+    for batch in projected_rows(ReadableFile(path), schema, storage):
         read.add(batch)
     return read.evidence
 

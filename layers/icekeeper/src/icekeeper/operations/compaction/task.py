@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from pyiceberg.table.locations import ObjectStoreLocationProvider
 
@@ -96,8 +97,8 @@ class Routing:
     """A partition spec that rows are dealt out to, if that makes fewer files than there are inputs."""
 
     spec_id: int
-    spec_json: str
-    schemas_json: str
+    spec: Mapping[str, Any]
+    schemas: Sequence[Mapping[str, Any]]
     """Every schema of the table, the current one first: they name the types of partition values."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +10,6 @@ import pyarrow as pa
 
 from icekeeper.engines.engine import Engine
 from icekeeper.operations.compaction.clustering.ranges import Bound, choose_bounds
-from icekeeper.operations.compaction.clustering.rows import lane_files, merge_lane, split_rows
 from icekeeper.operations.compaction.clustering.sample import sample_keys
 from icekeeper.operations.compaction.clustering.sort_keys import sorted_indices
 from icekeeper.operations.compaction.clustering.task import (
@@ -22,6 +20,7 @@ from icekeeper.operations.compaction.clustering.task import (
     SampleTask,
     SplitTask,
 )
+from icekeeper.operations.compaction.clustering.work import lane_files, merge_lane, split_rows
 from icekeeper.operations.compaction.clustering.zorder import ZOrderCurve, fit_curve
 from icekeeper.operations.compaction.proof import Evidence, disproof
 from icekeeper.operations.compaction.task import RewriteResult, RewriteTask
@@ -50,7 +49,7 @@ _TEXT_EXPANSION = 3
 
 def fits_one_worker(task: RewriteTask) -> bool:
     """Whether the rows, as far as metadata tells, can be sorted in one worker's memory."""
-    leaves = leaf_columns(json.loads(task.schema_json))
+    leaves = leaf_columns(task.schema)
     rows = sum(source.record_count for source in task.inputs)
     fixed = rows * sum(_WIDTHS.get(leaf.iceberg_type, _OTHER_WIDTH) for leaf in leaves)
     has_text = any(leaf.iceberg_type in ("string", "binary") or leaf.repeated for leaf in leaves)
@@ -204,7 +203,7 @@ def _result(task: RewriteTask, lanes: Sequence[LaneResult], discard: Callable[[I
         problem = disproof(
             sum((r.evidence for r in reports), Evidence()),
             sum((lane.evidence for lane in lanes), Evidence()),
-            {leaf.field_id: leaf.name for leaf in leaf_columns(json.loads(task.schema_json))},
+            {leaf.field_id: leaf.name for leaf in leaf_columns(task.schema)},
             promised=sum(source.record_count for source in task.inputs),
             rows_read=read,
             rows_deleted=deleted,

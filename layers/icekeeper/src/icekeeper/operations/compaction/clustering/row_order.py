@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,9 +21,9 @@ _SAMPLED_ROWS = 100_000
 class RowOrder:
     """Sorts batches; for z-order along a curve that was fitted to a sample of the rows."""
 
-    def __init__(self, recipe: ClusterRecipe, schema_json: str, curve: ZOrderCurve | None = None) -> None:
+    def __init__(self, recipe: ClusterRecipe, schema: Mapping[str, Any], curve: ZOrderCurve | None = None) -> None:
         """Raises TableUnsupported when a column is not in the schema."""
-        self._values = SortKeys(recipe.columns, json.loads(schema_json))
+        self._values = SortKeys(recipe.columns, schema)
         self._curve = curve
         self.columns: Sequence[KeyColumn] = recipe.columns if curve is None else curve.columns
 
@@ -37,10 +37,10 @@ class RowOrder:
         return sorted_indices(keys, self.columns)
 
 
-def fitted_curve(recipe: ClusterRecipe, schema_json: str, batch: pa.RecordBatch) -> ZOrderCurve | None:
+def fitted_curve(recipe: ClusterRecipe, schema: Mapping[str, Any], batch: pa.RecordBatch) -> ZOrderCurve | None:
     """The curve for rows that are all at hand; ``None`` for recipes that need none."""
     if recipe.strategy is not Strategy.ZORDER:
         return None
-    values = SortKeys(recipe.columns, json.loads(schema_json)).of(batch)
+    values = SortKeys(recipe.columns, schema).of(batch)
     some = pa.arange(0, batch.num_rows, max(1, batch.num_rows // _SAMPLED_ROWS))
     return fit_curve([array.take(some) for array in values])

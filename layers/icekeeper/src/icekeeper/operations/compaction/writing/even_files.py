@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pyarrow as pa
 
@@ -16,9 +15,7 @@ from icekeeper.storage.storage import Storage
 __all__ = ["write_evenly"]
 
 
-def write_evenly(
-    rows: Iterator[pa.RecordBatch], task: RewriteTask, schema: Mapping[str, Any], storage: Storage
-) -> tuple[DataFile, ...]:
+def write_evenly(rows: Iterator[pa.RecordBatch], task: RewriteTask, storage: Storage) -> tuple[DataFile, ...]:
     """Write ``task.output_count`` files, or fewer where deletes leave few rows.
 
     Raises:
@@ -30,7 +27,7 @@ def write_evenly(
     try:
         files = [
             # The last one takes all that is left, should manifests promise too little.
-            write_data_file(path, source.next_rows(None if path == paths[-1] else per_file), task, schema, storage)
+            write_data_file(path, source.next_rows(None if path == paths[-1] else per_file), task, storage)
             for path in paths
         ]
     except BaseException:
