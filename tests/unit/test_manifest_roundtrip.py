@@ -30,7 +30,7 @@ from icekeeper.metadata.manifest_read import (
     decode_manifest,
     decode_manifest_list,
 )
-from icekeeper.metadata.manifest_write import EncodedManifest, encode_manifest, encode_manifest_list
+from icekeeper.metadata.manifest_write import EncodedManifest, NewSnapshot, encode_manifest, encode_manifest_list
 from icekeeper.metadata.partition_summaries import apart
 from icekeeper.metadata.single_value import least_decimal
 from icekeeper.model import DataFile, EntryStatus, FileContent, LiveFile, ManifestContent, ManifestEntry
@@ -141,7 +141,7 @@ def entries(draw: st.DrawFn, format_version: int) -> list[ManifestEntry]:
 def encoded(metadata: TableMetadata, made: Sequence[ManifestEntry], content: ManifestContent) -> EncodedManifest:
     number = 0 if metadata.format_version == 1 else 7
     return encode_manifest(
-        metadata, spec_id=0, content=content, entries=made, path="s3://b/m.avro", snapshot_id=42, sequence_number=number
+        metadata, spec_id=0, content=content, entries=made, path="s3://b/m.avro", snapshot=NewSnapshot(42, number)
     )
 
 
@@ -416,8 +416,7 @@ def test_our_avro_schemas_are_javas_field_for_field(version: int, iceberg_java: 
         content=ManifestContent.DATA,
         entries=[replace(read, sequence_number=None, file_sequence_number=None)],
         path=manifest.manifest_path,
-        snapshot_id=snapshot.snapshot_id,
-        sequence_number=snapshot.sequence_number,
+        snapshot=NewSnapshot(snapshot.snapshot_id, snapshot.sequence_number),
     )
     assert records(again.data) == records(data)
     ((ours_listed,), _) = assign_row_ids([again.manifest], 0) if version > 2 else ((again.manifest,), 0)

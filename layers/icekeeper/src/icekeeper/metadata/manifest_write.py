@@ -1,4 +1,4 @@
-"""Manifests and manifest lists from the frozen vocabulary into bytes, v1–v3.
+"""Encodes manifests and manifest lists of format versions 1 to 3 as Avro files.
 
 What a manifest list says of a manifest (counts, least sequence number, partition summaries) is computed here from
 the entries themselves, never copied (rule 35).
@@ -29,6 +29,7 @@ from icekeeper.model import (
 
 __all__ = [
     "EncodedManifest",
+    "NewSnapshot",
     "encode_manifest",
     "encode_manifest_list",
     "header_of",
@@ -37,8 +38,16 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
+class NewSnapshot:
+    """The snapshot that is being committed."""
+
+    snapshot_id: int
+    sequence_number: int
+
+
+@dataclass(frozen=True, slots=True)
 class EncodedManifest:
-    """A manifest ready to be stored, with the entry that its manifest list needs."""
+    """A manifest ready to be stored, and its entry for the manifest list."""
 
     data: bytes
     manifest: ManifestFile
@@ -51,13 +60,12 @@ def encode_manifest(
     content: ManifestContent,
     entries: Sequence[ManifestEntry],
     path: str,
-    snapshot_id: int,
-    sequence_number: int,
+    snapshot: NewSnapshot,
 ) -> EncodedManifest:
-    """Write one manifest of one spec and one content type.
+    """Encode one manifest of one spec and one content type, which ``snapshot`` will store at ``path``.
 
-    ``sequence_number`` is that of the snapshot being committed; ADDED entries may leave theirs null to inherit it,
-    EXISTING and DELETED ones carry both explicitly (rule 3).
+    ADDED entries may leave their sequence numbers null, to inherit the snapshot's; EXISTING and DELETED entries carry
+    theirs explicitly (rule 3).
 
     Raises:
         ValueError: an EXISTING or DELETED entry lacks a sequence number or snapshot id.
@@ -67,7 +75,7 @@ def encode_manifest(
     encoder = entry_encoder(metadata, spec_id)
     data = write_avro(encoder.schema, map(encoder.record, entries), header_of(metadata, spec_id, content))
     live = [entry for entry in entries if entry.is_live]
-    sequence_numbers = [sequence_number if e.sequence_number is None else e.sequence_number for e in live]
+    sequence_numbers = [snapshot.sequence_number if e.sequence_number is None else e.sequence_number for e in live]
 
     def count(status: EntryStatus) -> tuple[int, int]:
         rows = [entry.file.record_count for entry in entries if entry.status is status]
@@ -79,9 +87,9 @@ def encode_manifest(
         manifest_length=len(data),
         partition_spec_id=spec_id,
         content=content,
-        sequence_number=sequence_number,
-        min_sequence_number=min(sequence_numbers, default=sequence_number),
-        added_snapshot_id=snapshot_id,
+        sequence_number=snapshot.sequence_number,
+        min_sequence_number=min(sequence_numbers, default=snapshot.sequence_number),
+        added_snapshot_id=snapshot.snapshot_id,
         added_files_count=added[0],
         existing_files_count=existing[0],
         deleted_files_count=deleted[0],
@@ -117,7 +125,7 @@ def encode_manifest_list(
     sequence_number: int,
     first_row_id: int | None = None,
 ) -> bytes:
-    """Write the manifest list of one snapshot; ``first_row_id`` is the snapshot's, from v3 on.
+    """Encode the manifest list of one snapshot; ``first_row_id`` is the snapshot's, from v3 on.
 
     Raises:
         ValueError: a v3 list is given no first row id.

@@ -1,4 +1,4 @@
-"""Commits rewritten file groups: what still holds on the newest head, one snapshot per call."""
+"""Commits the rewritten file groups that still fit the newest head, as one snapshot per call."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Landed:
     delete_needs: dict[FileKey, int]
     """Live delete file → how many live data files still need it."""
     outputs: dict[int, tuple[DataFile, ...]] = field(default_factory=dict)
-    """Of the groups that are in the table."""
+    """Group id → output files, of the groups that were committed."""
     dropped: dict[int, str] = field(default_factory=dict)
-    """Groups that other commits overtook, and why."""
+    """Group id → reason, of the groups that other commits overtook."""
     errors: list[str] = field(default_factory=list)
-    """Of groups that could not be rewritten, and of commits that failed."""
+    """Messages of groups that could not be rewritten, and of commits that failed."""
     failed_groups: int = 0
     snapshot_ids: list[int] = field(default_factory=list)
     rows_deleted: int = 0
@@ -48,12 +48,13 @@ def commit_groups(
     results: Sequence[RewriteResult],
     landed: Landed,
 ) -> None:
-    """Commit what these results hold, and note in ``landed`` what became of it.
+    """Commit the files of these results, and note in ``landed`` what became of each group.
 
-    ``loaded`` is the table at planning.  Outputs of groups that do not land are removed, unless they may be live.
+    ``loaded`` is the table at planning.  Output files of groups that are not committed are removed, unless a commit of
+    unknown outcome may refer to them.
 
     Raises:
-        CommitStateUnknown: the outcome could not be found out; the outputs stay.
+        CommitStateUnknown: the outcome of the commit could not be found out; the output files stay.
         MaintenanceError: nothing of these results was committed.
     """
     done = {r.group_id: r for r in results if r.error is None}

@@ -13,9 +13,10 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.live_deletes import delete_index
 from icekeeper.model import ManifestContent, Nothing
+from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.operations.compaction.commit_groups import Landed, commit_groups
 from icekeeper.operations.compaction.dispatch import rewrite_groups
-from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, plan_compaction
+from icekeeper.operations.compaction.plan import Clustering, CompactionPlan, FileGroup, plan_compaction
 from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.compaction.writing.output_names import require_known_layout
@@ -31,7 +32,9 @@ _OPERATION = Operation.COMPACT
 
 
 def compact(context: OperationContext) -> OperationOutcome:
-    """Merge small data files; summary and metric keys are those of SeaweedFS's worker (rule 121).
+    """Rewrite data files that are small, carry delete debt or are not clustered, and commit the result.
+
+    Summary and metric keys are those of SeaweedFS's worker (rule 121).
 
     Raises:
         MaintenanceError: nothing was committed.
@@ -44,17 +47,20 @@ def compact(context: OperationContext) -> OperationOutcome:
         reader = context.reader(loaded)
         manifests = [] if snapshot is None else reader.manifests(snapshot)
         recipe = choose_recipe(metadata, context.policy)
-        plan = plan_compaction(
+        state = TableState(
             metadata,
             snapshot,
             manifests,
             reader.live_entries(manifests, ManifestContent.DATA),
+            # Without apply_deletes the plan stops at the first delete manifest, so that none is read.
+            delete_index(reader, manifests if context.policy.apply_deletes else ()),
+        )
+        plan = plan_compaction(
+            state,
             context.policy,
             now_ms=context.clock(),
-            deletes=delete_index(reader, manifests) if context.policy.apply_deletes else None,
             in_scope=row_filter(context.policy.where, metadata),
-            recipe=recipe,
-            clustered_by=frozenset() if recipe is None else _clustered_by(context, metadata, recipe),
+            clustering=None if recipe is None else Clustering(recipe, _clustered_by(context, metadata, recipe)),
         )
         if isinstance(plan, Nothing):
             return skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
@@ -74,13 +80,13 @@ def compact(context: OperationContext) -> OperationOutcome:
 
 
 def _clustered_by(context: OperationContext, metadata: TableMetadata, recipe: ClusterRecipe) -> frozenset[int]:
-    """Snapshots that added files clustered by a recipe: those remembered, and those that say so themselves."""
+    """Ids of the snapshots that added files clustered by a recipe: remembered ones, and those whose summary says so."""
     said = {i for i, snapshot in metadata.snapshots.items() if snapshot.summary.get(RECIPE_KEY) == recipe.text}
     return context.memory.clustered_by(recipe.text) | said
 
 
 def _rewrite_and_commit(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> Landed:
-    """All groups in one commit, or ``partial_progress`` of them at a time: then one that fails takes only its own."""
+    """Commit all groups at once, or ``partial_progress`` at a time, so that a failing commit loses only its own."""
     landed = Landed(dict(plan.delete_needs))
     parts = _parts(plan.groups, context.policy.partial_progress, loaded.metadata.format_version)
     for number, groups in enumerate(parts):
@@ -99,7 +105,10 @@ def _rewrite_and_commit(context: OperationContext, loaded: LoadedTable, plan: Co
 
 
 def _parts(groups: Sequence[FileGroup], size: int, format_version: int) -> list[Sequence[FileGroup]]:
-    """v3: groups without row ids go together and first, because the first commit gives ids to what it leaves out."""
+    """The groups of each commit.
+
+    In v3, groups without row ids go together and first, because the first commit gives ids to all rows that it leaves.
+    """
     if not size or not groups:
         return [groups]
     together = [group for group in groups if format_version >= 3 and not group.has_lineage]

@@ -1,4 +1,4 @@
-"""File groups become work units and go to the engine."""
+"""Makes a task of each file group and has the engine run them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WHAT = "compact: file groups"
 def rewrite_groups(
     context: OperationContext, loaded: LoadedTable, plan: CompactionPlan, groups: Sequence[FileGroup]
 ) -> list[RewriteResult]:
-    """Run the work unit over some groups of the plan.
+    """Rewrite some groups of the plan, and return a result for each, in any order.
 
     Raises:
         TableUnsupported: an equality delete cannot be applied by this version, or a column has a reserved name;
@@ -61,13 +61,13 @@ def rewrite_groups(
             on_done=lambda done: context.progress(_WHAT, len(results) + done, len(tasks)),
         )
     except MaintenanceError:
-        # Those of the groups that were finished.  What attempts that still run will write is cleaned from the record.
+        # Removes what finished groups wrote.  What attempts write that still run is removed later, by the job's record.
         context.discard(loaded, (path for task in small for file in planned_files(task) for path in file.paths))
         raise
 
 
 def _begun_anew(task: RewriteTask) -> RewriteTask:
-    """Under other names: an attempt of the first try may still run."""
+    """The task under other file names, because an attempt of the first try may still run and write."""
     return replace(task, outputs=replace(task.outputs, stem=f"{task.outputs.stem}-sorted"))
 
 
@@ -97,7 +97,10 @@ def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup, proof: st
 
 
 def _most_files(recipe: ClusterRecipe | None, group: FileGroup) -> int | None:
-    """Files that are sorted already become fewer or it was for nothing, and would be again the next time."""
+    """How many outputs sorted files may become at most; ``None``: any number, as some input is not clustered yet.
+
+    Otherwise a group of clustered files could come out as many as before, and be chosen again by every pass.
+    """
     if recipe is None or not all(candidate.is_clustered for candidate in group.files):
         return None
     return recipe.output_count(group.total_bytes)

@@ -1,4 +1,4 @@
-"""The one pure work unit of compaction: a task in, written files or an error out; run here or by Spark."""
+"""The work unit of compaction: a task in, written files or an error out; run by local processes or by Spark."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["rewrite_group"]
 
 
 def rewrite_group(task: RewriteTask) -> RewriteResult:
-    """Merge the inputs of one task into one file, or into several sorted ones.
+    """Rewrite the live rows of one task's inputs: as they come, sorted, or dealt out to partitions.
 
     Rows in and rows out are compared before anything is reported as written (:mod:`.proof`).
-    Never raises for what concerns only this group.
+    Never raises for what concerns only this group: the result carries the error.
     """
     started = time.perf_counter()
     tally = Tally()
@@ -69,6 +69,7 @@ def rewrite_group(task: RewriteTask) -> RewriteResult:
 def _disproof(
     task: RewriteTask, tally: Tally, proof: RowProof, files: Sequence[DataFile], storage: Storage
 ) -> str | None:
+    """Why the written files do not hold the rows that were read, in words; ``None`` when they do."""
     try:
         found = [proof_of_file(file.file_path, task.schema, storage, task.proof) for file in files]
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
