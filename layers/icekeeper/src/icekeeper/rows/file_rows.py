@@ -1,4 +1,4 @@
-"""Rows of a data or delete file as Arrow batches with field ids, whatever its format.
+"""Reads a data or delete file of any format as Arrow batches with field ids.
 
 Parquet, ORC and Avro keep field ids as attributes of their columns (specification, "Parquet", "ORC", "Avro"; ORC's
 ``iceberg.id``).
@@ -22,7 +22,7 @@ from icekeeper.storage.storage import Storage
 
 __all__ = ["BATCH_ROWS", "READABLE_FORMATS", "FileRows", "open_rows", "projected_rows"]
 
-# So many rows keep a worker's memory flat at full speed (platform 8).
+# Rows of a batch; so many keep a worker's memory flat at full speed (platform 8).
 BATCH_ROWS = 128 * 1024
 READABLE_FORMATS = frozenset({"PARQUET", "ORC", "AVRO"})
 
@@ -36,7 +36,7 @@ class FileRows:
 
 
 def open_rows(stream: pa.NativeFile, file_format: str) -> FileRows:
-    """Open a file for streaming; the stream must stay open while batches are read.
+    """Open a file; the stream must stay open while batches are read.
 
     Raises:
         TableUnsupported: the format is not read by this version.

@@ -19,7 +19,7 @@ __all__ = ["Tally", "read_rows"]
 
 @dataclass(slots=True)
 class Tally:
-    """Rows that the inputs hold, and how many of them are deleted."""
+    """Counts the rows that were read, and how many of them are deleted."""
 
     read: int = 0
     deleted: int = 0

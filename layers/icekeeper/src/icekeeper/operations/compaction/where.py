@@ -27,8 +27,8 @@ from icekeeper.rows.arrow_schema import leaf_columns
 
 __all__ = ["row_filter"]
 
-# Bytes of a bound by type.  A promoted column's bounds keep their old width, which PyIceberg cannot decode (rule 22,
-# platform 15).
+# Bytes of a bound by type.  Bounds of a promoted column keep their old width, which PyIceberg cannot decode
+# (rule 22, platform 15).
 _WIDTHS: Mapping[str, int] = {
     "long": 8,
     "double": 8,

@@ -1,4 +1,4 @@
-"""The work unit that samples sort keys: a few files, key columns only, every n-th row."""
+"""The work unit that samples sort keys: it reads the key columns of some files and takes every n-th row."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["sample_keys"]
 
 
 def sample_keys(work: SampleTask) -> Sample:
-    """Values of the recipe's columns, as rows are compared by them; deleted rows may be among them.
+    """Sample the values that rows are compared by, also of deleted rows.
 
-    Never raises for what concerns only this group.
+    Never raises for what concerns only this group: the sample carries the error.
     """
     task, recipe = work.task, work.task.recipe
     assert recipe is not None
@@ -34,7 +34,7 @@ def sample_keys(work: SampleTask) -> Sample:
         for source, first_row in zip(task.inputs, work.first_rows, strict=True):
             offset = 0
             for batch in projected_rows(task.readable(source), key_schema, storage):
-                # The step goes on where the batch before left off.
+                # Steps count through the whole file, not from the start of each batch.
                 some = pa.arange(-offset % work.step, max(-offset % work.step, batch.num_rows), work.step)
                 values.append([array.take(some) for array in order.keys(batch)])
                 rows.extend(first_row + offset + i for i in some.to_pylist())
@@ -60,7 +60,7 @@ def _holds(field: Mapping[str, Any], recipe: ClusterRecipe) -> bool:
 
 
 def _row_bytes(task: RewriteTask, storage: Storage) -> float:
-    """Width of whole rows, from the first batch of the first input that has any."""
+    """Arrow bytes per row with all columns, measured on the first batch that has rows."""
     for source in task.inputs:
         for batch in projected_rows(task.readable(source), task.schema, storage):
             if batch.num_rows:

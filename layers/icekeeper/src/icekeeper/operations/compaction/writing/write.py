@@ -21,8 +21,8 @@ from icekeeper.storage.storage import Storage
 
 __all__ = ["write_data_file"]
 
-# Arrow needs several times the size of an encoded row group; this bounds a worker's memory whatever a table asks and
-# however well it compresses.
+# Rows take several times as much memory as the encoded row group; this bounds a worker's memory, whatever size a table
+# asks for and however well it compresses.
 _MAX_ROW_GROUP_ARROW_BYTES = 128 * 1024 * 1024
 
 
