@@ -1,7 +1,7 @@
 """Encodes manifests and manifest lists of format versions 1 to 3 as Avro files.
 
-What a manifest list says of a manifest (counts, least sequence number, partition summaries) is computed here from
-the entries themselves, never copied (rule 35).
+A manifest's counts, least sequence number and partition summaries for the manifest list are computed here from the
+entries themselves, never copied (rule 35).
 """
 
 from __future__ import annotations
@@ -102,13 +102,13 @@ def encode_manifest(
 
 
 def header_of(metadata: TableMetadata, spec_id: int, content: ManifestContent) -> dict[str, str]:
-    """The key-value metadata of a manifest of that spec and content."""
+    """The key-value metadata of a manifest of that spec and content type."""
     schema, fields = json.dumps(metadata.current_schema), json.dumps(metadata.specs[spec_id]["fields"])
     return manifest_header(metadata.format_version, schema, fields, spec_id, content)
 
 
 def partition_types(metadata: TableMetadata, spec_id: int) -> list[str]:
-    """The result types of the fields of a spec.
+    """The Iceberg types of the partition values of a spec, field by field.
 
     Raises:
         TableUnsupported: a transform or source column is unknown.
@@ -148,8 +148,7 @@ def encode_manifest_list(
 
 def _list_record(manifest: ManifestFile, version: int) -> dict[str, Any]:
     def counted(value: int | None) -> int | None:
-        # v2 requires counts; where a v1 writer left them out, "all of them" is not known, so the caller must
-        # have rewritten such a manifest before (see commit.snapshot).
+        # v2 requires counts.  Where a v1 writer left them out, the caller must have filled them in (commit.snapshot).
         if value is None and version >= 2:
             raise ValueError(f"manifest {manifest.manifest_path} has no file counts and must be rewritten first")
         return value
