@@ -206,7 +206,7 @@ def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Ite
 
 
 def _require_whole(delete: DeleteFile, rows: int) -> None:
-    """Raise MetadataUnreadable unless all rows were read: rows whose deletes are cut off would come back to life."""
+    """Of a file that was cut off, between two blocks, the rows that are missing would come back in the data."""
     if rows != delete.record_count:
         raise MetadataUnreadable(f"{delete.path} holds {rows} rows, its manifest says {delete.record_count}")
 

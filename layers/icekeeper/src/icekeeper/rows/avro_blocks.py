@@ -35,7 +35,7 @@ class AvroContainer:
     """An open container file: its header is read when it is opened, each block when it is asked for."""
 
     def __init__(self, stream: pa.NativeFile) -> None:
-        """Raises pa.ArrowInvalid if the stream is no container file, or its codec is unknown."""
+        """Raises pa.ArrowInvalid where the stream is no container file or of an unknown codec."""
         self._stream = stream
         self._start(_MAGIC)
         header: dict[str, bytes] = {}

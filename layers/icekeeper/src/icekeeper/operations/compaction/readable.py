@@ -10,7 +10,7 @@ from icekeeper.rows.file_rows import READABLE_FORMATS
 
 __all__ = ["why_unreadable"]
 
-# Microseconds that fit: Arrow reads timestamps of ORC files as 64-bit nanoseconds, which span 1677 to 2262.
+# Arrow reads every timestamp of an ORC file as nanoseconds in 64 bits: some moments between 1677 and 2262.
 _MICROS = range(-(2**63) // 1000 + 1, 2**63 // 1000)
 _MICRO_TIMES = ("timestamp", "timestamptz")
 

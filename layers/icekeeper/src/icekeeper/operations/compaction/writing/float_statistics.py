@@ -1,4 +1,4 @@
-"""Finds the float columns for which a Parquet footer must not have bounds, because readers would misread them (pure).
+"""Of which columns of floats a Parquet footer must not tell the least and greatest value (pure).
 
 A footer leaves NaN out, and says of zeros that they are between -0.0 and 0.0, whatever their sign (Parquet format,
 "Statistics").  Readers built on Arrow take equal bounds for "every row has this one value": then ``IN (0.0)`` misses
