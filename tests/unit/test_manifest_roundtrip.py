@@ -31,7 +31,7 @@ from icekeeper.metadata.manifest_read import (
     decode_manifest_list,
 )
 from icekeeper.metadata.manifest_write import EncodedManifest, NewSnapshot, encode_manifest, encode_manifest_list
-from icekeeper.metadata.partition_summaries import apart
+from icekeeper.metadata.partition_summaries import split_by_section
 from icekeeper.metadata.single_value import least_decimal
 from icekeeper.model import DataFile, EntryStatus, FileContent, LiveFile, ManifestContent, ManifestEntry
 from support.iceberg_java import IcebergJava
@@ -192,7 +192,9 @@ def test_what_is_written_reads_back(format_version: int, data: st.DataObject) ->
 def test_the_manifest_list_entry_adds_up(format_version: int, data: st.DataObject) -> None:
     """Counts per status, the least sequence number, and summaries over every entry, deleted ones too (rule 35)."""
     kinds = [kind for _, kind, _ in COLUMNS]
-    made = next(iter(apart(kinds, data.draw(entries(format_version)), lambda entry: entry.file.partition)), [])
+    made = next(
+        iter(split_by_section(kinds, data.draw(entries(format_version)), lambda entry: entry.file.partition)), []
+    )
     written = encoded(table(format_version), made, ManifestContent.DATA)
     manifest = written.manifest
     assert manifest.manifest_length == len(written.data)

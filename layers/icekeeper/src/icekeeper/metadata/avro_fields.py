@@ -7,7 +7,7 @@ from typing import Any
 
 from icekeeper.errors import MetadataUnreadable
 
-__all__ = ["canonical_names", "cut_to", "is_field", "record_of", "renamed"]
+__all__ = ["canonical_names", "is_field", "prune_schema", "record_of", "renamed"]
 
 JsonObject = Mapping[str, Any]
 
@@ -19,7 +19,7 @@ _LEGACY_NAMES = {
 }
 
 
-def cut_to(schema: dict[str, Any], entry: Mapping[int, str], file: Mapping[int, str]) -> dict[str, Any]:
+def prune_schema(schema: dict[str, Any], entry: Mapping[int, str], file: Mapping[int, str]) -> dict[str, Any]:
     """The writer's schema with only these fields (id → name) of the entry and of its ``data_file``.
 
     BigQuery makes ``data_file`` nullable.

@@ -100,17 +100,17 @@ class DeleteIndex:
         """Every delete that applies to a data file with that data sequence number."""
         key = partition_key(spec_id, file.partition)
         vector = self.vectors.get(file.file_path)
-        if vector is not None and _number(vector) >= sequence_number:
+        if vector is not None and _sequence_number(vector) >= sequence_number:
             yield vector
         else:
             for entry in self.positions_by_path.get(file.file_path, ()):
-                if _number(entry) >= sequence_number:
+                if _sequence_number(entry) >= sequence_number:
                     yield entry
             for entry in self.positions_by_partition.get(key, ()):
-                if _number(entry) >= sequence_number and may_name(entry.file, file.file_path):
+                if _sequence_number(entry) >= sequence_number and may_name(entry.file, file.file_path):
                     yield entry
         for entry in (*self.equality_by_partition.get(key, ()), *self.global_equality):
-            if _number(entry) > sequence_number:
+            if _sequence_number(entry) > sequence_number:
                 yield entry
 
 
@@ -228,7 +228,7 @@ def decode_bound(kind: str, value: bytes) -> Any:
     return value
 
 
-def _number(entry: ManifestEntry) -> int:
+def _sequence_number(entry: ManifestEntry) -> int:
     return entry.sequence_number or 0
 
 

@@ -18,7 +18,7 @@ import fastavro
 from fastavro.schema import parse_schema
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.metadata.avro_fields import canonical_names, cut_to, record_of, renamed
+from icekeeper.metadata.avro_fields import canonical_names, prune_schema, record_of, renamed
 from icekeeper.metadata.avro_files import decimal_fields, read_avro_bytes, structure
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.inherited_numbers import inherited_file_number, inherited_number
@@ -70,7 +70,7 @@ class EntryCopier:
         """
         wanted = _FILE | (_TAIL if self._version >= 3 else {})
         header, schema, records = read_avro_bytes(
-            data, manifest.manifest_path, prune=lambda found: cut_to(found, _HEAD, wanted)
+            data, manifest.manifest_path, prune=lambda found: prune_schema(found, _HEAD, wanted)
         )
         if structure(schema) == self._structure and header.get("format-version", "1") == str(self._version):
             with suppress(_UnusualEncodingError):

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.metadata.avro_fields import canonical_names, cut_to, record_of, renamed
+from icekeeper.metadata.avro_fields import canonical_names, prune_schema, record_of, renamed
 from icekeeper.metadata.avro_files import decimal_fields, read_avro
 from icekeeper.metadata.avro_schemas import avro_name
 from icekeeper.metadata.inherited_numbers import inherited_file_number, inherited_number
@@ -216,7 +216,7 @@ def decode_live_files(data: bytes, path: str) -> Iterator[LiveFile]:
     Raises:
         MetadataUnreadable: the file is damaged.
     """
-    _, schema, records = read_avro(data, path, prune=partial(_cut, {0: "status", 1: "snapshot_id"}))
+    _, schema, records = read_avro(data, path, prune=partial(_pruned, {0: "status", 1: "snapshot_id"}))
     entry_names = canonical_names(schema, _ENTRY_FIELDS)
     file_names = canonical_names(record_of(schema, 2, "data_file", path), _FILE_FIELDS)
     for record in records:
@@ -238,7 +238,7 @@ def decode_identities(data: bytes, manifest: ManifestFile) -> Iterator[tuple[Fil
         MetadataUnreadable: the file is damaged, or an entry lacks what it cannot inherit.
     """
     wanted = {i: name for i, name in _ENTRY_FIELDS.items() if name != "data_file"}
-    _, schema, records = read_avro(data, manifest.manifest_path, prune=partial(_cut, wanted))
+    _, schema, records = read_avro(data, manifest.manifest_path, prune=partial(_pruned, wanted))
     entry_names = canonical_names(schema, _ENTRY_FIELDS)
     file_names = canonical_names(record_of(schema, 2, "data_file", manifest.manifest_path), _FILE_FIELDS)
     for record in records:
@@ -259,9 +259,9 @@ def decode_identities(data: bytes, manifest: ManifestFile) -> Iterator[tuple[Fil
         )
 
 
-def _cut(entry_fields: Mapping[int, str], schema: dict[str, Any]) -> dict[str, Any]:
+def _pruned(entry_fields: Mapping[int, str], schema: dict[str, Any]) -> dict[str, Any]:
     """The writer's schema with only these fields of an entry, and path, size and offset of its file."""
-    return cut_to(schema, dict(entry_fields), {i: _FILE_FIELDS[i] for i in _LIVE_FILE_FIELDS})
+    return prune_schema(schema, dict(entry_fields), {i: _FILE_FIELDS[i] for i in _LIVE_FILE_FIELDS})
 
 
 def _partition_names(partition_schema: JsonObject, spec: JsonObject) -> list[str | None]:

@@ -2,8 +2,8 @@
 
 Specification, "Manifest Lists", ``field_summary``.  Readers take a summary without bounds for "all null" and skip the
 manifest.  So either every field has bounds that hold for every reader, or the manifest has no summaries at all, which
-readers understand but Spark's ``manifests`` table does not (platform 19).  :func:`apart` avoids the second case: it
-divides entries into sections (:mod:`.uuid_order`), and partitions of one section always have bounds.
+readers understand but Spark's ``manifests`` table does not (platform 19).  :func:`split_by_section` avoids the second
+case: partitions of one section (:mod:`.uuid_order`) always have bounds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from icekeeper.metadata.single_value import comparable, encode
 from icekeeper.metadata.uuid_order import uuid_bounds, uuid_section
 from icekeeper.model import PartitionFieldSummary, PartitionValue
 
-__all__ = ["Section", "apart", "section", "summarise_partitions"]
+__all__ = ["Section", "section_of", "split_by_section", "summarise_partitions"]
 
 Section: TypeAlias = tuple[int, ...]
 """One number per uuid field.  Only partitions of one section may share a manifest; most specs have one section."""
@@ -24,7 +24,7 @@ Section: TypeAlias = tuple[int, ...]
 Entry = TypeVar("Entry")
 
 
-def section(types: Sequence[str], partition: Sequence[PartitionValue]) -> Section:
+def section_of(types: Sequence[str], partition: Sequence[PartitionValue]) -> Section:
     """The section of a partition; null counts as section 0.  ``types`` are the types of the spec's partition values."""
     return tuple(
         uuid_section(value) if isinstance(value, bytes) else 0
@@ -33,7 +33,7 @@ def section(types: Sequence[str], partition: Sequence[PartitionValue]) -> Sectio
     )
 
 
-def apart(
+def split_by_section(
     types: Sequence[str], entries: Iterable[Entry], partition_of: Callable[[Entry], Sequence[PartitionValue]]
 ) -> list[list[Entry]]:
     """The entries divided by section, in their order: those of one list may share a manifest."""
@@ -41,7 +41,7 @@ def apart(
         return [list(entries)]
     found: dict[Section, list[Entry]] = defaultdict(list)
     for entry in entries:
-        found[section(types, partition_of(entry))].append(entry)
+        found[section_of(types, partition_of(entry))].append(entry)
     return [found[key] for key in sorted(found)]
 
 

@@ -32,7 +32,7 @@ class TableReader:
 
     metadata: TableMetadata
     read: ReadBytes
-    see: Callable[[str], None] | None = None
+    on_live_file: Callable[[str], None] | None = None
     """Called with the path of every data and delete file of a live entry that is read."""
 
     def manifests(self, snapshot: Snapshot) -> list[ManifestFile]:
@@ -86,7 +86,7 @@ class TableReader:
                     f"manifest {manifest.manifest_path} uses partition spec {manifest.partition_spec_id}, "
                     "which the table does not have"
                 ) from None
-            yield manifest, self._seen(decode_manifest(data, manifest, spec))
+            yield manifest, self._reporting(decode_manifest(data, manifest, spec))
 
     def live_entries(
         self, manifests: Iterable[ManifestFile], content: ManifestContent | None = None
@@ -109,7 +109,7 @@ class TableReader:
             MetadataUnreadable: a manifest is missing or damaged.
         """
         for manifest, data in self.contents(manifests):
-            for file in self._seen_files(decode_live_files(data, manifest.manifest_path)):
+            for file in self._reporting_files(decode_live_files(data, manifest.manifest_path)):
                 yield manifest, (file.path, file.content_offset)
 
     def identities(
@@ -130,7 +130,7 @@ class TableReader:
             MetadataUnreadable: a manifest is missing or damaged.
         """
         for path, data in self._fetch(manifest_paths, "manifest"):
-            yield path, self._seen_files(decode_live_files(data, path))
+            yield path, self._reporting_files(decode_live_files(data, path))
 
     def contents(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
         """Each manifest with its bytes, in order.
@@ -147,18 +147,18 @@ class TableReader:
                 )
             yield manifest, data
 
-    def _seen(self, entries: Iterator[ManifestEntry]) -> Iterator[ManifestEntry]:
-        see = self.see
+    def _reporting(self, entries: Iterator[ManifestEntry]) -> Iterator[ManifestEntry]:
+        on_live_file = self.on_live_file
         for entry in entries:
-            if see is not None and entry.is_live:
-                see(entry.file.file_path)
+            if on_live_file is not None and entry.is_live:
+                on_live_file(entry.file.file_path)
             yield entry
 
-    def _seen_files(self, files: Iterator[LiveFile]) -> Iterator[LiveFile]:
-        see = self.see
+    def _reporting_files(self, files: Iterator[LiveFile]) -> Iterator[LiveFile]:
+        on_live_file = self.on_live_file
         for file in files:
-            if see is not None:
-                see(file.path)
+            if on_live_file is not None:
+                on_live_file(file.path)
             yield file
 
     def _fetch(self, paths: Iterable[str], kind: str) -> Iterator[tuple[str, bytes]]:

@@ -36,13 +36,13 @@ _PUFFIN = "PUFFIN"
 
 
 @dataclass(frozen=True, slots=True)
-class _ReachingLookup:
+class _LookupOfDeletes:
     """A lookup, and the delete files that it was made from, as indexes into the task's ``deletes``."""
 
     lookup: EqualityLookup
     deletes: frozenset[int]
 
-    def reaches(self, source: InputFile) -> bool:
+    def applies_to(self, source: InputFile) -> bool:
         """Whether one of these delete files applies to the input.
 
         The others then do no harm.  They are of its partition or of several, and apply to it unless they are older or
@@ -64,7 +64,7 @@ class DeletedRows:
         self._schema = table_schema
         self._positions: dict[str, BitMap64] = defaultdict(BitMap64)
         self._sorted: dict[str, pa.Array] = {}
-        self._lookups: list[_ReachingLookup] = []
+        self._lookups: list[_LookupOfDeletes] = []
         self._read_positions(storage)
         self._paths = _key_paths(task, table_schema)
         keys = sum(d.record_count for d in task.deletes if d.content is FileContent.EQUALITY_DELETES)
@@ -74,13 +74,13 @@ class DeletedRows:
             else:
                 self._turn_into_positions(found, storage)
 
-    def keep(self, source: InputFile, first_row: int, batch: pa.RecordBatch) -> pa.Array | None:
+    def live_mask(self, source: InputFile, first_row: int, batch: pa.RecordBatch) -> pa.Array | None:
         """A mask of the live rows; ``None``: all are live.
 
         ``batch`` has the columns of ``table_schema``; ``first_row`` is the position of its first row in the file.
         """
         deleted = self._at_positions(source, first_row, batch.num_rows)
-        lookups = [found.lookup for found in self._lookups if found.reaches(source)]
+        lookups = [found.lookup for found in self._lookups if found.applies_to(source)]
         if lookups:
             by_key = _matches(lookups, source, batch, self._paths)
             deleted = by_key if deleted is None else pc.or_(deleted, by_key)
@@ -128,13 +128,13 @@ class DeletedRows:
             blob = stream.read_at(size, offset)
         self._positions[paths.pop()].update(decode_deletion_vector(blob, delete.path, delete.record_count))
 
-    def _turn_into_positions(self, portion: _ReachingLookup, storage: Storage) -> None:
+    def _turn_into_positions(self, portion: _LookupOfDeletes, storage: Storage) -> None:
         """Look up a portion of the keys in every input that it applies to, and note the positions of matching rows."""
         lookup = portion.lookup
         fields = fields_with(self._schema["fields"], lookup.field_ids)
         paths = {i: column_path(fields, i) or () for i in lookup.field_ids}
         for source in self._task.inputs:
-            if not portion.reaches(source):
+            if not portion.applies_to(source):
                 continue
             first_row = 0
             key_schema = {"type": "struct", "fields": fields}
@@ -166,7 +166,7 @@ def _key_paths(task: ReadTask, schema: Mapping[str, Any]) -> dict[int, tuple[int
     return paths
 
 
-def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Iterator[_ReachingLookup]:
+def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Iterator[_LookupOfDeletes]:
     """The task's equality deletes as lookups per set of columns and partition, of about ``MAX_KEYS`` keys at most."""
     partitions: dict[int, set[int]] = defaultdict(set)
     for source in task.inputs:
@@ -198,11 +198,11 @@ def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Ite
                 held.append(([column_at(batch, path) for path in paths], pa.repeat(sequence_number, batch.num_rows)))
                 rows += batch.num_rows
                 if rows >= MAX_KEYS:
-                    yield _ReachingLookup(_lookup(field_ids, held), frozenset(numbers))
+                    yield _LookupOfDeletes(_lookup(field_ids, held), frozenset(numbers))
                     held, rows = [], 0
             _require_whole(delete, count)
         if held:
-            yield _ReachingLookup(_lookup(field_ids, held), frozenset(numbers))
+            yield _LookupOfDeletes(_lookup(field_ids, held), frozenset(numbers))
 
 
 def _require_whole(delete: DeleteFile, rows: int) -> None:

@@ -35,11 +35,11 @@ class EqualityLookup:
         """A lookup of rows of delete files: their key columns as in ``field_ids``, and a sequence number per row."""
         values = tuple(pc.unique(column) for column in columns)
         combinations: list[pa.Array] = []
-        code = _place(columns[0], values[0])
+        code = _index(columns[0], values[0])
         for column, distinct in zip(columns[1:], values[1:], strict=True):
-            combined = _combine(code, _place(column, distinct), len(distinct))
+            combined = _combine(code, _index(column, distinct), len(distinct))
             combinations.append(pc.unique(combined))
-            code = _place(combined, combinations[-1])
+            code = _index(combined, combinations[-1])
         grouped = pa.table({"code": code, "number": sequence_numbers}).group_by("code").aggregate([("number", "max")])
         ordered = grouped.sort_by("code").combine_chunks()
         # Every code occurs, so the sorted codes are 0, 1, 2, … and are indexes into the numbers.
@@ -47,9 +47,9 @@ class EqualityLookup:
 
     def newest_delete(self, columns: Sequence[pa.Array]) -> pa.Array:
         """Per row the highest sequence number that deletes its key, null where none does; columns as ``field_ids``."""
-        code = _place(columns[0], self.values[0])
+        code = _index(columns[0], self.values[0])
         for column, distinct, combinations in zip(columns[1:], self.values[1:], self.combinations, strict=True):
-            code = _place(_combine(code, _place(column, distinct), len(distinct)), combinations, nulls_match=False)
+            code = _index(_combine(code, _index(column, distinct), len(distinct)), combinations, nulls_match=False)
         return self.newest.take(code)
 
 
@@ -67,7 +67,7 @@ def deleted_rows(
     return mask
 
 
-def _place(column: pa.Array, distinct: pa.Array, *, nulls_match: bool = True) -> pa.Array:
+def _index(column: pa.Array, distinct: pa.Array, *, nulls_match: bool = True) -> pa.Array:
     """The index of each value among the distinct ones, null where it is not among them."""
     return pc.index_in(column, value_set=distinct, skip_nulls=not nulls_match).cast(pa.int64())
 

@@ -49,7 +49,7 @@ def read_rows(task: ReadTask, storage: Storage, tally: Tally) -> Iterator[pa.Rec
             tally.read += rows
             batch = resolved_lineage(batch, ids, source, first_row)
             if deletes is not None:
-                mask = deletes.keep(source, first_row, batch)
+                mask = deletes.live_mask(source, first_row, batch)
                 if mask is not None:
                     batch = batch.filter(mask)
                     tally.deleted += rows - batch.num_rows

@@ -14,7 +14,7 @@ from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.live_deletes import delete_index
 from icekeeper.model import ManifestContent, Nothing
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.commit_groups import Landed, commit_groups
+from icekeeper.operations.compaction.commit_groups import GroupOutcomes, commit_groups
 from icekeeper.operations.compaction.dispatch import rewrite_groups
 from icekeeper.operations.compaction.plan import Clustering, CompactionPlan, FileGroup, plan_compaction
 from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe
@@ -72,10 +72,10 @@ def compact(context: OperationContext) -> OperationOutcome:
             metrics = {**_counters(plan), **planned}
             return succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=plan.input_files)
         with context.job(_OPERATION, loaded, plan.snapshot_id) as rewriting:
-            landed = _rewrite_and_commit(rewriting, loaded, plan)
-            if landed.errors:
+            outcomes = _rewrite_and_commit(rewriting, loaded, plan)
+            if outcomes.errors:
                 rewriting.leaves_files()
-        outcome = _outcome(plan, landed)
+        outcome = _outcome(plan, outcomes)
         return replace(outcome, metrics={**outcome.metrics, "compact.duration_ms": elapsed_ms()})
 
 
@@ -85,23 +85,23 @@ def _clustered_by(context: OperationContext, metadata: TableMetadata, recipe: Cl
     return context.memory.clustered_by(recipe.text) | said
 
 
-def _rewrite_and_commit(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> Landed:
+def _rewrite_and_commit(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> GroupOutcomes:
     """Commit all groups at once, or ``partial_progress`` at a time, so that a failing commit loses only its own."""
-    landed = Landed(dict(plan.delete_needs))
+    outcomes = GroupOutcomes(dict(plan.delete_needs))
     parts = _parts(plan.groups, context.policy.partial_progress, loaded.metadata.format_version)
     for number, groups in enumerate(parts):
         try:
             results = rewrite_groups(context, loaded, plan, groups)
-            commit_groups(context, loaded, plan, results, landed)
+            commit_groups(context, loaded, plan, results, outcomes)
         except MaintenanceError as error:
-            if not landed.snapshot_ids:
+            if not outcomes.snapshot_ids:
                 raise
             left = len(parts) - number - 1
             unstarted = f"; {left} more commit(s) were not attempted" if left else ""
-            landed.errors.append(f"{type(error).__name__}: {error}{unstarted}")
-            landed.failed_groups += sum(len(part) for part in parts[number:])
+            outcomes.errors.append(f"{type(error).__name__}: {error}{unstarted}")
+            outcomes.failed_groups += sum(len(part) for part in parts[number:])
             break
-    return landed
+    return outcomes
 
 
 def _parts(groups: Sequence[FileGroup], size: int, format_version: int) -> list[Sequence[FileGroup]]:
@@ -116,9 +116,9 @@ def _parts(groups: Sequence[FileGroup], size: int, format_version: int) -> list[
     return [*([together] if together else []), *(rest[start : start + size] for start in range(0, len(rest), size))]
 
 
-def _outcome(plan: CompactionPlan, landed: Landed) -> OperationOutcome:
-    groups = [group for group in plan.groups if group.group_id in landed.outputs]
-    written = [file for group in groups for file in landed.outputs[group.group_id]]
+def _outcome(plan: CompactionPlan, outcomes: GroupOutcomes) -> OperationOutcome:
+    groups = [group for group in plan.groups if group.group_id in outcomes.outputs]
+    written = [file for group in groups for file in outcomes.outputs[group.group_id]]
     merged = sum(len(group.files) for group in groups)
     metrics = {
         **_counters(plan),
@@ -128,28 +128,28 @@ def _outcome(plan: CompactionPlan, landed: Landed) -> OperationOutcome:
         "compact.bytes_read": sum(group.total_bytes for group in groups),
         "compact.bytes_written": sum(file.file_size_in_bytes for file in written),
         "compact.rows_rewritten": sum(group.record_count for group in groups),
-        "compact.rows_deleted": landed.rows_deleted,
-        "compact.delete_files_removed": landed.deletes_removed,
-        "compact.bins_dropped": len(landed.dropped),
-        "compact.bins_failed": landed.failed_groups,
-        "compact.commits": len(landed.snapshot_ids),
+        "compact.rows_deleted": outcomes.rows_deleted,
+        "compact.delete_files_removed": outcomes.deletes_removed,
+        "compact.bins_dropped": len(outcomes.dropped),
+        "compact.bins_failed": outcomes.failed_groups,
+        "compact.commits": len(outcomes.snapshot_ids),
     }
     summary = f"compacted {merged} files into {len(written)} (across {len(groups)} bins)"
     if not plan.groups:
-        summary = f"dropped {landed.deletes_removed} delete file(s) that no data file needs"
+        summary = f"dropped {outcomes.deletes_removed} delete file(s) that no data file needs"
     if plan.files_unsupported:
         summary += f"; left {plan.files_unsupported} file(s) alone: {plan.first_unsupported}"
-    problems = [f"{landed.failed_groups} bin(s) failed: {landed.errors[0]}"] if landed.errors else []
-    if not landed.snapshot_ids and plan.groups and not landed.errors:
-        problems.append(f"every bin was overtaken by other commits: {landed.nothing}")
-    if not landed.snapshot_ids and not problems:
-        return skipped(_OPERATION, landed.nothing, metrics=metrics)
+    problems = [f"{outcomes.failed_groups} bin(s) failed: {outcomes.errors[0]}"] if outcomes.errors else []
+    if not outcomes.snapshot_ids and plan.groups and not outcomes.errors:
+        problems.append(f"every bin was overtaken by other commits: {outcomes.nothing}")
+    if not outcomes.snapshot_ids and not problems:
+        return skipped(_OPERATION, outcomes.nothing, metrics=metrics)
     return OperationOutcome(
         operation=_OPERATION,
         status=Status.FAILED if problems else Status.SUCCEEDED,
         reason="; ".join(problems) or None,
-        summary=summary if landed.snapshot_ids else "; ".join(problems),
-        snapshot_ids=tuple(landed.snapshot_ids),
+        summary=summary if outcomes.snapshot_ids else "; ".join(problems),
+        snapshot_ids=tuple(outcomes.snapshot_ids),
         metrics=metrics,
         files_planned=plan.input_files,
     )

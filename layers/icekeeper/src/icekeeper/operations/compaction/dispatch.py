@@ -26,7 +26,7 @@ from icekeeper.rows.make_read_task import make_read_task
 
 __all__ = ["rewrite_groups"]
 
-_WHAT = "compact: file groups"
+_PROGRESS = "compact: file groups"
 
 
 def rewrite_groups(
@@ -48,17 +48,17 @@ def rewrite_groups(
     small = [task for task in tasks if is_small[task.group_id]]
     large = [task for task in tasks if not is_small[task.group_id]]
     context.will_write(file.record for task in small for file in planned_files(task))
-    context.progress(_WHAT, 0, len(tasks))
+    context.progress(_PROGRESS, 0, len(tasks))
     try:
-        results = context.engine.map(rewrite_group, small, lambda done: context.progress(_WHAT, done, len(tasks)))
-        large += [_begun_anew(task) for task, result in zip(small, results, strict=True) if result.too_large]
+        results = context.engine.map(rewrite_group, small, lambda done: context.progress(_PROGRESS, done, len(tasks)))
+        large += [_under_new_names(task) for task, result in zip(small, results, strict=True) if result.too_large]
         results = [result for result in results if not result.too_large]
         return results + cluster_groups(
             context.engine,
             large,
             will_write=context.will_write,
             discard=lambda paths: context.discard(loaded, paths),
-            on_done=lambda done: context.progress(_WHAT, len(results) + done, len(tasks)),
+            on_done=lambda done: context.progress(_PROGRESS, len(results) + done, len(tasks)),
         )
     except MaintenanceError:
         # Removes what finished groups wrote.  What attempts write that still run is removed later, by the job's record.
@@ -66,7 +66,7 @@ def rewrite_groups(
         raise
 
 
-def _begun_anew(task: RewriteTask) -> RewriteTask:
+def _under_new_names(task: RewriteTask) -> RewriteTask:
     """The task under other file names, because an attempt of the first try may still run and write."""
     return replace(task, outputs=replace(task.outputs, stem=f"{task.outputs.stem}-sorted"))
 

@@ -187,25 +187,25 @@ def _bins(files: list[Candidate], policy: Policy) -> list[Bin]:
             continue
         current.append(candidate)
         size += candidate.file.file_size_in_bytes
-        outputs = _outputs(size, len(current), policy)
+        outputs = _outputs_if_full(size, len(current), policy)
         if outputs is not None:
             chosen.append((current, outputs))
             current, size = [], 0
     if current:
-        chosen.append((current, _divided(size, len(current), policy)))
+        chosen.append((current, _output_count(size, len(current), policy)))
     bins = (Bin(tuple(files), for_deletes=len(files) < least, outputs=outputs) for files, outputs in chosen)
     return [b for b in bins if not b.for_deletes or any(c.has_debt for c in b.files)]
 
 
-def _outputs(size: int, inputs: int, policy: Policy) -> int | None:
+def _outputs_if_full(size: int, inputs: int, policy: Policy) -> int | None:
     """How many files of the right size a bin of these bytes becomes; ``None``: it must take more files first."""
     full = (policy.min_file_size_bytes + policy.target_file_size_bytes) // 2
-    outputs = _divided(size, inputs, policy)
+    outputs = _output_count(size, inputs, policy)
     is_whole = outputs * full <= size and size <= outputs * _LARGEST_OUTPUT * policy.target_file_size_bytes
     return outputs if is_whole or size >= policy.max_file_group_size_bytes else None
 
 
-def _divided(size: int, inputs: int, policy: Policy) -> int:
+def _output_count(size: int, inputs: int, policy: Policy) -> int:
     """The fewest outputs of which none is too large, yet none is small, and that are fewer than the inputs."""
     wanted = math.ceil(size / (_LARGEST_OUTPUT * policy.target_file_size_bytes))
     return max(1, min(wanted, size // policy.min_file_size_bytes, inputs - 1))

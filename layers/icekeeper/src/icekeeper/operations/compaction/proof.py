@@ -221,11 +221,12 @@ def _counted(stream: Any, footer: pq.FileMetaData, schema: Mapping[str, Any]) ->
     """Evidence of the columns that have no statistics (those of uuids, some of floats): these are read."""
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     leaves = enumerate(leaf_columns(schema))
-    silent = [leaf for i, leaf in leaves if any(group.column(i).statistics is None for group in groups)]
-    read = RowProof({**schema, "fields": fields_with(schema["fields"], {leaf.field_id for leaf in silent})}, COUNTS)
-    if silent:
+    unmeasured = [leaf for i, leaf in leaves if any(group.column(i).statistics is None for group in groups)]
+    fields = fields_with(schema["fields"], {leaf.field_id for leaf in unmeasured})
+    read = RowProof({**schema, "fields": fields}, COUNTS)
+    if unmeasured:
         file = pq.ParquetFile(stream, metadata=footer)
-        for batch in file.iter_batches(columns=[leaf.parquet_path for leaf in silent]):
+        for batch in file.iter_batches(columns=[leaf.parquet_path for leaf in unmeasured]):
             read.add(batch)
     return read.evidence
 

@@ -33,7 +33,7 @@ from icekeeper.operations.compaction.recipe import KeyColumn
 
 __all__ = ["SortKeys", "column_values", "sorted_indices"]
 
-_Maker: TypeAlias = Callable[[pa.Array], pa.Array]
+_KeyFunction: TypeAlias = Callable[[pa.Array], pa.Array]
 _HOUR_S, _DAY_S = 3600, 86_400
 _MICROS, _NANOS = 10**6, 10**9
 # The type as which a bucket transform hashes raw values: int and date hash as long (specification, appendix B).
@@ -61,7 +61,7 @@ class SortKeys:
 
     def of(self, batch: pa.RecordBatch) -> list[pa.Array]:
         """The key columns of a batch, its rows in the same order."""
-        return [make(_child(batch.column(path[0]), path[1:])) for path, make in self._sources]
+        return [to_key(_child(batch.column(path[0]), path[1:])) for path, to_key in self._sources]
 
 
 def sorted_indices(keys: Sequence[pa.Array | pa.ChunkedArray], columns: Sequence[KeyColumn]) -> pa.Array:
@@ -94,9 +94,9 @@ def column_values(field_id: int, schema: Mapping[str, Any], batch: pa.RecordBatc
     return _child(batch.column(path[0]), path[1:])
 
 
-def _source(column: KeyColumn, schema: Mapping[str, Any]) -> tuple[list[int], _Maker]:
+def _source(column: KeyColumn, schema: Mapping[str, Any]) -> tuple[list[int], _KeyFunction]:
     path, kind = _find(column.field_id, schema["fields"])
-    return path, _maker(column.transform, kind)
+    return path, _key_function(column.transform, kind)
 
 
 def _find(field_id: int, fields: Sequence[Mapping[str, Any]]) -> tuple[list[int], str]:
@@ -118,7 +118,7 @@ def _child(array: pa.Array, path: Sequence[int]) -> pa.Array:
     return array
 
 
-def _maker(transform: str, kind: str) -> _Maker:
+def _key_function(transform: str, kind: str) -> _KeyFunction:
     name, _, number = transform.rstrip("]").partition("[")
     if name == "identity":
         return lambda array: _ordered(array)
@@ -182,7 +182,7 @@ def _floor_divided(array: pa.Array, divisor: int) -> pa.Array:
     return pc.subtract(quotient, is_below.cast(pa.int64()))
 
 
-def _truncation(width: int, kind: str) -> _Maker:
+def _truncation(width: int, kind: str) -> _KeyFunction:
     if kind in ("int", "long"):
         return lambda array: _floor_divided(array, width)
     if kind == "string":
@@ -195,16 +195,16 @@ def _truncation(width: int, kind: str) -> _Maker:
     return _by_value(TruncateTransform(width).transform(decimal), target)
 
 
-def _by_value(function: Callable[[Any], Any], result: pa.DataType) -> _Maker:
-    """A maker that applies a Python function once per distinct value."""
+def _by_value(function: Callable[[Any], Any], result: pa.DataType) -> _KeyFunction:
+    """A key function that applies a Python function once per distinct value."""
 
-    def make(array: pa.Array) -> pa.Array:
+    def to_key(array: pa.Array) -> pa.Array:
         is_decimal = pa.types.is_decimal(array.type)
         plain = (array if is_decimal else _ordered(array)).dictionary_encode()
         values = pa.array([function(value) for value in plain.dictionary.to_pylist()], result)
         return values.take(plain.indices)
 
-    return make
+    return to_key
 
 
 def _hashed_type(kind: str) -> IcebergType:

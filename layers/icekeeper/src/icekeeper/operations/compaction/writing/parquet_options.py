@@ -57,11 +57,14 @@ def for_sample(properties: Mapping[str, str], share: float) -> dict[str, str]:
 
 
 def writer_options(
-    properties: Mapping[str, str], leaves: Sequence[LeafColumn], group_rows: int, silent: Container[int] = ()
+    properties: Mapping[str, str],
+    leaves: Sequence[LeafColumn],
+    group_rows: int,
+    unmeasured: Container[int] = (),
 ) -> dict[str, Any]:
     """Keyword arguments of ``ParquetWriter``; ``group_rows`` is about how many rows a row group will have.
 
-    ``silent`` are the ids of columns without statistics, besides those that never have any.
+    ``unmeasured`` are the ids of columns without statistics, besides those that never have any.
 
     Raises:
         PolicyError: a property is malformed.
@@ -76,7 +79,7 @@ def writer_options(
         "max_rows_per_page": _int(properties, "page-row-limit", _PAGE_ROWS),
         "dictionary_pagesize_limit": _int(properties, "dict-size-bytes", _DICTIONARY_BYTES),
         "write_page_index": True,
-        "write_statistics": _with_statistics(leaves, silent),
+        "write_statistics": _with_statistics(leaves, unmeasured),
         "store_decimal_as_integer": True,
         "store_schema": False,
     }
@@ -84,9 +87,9 @@ def writer_options(
     return options | ({"bloom_filter_options": filters} if filters else {})
 
 
-def _with_statistics(leaves: Sequence[LeafColumn], silent: Container[int]) -> bool | list[str]:
+def _with_statistics(leaves: Sequence[LeafColumn], unmeasured: Container[int]) -> bool | list[str]:
     """The Parquet paths of the columns that get statistics; ``True``: all."""
-    bounded = [leaf.parquet_path for leaf in leaves if leaf.has_bounds and leaf.field_id not in silent]
+    bounded = [leaf.parquet_path for leaf in leaves if leaf.has_bounds and leaf.field_id not in unmeasured]
     return bounded if len(bounded) < len(leaves) else True
 
 

@@ -48,8 +48,8 @@ def write_data_file(
 
     def options(rows: int) -> dict[str, Any]:
         # The first row group has passed by now; of later ones only the entries of the inputs tell.
-        silent = task.misread_columns | counts.misread_columns
-        return writer_options(task.table_properties, leaves, rows, silent)
+        unmeasured = task.misread_columns | counts.misread_columns
+        return writer_options(task.table_properties, leaves, rows, unmeasured)
 
     output = _Output(path, schema, options, row_group_bytes(task.table_properties), storage)
     pending: list[pa.RecordBatch] = []
