@@ -28,7 +28,7 @@ def absent_column(field: Mapping[str, Any], identity_values: Mapping[int, Partit
     ``identity_values`` are raw partition values by column id; null is a value, too.
 
     Raises:
-        TableUnsupported: the field is required and has neither, or its default is of a nested type and not empty.
+        TableUnsupported: the field is required and has neither, or its default is a list or map with entries.
     """
     kind = field["type"]
     if isinstance(kind, str) and field["id"] in identity_values:

@@ -113,7 +113,7 @@ def plan_compaction(
     in_scope: FileScope = lambda file, spec_id: True,
     clustering: Clustering | None = None,
 ) -> CompactionPlan | Nothing:
-    """Group the data files of a table that are to be rewritten, and count which delete files are needed by how many.
+    """Group the data files that are to be rewritten, and count for each delete file the data files that need it.
 
     ``now_ms`` is epoch milliseconds.  Without ``clustering`` rows keep their order (binpack).
     """
