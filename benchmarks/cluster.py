@@ -11,7 +11,6 @@ Printed: seconds, CPU seconds of this process and its finished children, ratios.
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import statistics
 import sys
@@ -47,8 +46,7 @@ def task_for(files: Sequence[Path], rows: int, folder: Path, strategy: Strategy,
     return RewriteTask(
         group_id=0,
         inputs=tuple(InputFile(str(f), rows, f.stat().st_size) for f in files),
-        schema_json=json.dumps(SCHEMA),
-        name_mapping_json=None,
+        schema=SCHEMA,
         partition=(),
         outputs=OutputNames(str(folder), strategy.value),
         table_properties={"write.parquet.compression-level": "3"},

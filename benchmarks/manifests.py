@@ -30,7 +30,7 @@ from icekeeper.engines.local import LocalEngine
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_blocks import ManifestAssembler, entry_blocks
 from icekeeper.metadata.manifest_copy import EntryCopier, StoredEntry
-from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list, partition_types
+from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list, partition_types
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.operations.manifests.partition_ranges import average_opened, partition_order, range_of
@@ -85,8 +85,7 @@ def add_manifests(metadata_location: str, manifests: int, entries: int, columns:
             content=ManifestContent.DATA,
             entries=made,
             path="",
-            snapshot_id=SNAPSHOT,
-            sequence_number=1,
+            snapshot=NewSnapshot(SNAPSHOT, 1),
         )
         templates.append(list(copier.copy(encoded.data, encoded.manifest)))
     assembler = ManifestAssembler(metadata, 0, ManifestContent.DATA)

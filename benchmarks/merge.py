@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import decimal
-import json
 import multiprocessing
 import resource
 import statistics
@@ -110,8 +109,7 @@ def tasks_for(files: Sequence[Path], rows: int, groups: int, folder: Path) -> li
         RewriteTask(
             group_id=group,
             inputs=tuple(InputFile(str(f), rows, f.stat().st_size) for f in files[group::groups]),
-            schema_json=json.dumps(SCHEMA),
-            name_mapping_json=None,
+            schema=SCHEMA,
             partition=(),
             outputs=OutputNames(str(folder), f"merged-{group}"),
             table_properties={"write.parquet.compression-level": "3"},

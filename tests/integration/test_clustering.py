@@ -25,7 +25,7 @@ from icekeeper.errors import PolicyError
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction import dispatch
 from icekeeper.operations.compaction.clustering import exchange
-from icekeeper.operations.compaction.clustering import rows as cluster_rows
+from icekeeper.operations.compaction.clustering import work as cluster_work
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.storage.paths import normalise
@@ -49,7 +49,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker may hold 64 KB: every group is split among workers."""
     monkeypatch.setattr(exchange, "RANGE_BYTES", 64 * 1024)
     monkeypatch.setattr(exchange, "_SPLIT_BYTES", 128 * 1024)
-    monkeypatch.setattr(cluster_rows, "RUN_BYTES", 32 * 1024)
+    monkeypatch.setattr(cluster_work, "RUN_BYTES", 32 * 1024)
 
 
 @pytest.fixture(params=["local", "spark"])
@@ -164,7 +164,7 @@ def test_a_misled_worker_sorts_in_pieces_and_each_file_is_sorted(
     table: LocalTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More rows in a range than may be held at once become files of their own: in order within, but overlapping."""
-    monkeypatch.setattr(cluster_rows, "PIECE_BYTES", 16 * 1024)
+    monkeypatch.setattr(cluster_work, "PIECE_BYTES", 16 * 1024)
     fill(table, 6, 5_000)
     ids = table.ids()
     compacted(table, **BY_ID)
@@ -389,7 +389,7 @@ def test_a_group_that_is_larger_than_it_looked_is_handed_to_all_workers(
     table: LocalTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker that was to sort it alone stops before its memory is full."""
-    monkeypatch.setattr(cluster_rows, "PIECE_BYTES", 512 * 1024)
+    monkeypatch.setattr(cluster_work, "PIECE_BYTES", 512 * 1024)
     monkeypatch.setattr(dispatch, "fits_one_worker", lambda task: True)
     fill(table, 6, 20_000)
     ids = table.ids()

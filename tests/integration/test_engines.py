@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import subprocess
@@ -76,8 +75,7 @@ def task_of(inputs: list[InputFile], output: Path, group_id: int = 0) -> Rewrite
     return RewriteTask(
         group_id=group_id,
         inputs=tuple(inputs),
-        schema_json=json.dumps(SCHEMA),
-        name_mapping_json=None,
+        schema=SCHEMA,
         partition=(),
         outputs=OutputNames(str(output.parent), output.name),
         # Row groups aim at their encoded size: uncompressed, that is about what Arrow needs for them.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 from collections.abc import Callable, Sequence
@@ -22,8 +21,8 @@ from icekeeper.engines.attempts import WritesFiles
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import StorageError
 from icekeeper.model import ManifestContent
-from icekeeper.operations.compaction.clustering.rows import lane_files, merge_lane, split_rows
 from icekeeper.operations.compaction.clustering.task import LaneTask, SplitTask
+from icekeeper.operations.compaction.clustering.work import lane_files, merge_lane, split_rows
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import Layout, OutputNames, RewriteTask, Routing
@@ -83,7 +82,7 @@ def dealt_out(folder: Path, layout: Layout = Layout.PLAIN) -> Writer:
     }
     schema = {**SCHEMA, "schema-id": 0}
     names = OutputNames(str(folder / "out"), "out", layout=layout)
-    made = merging(folder, routing=Routing(1, json.dumps(spec), json.dumps([schema])), outputs=names)
+    made = merging(folder, routing=Routing(1, spec, [schema]), outputs=names)
     return Writer(made, rewrite_group, list(planned_files(made)))
 
 

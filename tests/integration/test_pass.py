@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.errors import StorageError
 from icekeeper.maintenance.run_operation import OPERATIONS
-from icekeeper.metadata.manifest_write import encode_manifest
+from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest
 from icekeeper.model import EntryStatus, Nothing
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.policy import Operation
@@ -167,8 +167,7 @@ def _rename_in_manifest(stored: Path, table: LocalTable, manifest: Any, twin: st
         content=manifest.content,
         entries=[renamed, *entries[1:]],
         path=manifest.manifest_path,
-        snapshot_id=manifest.added_snapshot_id,
-        sequence_number=manifest.sequence_number,
+        snapshot=NewSnapshot(manifest.added_snapshot_id, manifest.sequence_number),
     )
     stored.write_bytes(encoded.data)
 

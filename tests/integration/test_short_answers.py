@@ -15,6 +15,7 @@ import pytest
 
 from icekeeper.errors import StorageError
 from icekeeper.rows.file_rows import projected_rows
+from icekeeper.rows.read_task import ReadableFile
 from icekeeper.storage.storage import Storage
 from support.rewrites import rows, struct
 
@@ -100,7 +101,7 @@ def test_no_value_of_a_data_file_is_made_up() -> None:
     half = sink.tell() // 2
 
     def read(storage: Storage) -> pa.Table:
-        return pa.Table.from_batches(projected_rows(PATH, "PARQUET", SCHEMA, storage))
+        return pa.Table.from_batches(projected_rows(ReadableFile(PATH), SCHEMA, storage))
 
     with store(sink.getvalue(), lambda start, body: body) as storage:
         assert read(storage) == table

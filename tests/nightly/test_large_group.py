@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import subprocess
@@ -86,8 +85,7 @@ def test_a_group_of_5_gb_fits_a_worker_of_1_gb(inputs: list[InputFile], is_sorte
     task = RewriteTask(
         group_id=0,
         inputs=tuple(inputs),
-        schema_json=json.dumps(SCHEMA),
-        name_mapping_json=None,
+        schema=SCHEMA,
         partition=(),
         outputs=OutputNames(str(tmp_path), "out"),
         table_properties={},

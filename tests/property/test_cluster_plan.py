@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from icekeeper.clock import HOUR_MS
 from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder
 from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestContent, ManifestEntry, Nothing
-from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, plan_compaction
+from icekeeper.operations.compaction.candidates import TableState
+from icekeeper.operations.compaction.plan import Clustering, CompactionPlan, FileGroup, plan_compaction
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.policy import Policy, Strategy
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
@@ -78,15 +79,10 @@ def deletes_of(paths: list[str]) -> DeleteIndex:
 def plan(current: dict[str, LiveEntry], settings: Policy, debts: list[str] | None = None) -> CompactionPlan | Nothing:
     manifests = [manifest(), *([manifest("d", content=ManifestContent.DELETES)] if debts else [])]
     return plan_compaction(
-        TABLE,
-        TABLE.snapshots[HEAD],
-        manifests,
-        current.values(),
+        TableState(TABLE, TABLE.snapshots[HEAD], manifests, current.values(), deletes_of(debts or [])),
         settings,
         now_ms=HEAD_MS + HOUR_MS,
-        deletes=deletes_of(debts or []),
-        recipe=recipe_of(settings),
-        clustered_by=frozenset({OURS}),
+        clustering=Clustering(recipe_of(settings), frozenset({OURS})),
     )
 
 

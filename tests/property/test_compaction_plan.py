@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from icekeeper.clock import HOUR_MS
 from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing
+from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, plan_compaction
 from icekeeper.policy import Policy
 from support.plans import HEAD, HEAD_MS, HEAD_SEQUENCE, MB, data_file, live_file, manifest, policy, table
@@ -51,7 +52,7 @@ def live_files(draw: st.DrawFn) -> list[LiveEntry]:
 
 
 def plan(files: Iterable[LiveEntry], settings: Policy, *, now_ms: int = NOW_MS) -> CompactionPlan | Nothing:
-    return plan_compaction(TABLE, TABLE.snapshots[HEAD], [manifest()], files, settings, now_ms=now_ms)
+    return plan_compaction(TableState(TABLE, TABLE.snapshots[HEAD], [manifest()], files), settings, now_ms=now_ms)
 
 
 def groups_of(planned: CompactionPlan | Nothing) -> tuple[FileGroup, ...]:
@@ -242,9 +243,8 @@ def reason(
     files: list[LiveEntry] | None = None, settings: Policy | None = None, manifests: list[ManifestFile] | None = None
 ) -> str:
     snapshot = None if files is None else TABLE.snapshots[HEAD]
-    planned = plan_compaction(
-        TABLE, snapshot, manifests or [manifest()], files or [], settings or policy(), now_ms=NOW_MS
-    )
+    state = TableState(TABLE, snapshot, manifests or [manifest()], files or [])
+    planned = plan_compaction(state, settings or policy(), now_ms=NOW_MS)
     assert isinstance(planned, Nothing)
     return planned.reason
 

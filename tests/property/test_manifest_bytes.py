@@ -16,7 +16,7 @@ from pyiceberg.types import PrimitiveType
 
 from icekeeper.metadata.manifest_read import decode_live_files, decode_manifest, decode_manifest_list
 from icekeeper.metadata.manifest_write import encode_manifest_list
-from icekeeper.metadata.partition_summaries import apart
+from icekeeper.metadata.partition_summaries import split_by_section
 from icekeeper.metadata.single_value import least_decimal
 from icekeeper.model import EntryStatus, LiveFile, ManifestContent
 from support.drawn_manifests import COLUMNS, FIELDS, encoded, entries, table
@@ -70,7 +70,9 @@ def test_what_is_written_reads_back(format_version: int, data: st.DataObject) ->
 def test_the_manifest_list_entry_adds_up(format_version: int, data: st.DataObject) -> None:
     """Counts per status, the least sequence number, and summaries over every entry, deleted ones too (rule 35)."""
     kinds = [kind for _, kind, _ in COLUMNS]
-    made = next(iter(apart(kinds, data.draw(entries(format_version)), lambda entry: entry.file.partition)), [])
+    made = next(
+        iter(split_by_section(kinds, data.draw(entries(format_version)), lambda entry: entry.file.partition)), []
+    )
     written = encoded(table(format_version), made, ManifestContent.DATA)
     manifest = written.manifest
     assert manifest.manifest_length == len(written.data)

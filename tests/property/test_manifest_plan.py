@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from icekeeper.commit.manifest_size import manifest_header_bytes
 from icekeeper.engines.local import LocalEngine
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_write import EncodedManifest, encode_manifest
+from icekeeper.metadata.manifest_write import EncodedManifest, NewSnapshot, encode_manifest
 from icekeeper.metadata.partition_summaries import summarise_partitions
 from icekeeper.model import (
     DataFile,
@@ -80,8 +80,7 @@ def encoded(
         content=content,
         entries=entries,
         path=path,
-        snapshot_id=HEAD,
-        sequence_number=HEAD_SEQUENCE,
+        snapshot=NewSnapshot(HEAD, HEAD_SEQUENCE),
     )
 
 

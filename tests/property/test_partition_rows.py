@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import json
 from collections import Counter
 from typing import Any
 
@@ -66,7 +65,7 @@ def test_rows_go_where_their_values_say(table: tuple[dict[str, Any], dict[str, A
     target = arrow_schema(schema)
     columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(target)]
     batch = pa.RecordBatch.from_arrays(columns, schema=target)
-    router = PartitionRouter(Routing(1, json.dumps(spec), json.dumps([schema])), schema)
+    router = PartitionRouter(Routing(1, spec, [schema]), schema)
     parsed = Schema.model_validate(schema)
     expected: Counter[str] = Counter()
     for row in rows:

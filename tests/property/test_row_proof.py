@@ -108,7 +108,7 @@ def test_files_hold_what_was_handed_to_the_writer_and_bounds_contain_it(
     with TemporaryDirectory() as folder:
         path = f"{folder}/out.parquet"
         work = task(SCHEMA, [], Path(folder), table_properties=properties)
-        file = write_data_file(path, parts, work, SCHEMA, Storage({}))
+        file = write_data_file(path, parts, work, Storage({}))
         assert file is not None
         for level in (COUNTS, FULL):
             found = proof_of_file(path, SCHEMA, Storage({}), level)
@@ -211,7 +211,7 @@ def test_texts_too_long_for_a_footer_are_no_contradiction(tmp_path: Path) -> Non
     for number, chosen in enumerate(([0], [1], [0, 1])):
         parts = [batch for index in chosen for batch in tables[index].to_batches()]
         path = str(tmp_path / f"{number}.parquet")
-        write_data_file(path, proof.watch(iter(parts)), work, schema, Storage({}))
+        write_data_file(path, proof.watch(iter(parts)), work, Storage({}))
         found += proof_of_file(path, schema, Storage({}), COUNTS)
     assert proof.evidence.contradiction(found, proof.names) is None
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icekeeper.metadata.partition_summaries import apart, summarise_partitions
+from icekeeper.metadata.partition_summaries import split_by_section, summarise_partitions
 from icekeeper.metadata.uuid_order import uuid_bounds, uuid_section
 from support.examples import examples
 from support.uuids import AWKWARD_UUIDS, ORDERS, uuid_values
@@ -40,7 +40,7 @@ def opens(comparison: str, literal: Any, low: Any, high: Any) -> bool:
 @given(st.lists(uuid_values, min_size=1, max_size=8), st.lists(uuid_values, min_size=1, max_size=4))
 def test_a_planner_of_either_order_opens_what_holds_a_match(values: list[bytes], literals: list[bytes]) -> None:
     """Whatever is compared with a literal of either sign, and ``IN``, which is judged literal by literal."""
-    for part in apart(["uuid"], values, lambda value: (value,)):
+    for part in split_by_section(["uuid"], values, lambda value: (value,)):
         bounds = uuid_bounds(part)
         assert bounds is not None
         for order in ORDERS:
@@ -75,7 +75,7 @@ def test_bounds_are_those_of_the_bytes_where_these_hold(values: list[bytes]) -> 
 @given(st.lists(uuid_values, min_size=1, max_size=8))
 def test_bounds_are_of_the_section_that_their_values_are_of(values: list[bytes]) -> None:
     """Thus a planned rewrite sees in the manifest list what must stay apart."""
-    for part in apart(["uuid"], values, lambda value: (value,)):
+    for part in split_by_section(["uuid"], values, lambda value: (value,)):
         bounds = uuid_bounds(part)
         assert bounds is not None
         assert {*map(uuid_section, bounds)} == {*map(uuid_section, part)}
@@ -113,5 +113,5 @@ def test_bounds_are_never_missing_beside_values() -> None:
 def test_partitions_of_one_section_stay_together() -> None:
     """Nulls with the least uuids; without uuids everything does."""
     partitions = [(7, HIGH), (1, None), (2, LOW), (3, HIGH)]
-    assert apart(["long", "uuid"], partitions, tuple) == [[(1, None), (2, LOW)], [(7, HIGH), (3, HIGH)]]
-    assert apart(["long", "binary"], partitions, tuple) == [partitions]
+    assert split_by_section(["long", "uuid"], partitions, tuple) == [[(1, None), (2, LOW)], [(7, HIGH), (3, HIGH)]]
+    assert split_by_section(["long", "binary"], partitions, tuple) == [partitions]

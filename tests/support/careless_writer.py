@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 
-from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
+from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
 from icekeeper.model import ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.storage.storage import Storage
 from support.sabotage import SabotagedTable
@@ -38,8 +38,7 @@ class ForeignCommit:
             content=content,
             entries=entries,
             path=path,
-            snapshot_id=self.snapshot_id,
-            sequence_number=self.sequence_number,
+            snapshot=NewSnapshot(self.snapshot_id, self.sequence_number),
         )
         self.storage.write(path, encoded.data)
         return encoded.manifest

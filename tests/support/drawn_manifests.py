@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_write import EncodedManifest, encode_manifest
+from icekeeper.metadata.manifest_write import EncodedManifest, NewSnapshot, encode_manifest
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry
 from support.tables import new_document
 
@@ -118,5 +118,5 @@ def entries(draw: st.DrawFn, format_version: int) -> list[ManifestEntry]:
 def encoded(metadata: TableMetadata, made: Sequence[ManifestEntry], content: ManifestContent) -> EncodedManifest:
     number = 0 if metadata.format_version == 1 else 7
     return encode_manifest(
-        metadata, spec_id=0, content=content, entries=made, path="s3://b/m.avro", snapshot_id=42, sequence_number=number
+        metadata, spec_id=0, content=content, entries=made, path="s3://b/m.avro", snapshot=NewSnapshot(42, number)
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -52,8 +51,7 @@ def task(schema: Mapping[str, Any], inputs: Sequence[InputFile], folder: Path, *
     made = RewriteTask(
         group_id=0,
         inputs=tuple(inputs),
-        schema_json=json.dumps(schema),
-        name_mapping_json=None,
+        schema=schema,
         partition=(),
         outputs=OutputNames(str(folder), "out"),
         table_properties={},

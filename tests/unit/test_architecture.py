@@ -93,7 +93,7 @@ UNKNOWN_TO: dict[str, tuple[str, ...]] = {
     "icekeeper.rows.read": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.writing.write": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.rewrite": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
-    "icekeeper.operations.compaction.clustering.rows": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
+    "icekeeper.operations.compaction.clustering.work": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.clustering.sample": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.statistics.task": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
 }

@@ -7,9 +7,14 @@ import json
 import pyarrow as pa
 import pytest
 
-from icekeeper.errors import TableUnsupported
+from icekeeper.errors import StorageError, TableUnsupported
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.operations.compaction.candidates import Candidate
+from icekeeper.rows.make_read_task import make_read_task
 from icekeeper.rows.project import Projection
+from support.plans import data_file, live_file
 from support.rewrites import struct
+from support.tables import new_document
 
 
 def with_id(name: str, kind: pa.DataType, field_id: int) -> pa.Field:
@@ -60,17 +65,31 @@ def test_a_file_without_ids_is_read_by_the_name_mapping() -> None:
     schema = pa.schema([("id", pa.int64()), ("label", pa.string()), ("place", inside)])
     batch = pa.RecordBatch.from_arrays([pa.array(v, f.type) for v, f in zip(ROWS, schema, strict=True)], schema=schema)
     table = struct((1, "key", "long"), (2, "label", "string"), (3, "place", PLACE))
-    assert Projection(schema, table, {}, json.dumps(MAPPING)).apply(batch).to_pylist() == [
+    assert Projection(schema, table, {}, MAPPING).apply(batch).to_pylist() == [
         {"key": 1, "label": None, "place": {"country": "p", "city": "x"}},
         {"key": 2, "label": None, "place": {"country": "q", "city": "y"}},
     ]
+
+
+def test_the_name_mapping_is_parsed_once_and_one_that_is_no_json_stops_the_read() -> None:
+    """The task carries the mapping itself; where it is damaged, no file of the table can be read."""
+    file = live_file(data_file("f0", 1))
+    planned = Candidate(file.entry.file, 0, 1, "m", file.entry.identity)
+    schema = struct((1, "id", "long"))
+    for text, found in ((None, None), ("null", None), (json.dumps(MAPPING), MAPPING)):
+        properties = {} if text is None else {"schema.name-mapping.default": text}
+        metadata = TableMetadata({**new_document("s3://b/t", 2), "properties": properties})
+        assert make_read_task(metadata, [planned], schema, {}).name_mapping == found
+    damaged = TableMetadata({**new_document("s3://b/t", 2), "properties": {"schema.name-mapping.default": "[{"}})
+    with pytest.raises(StorageError, match="file f0 cannot be read: Expecting"):
+        make_read_task(damaged, [planned], schema, {})
 
 
 def test_ids_of_a_file_go_before_the_name_mapping() -> None:
     schema = pa.schema([with_id("name", pa.int64(), 1)])
     batch = pa.RecordBatch.from_arrays([pa.array([1, 2], pa.int64())], schema=schema)
     table = struct((1, "id", "long"), (2, "name", "string"))
-    found = Projection(schema, table, {}, json.dumps(MAPPING)).apply(batch)
+    found = Projection(schema, table, {}, MAPPING).apply(batch)
     assert found.to_pylist() == [{"id": 1, "name": None}, {"id": 2, "name": None}]
 
 

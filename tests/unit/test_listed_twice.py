@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from icekeeper.model import LiveEntry
+from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.operations.compaction.plan import CompactionPlan, plan_compaction
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
 
@@ -19,9 +20,8 @@ def test_a_file_listed_twice_is_left_alone() -> None:
     twin = LiveEntry(manifest("s3://b/t/metadata/other.avro"), files[0].entry)
     metadata = table()
     manifests = [files[0].manifest, twin.manifest]
-    plan = plan_compaction(
-        metadata, metadata.snapshots[HEAD], manifests, [*files, twin], policy(min_input_files=2), now_ms=HEAD_MS
-    )
+    state = TableState(metadata, metadata.snapshots[HEAD], manifests, [*files, twin])
+    plan = plan_compaction(state, policy(min_input_files=2), now_ms=HEAD_MS)
     assert isinstance(plan, CompactionPlan)
     assert sorted(plan.input_files) == [f"s3://b/t/data/{n}.parquet" for n in range(1, 6)]
 
@@ -47,10 +47,12 @@ def test_nothing_about_its_other_entry_matters(other: dict[str, Any], first: boo
     twin = LiveEntry(files[0].manifest, replace(files[0].entry, **other))
     metadata = table()
     plan = plan_compaction(
-        metadata,
-        metadata.snapshots[HEAD],
-        [files[0].manifest],
-        [twin, *files] if first else [*files, twin],
+        TableState(
+            metadata,
+            metadata.snapshots[HEAD],
+            [files[0].manifest],
+            [twin, *files] if first else [*files, twin],
+        ),
         policy(min_input_files=2, min_data_age_hours=1),
         now_ms=HEAD_MS,
         in_scope=lambda file, spec_id: file.record_count != 1,

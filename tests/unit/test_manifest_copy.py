@@ -20,7 +20,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_blocks import ManifestAssembler, entry_blocks
 from icekeeper.metadata.manifest_copy import EntryCopier, avro_long
 from icekeeper.metadata.manifest_read import decode_manifest
-from icekeeper.metadata.manifest_write import EncodedManifest, encode_manifest
+from icekeeper.metadata.manifest_write import EncodedManifest, NewSnapshot, encode_manifest
 from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile
 from support.plans import data_file, table
 
@@ -111,8 +111,7 @@ def stored(draw: st.DrawFn) -> tuple[TableMetadata, EncodedManifest]:
         content=content,
         entries=draw(st.lists(entries(version), min_size=1, max_size=6)),
         path="m.avro",
-        snapshot_id=77,
-        sequence_number=0 if version == 1 else 9,
+        snapshot=NewSnapshot(77, 0 if version == 1 else 9),
     )
     reader = table_of(draw(st.integers(version, 3)), **draw(st.sampled_from([{}, {"price": "decimal(20, 2)"}])))
     first_row_id = (
@@ -160,8 +159,7 @@ def one(version: int = 3, *, first_row_id: int | None = 100, count: int = 3) -> 
         content=ManifestContent.DATA,
         entries=made,
         path="m.avro",
-        snapshot_id=77,
-        sequence_number=0 if version == 1 else 9,
+        snapshot=NewSnapshot(77, 0 if version == 1 else 9),
     )
     return replace(encoded, manifest=replace(encoded.manifest, first_row_id=first_row_id))
 

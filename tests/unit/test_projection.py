@@ -18,6 +18,7 @@ from icekeeper.metadata.json_value import raw_from_json
 from icekeeper.rows.arrow_schema import stored_schema
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.project import Projection
+from icekeeper.rows.read_task import ReadableFile
 from icekeeper.storage.storage import Storage
 from support.corpus import digest, expected, require_corpus
 from support.rewrites import struct
@@ -212,7 +213,7 @@ def test_impalas_files_with_defaults_read_as_expected(name: str) -> None:
     (schema,) = (s for s in document["schemas"] if s["schema-id"] == document["current-schema-id"])
     found: list[dict[str, Any]] = []
     for path in sorted((folder / "data").glob("*.parquet")):
-        batches = projected_rows(str(path), "PARQUET", schema, Storage({}))
+        batches = projected_rows(ReadableFile(str(path)), schema, Storage({}))
         found += [row for batch in batches for row in batch.to_pylist()]
     assert len(found) == sum(pq.read_metadata(path).num_rows for path in (folder / "data").glob("*.parquet"))
     assert digest(found) == (expected(name)["rows"], expected(name)["sha"])
@@ -223,7 +224,7 @@ def test_a_column_that_a_file_must_hold_is_not_made_up(tmp_path: Path) -> None:
     path = tmp_path / "f.parquet"
     pq.write_table(pa.table({"id": [1]}, schema=OLD), path)
     schema = struct(ID, (2, "s", struct((3, "n", "int", {"initial-default": 1})), {"initial-default": {}}))
-    (batch,) = projected_rows(str(path), "PARQUET", schema, Storage({}), must_hold=[1])
+    (batch,) = projected_rows(ReadableFile(str(path)), schema, Storage({}), must_hold=[1])
     assert batch.to_pylist() == [{"id": 1, "s": {"n": 1}}]
     with pytest.raises(TableUnsupported, match=r"lacks column\(s\) \[3\]"):
-        list(projected_rows(str(path), "PARQUET", schema, Storage({}), must_hold=[1, 3]))
+        list(projected_rows(ReadableFile(str(path)), schema, Storage({}), must_hold=[1, 3]))

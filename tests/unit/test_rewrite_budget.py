@@ -7,6 +7,7 @@ import pytest
 from icekeeper.metadata.deletes import DeleteIndexBuilder
 from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestEntry, Nothing
 from icekeeper.operations.compaction.budget import bytes_since_rewrite
+from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.operations.compaction.plan import CompactionPlan, plan_compaction
 from icekeeper.policy import Policy
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
@@ -37,9 +38,8 @@ def planned(files: list[LiveEntry], deletes: list[ManifestEntry], settings: Poli
     builder = DeleteIndexBuilder()
     for entry in deletes:
         builder.add(0, entry, is_unpartitioned=True)
-    plan = plan_compaction(
-        metadata, metadata.snapshots[HEAD], [manifest()], files, settings, now_ms=HEAD_MS, deletes=builder.build()
-    )
+    state = TableState(metadata, metadata.snapshots[HEAD], [manifest()], files, builder.build())
+    plan = plan_compaction(state, settings, now_ms=HEAD_MS)
     assert isinstance(plan, CompactionPlan)
     return plan
 
@@ -97,15 +97,8 @@ def test_a_share_of_deleted_rows_is_debt(deleted: int, chosen: bool) -> None:
     entry = delete_entry(rows=deleted, content=FileContent.POSITION_DELETES, referenced_data_file="f000")
     builder = DeleteIndexBuilder()
     builder.add(0, entry, is_unpartitioned=True)
-    plan = plan_compaction(
-        table(),
-        table().snapshots[HEAD],
-        [manifest()],
-        large_files(1),
-        policy(delete_compaction_min_deletes=5),
-        now_ms=HEAD_MS,
-        deletes=builder.build(),
-    )
+    state = TableState(table(), table().snapshots[HEAD], [manifest()], large_files(1), builder.build())
+    plan = plan_compaction(state, policy(delete_compaction_min_deletes=5), now_ms=HEAD_MS)
     assert isinstance(plan, CompactionPlan) is chosen
 
 
@@ -137,9 +130,8 @@ def by_partition(**settings: object) -> list[str]:
         for name, sizes in PARTITIONS.items()
         for n, size in enumerate(sizes)
     ]
-    plan = plan_compaction(
-        table(), table().snapshots[HEAD], [manifest()], files, policy(min_input_files=2, **settings), now_ms=HEAD_MS
-    )
+    state = TableState(table(), table().snapshots[HEAD], [manifest()], files)
+    plan = plan_compaction(state, policy(min_input_files=2, **settings), now_ms=HEAD_MS)
     return [] if isinstance(plan, Nothing) else [str(group.partition[0]) for group in plan.groups]
 
 

@@ -11,9 +11,9 @@ from icekeeper.commit.row_ids import assign_row_ids
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.verification.lineage_checks import (
+    duplicate_vector_problems,
     manifest_row_id_problems,
     row_id_problems,
-    two_vectors_problems,
     vector_problems,
 )
 from support.plans import data_file, manifest
@@ -109,6 +109,6 @@ def test_a_vector_says_where_it_is_and_of_what() -> None:
 
 
 def test_a_data_file_has_one_vector() -> None:
-    assert not list(two_vectors_problems(["a", "b"]))
-    (problem,) = two_vectors_problems(["a", "b", "a"])
+    assert not list(duplicate_vector_problems(["a", "b"]))
+    (problem,) = duplicate_vector_problems(["a", "b", "a"])
     assert (problem.kind, problem.path) == ("deletion_vector", "a")

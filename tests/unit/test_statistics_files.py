@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from icekeeper.errors import TableUnsupported
-from icekeeper.metadata.manifest_write import encode_manifest
+from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.operations.statistics.row_files import appended_files, live_files
 from support.listed_manifests import ListedManifests, path_of
@@ -22,8 +22,7 @@ def manifest_of(table: ListedManifests, file: DataFile) -> ManifestFile:
         content=ManifestContent.DATA if is_data else ManifestContent.DELETES,
         entries=[ManifestEntry(EntryStatus.ADDED, 1, 1 if is_data else 2, 1, file)],
         path=path_of(f"metadata/m{len(table.objects)}.avro"),
-        snapshot_id=1,
-        sequence_number=1,
+        snapshot=NewSnapshot(1, 1),
     )
     table.objects[written.manifest.manifest_path] = written.data
     return written.manifest

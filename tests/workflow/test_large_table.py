@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
+from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from support.local_lake import POLICY_FILE, LocalLake
 from support.local_stack.stack import LocalStack
@@ -73,8 +73,7 @@ def _grow(lake: LocalLake) -> None:
             content=ManifestContent.DATA,
             entries=[_entry(f"{folder}/data/{number:06}.parquet") for number in range(start, start + PER_MANIFEST)],
             path=f"{folder}/metadata/m{start}.avro",
-            snapshot_id=SNAPSHOT,
-            sequence_number=1,
+            snapshot=NewSnapshot(SNAPSHOT, 1),
         )
         lake.table.storage.write(encoded.manifest.manifest_path, encoded.data)
         manifests.append(encoded.manifest)

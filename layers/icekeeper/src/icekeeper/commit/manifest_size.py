@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_blocks import ManifestAssembler
 from icekeeper.metadata.manifest_write import partition_types
-from icekeeper.metadata.partition_summaries import apart
+from icekeeper.metadata.partition_summaries import split_by_section
 from icekeeper.model import ManifestContent, ManifestEntry, ManifestFile
 
 __all__ = ["MANIFEST_TARGET_BYTES", "bytes_per_entry", "manifest_header_bytes", "manifest_target_bytes", "portions"]
@@ -48,6 +48,6 @@ def portions(
         TableUnsupported: a partition transform is unknown.
     """
     most = max(1, int(manifest_target_bytes(metadata) / entry_bytes))
-    for found in apart(partition_types(metadata, spec_id), entries, lambda entry: entry.file.partition):
+    for found in split_by_section(partition_types(metadata, spec_id), entries, lambda entry: entry.file.partition):
         for start in range(0, len(found), most):
             yield found[start : start + most]

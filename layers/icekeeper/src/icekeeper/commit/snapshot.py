@@ -22,7 +22,7 @@ from icekeeper.commit.row_ids import assign_row_ids
 from icekeeper.commit.summary import counted_totals, snapshot_summary
 from icekeeper.errors import PlanStale
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
+from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
 from icekeeper.metadata.requirements import ref_at, same_table
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, EntryStatus, FileContent, FileKey, ManifestContent, ManifestEntry, ManifestFile
@@ -264,8 +264,7 @@ class SnapshotWriter:
             content=content,
             entries=entries,
             path=path,
-            snapshot_id=self.snapshot_id,
-            sequence_number=self.sequence_number,
+            snapshot=NewSnapshot(self.snapshot_id, self.sequence_number),
         )
         self._store(path, encoded.data)
         return encoded.manifest

@@ -1,4 +1,4 @@
-"""Fields of a manifest's Avro schema, found by ``field-id``, by name where a writer left the ids out."""
+"""Finds fields of a manifest's Avro schema by ``field-id``, or by name where a writer left the ids out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from icekeeper.errors import MetadataUnreadable
 
-__all__ = ["canonical_names", "cut_to", "is_field", "record_of", "renamed"]
+__all__ = ["canonical_names", "is_field", "prune_schema", "record_of", "renamed"]
 
 JsonObject = Mapping[str, Any]
 
@@ -19,8 +19,11 @@ _LEGACY_NAMES = {
 }
 
 
-def cut_to(schema: dict[str, Any], entry: Mapping[int, str], file: Mapping[int, str]) -> dict[str, Any]:
-    """The writer's schema cut to some fields of the entry and of its file; BigQuery makes ``data_file`` nullable."""
+def prune_schema(schema: dict[str, Any], entry: Mapping[int, str], file: Mapping[int, str]) -> dict[str, Any]:
+    """The writer's schema with only these fields (id → name) of the entry and of its ``data_file``.
+
+    BigQuery makes ``data_file`` nullable.
+    """
     fields = []
     for field in schema["fields"]:
         if is_field(field, 2, "data_file"):
@@ -33,13 +36,17 @@ def cut_to(schema: dict[str, Any], entry: Mapping[int, str], file: Mapping[int, 
 
 
 def is_field(field: JsonObject, field_id: int, name: str) -> bool:
-    """Whether a field of a schema is the one with that id, or of that name where it has no id."""
+    """Whether a field of a schema has that id, or, if it has no id, that name."""
     found = field.get("field-id")
     return bool(field["name"] == name if found is None else int(found) == field_id)
 
 
 def record_of(schema: JsonObject, field_id: int, name: str, path: str) -> dict[str, Any]:
-    """The record schema of a nested field, nullable or not."""
+    """The record schema of a nested field, nullable or not.
+
+    Raises:
+        MetadataUnreadable: there is no such field; ``path`` is the manifest for the message.
+    """
     for field in schema["fields"]:
         if is_field(field, field_id, name):
             kinds = field["type"] if isinstance(field["type"], list) else [field["type"]]
@@ -50,7 +57,7 @@ def record_of(schema: JsonObject, field_id: int, name: str, path: str) -> dict[s
 
 
 def canonical_names(schema: JsonObject, wanted: Mapping[int, str]) -> dict[str, str]:
-    """Names in the file → names in the specification, only where they differ."""
+    """Names in the file → names in the specification, where they differ; ``wanted`` are the latter by field id."""
     renames = {}
     for field in schema["fields"]:
         name, field_id = field["name"], field.get("field-id")
@@ -61,5 +68,5 @@ def canonical_names(schema: JsonObject, wanted: Mapping[int, str]) -> dict[str, 
 
 
 def renamed(record: dict[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:
-    """The record under the names of the specification."""
+    """The record with the names of the specification."""
     return {renames.get(key, key): value for key, value in record.items()} if renames else record

@@ -1,7 +1,7 @@
-"""Avro container files with raw values: what is read can be written again unchanged.
+"""Reads and writes Avro container files with raw values, so that what was read can be written again unchanged.
 
-Logical types are stripped from the writer's schema before decoding, so that dates, decimals and uuids arrive as
-their integers and bytes.
+Logical types are removed from the writer's schema before decoding, so that dates, decimals and uuids are decoded as
+the integers and bytes that are stored.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _LOGICAL_KEYS = frozenset({"logicalType", "precision", "scale", "adjust-to-utc"}
 def read_avro(
     data: bytes, path: str, *, prune: Callable[[AvroSchema], AvroSchema] | None = None
 ) -> tuple[Mapping[str, str], AvroSchema, Iterator[dict[str, Any]]]:
-    """Open a container file: its header, the writer's schema (logical types stripped), its records.
+    """Open a container file: its header, the writer's schema without logical types, its records.
 
-    ``prune`` may return a narrower reader schema, made from the writer's; decoding then skips the rest.
+    ``prune`` gets that schema and may return a narrower one; decoding then skips the other fields.
 
     Raises:
-        MetadataUnreadable: the bytes are not a whole Avro file; raised while iterating for damage further in.
+        MetadataUnreadable: the bytes are not an Avro file; while iterating: they are damaged or cut off.
     """
     header, schema, records = read_avro_bytes(data, path, prune=prune)
     return header, schema, (record for record, _ in records)
@@ -63,7 +63,7 @@ def read_avro_bytes(
         header = dict(blocks.metadata)
         stripped, writer_schema = _parsed(header["avro.schema"])
         reader_schema = None if prune is None else parse_schema(prune(stripped))
-    except Exception as error:  # fastavro raises many types on damaged input; all mean the same here
+    except Exception as error:  # fastavro raises many types on damaged input
         raise MetadataUnreadable(f"{path} is not a readable Avro file: {_first_line(error)}") from error
     return header, stripped, _records(blocks, writer_schema, reader_schema, path)
 
@@ -93,22 +93,22 @@ def _records(
 
 
 def write_avro(schema: AvroSchema, records: Iterable[Mapping[str, Any]], header: Mapping[str, str]) -> bytes:
-    """A container file of ``records`` with ``header`` as its key-value metadata."""
+    """The bytes of a container file of ``records``, with ``header`` as its key-value metadata."""
     sink = io.BytesIO()
     fastavro.writer(sink, parse_schema(schema), records, codec=_CODEC, metadata=dict(header))
     return sink.getvalue()
 
 
 def deflated(data: bytes) -> bytes:
-    """The data of one block, compressed as :func:`write_avro` does it."""
+    """The data of one block, compressed as :func:`write_avro` compresses it."""
     packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     return packer.compress(data) + packer.flush()
 
 
 def structure(schema: Any) -> Any:
-    """What decides how a record is encoded, and which field is which: types and field ids in order, but no names.
+    """The types and field ids of a schema in order, without names, in a form that can be compared.
 
-    Two schemas of one structure encode a record to the same bytes.
+    Two schemas of equal structure encode a record to the same bytes.
     """
     return _structure(strip_logical_types(schema), {})
 
@@ -135,7 +135,7 @@ def _structure(schema: Any, named: dict[str, Any]) -> Any:
 
 
 def strip_logical_types(schema: Any) -> Any:
-    """The schema by which values are decoded to what is stored: integers, bytes, strings."""
+    """The schema without logical types: values are decoded as they are stored, as integers, bytes and strings."""
     if isinstance(schema, list):
         return [strip_logical_types(part) for part in schema]
     if isinstance(schema, dict):
@@ -148,7 +148,7 @@ def strip_logical_types(schema: Any) -> Any:
 
 
 def decimal_fields(record: AvroSchema) -> list[str]:
-    """The fields of an annotated record that are decimals; one fixed type may be named again by later fields."""
+    """Names of the decimal fields of a record with logical types; later fields may name the type of earlier ones."""
     names: set[str] = set()
     found = []
     for field in record["fields"]:

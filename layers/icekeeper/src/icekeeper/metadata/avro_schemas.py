@@ -63,7 +63,7 @@ def _list(element: Any, element_id: int) -> AvroSchema:
 
 
 def _decimal_bytes(precision: int) -> int:
-    """Bytes that a two's complement number of so many decimal digits needs."""
+    """How many bytes a two's complement number of ``precision`` decimal digits needs."""
     size = 1
     while 2 ** (8 * size - 1) < 10**precision:
         size += 1
@@ -71,7 +71,7 @@ def _decimal_bytes(precision: int) -> int:
 
 
 def _value_schema(iceberg_type: str, named: set[str]) -> Any:
-    """The Avro type of a partition value; a named type that was written before is referred to by its name."""
+    """The Avro type of a partition value; ``named`` are the types defined so far, which are referred to by name."""
     if iceberg_type in _PRIMITIVES:
         return iceberg_type
     if iceberg_type == "binary":
@@ -144,7 +144,7 @@ def _find_type(struct: Mapping[str, Any], field_id: int) -> str | None:
 
 
 def record_schema(name: str, fields: Sequence[Mapping[str, Any]]) -> AvroSchema:
-    """The schema of an Iceberg struct of primitive columns and structs of such.
+    """The schema of an Iceberg struct whose columns are primitive or such structs.
 
     Raises:
         TableUnsupported: a column's type cannot be written.
@@ -171,7 +171,7 @@ def manifest_schema(
     """The schema of ``manifest_entry`` for one partition spec.
 
     Raises:
-        TableUnsupported: the format version is unknown, or a partition type is.
+        TableUnsupported: the format version or a partition type cannot be written.
     """
     _check_written_version(format_version)
     named: set[str] = set()
@@ -224,7 +224,7 @@ def manifest_schema(
 def manifest_header(
     format_version: int, schema_json: str, spec_fields_json: str, spec_id: int, content: ManifestContent
 ) -> dict[str, str]:
-    """The key-value metadata of a manifest file (specification, "Manifests")."""
+    """The key-value metadata of a manifest file (specification, "Manifests"); schema and spec fields are JSON text."""
     header = {
         "schema": schema_json,
         "partition-spec": spec_fields_json,

@@ -1,10 +1,12 @@
-"""Which delete file applies to which data file (pure).
+"""Decides which delete file applies to which data file (pure).
 
-Specification, "Scan Planning": equality deletes reach data files with a strictly lower data sequence number, position
-deletes and deletion vectors those with a lower or equal one; spec and partition must match, save for equality deletes
-written under an unpartitioned spec, which are global, and for position deletes that name their one data file, which
-Iceberg-Java, DuckDB and PyIceberg apply wherever they stand; where a deletion vector applies, the position deletes it
-absorbed do not count.  File sequence numbers decide nothing, as no reader asks for them.
+Specification, "Scan Planning":
+
+* Equality deletes apply to data files with a lower data sequence number, position deletes and deletion vectors to those
+  with a lower or equal one.  File sequence numbers do not matter, as no reader looks at them.
+* Spec and partition must be the same.  Equality deletes under an unpartitioned spec are global.  Position deletes that
+  name their one data file are applied in any partition by Iceberg-Java, DuckDB and PyIceberg.
+* Where a deletion vector applies to a data file, position deletes do not: the vector contains them.
 """
 
 from __future__ import annotations
@@ -36,30 +38,30 @@ __all__ = [
 DELETE_FILE_PATH_ID = 2147483546
 DELETE_POSITION_ID = 2147483545
 
-# NaN lies outside all bounds, and Java orders uuids otherwise than their bytes.
+# Types whose bounds rule out nothing: NaN lies outside all bounds, and Java orders uuids differently than their bytes.
 _UNCOMPARABLE = frozenset({"float", "double", "uuid"})
 
 PartitionKey: TypeAlias = tuple[int, tuple[object, ...]]
 
 
 def partition_key(spec_id: int, partition: tuple[PartitionValue, ...]) -> PartitionKey:
-    """Spec and partition values compared bit for bit: 0.0 and -0.0 are two partitions, NaN is one."""
+    """Spec id and partition as a key that compares bit for bit: 0.0 and -0.0 are two partitions, NaN is one."""
     return spec_id, tuple(struct.pack("<d", value) if isinstance(value, float) else value for value in partition)
 
 
 def is_unpartitioned(spec: Mapping[str, Any]) -> bool:
-    """Equality deletes of such a spec are global; all-void specs count (Java's ``PartitionSpec.isUnpartitioned``)."""
+    """Whether a spec has only void fields, or none, so that its equality deletes are global (as in Java)."""
     return all(part["transform"] == "void" for part in spec["fields"])
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteIndex:
-    """The live delete files of a snapshot, by what they can reach."""
+    """The entries of a snapshot's live delete files, by the data files that they may apply to."""
 
     vectors: Mapping[str, ManifestEntry]
     """Data file path → its deletion vector."""
     positions_by_path: Mapping[str, tuple[ManifestEntry, ...]]
-    """Data file path → the position deletes that name this file and no other, wherever they stand."""
+    """Data file path → the position deletes that name this file and no other, whatever their partition."""
     positions_by_partition: Mapping[PartitionKey, tuple[ManifestEntry, ...]]
     equality_by_partition: Mapping[PartitionKey, tuple[ManifestEntry, ...]]
     global_equality: tuple[ManifestEntry, ...]
@@ -88,33 +90,33 @@ class DeleteIndex:
         yield from self.global_equality
 
     def needed_by(self, data: ManifestEntry, spec_id: int, types: Mapping[int, str]) -> Iterator[ManifestEntry]:
-        """The deletes that may really remove rows of a live data file, bounds considered."""
+        """The deletes that may remove rows of a live data file, judged by bounds too; ``types`` by column id."""
         for entry in self.applying_to(data.file, spec_id, data.sequence_number or 0):
             is_equality = entry.file.content is FileContent.EQUALITY_DELETES
             if not is_equality or may_match(entry.file, data.file, types):
                 yield entry
 
     def applying_to(self, file: DataFile, spec_id: int, sequence_number: int) -> Iterator[ManifestEntry]:
-        """Every delete that may remove rows of a data file with that data sequence number."""
+        """Every delete that applies to a data file with that data sequence number."""
         key = partition_key(spec_id, file.partition)
         vector = self.vectors.get(file.file_path)
-        if vector is not None and _number(vector) >= sequence_number:
+        if vector is not None and _sequence_number(vector) >= sequence_number:
             yield vector
         else:
             for entry in self.positions_by_path.get(file.file_path, ()):
-                if _number(entry) >= sequence_number:
+                if _sequence_number(entry) >= sequence_number:
                     yield entry
             for entry in self.positions_by_partition.get(key, ()):
-                if _number(entry) >= sequence_number and may_name(entry.file, file.file_path):
+                if _sequence_number(entry) >= sequence_number and may_name(entry.file, file.file_path):
                     yield entry
         for entry in (*self.equality_by_partition.get(key, ()), *self.global_equality):
-            if _number(entry) > sequence_number:
+            if _sequence_number(entry) > sequence_number:
                 yield entry
 
 
 @dataclass(slots=True)
 class DeleteIndexBuilder:
-    """Collects delete entries as manifests are read."""
+    """Collects the entries of delete files, and builds the index."""
 
     _vectors: dict[str, ManifestEntry] = field(default_factory=dict)
     _by_path: dict[str, list[ManifestEntry]] = field(default_factory=lambda: defaultdict(list))
@@ -123,7 +125,7 @@ class DeleteIndexBuilder:
     _global: list[ManifestEntry] = field(default_factory=list)
 
     def add(self, spec_id: int, entry: ManifestEntry, *, is_unpartitioned: bool) -> None:
-        """Add one live entry of a delete manifest.
+        """Add one live entry of a delete manifest, whose spec is ``is_unpartitioned`` or not.
 
         Raises:
             MetadataUnreadable: it is the second deletion vector of a data file (rule 9).
@@ -157,11 +159,11 @@ class DeleteIndexBuilder:
 
 
 def named_file(delete: DataFile) -> str | None:
-    """The one data file that a position delete file names, by its field or by equal bounds of its paths; ``None``: it
-    may name several, or does not tell.
+    """The path of the one data file that a position delete file names: in ``referenced_data_file``, or as both bounds.
 
-    Readers believe it whatever the partition of the delete file (Java's ``ContentFileUtil.referencedDataFile``), so it
-    is dangling only when that file is gone.  Bounds that were cut short are never equal: the upper one is rounded up.
+    ``None``: it may name several files, or does not say.  Readers apply it to that file whatever the partition of the
+    delete file (Java's ``ContentFileUtil.referencedDataFile``), so it is dangling only if the file is gone.  Truncated
+    bounds are never equal, because the upper one is rounded up.
     """
     if delete.content is not FileContent.POSITION_DELETES:
         return None
@@ -172,12 +174,12 @@ def named_file(delete: DataFile) -> str | None:
         return None
     try:
         return low.decode()
-    except UnicodeDecodeError:  # it was cut within a character, so it is no whole path
+    except UnicodeDecodeError:  # it was truncated within a character, so it is not a whole path
         return None
 
 
 def may_name(delete: DataFile, path: str) -> bool:
-    """Whether a position delete file may hold positions of a data file, by the bounds of its paths."""
+    """Whether a position delete file may hold positions of a data file, by its reference or its bounds of paths."""
     if delete.referenced_data_file is not None:
         return delete.referenced_data_file == path
     encoded = path.encode()
@@ -193,7 +195,7 @@ def _path_bounds(delete: DataFile) -> tuple[bytes | None, bytes | None]:
 def may_match(delete: DataFile, data: DataFile, types: Mapping[int, str]) -> bool:
     """Whether an equality delete may match a row of a data file, by bounds and null counts.
 
-    ``types`` gives the Iceberg type of columns; one that is unknown, or without bounds, may always match.
+    ``types`` are the Iceberg types of columns by id; a column of unknown type, or without bounds, may always match.
     """
     return all(_columns_overlap(field_id, delete, data, types) for field_id in delete.equality_ids or ())
 
@@ -215,18 +217,18 @@ def _columns_overlap(field_id: int, delete: DataFile, data: DataFile, types: Map
 
 
 def decode_bound(kind: str, value: bytes) -> Any:
-    """A bound as a raw value; promoted columns keep their old width, so the length decides (rule 22)."""
+    """A bound as a raw value; ``None``: its length fits no width that the type was promoted from (rule 22)."""
     if kind in ("int", "long", "date"):
         return int.from_bytes(value, "little", signed=True) if len(value) in (4, 8) else None
     if kind in ("time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"):
-        # Four bytes are the days of a column that was a date: another scale.
+        # Four bytes are days, of a column that was a date: they cannot be compared.
         return int.from_bytes(value, "little", signed=True) if len(value) == 8 else None
     if kind == "boolean":
         return value != b"\x00"
     return value
 
 
-def _number(entry: ManifestEntry) -> int:
+def _sequence_number(entry: ManifestEntry) -> int:
     return entry.sequence_number or 0
 
 

@@ -1,8 +1,8 @@
-"""Table metadata as the JSON document that it is.
+"""Reads table metadata from its JSON document.
 
 PyIceberg's models drop fields they do not know and cannot write v3, so Icekeeper never rebuilds a document from
-models: it reads what it needs from the JSON and changes only what an update names (Iceberg table specification,
-"Table Metadata Fields") (rule 42, platform 14).  Changes are made in :mod:`icekeeper.metadata.updates`.
+models: it reads what it needs from the JSON, and :mod:`icekeeper.metadata.updates` changes only what an update names
+(Iceberg table specification, "Table Metadata Fields") (rule 42, platform 14).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INITIAL_SEQUENCE_NUMBER = 0
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot; ``raw`` is its JSON, with every field the writer gave it."""
+    """One snapshot; ``raw`` is its JSON, with every field that its writer set."""
 
     raw: Mapping[str, Any]
 
@@ -44,7 +44,7 @@ class Snapshot:
 
     @property
     def sequence_number(self) -> int:
-        """0 for v1 snapshots, which have none."""
+        """0 for v1 snapshots, which have no sequence number."""
         return int(self.raw.get("sequence-number") or INITIAL_SEQUENCE_NUMBER)
 
     @property
@@ -61,7 +61,7 @@ class Snapshot:
 
     @property
     def manifest_list(self) -> str | None:
-        """``None`` for v1 snapshots that list their manifests inline (rule 5)."""
+        """The path of the manifest list; ``None`` for v1 snapshots that list their manifests inline (rule 5)."""
         return self.raw.get("manifest-list")
 
     @property
@@ -75,7 +75,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A branch or tag; ages in milliseconds."""
+    """A branch or tag (``type``); ages are in milliseconds."""
 
     name: str
     type: str
@@ -100,7 +100,7 @@ class TableMetadata:
 
     @property
     def uuid(self) -> str | None:
-        """``None`` only for v1 tables whose writer gave none."""
+        """The table UUID; ``None`` only for v1 tables whose writer set none."""
         return self.document.get("table-uuid")
 
     @property
@@ -117,7 +117,7 @@ class TableMetadata:
 
     @property
     def next_row_id(self) -> int:
-        """The lowest row id that was never given out; 0 below v3, and just after an upgrade to it."""
+        """The lowest row id that was never assigned; 0 below v3, and just after an upgrade to v3."""
         return int(self.document.get("next-row-id") or 0)
 
     @property
@@ -137,12 +137,12 @@ class TableMetadata:
 
     @property
     def current_schema_id(self) -> int:
-        """0 where a v1 writer left it out."""
+        """The id of the current schema; 0 where a v1 writer left it out."""
         return int(self.current_schema.get("schema-id", 0))
 
     @property
     def schemas_current_first(self) -> Sequence[JsonObject]:
-        """Every schema, the current one first, then newest to oldest."""
+        """Every schema: the current one first, then the others from the highest id down."""
         current = self.current_schema
         others = [self.schemas[i] for i in sorted(self.schemas, reverse=True) if self.schemas[i] is not current]
         return [current, *others]
@@ -170,12 +170,12 @@ class TableMetadata:
 
     @property
     def default_sort_order_id(self) -> int:
-        """0, which is the unsorted order, where a v1 writer left it out."""
+        """The id of the default sort order; 0, which means unsorted, where a v1 writer left it out."""
         return int(self.document.get("default-sort-order-id") or 0)
 
     @property
     def default_sort_order_fields(self) -> Sequence[Mapping[str, Any]]:
-        """Empty for a table without an order (specification, "Sorting": order 0)."""
+        """The fields of the default sort order; none for an unsorted table (specification, "Sorting": order 0)."""
         orders = self.document.get("sort-orders") or ()
         wanted = self.default_sort_order_id
         return next((order.get("fields") or () for order in orders if int(order["order-id"]) == wanted), ())
@@ -187,7 +187,7 @@ class TableMetadata:
 
     @cached_property
     def refs(self) -> Mapping[str, Ref]:
-        """Branches and tags by name; ``main`` is derived for documents written without refs (v1)."""
+        """Branches and tags by name; without refs (v1), ``main`` is the current snapshot."""
         refs = {
             name: Ref(
                 name=name,
@@ -206,7 +206,7 @@ class TableMetadata:
 
     @property
     def current_snapshot(self) -> Snapshot | None:
-        """The head of ``main``; ``None`` while the table has no data.
+        """The head of ``main``; ``None`` while the table has no snapshot.
 
         Raises:
             MetadataUnreadable: the document names a current snapshot that it does not hold.
@@ -214,7 +214,11 @@ class TableMetadata:
         return self.head(MAIN)
 
     def head(self, branch: str) -> Snapshot | None:
-        """The snapshot a branch or tag points at, ``None`` when there is no such ref."""
+        """The snapshot that a branch or tag points at; ``None``: there is no such ref.
+
+        Raises:
+            MetadataUnreadable: the document does not hold that snapshot.
+        """
         ref = self.refs.get(branch)
         if ref is None:
             return None
@@ -224,7 +228,7 @@ class TableMetadata:
             raise MetadataUnreadable(f"ref '{branch}' points at snapshot {ref.snapshot_id}, which is missing") from None
 
     def ancestors(self, snapshot_id: int) -> Iterable[Snapshot]:
-        """The snapshot and its known ancestors, newest first; stops where the history was expired."""
+        """The snapshot and its ancestors, newest first, back to where history was expired."""
         seen: set[int] = set()
         current: int | None = snapshot_id
         while current is not None and current in self.snapshots and current not in seen:
@@ -247,7 +251,7 @@ class TableMetadata:
 
     @property
     def data_location(self) -> str:
-        """Where new data files go: ``write.data.path``, its older names, or ``<location>/data``."""
+        """The folder of new data files: ``write.data.path``, its older names, or ``<location>/data``."""
         for key in ("write.data.path", "write.object-storage.path", "write.folder-storage.path"):
             if self.properties.get(key):
                 return self.properties[key].rstrip("/")
@@ -255,11 +259,11 @@ class TableMetadata:
 
     @property
     def metadata_directory(self) -> str:
-        """Where new metadata goes: ``write.metadata.path`` or ``<location>/metadata``."""
+        """The folder of new metadata files: ``write.metadata.path`` or ``<location>/metadata``."""
         return (self.properties.get("write.metadata.path") or f"{self.location}/metadata").rstrip("/")
 
     def property_flag(self, key: str, default: bool) -> bool:
-        """A boolean table property, by Java's rule that only ``true`` (any case) is true."""
+        """A boolean table property; as in Java only ``true`` (in any case) is true."""
         value = self.properties.get(key)
         return default if value is None else value.strip().lower() == "true"
 

@@ -1,4 +1,4 @@
-"""Metadata files: documents from bytes and into bytes, plain or gzip-compressed."""
+"""Parses and renders metadata files, plain or gzip-compressed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["is_metadata_file", "leading_uuid", "parse_document", "render_documen
 METADATA_SUFFIXES = (".metadata.json", ".metadata.json.gz")
 
 GZIP_MAGIC = b"\x1f\x8b"
-# Only plain values before it: then it is a member of the document itself, not of something inside.
+# Only plain values may stand before it, so that it is a member of the document and not of a value inside.
 _LEADING_UUID = re.compile(
     rb'\s*\{(?:\s*"[^"\\]*"\s*:\s*(?:"[^"\\]*"|[^\s"{}\[\],]+)\s*,)*\s*"table-uuid"\s*:\s*"(?P<uuid>[0-9A-Za-z-]+)"'
 )
 
 
 def is_metadata_file(path: str) -> bool:
-    """Whether the name is that of a table metadata file, compressed or not."""
+    """Whether a path ends as that of a table metadata file, compressed or not."""
     return path.endswith(METADATA_SUFFIXES)
 
 
@@ -46,7 +46,7 @@ def parse_document(data: bytes, location: str) -> TableMetadata:
 
 
 def leading_uuid(beginning: bytes) -> str | None:
-    """The table UUID from the first bytes of a metadata file, ``None`` where they do not surely tell."""
+    """The table UUID from the first bytes of a metadata file; ``None``: they do not tell for certain."""
     try:
         plain = (
             zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(beginning) if beginning[:2] == GZIP_MAGIC else beginning
@@ -58,6 +58,6 @@ def leading_uuid(beginning: bytes) -> str | None:
 
 
 def render_document(metadata: TableMetadata, *, compress: bool = False) -> bytes:
-    """Serialise a document, gzip-compressed when asked (``write.metadata.compression-codec``)."""
+    """The bytes of a metadata file, gzip-compressed if asked for (``write.metadata.compression-codec``)."""
     plain = json.dumps(metadata.document, separators=(",", ":")).encode()
     return gzip.compress(plain) if compress else plain

@@ -1,4 +1,4 @@
-"""Which versions of the table format this version of Icekeeper maintains."""
+"""The versions of the table format that this version of Icekeeper maintains."""
 
 from __future__ import annotations
 

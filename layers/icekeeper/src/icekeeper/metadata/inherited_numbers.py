@@ -1,4 +1,4 @@
-"""Sequence numbers that an entry leaves to its manifest (specification, "Manifest Entry Inheritance")."""
+"""Resolves sequence numbers that an entry inherits (specification, "Manifest Entry Inheritance")."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ __all__ = ["inherited_file_number", "inherited_number"]
 
 
 def inherited_number(value: int | None, status: EntryStatus, manifest: ManifestFile) -> int:
-    """The data sequence number of an entry: null means the manifest's own, for ADDED entries and in manifests written
-    as v1.
+    """The data sequence number of an entry; null stands for the manifest's, in ADDED entries and v1 manifests.
 
     Raises:
         MetadataUnreadable: it is null where it must not be.
@@ -24,8 +23,10 @@ def inherited_number(value: int | None, status: EntryStatus, manifest: ManifestF
 
 
 def inherited_file_number(value: int | None, status: EntryStatus, manifest: ManifestFile) -> int | None:
-    """The file sequence number of an entry, which inherits as the data sequence number does; ``None`` where it should
-    be stated and is not: Iceberg reads such entries, which writers of v2's early days left."""
+    """The file sequence number of an entry, inherited as the data sequence number is.
+
+    ``None`` where it should be stated and is not: early writers of v2 left such entries, and Iceberg reads them.
+    """
     if value is None and (status is EntryStatus.ADDED or manifest.sequence_number == 0):
         return manifest.sequence_number
     return value

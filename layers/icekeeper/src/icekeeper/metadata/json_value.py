@@ -1,6 +1,6 @@
-"""Iceberg's JSON single-value serialization of primitive values, in which schemas keep column defaults.
+"""Parses column defaults of schemas: Iceberg's JSON single-value serialization of primitive values.
 
-Source: specification, appendix D, "JSON single-value serialization".  The answer is the raw value that Parquet stores:
+Source: specification, appendix D, "JSON single-value serialization".  Results are raw values, as Parquet stores them:
 dates as days, times and timestamps as micro- or nanoseconds, decimals unscaled, uuids, fixed and binary as bytes.
 """
 
@@ -19,7 +19,7 @@ __all__ = ["raw_from_json"]
 
 _EPOCH = datetime.date(1970, 1, 1)
 _NANOS = {"time": 1000, "timestamp": 1000, "timestamptz": 1000, "timestamp_ns": 1, "timestamptz_ns": 1}
-"""Nanoseconds per unit of what is stored."""
+"""Nanoseconds per stored unit."""
 _MOMENT = re.compile(
     r"(?:(?P<date>[+-]?\d{4,}-\d\d-\d\d)T)?(?P<h>\d\d):(?P<m>\d\d)(?::(?P<s>\d\d)(?:\.(?P<frac>\d{1,9}))?)?"
     r"(?P<zone>Z|[+-]\d\d:\d\d)?"
@@ -28,10 +28,10 @@ _DECIMALS = Context(prec=76)
 
 
 def raw_from_json(iceberg_type: str, value: Any) -> PartitionValue:
-    """The raw value of a primitive type.
+    """The raw value of a JSON value of a primitive type.
 
     Raises:
-        TableUnsupported: the value is none of that type.
+        TableUnsupported: it is not a value of that type.
     """
     try:
         return _raw(iceberg_type, value)
@@ -75,7 +75,7 @@ def _expect(value: Any, kind: type[int]) -> int:
 
 
 def _moment(iceberg_type: str, text: str) -> int:
-    """Nanoseconds are more than Python's types hold, so the text is taken apart here."""
+    """A time or timestamp in its stored unit; parsed here, because Python's types cannot hold nanoseconds."""
     match = _MOMENT.fullmatch(text)
     if match is None or (match["date"] is None) != (iceberg_type == "time"):
         raise ValueError(text)

@@ -1,4 +1,4 @@
-"""The delete files of a snapshot, read from its manifests into an index of what they reach."""
+"""Reads the delete files of a snapshot into an index of the data files that they apply to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["delete_index"]
 
 
 def delete_index(reader: TableReader, manifests: Sequence[ManifestFile]) -> DeleteIndex:
-    """An index of the live delete files in some of the table's manifests.
+    """The index of the live delete files in some of the table's manifests; data manifests are skipped.
 
     Raises:
         MetadataUnreadable: a manifest is missing or damaged, or a data file has two deletion vectors.

@@ -1,6 +1,6 @@
-"""Manifests put together from blocks: compressed before it is decided which manifest they go to.
+"""Assembles manifests from Avro blocks that were compressed before.
 
-So the size of a manifest is known before it is written, and one can be cut where a partition ends.
+So the size of a manifest is known before it is written, and it can end where a partition ends.
 """
 
 from __future__ import annotations
@@ -26,26 +26,28 @@ _SYNC_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class EntryBlock:
-    """One block of an Avro file, without its sync marker, and what a manifest list sums up of its entries."""
+    """One block of an Avro file without its sync marker, and what a manifest list needs to know of its entries."""
 
     data: bytes
     files: int
     rows: int
     min_sequence_number: int
     partitions: tuple[tuple[PartitionValue, ...], ...]
-    """Each once, in the order of the entries."""
+    """The partitions of its entries, each once, in the order of the entries."""
     ends_partition: bool
-    """No later block holds entries of its last partition."""
+    """Whether no later block has entries of its last partition."""
 
     @property
     def size(self) -> int:
-        """Bytes that it takes in a file."""
+        """Its bytes in a file, with the sync marker."""
         return len(self.data) + _SYNC_BYTES
 
 
 def entry_blocks(entries: Iterable[StoredEntry], block_bytes: int = BLOCK_BYTES) -> Iterator[EntryBlock]:
-    """Entries in partition order as blocks of about ``block_bytes`` before compression; where a partition ends, a
-    block of a quarter of that will do, so that most partitions end with a block."""
+    """Entries in partition order as blocks of about ``block_bytes`` before compression.
+
+    Where a partition ends, a block may have a quarter of that, so that most partitions end with a block.
+    """
     waiting: list[StoredEntry] = []
     size = 0
     runs = (list(run) for _, run in itertools.groupby(entries, key=lambda entry: repr(entry.partition)))
@@ -76,7 +78,7 @@ def _block(entries: Sequence[StoredEntry], *, ends_partition: bool) -> EntryBloc
 
 
 class ManifestAssembler:
-    """Makes manifests of one spec and content type out of blocks."""
+    """Assembles manifests of one spec and content type from blocks."""
 
     def __init__(self, metadata: TableMetadata, spec_id: int, content: ManifestContent) -> None:
         """Raises TableUnsupported: the format version or a partition type cannot be written."""
@@ -86,11 +88,11 @@ class ManifestAssembler:
 
     @property
     def header_bytes(self) -> int:
-        """What a manifest takes without any entry: its schemas, above all."""
+        """The bytes of a manifest without any entry: mostly its schemas."""
         return len(self._header)
 
     def assemble(self, blocks: Sequence[EntryBlock], path: str) -> EncodedManifest:
-        """One manifest; whoever commits it gives it its sequence number and its snapshot."""
+        """One manifest of EXISTING entries, still without sequence number and snapshot id: the commit sets them."""
         sync = self._header[-_SYNC_BYTES:]
         data = self._header + b"".join(part for block in blocks for part in (block.data, sync))
         partitions = [partition for block in blocks for partition in block.partitions]

@@ -1,8 +1,8 @@
-"""Entries carried from one manifest into another without being taken apart.
+"""Copies entries from one manifest into another without decoding them in full.
 
-Rewriting manifests changes only an entry's status and what it inherited.  Where the old manifest encodes entries as we
-do, which Iceberg-Java's manifests and our own of the same format version and spec do, everything else is copied byte
-for byte; any other manifest is decoded and encoded anew.
+Rewriting manifests changes only an entry's status and the values that it inherited.  If the old manifest encodes
+entries as we do, as Iceberg-Java's manifests and ours of the same format version and spec do, everything else is copied
+byte for byte.  Any other manifest is decoded and encoded anew.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import fastavro
 from fastavro.schema import parse_schema
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.metadata.avro_fields import canonical_names, cut_to, record_of, renamed
+from icekeeper.metadata.avro_fields import canonical_names, prune_schema, record_of, renamed
 from icekeeper.metadata.avro_files import decimal_fields, read_avro_bytes, structure
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.inherited_numbers import inherited_file_number, inherited_number
@@ -29,7 +29,7 @@ from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, Manifes
 
 __all__ = ["EntryCopier", "StoredEntry", "avro_long"]
 
-# What is read of an entry that is copied: the fields that may change, and those that a manifest list sums up.
+# The fields that are decoded of an entry that is copied: those that may change, and those that a manifest list sums up.
 _HEAD = {0: "status", 1: "snapshot_id", 3: "sequence_number", 4: "file_sequence_number"}
 _FILE = {100: "file_path", 102: "partition", 103: "record_count"}
 # The last fields of a v3 data file, from the first row id on.
@@ -37,22 +37,22 @@ _TAIL = {142: "first_row_id", 143: "referenced_data_file", 144: "content_offset"
 
 
 class _UnusualEncodingError(Exception):
-    """Numbers in more bytes than they need: legal Avro, but not what is looked for here."""
+    """A number is stored in more bytes than it needs: legal Avro, but such an entry cannot be copied byte for byte."""
 
 
 class StoredEntry(NamedTuple):
-    """A live entry as the EXISTING one that it becomes."""
+    """A live entry, encoded as the EXISTING entry that it becomes."""
 
     partition: tuple[PartitionValue, ...]
     sequence_number: int
     file_path: str
     record_count: int
     data: bytes
-    """Encoded by the table's format version and the entry's spec."""
+    """The whole entry, encoded for the table's format version and the entry's spec."""
 
 
 class EntryCopier:
-    """Copies the live entries of manifests of one spec; the content type makes no difference."""
+    """Copies the live entries of manifests of one spec, data and delete manifests alike."""
 
     def __init__(self, metadata: TableMetadata, spec_id: int) -> None:
         """Raises TableUnsupported: the format version or a partition type cannot be written."""
@@ -63,14 +63,14 @@ class EntryCopier:
         self._spec = metadata.specs[spec_id]
 
     def copy(self, data: bytes, manifest: ManifestFile) -> Iterator[StoredEntry]:
-        """The live entries, everything that they inherited made explicit (rule 3).
+        """The live entries, with every inherited value written out (rule 3).
 
         Raises:
             MetadataUnreadable: the manifest is damaged, or an entry lacks what it cannot inherit.
         """
         wanted = _FILE | (_TAIL if self._version >= 3 else {})
         header, schema, records = read_avro_bytes(
-            data, manifest.manifest_path, prune=lambda found: cut_to(found, _HEAD, wanted)
+            data, manifest.manifest_path, prune=lambda found: prune_schema(found, _HEAD, wanted)
         )
         if structure(schema) == self._structure and header.get("format-version", "1") == str(self._version):
             with suppress(_UnusualEncodingError):
@@ -142,7 +142,7 @@ class EntryCopier:
 
 
 def _with_row_id(body: memoryview, file: dict[str, Any], first_row_id: int) -> tuple[memoryview, bytes]:
-    """A data file without its last fields, and these with the row id that it inherits."""
+    """The encoded data file up to its first row id, and the rest encoded with the inherited row id."""
     rest = _optional_string(file["referenced_data_file"]) + b"".join(
         _optional_long(file[name]) for name in ("content_offset", "content_size_in_bytes")
     )
@@ -152,7 +152,7 @@ def _with_row_id(body: memoryview, file: dict[str, Any], first_row_id: int) -> t
     return body[: len(body) - len(old)], _optional_long(first_row_id) + rest
 
 
-@lru_cache(4096)  # entries of one commit share them
+@lru_cache(4096)  # entries of one commit have the same head
 def _head(status: int, snapshot_id: int | None, numbers: tuple[int | None, ...]) -> bytes:
     return avro_long(status) + b"".join(map(_optional_long, (snapshot_id, *numbers)))
 

@@ -1,4 +1,4 @@
-"""One entry of a manifest as an Avro record, v1–v3."""
+"""Turns manifest entries into Avro records of format versions 1 to 3."""
 
 from __future__ import annotations
 
@@ -18,20 +18,23 @@ _V1_BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class EntryEncoder:
-    """How the entries of one spec are written: their Avro schema, and each as a record of it."""
+    """Turns entries of one spec into records of its Avro schema."""
 
     schema: AvroSchema
     version: int
+    """The table's format version."""
     names: Sequence[str]
+    """The Avro names of the partition fields."""
     widths: Mapping[str, int]
+    """Name of a decimal partition field → its bytes."""
 
     def record(self, entry: ManifestEntry) -> dict[str, Any]:
-        """Raises ValueError where an EXISTING or DELETED entry lacks its data sequence number or snapshot id."""
+        """Raises ValueError if an EXISTING or DELETED entry lacks its data sequence number or snapshot id."""
         return _entry_record(entry, self.version, self.names, self.widths)
 
 
 def entry_encoder(metadata: TableMetadata, spec_id: int) -> EntryEncoder:
-    """The encoder of the table's format version.
+    """The encoder for entries of a spec in the table's format version.
 
     Raises:
         TableUnsupported: the format version or a partition type cannot be written.
@@ -45,7 +48,7 @@ def entry_encoder(metadata: TableMetadata, spec_id: int) -> EntryEncoder:
 def _entry_record(
     entry: ManifestEntry, version: int, names: Sequence[str], widths: Mapping[str, int]
 ) -> dict[str, Any]:
-    # A file sequence number that another writer lost stays so: no other would be right.
+    # A file sequence number that another writer lost stays null, since nobody knows it.
     if entry.status is not EntryStatus.ADDED and (entry.snapshot_id is None or entry.sequence_number is None):
         raise ValueError(f"{entry.status.name} entry of {entry.file.file_path} must carry its ids explicitly")
     file = entry.file
@@ -73,7 +76,7 @@ def _entry_record(
     if version == 1:
         record["block_size_in_bytes"] = _V1_BLOCK_SIZE_IN_BYTES
     if version >= 3:
-        # Of an ADDED entry it is assigned on reading (specification, "First Row ID Inheritance").
+        # Readers assign the row id of an ADDED entry (specification, "First Row ID Inheritance").
         record["first_row_id"] = None if entry.status is EntryStatus.ADDED else file.first_row_id
         record["content_offset"] = file.content_offset
         record["content_size_in_bytes"] = file.content_size_in_bytes
@@ -87,7 +90,7 @@ def _entry_record(
 
 
 def _listed(values: tuple[int, ...] | None) -> list[int] | None:
-    """fastavro takes a tuple in a union for (branch, value)."""
+    """As a list, because fastavro takes a tuple in a union for (branch, value)."""
     return None if values is None else list(values)
 
 
@@ -96,7 +99,7 @@ def _key_values(mapping: Mapping[int, Any] | None) -> list[dict[str, Any]] | Non
 
 
 def _fixed_widths(entry_schema: Mapping[str, Any]) -> dict[str, int]:
-    """Partition columns stored as decimals, with their width: a narrower value of a promoted type is widened."""
+    """The bytes of decimal partition fields by name; narrower values of a promoted type are widened to them."""
     data_file = next(f for f in entry_schema["fields"] if f["name"] == "data_file")
     partition = next(f for f in data_file["type"]["fields"] if f["name"] == "partition")
     decimals: dict[str, int] = {}

@@ -1,8 +1,8 @@
-"""Manifests and manifest lists, v1–v3, from bytes into the frozen vocabulary.
+"""Decodes manifests and manifest lists of format versions 1 to 3.
 
-Fields are found by Avro ``field-id``, by name where a writer left the ids out.  Inheritance of snapshot ids,
-sequence numbers and row ids is applied here, so that nobody downstream sees a null that means "ask the manifest
-list" (specification, "Manifest Entry Inheritance", "First Row ID Inheritance").
+Fields are found by Avro ``field-id``, or by name where a writer left the ids out.  Inherited snapshot ids, sequence
+numbers and row ids are filled in here, so that no caller sees a null that means "look into the manifest list"
+(specification, "Manifest Entry Inheritance", "First Row ID Inheritance").
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.metadata.avro_fields import canonical_names, cut_to, record_of, renamed
+from icekeeper.metadata.avro_fields import canonical_names, prune_schema, record_of, renamed
 from icekeeper.metadata.avro_files import decimal_fields, read_avro
 from icekeeper.metadata.avro_schemas import avro_name
 from icekeeper.metadata.inherited_numbers import inherited_file_number, inherited_number
@@ -137,7 +137,7 @@ def _manifest_file(record: dict[str, Any], path: str) -> ManifestFile:
 
 
 def manifest_from_file(data: bytes, path: str, added_snapshot_id: int) -> ManifestFile:
-    """Describe a manifest that a v1 snapshot lists inline, from the manifest itself; its counts are unknown.
+    """The description of a manifest that a v1 snapshot lists inline, from its own header; its counts are unknown.
 
     Raises:
         MetadataUnreadable: the file is damaged.
@@ -152,7 +152,7 @@ def manifest_from_file(data: bytes, path: str, added_snapshot_id: int) -> Manife
 
 
 def decode_manifest(data: bytes, manifest: ManifestFile, spec: JsonObject) -> Iterator[ManifestEntry]:
-    """The entries of a manifest, every status, with inheritance applied.
+    """The entries of a manifest, of every status, with inherited values filled in.
 
     ``spec`` is the table's partition spec of ``manifest.partition_spec_id``; partition tuples follow its fields.
 
@@ -211,12 +211,12 @@ def decode_manifest(data: bytes, manifest: ManifestFile, spec: JsonObject) -> It
 
 
 def decode_live_files(data: bytes, path: str) -> Iterator[LiveFile]:
-    """Every entry that is not DELETED, decoding nothing else of it.
+    """The file of every entry that is not DELETED; nothing else is decoded.
 
     Raises:
         MetadataUnreadable: the file is damaged.
     """
-    _, schema, records = read_avro(data, path, prune=partial(_cut, {0: "status", 1: "snapshot_id"}))
+    _, schema, records = read_avro(data, path, prune=partial(_pruned, {0: "status", 1: "snapshot_id"}))
     entry_names = canonical_names(schema, _ENTRY_FIELDS)
     file_names = canonical_names(record_of(schema, 2, "data_file", path), _FILE_FIELDS)
     for record in records:
@@ -232,13 +232,13 @@ def decode_live_files(data: bytes, path: str) -> Iterator[LiveFile]:
 
 
 def decode_identities(data: bytes, manifest: ManifestFile) -> Iterator[tuple[FileKey, FileIdentity]]:
-    """Every entry that is not DELETED, as much of it as tells whether it is a file seen before.
+    """The key and identity of every entry that is not DELETED: enough to tell whether it is a file seen before.
 
     Raises:
         MetadataUnreadable: the file is damaged, or an entry lacks what it cannot inherit.
     """
     wanted = {i: name for i, name in _ENTRY_FIELDS.items() if name != "data_file"}
-    _, schema, records = read_avro(data, manifest.manifest_path, prune=partial(_cut, wanted))
+    _, schema, records = read_avro(data, manifest.manifest_path, prune=partial(_pruned, wanted))
     entry_names = canonical_names(schema, _ENTRY_FIELDS)
     file_names = canonical_names(record_of(schema, 2, "data_file", manifest.manifest_path), _FILE_FIELDS)
     for record in records:
@@ -259,13 +259,13 @@ def decode_identities(data: bytes, manifest: ManifestFile) -> Iterator[tuple[Fil
         )
 
 
-def _cut(entry_fields: Mapping[int, str], schema: dict[str, Any]) -> dict[str, Any]:
-    """The writer's schema cut to these fields of an entry and to what tells which object a file is."""
-    return cut_to(schema, dict(entry_fields), {i: _FILE_FIELDS[i] for i in _LIVE_FILE_FIELDS})
+def _pruned(entry_fields: Mapping[int, str], schema: dict[str, Any]) -> dict[str, Any]:
+    """The writer's schema with only these fields of an entry, and path, size and offset of its file."""
+    return prune_schema(schema, dict(entry_fields), {i: _FILE_FIELDS[i] for i in _LIVE_FILE_FIELDS})
 
 
 def _partition_names(partition_schema: JsonObject, spec: JsonObject) -> list[str | None]:
-    """For each field of the spec the name of its column in the file, ``None`` where the file has no such column."""
+    """For each field of the spec the name of its column in the manifest; ``None``: the manifest has no such column."""
     by_id = {int(f["field-id"]): f["name"] for f in partition_schema["fields"] if f.get("field-id") is not None}
     names = {f["name"] for f in partition_schema["fields"]}
     result: list[str | None] = []

@@ -1,7 +1,7 @@
-"""Manifests and manifest lists from the frozen vocabulary into bytes, v1–v3.
+"""Encodes manifests and manifest lists of format versions 1 to 3 as Avro files.
 
-What a manifest list says of a manifest (counts, least sequence number, partition summaries) is computed here from
-the entries themselves, never copied (rule 35).
+A manifest's counts, least sequence number and partition summaries for the manifest list are computed here from the
+entries themselves, never copied (rule 35).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from icekeeper.model import (
 
 __all__ = [
     "EncodedManifest",
+    "NewSnapshot",
     "encode_manifest",
     "encode_manifest_list",
     "header_of",
@@ -37,8 +38,16 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
+class NewSnapshot:
+    """The snapshot that is being committed."""
+
+    snapshot_id: int
+    sequence_number: int
+
+
+@dataclass(frozen=True, slots=True)
 class EncodedManifest:
-    """A manifest ready to be stored, with the entry that its manifest list needs."""
+    """A manifest ready to be stored, and its entry for the manifest list."""
 
     data: bytes
     manifest: ManifestFile
@@ -51,13 +60,12 @@ def encode_manifest(
     content: ManifestContent,
     entries: Sequence[ManifestEntry],
     path: str,
-    snapshot_id: int,
-    sequence_number: int,
+    snapshot: NewSnapshot,
 ) -> EncodedManifest:
-    """Write one manifest of one spec and one content type.
+    """Encode one manifest of one spec and one content type, which ``snapshot`` will store at ``path``.
 
-    ``sequence_number`` is that of the snapshot being committed; ADDED entries may leave theirs null to inherit it,
-    EXISTING and DELETED ones carry both explicitly (rule 3).
+    ADDED entries may leave their sequence numbers null, to inherit the snapshot's; EXISTING and DELETED entries carry
+    theirs explicitly (rule 3).
 
     Raises:
         ValueError: an EXISTING or DELETED entry lacks a sequence number or snapshot id.
@@ -67,7 +75,7 @@ def encode_manifest(
     encoder = entry_encoder(metadata, spec_id)
     data = write_avro(encoder.schema, map(encoder.record, entries), header_of(metadata, spec_id, content))
     live = [entry for entry in entries if entry.is_live]
-    sequence_numbers = [sequence_number if e.sequence_number is None else e.sequence_number for e in live]
+    sequence_numbers = [snapshot.sequence_number if e.sequence_number is None else e.sequence_number for e in live]
 
     def count(status: EntryStatus) -> tuple[int, int]:
         rows = [entry.file.record_count for entry in entries if entry.status is status]
@@ -79,9 +87,9 @@ def encode_manifest(
         manifest_length=len(data),
         partition_spec_id=spec_id,
         content=content,
-        sequence_number=sequence_number,
-        min_sequence_number=min(sequence_numbers, default=sequence_number),
-        added_snapshot_id=snapshot_id,
+        sequence_number=snapshot.sequence_number,
+        min_sequence_number=min(sequence_numbers, default=snapshot.sequence_number),
+        added_snapshot_id=snapshot.snapshot_id,
         added_files_count=added[0],
         existing_files_count=existing[0],
         deleted_files_count=deleted[0],
@@ -94,13 +102,13 @@ def encode_manifest(
 
 
 def header_of(metadata: TableMetadata, spec_id: int, content: ManifestContent) -> dict[str, str]:
-    """The key-value metadata of a manifest of that spec and content."""
+    """The key-value metadata of a manifest of that spec and content type."""
     schema, fields = json.dumps(metadata.current_schema), json.dumps(metadata.specs[spec_id]["fields"])
     return manifest_header(metadata.format_version, schema, fields, spec_id, content)
 
 
 def partition_types(metadata: TableMetadata, spec_id: int) -> list[str]:
-    """The result types of the fields of a spec.
+    """The Iceberg types of the partition values of a spec, field by field.
 
     Raises:
         TableUnsupported: a transform or source column is unknown.
@@ -117,7 +125,7 @@ def encode_manifest_list(
     sequence_number: int,
     first_row_id: int | None = None,
 ) -> bytes:
-    """Write the manifest list of one snapshot; ``first_row_id`` is the snapshot's, from v3 on.
+    """Encode the manifest list of one snapshot; ``first_row_id`` is the snapshot's, from v3 on.
 
     Raises:
         ValueError: a v3 list is given no first row id.
@@ -140,8 +148,7 @@ def encode_manifest_list(
 
 def _list_record(manifest: ManifestFile, version: int) -> dict[str, Any]:
     def counted(value: int | None) -> int | None:
-        # v2 requires counts; where a v1 writer left them out, "all of them" is not known, so the caller must
-        # have rewritten such a manifest before (see commit.snapshot).
+        # v2 requires counts.  Where a v1 writer left them out, the caller must have filled them in (commit.snapshot).
         if value is None and version >= 2:
             raise ValueError(f"manifest {manifest.manifest_path} has no file counts and must be rewritten first")
         return value

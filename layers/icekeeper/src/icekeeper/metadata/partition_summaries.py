@@ -1,8 +1,9 @@
-"""What a manifest list says of the partitions in a manifest, so that no reader skips one that it needs (rule 37).
+"""Summarises for a manifest list the partitions in a manifest, so that no reader skips one that it needs (rule 37).
 
-Specification, "Manifest Lists", ``field_summary``.  Readers take missing bounds beside values for "all null" and plan
-nothing.  So a field has either bounds that hold for every reader, or the manifest has no summaries at all, which
-readers understand but Spark's ``manifests`` table does not (platform 19).  :func:`apart` keeps it from coming to that.
+Specification, "Manifest Lists", ``field_summary``.  Readers take a summary without bounds for "all null" and skip the
+manifest.  So either every field has bounds that hold for every reader, or the manifest has no summaries at all, which
+readers understand but Spark's ``manifests`` table does not (platform 19).  :func:`split_by_section` avoids the second
+case: partitions of one section (:mod:`.uuid_order`) always have bounds.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from icekeeper.metadata.single_value import comparable, encode
 from icekeeper.metadata.uuid_order import uuid_bounds, uuid_section
 from icekeeper.model import PartitionFieldSummary, PartitionValue
 
-__all__ = ["Section", "apart", "section", "summarise_partitions"]
+__all__ = ["Section", "section_of", "split_by_section", "summarise_partitions"]
 
 Section: TypeAlias = tuple[int, ...]
-"""Partitions of one section may share a manifest; almost always there is only one."""
+"""One number per uuid field.  Only partitions of one section may share a manifest; most specs have one section."""
 
 Entry = TypeVar("Entry")
 
 
-def section(types: Sequence[str], partition: Sequence[PartitionValue]) -> Section:
-    """Where a partition belongs, nulls with the least uuids; ``types`` are the result types of the spec's fields."""
+def section_of(types: Sequence[str], partition: Sequence[PartitionValue]) -> Section:
+    """The section of a partition; null counts as section 0.  ``types`` are the types of the spec's partition values."""
     return tuple(
         uuid_section(value) if isinstance(value, bytes) else 0
         for kind, value in zip(types, partition, strict=True)
@@ -32,22 +33,22 @@ def section(types: Sequence[str], partition: Sequence[PartitionValue]) -> Sectio
     )
 
 
-def apart(
+def split_by_section(
     types: Sequence[str], entries: Iterable[Entry], partition_of: Callable[[Entry], Sequence[PartitionValue]]
 ) -> list[list[Entry]]:
-    """Entries that may share a manifest, together, in their order."""
+    """The entries divided by section, in their order: those of one list may share a manifest."""
     if "uuid" not in types:
         return [list(entries)]
     found: dict[Section, list[Entry]] = defaultdict(list)
     for entry in entries:
-        found[section(types, partition_of(entry))].append(entry)
+        found[section_of(types, partition_of(entry))].append(entry)
     return [found[key] for key in sorted(found)]
 
 
 def summarise_partitions(
     types: Sequence[str], partitions: Sequence[tuple[PartitionValue, ...]]
 ) -> tuple[PartitionFieldSummary, ...] | None:
-    """What a manifest list says of the partitions of a manifest's entries; ``None`` where they are of two sections."""
+    """One summary per partition field; ``None``: the partitions are of two sections, and a field has no bounds."""
     summaries = [_summary(kind, [partition[i] for partition in partitions]) for i, kind in enumerate(types)]
     known = tuple(summary for summary in summaries if summary is not None)
     return known if len(known) == len(types) else None

@@ -1,8 +1,8 @@
-"""Puffin files: blobs of any type, and the deletion vectors among them.
+"""Encodes and decodes Puffin files and the deletion vectors in them.
 
 Source: Puffin specification ("File structure", "Footer payload", blob type ``deletion-vector-v1``) (rule 13).
 A deletion vector is a length and a checksum, both big-endian, around a magic number and a 64-bit Roaring bitmap in the
-portable format.  Our bytes are those of Java's ``BitmapPositionDeleteIndex``: runs are compressed.
+portable format.  We write the same bytes as Java's ``BitmapPositionDeleteIndex``: runs are compressed.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _VECTOR_MAGIC = bytes.fromhex("d1d33964")
 _POSITION_ID = 2147483645
 # RoaringPositionBitmap.MAX_POSITION in Java: the upper half selects one of at most 2^31 - 1 bitmaps.
 _MAX_POSITION = 0x7FFFFFFE_80000000
-# Not known before the commit; the specification demands it of deletion vectors.
+# Snapshot id and sequence number are not known before the commit; for deletion vectors the specification demands -1.
 _UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
 class PuffinBlob:
-    """What a footer says of one blob; offset and length in bytes of the file."""
+    """What a footer says of one blob; ``offset`` and ``length`` are bytes in the file, ``fields`` column ids."""
 
     type: str
     fields: tuple[int, ...]
@@ -75,7 +75,7 @@ class PuffinFile:
 
 
 def footer_size(data: bytes, path: str) -> int:
-    """Bytes from the footer's magic number to the end; ``data`` is the file, or the end of it.
+    """Bytes from the footer's magic number to the end of the file; ``data`` is the file, or the end of it.
 
     Raises:
         MetadataUnreadable: it is no Puffin file.
@@ -84,7 +84,7 @@ def footer_size(data: bytes, path: str) -> int:
 
 
 def has_compressed_footer(data: bytes) -> bool:
-    """Whether a Puffin file, of which ``data`` is at least the end, has a footer that :func:`decode_footer` refuses."""
+    """Whether the footer is compressed, which :func:`decode_footer` refuses; ``data`` ends as the file does."""
     return bool(data[-8] & _COMPRESSED_FOOTER)
 
 
@@ -117,7 +117,7 @@ def decode_footer(data: bytes, path: str) -> tuple[PuffinBlob, ...]:
 
 
 def _payload(data: bytes, path: str) -> range:
-    """Where the footer's JSON is."""
+    """Where the footer's JSON lies in ``data``."""
     if len(data) < _FOOTER_END.size + len(_MAGIC):
         raise _damaged(path, "it is too short")
     length, _, magic = _FOOTER_END.unpack(data[-_FOOTER_END.size :])
@@ -163,7 +163,7 @@ def decode_deletion_vector(blob: bytes, path: str, cardinality: int) -> BitMap64
 
 
 def encode_deletion_vector(positions: BitMap64) -> bytes:
-    """A ``deletion-vector-v1`` blob."""
+    """The ``deletion-vector-v1`` blob of some row positions."""
     optimised = positions.copy()
     optimised.run_optimize()
     body = _VECTOR_MAGIC + optimised.serialize()
@@ -171,7 +171,7 @@ def encode_deletion_vector(positions: BitMap64) -> bytes:
 
 
 def encode_puffin(vectors: Sequence[tuple[str, BitMap64]], properties: Mapping[str, str]) -> PuffinFile:
-    """A Puffin file of deletion vectors, each for one data file path; ``properties`` are the file's."""
+    """A Puffin file of deletion vectors, each with the path of its data file; ``properties`` are the Puffin file's."""
     contents = []
     for referenced, positions in vectors:
         about = {"referenced-data-file": referenced, "cardinality": str(len(positions))}
@@ -180,7 +180,7 @@ def encode_puffin(vectors: Sequence[tuple[str, BitMap64]], properties: Mapping[s
 
 
 def encode_blobs(contents: Iterable[tuple[PuffinBlob, bytes]], properties: Mapping[str, str]) -> PuffinFile:
-    """A Puffin file of some blobs, stored as their bytes are; where they lie in it is said by the result."""
+    """A Puffin file of some blobs, whose bytes are stored as given; offsets and lengths are set in the result."""
     data = bytearray(_MAGIC)
     blobs: list[PuffinBlob] = []
     for about, blob in contents:

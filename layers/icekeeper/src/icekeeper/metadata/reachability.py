@@ -1,6 +1,6 @@
-"""Which files a table needs: the question before every deletion.
+"""Finds the files that a table needs, which is asked before every deletion.
 
-A file is needed when any retained snapshot, the metadata log, or a statistics entry refers to it.  DELETED manifest
+A file is needed if any snapshot, the metadata log, or a statistics entry refers to it.  DELETED manifest
 entries refer to nothing (they only record history); a Puffin file is needed while any live deletion vector lies in
 it (rule 81).  Source: specification, "Snapshot Reference", "Table Statistics".
 """
@@ -21,7 +21,7 @@ VERSION_HINT = "version-hint.text"
 
 
 def metadata_files(metadata: TableMetadata, metadata_location: str) -> set[str]:
-    """The current metadata file, those of the metadata log, and the version hint beside them."""
+    """Paths of the current metadata file, those of the metadata log, and the version hint of Hadoop catalogs."""
     files = {metadata_location, f"{metadata.metadata_directory}/{VERSION_HINT}"}
     files.add(f"{metadata.location}/metadata/{VERSION_HINT}")
     files.update(str(entry["metadata-file"]) for entry in metadata.metadata_log)
@@ -29,7 +29,7 @@ def metadata_files(metadata: TableMetadata, metadata_location: str) -> set[str]:
 
 
 def statistics_files(metadata: TableMetadata) -> set[str]:
-    """Puffin statistics and partition statistics files of every snapshot."""
+    """Paths of the statistics and partition statistics files of every snapshot."""
     return {str(s["statistics-path"]) for s in (*metadata.statistics, *metadata.partition_statistics)}
 
 
@@ -47,16 +47,16 @@ def manifests_of(reader: TableReader, snapshots: Iterable[Snapshot]) -> dict[str
 
 @dataclass(slots=True)
 class References:
-    """Follows a table's references as it moves on; manifests never change, so each is opened once.
+    """Follows the references of a table that changes meanwhile; manifests never change, so each is opened once.
 
-    Every method tells only what was not told before.
+    Every method returns only what none of them has returned before.
     """
 
     snapshots: set[int] = field(default_factory=set)
     manifests: set[str] = field(default_factory=set)
 
     def follow(self, reader: TableReader, snapshots: Iterable[Snapshot]) -> Iterator[str]:
-        """Manifest lists, manifests, data and delete files of the snapshots.
+        """Paths of the manifest lists, manifests, data and delete files of the snapshots.
 
         Raises:
             MetadataUnreadable: something needed to know the references cannot be read.
@@ -79,7 +79,7 @@ class References:
         return found
 
     def held(self, reader: TableReader, manifests: Iterable[ManifestFile]) -> Iterator[str]:
-        """The data and delete files that the manifests hold.
+        """Paths of the data and delete files in live entries of the manifests.
 
         Raises:
             MetadataUnreadable: a manifest is missing or damaged.
@@ -91,8 +91,9 @@ class References:
 
 
 def reachable_files(reader: TableReader, metadata_location: str, references: References | None = None) -> set[str]:
-    """Every file that the table needs, as the paths that its metadata spells; of its snapshots, where ``references``
-    have been followed before, only what is new.
+    """Paths of every file that the table needs, as its metadata spells them.
+
+    If ``references`` were followed before, files of snapshots are returned only if they are new.
 
     Raises:
         MetadataUnreadable: something needed to know the references cannot be read.
@@ -101,7 +102,7 @@ def reachable_files(reader: TableReader, metadata_location: str, references: Ref
 
 
 def reachable_paths(reader: TableReader, metadata_location: str, references: References) -> Iterator[str]:
-    """As :func:`reachable_files`, one by one and perhaps repeatedly: a large table's do not fit into a set of text.
+    """As :func:`reachable_files`, but one by one, some repeatedly: the paths of a large table do not fit into a set.
 
     Raises:
         MetadataUnreadable: something needed to know the references cannot be read.

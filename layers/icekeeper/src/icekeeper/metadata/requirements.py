@@ -1,4 +1,4 @@
-"""What must still hold of a table for a commit to be made: ``TableRequirement`` objects of the REST specification."""
+"""Requirements that a table must still meet when a commit is made: ``TableRequirement`` objects of the REST API."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["check_requirements", "ref_at", "same_table"]
 
 
 def same_table(metadata: TableMetadata) -> list[dict[str, Any]]:
-    """The requirement that it is still this table; none where a v1 table has no UUID."""
+    """The requirement that the table still has this UUID; none for a v1 table without UUID."""
     return [] if metadata.uuid is None else [{"type": "assert-table-uuid", "uuid": metadata.uuid}]
 
 
 def ref_at(name: str, snapshot_id: int | None) -> dict[str, Any]:
-    """The requirement that a branch or tag is at a snapshot; ``None``: that there is no such ref."""
+    """The requirement that a branch or tag points at a snapshot; with ``None``, that there is no such ref."""
     return {"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": snapshot_id}
 
 
@@ -25,7 +25,8 @@ def check_requirements(metadata: TableMetadata, requirements: Iterable[Mapping[s
     """Check REST ``TableRequirement`` objects against a document.
 
     Raises:
-        CommitConflict: one of them does not hold.
+        CommitConflict: one of them is not met.
+        ValueError: its kind is unknown.
     """
     for requirement in requirements:
         kind = requirement["type"]

@@ -1,4 +1,4 @@
-"""Iceberg's binary single-value serialization (specification, appendix D) of raw physical values.
+"""Iceberg's binary single-value serialization (specification, appendix D) of raw values.
 
 A raw value is what Avro or Parquet stores: dates as days, times and timestamps as integers, decimals as an unscaled
 integer or its big-endian bytes, uuids and fixed as bytes.
@@ -37,10 +37,10 @@ def encode(iceberg_type: str, raw: Any) -> bytes:
 
 
 def decode(iceberg_type: str, value: bytes) -> Any:
-    """A raw value from its single-value bytes; of a promoted type by the width that it was written with (rule 22).
+    """The raw value of single-value bytes; those of a promoted type may have their old width (rule 22).
 
     Raises:
-        ValueError: the bytes are none of that type.
+        ValueError: the bytes are not a value of that type.
     """
     if iceberg_type in _INT32 | _INT64:
         if len(value) not in (4, 8):
@@ -58,7 +58,7 @@ def decode(iceberg_type: str, value: bytes) -> Any:
 
 
 def comparable(iceberg_type: str, raw: Any) -> Any:
-    """A raw value in a form whose Python order is the type's order (decimals as integers, -0.0 below 0.0)."""
+    """The raw value in a form that Python compares as Iceberg does (decimals as integers, -0.0 below 0.0)."""
     if iceberg_type.startswith("decimal"):
         return decimal_unscaled(raw)
     if iceberg_type in ("float", "double"):
@@ -74,7 +74,7 @@ def decimal_unscaled(raw: int | bytes) -> int:
 
 
 def least_decimal(raw: bytes | None) -> bytes | None:
-    """A decimal in as few bytes as it needs: equal values become equal bytes, however wide they were stored."""
+    """A decimal in as few bytes as it needs, so that equal values become equal bytes, however wide they were."""
     return None if raw is None else _least_bytes(decimal_unscaled(raw))
 
 
@@ -91,7 +91,7 @@ def truncated_lower(iceberg_type: str, value: bytes, length: int) -> bytes:
 
 
 def truncated_upper(iceberg_type: str, value: bytes, length: int) -> bytes | None:
-    """An upper bound cut and rounded up, so that it still contains the value; ``None`` where that is impossible.
+    """An upper bound cut as a lower one, then rounded up so that it is not below the value; ``None``: impossible.
 
     Source: specification, "Bounds" notes, and Java's ``UnicodeUtil.truncateStringMax``.
     """

@@ -1,4 +1,4 @@
-"""The statistics files that a table's metadata names, and what it says of the blobs in them.
+"""Reads and makes the entries of statistics files in table metadata.
 
 Source: specification, "Table Statistics"; the blobs are those of the Puffin specification.
 """
@@ -17,14 +17,17 @@ __all__ = ["BlobMetadata", "StatisticsFile", "blob_metadata", "statistics_by_sna
 
 @dataclass(frozen=True, slots=True)
 class BlobMetadata:
-    """One blob; ``snapshot_id`` is the snapshot it was computed from, which may be older than its file's."""
+    """A blob as table metadata describes it.
+
+    ``snapshot_id`` is the snapshot that it was computed from, which may be older than its file's.
+    """
 
     type: str
     fields: tuple[int, ...]
     snapshot_id: int
     sequence_number: int
     properties: tuple[tuple[str, str], ...] = ()
-    """Sorted, so that blobs can be compared."""
+    """Sorted by key, so that blobs can be compared."""
 
     def get(self, key: str) -> str | None:
         """A property, ``None`` where the writer gave none."""
@@ -71,13 +74,13 @@ def _statistics_file(raw: Mapping[str, Any]) -> StatisticsFile | None:
 
 
 def blob_metadata(blob: PuffinBlob) -> BlobMetadata:
-    """What the table's metadata has to say of a blob."""
+    """A blob of a Puffin footer as table metadata must describe it."""
     properties = tuple(sorted(blob.properties.items()))
     return BlobMetadata(blob.type, blob.fields, blob.snapshot_id, blob.sequence_number, properties)
 
 
 def statistics_entry(snapshot_id: int, path: str, file: PuffinFile) -> dict[str, Any]:
-    """The entry of ``statistics`` for a file."""
+    """The entry in ``statistics`` for a Puffin file of a snapshot."""
     return {
         "snapshot-id": snapshot_id,
         "statistics-path": path,

@@ -1,4 +1,4 @@
-"""Reads a table's manifest lists and manifests through a storage seam, in parallel where order does not matter."""
+"""Reads a table's manifest lists and manifests from its store; files are fetched ahead in parallel."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ __all__ = ["TableReader"]
 
 ReadBytes = Callable[[str], bytes]
 
-# Enough requests in flight to hide an object store's latency; at most this many manifests are held undecoded.
+# Enough requests at once to hide an object store's latency; at most so many manifests are held undecoded.
 _PARALLEL_READS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class TableReader:
-    """Reads what one metadata document points at; every failure names the file."""
+    """Reads the files that one metadata document refers to; every error names the file."""
 
     metadata: TableMetadata
     read: ReadBytes
-    see: Callable[[str], None] | None = None
-    """Told of the path of every data and delete file that a live entry names."""
+    on_live_file: Callable[[str], None] | None = None
+    """Called with the path of every data and delete file of a live entry that is read."""
 
     def manifests(self, snapshot: Snapshot) -> list[ManifestFile]:
         """The snapshot's manifests, from its manifest list or from v1's inline list.
@@ -49,7 +49,7 @@ class TableReader:
         ]
 
     def manifests_of(self, snapshots: Iterable[Snapshot]) -> Iterator[ManifestFile]:
-        """The manifests of many snapshots, repeated as often as they are listed; lists are fetched ahead in parallel.
+        """The manifests of many snapshots; one that several snapshots list is repeated.
 
         Raises:
             MetadataUnreadable: a file is missing or damaged.
@@ -62,8 +62,7 @@ class TableReader:
             yield from manifests
 
     def manifest_lists(self, snapshots: Iterable[Snapshot]) -> Iterator[tuple[Snapshot, int, list[ManifestFile]]]:
-        """Each snapshot that has a manifest list, with the list's size in bytes and what it lists; lists are fetched
-        ahead in parallel.
+        """Each snapshot that has a manifest list, with the list's size in bytes and its manifests.
 
         Raises:
             MetadataUnreadable: a manifest list is missing or damaged.
@@ -74,7 +73,7 @@ class TableReader:
             yield snapshot, len(data), decode_manifest_list(data, path)
 
     def entries(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, Iterator[ManifestEntry]]]:
-        """Each manifest with its entries, all statuses; manifests are fetched ahead in parallel.
+        """Each manifest with its entries of all statuses.
 
         Raises:
             MetadataUnreadable: a manifest is missing or damaged.
@@ -87,12 +86,12 @@ class TableReader:
                     f"manifest {manifest.manifest_path} uses partition spec {manifest.partition_spec_id}, "
                     "which the table does not have"
                 ) from None
-            yield manifest, self._seen(decode_manifest(data, manifest, spec))
+            yield manifest, self._reporting(decode_manifest(data, manifest, spec))
 
     def live_entries(
         self, manifests: Iterable[ManifestFile], content: ManifestContent | None = None
     ) -> Iterator[LiveEntry]:
-        """Every live entry of the manifests, or of those with this content.
+        """Every live entry of the manifests, or only of data or delete manifests (``content``).
 
         Raises:
             MetadataUnreadable: a manifest is missing or damaged.
@@ -110,7 +109,7 @@ class TableReader:
             MetadataUnreadable: a manifest is missing or damaged.
         """
         for manifest, data in self.contents(manifests):
-            for file in self._seen_files(decode_live_files(data, manifest.manifest_path)):
+            for file in self._reporting_files(decode_live_files(data, manifest.manifest_path)):
                 yield manifest, (file.path, file.content_offset)
 
     def identities(
@@ -131,10 +130,10 @@ class TableReader:
             MetadataUnreadable: a manifest is missing or damaged.
         """
         for path, data in self._fetch(manifest_paths, "manifest"):
-            yield path, self._seen_files(decode_live_files(data, path))
+            yield path, self._reporting_files(decode_live_files(data, path))
 
     def contents(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
-        """Each manifest with its bytes, in order, fetched ahead in parallel.
+        """Each manifest with its bytes, in order.
 
         Raises:
             MetadataUnreadable: a manifest is missing, or shorter than its manifest list says.
@@ -142,28 +141,28 @@ class TableReader:
         manifests = list(manifests)
         fetched = self._fetch((manifest.manifest_path for manifest in manifests), "manifest")
         for manifest, (path, data) in zip(manifests, fetched, strict=True):
-            if len(data) < manifest.manifest_length:  # cut off between two blocks, it would only hold fewer files
+            if len(data) < manifest.manifest_length:  # cut off between two blocks, it would just hold fewer entries
                 raise MetadataUnreadable(
                     f"manifest {path} has {len(data)} bytes, its manifest list says {manifest.manifest_length}"
                 )
             yield manifest, data
 
-    def _seen(self, entries: Iterator[ManifestEntry]) -> Iterator[ManifestEntry]:
-        see = self.see
+    def _reporting(self, entries: Iterator[ManifestEntry]) -> Iterator[ManifestEntry]:
+        on_live_file = self.on_live_file
         for entry in entries:
-            if see is not None and entry.is_live:
-                see(entry.file.file_path)
+            if on_live_file is not None and entry.is_live:
+                on_live_file(entry.file.file_path)
             yield entry
 
-    def _seen_files(self, files: Iterator[LiveFile]) -> Iterator[LiveFile]:
-        see = self.see
+    def _reporting_files(self, files: Iterator[LiveFile]) -> Iterator[LiveFile]:
+        on_live_file = self.on_live_file
         for file in files:
-            if see is not None:
-                see(file.path)
+            if on_live_file is not None:
+                on_live_file(file.path)
             yield file
 
     def _fetch(self, paths: Iterable[str], kind: str) -> Iterator[tuple[str, bytes]]:
-        """Paths with their bytes, in order."""
+        """Paths with the bytes of their files, in order, fetched ahead in parallel."""
         waiting: deque[tuple[str, Future[bytes]]] = deque()
         with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="manifest-read") as pool:
             try:

@@ -1,10 +1,10 @@
-"""Theta sketches: how many distinct values a column has, from the least of their hashes.
+"""Theta sketches, which estimate how many distinct values a column has from the least of their hashes.
 
-A sketch keeps at most ``NOMINAL`` hashes; up to there it is exact, above that theta, the least hash that it left out,
-says which share of all hashes it holds.  The bytes are the compact, ordered form of Apache DataSketches (serial version
-3), which the Puffin specification demands of ``apache-datasketches-theta-v1`` blobs.  Sources: DataSketches, "Theta
-Sketch Framework" and Java's ``PreambleUtil``; Dasgupta, Lang, Rhodes, Thaler 2015.  The library's Python package cannot
-be fed bytes, and brings NumPy with it.
+A sketch keeps at most ``NOMINAL`` hashes.  Up to that number it is exact; above it theta, the least hash that was left
+out, tells which share of all hashes it holds.  The bytes are the compact, ordered form of Apache DataSketches (serial
+version 3), which the Puffin specification demands of ``apache-datasketches-theta-v1`` blobs.  Sources: DataSketches,
+"Theta Sketch Framework" and Java's ``PreambleUtil``; Dasgupta, Lang, Rhodes, Thaler 2015.  The library's Python package
+cannot be fed bytes, and brings NumPy with it.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class ThetaSketch:
 
     @property
     def estimate(self) -> float:
-        """Distinct values; exact while nothing was left out."""
+        """How many distinct values there are; exact as long as no hash was left out."""
         if self.theta == ALL_HASHES:
             return float(len(self.hashes))
         return len(self.hashes) * (float(ALL_HASHES) / self.theta)
 
 
 def sketch_of(hashes: Iterable[int], theta: int = ALL_HASHES) -> ThetaSketch:
-    """The sketch of some hashes; those from ``theta`` up do not count."""
+    """The sketch of some hashes; those of ``theta`` and above are left out."""
     kept = sorted(h for h in set(hashes) if h < theta)
     if len(kept) > NOMINAL:
         return ThetaSketch(tuple(kept[:NOMINAL]), kept[NOMINAL])
@@ -58,7 +58,7 @@ def sketch_of(hashes: Iterable[int], theta: int = ALL_HASHES) -> ThetaSketch:
 
 
 def union(sketches: Iterable[ThetaSketch]) -> ThetaSketch:
-    """The sketch of all values that any of them has seen: the same as if one had seen them all."""
+    """The sketch of the values of all these sketches, as if one sketch had got them all."""
     result = ThetaSketch()
     for sketch in sketches:
         result = sketch_of((*result.hashes, *sketch.hashes), min(result.theta, sketch.theta))
@@ -84,10 +84,10 @@ def _start(longs: int, flags: int) -> bytes:
 
 
 def decode_theta(data: bytes, path: str) -> ThetaSketch:
-    """The sketch in a blob of ``path``.
+    """The sketch of a blob; ``path`` is its Puffin file, for the message.
 
     Raises:
-        MetadataUnreadable: it is no compact sketch of the default seed, or damaged.
+        MetadataUnreadable: the blob is no compact sketch of the default seed, or damaged.
     """
 
     def damaged(what: str) -> MetadataUnreadable:

@@ -1,7 +1,7 @@
-"""Changes to a table metadata document, as the specification says.
+"""Applies updates to a table metadata document, as the specification says.
 
-Updates and requirements are the REST catalog's own JSON (``TableUpdate`` and ``TableRequirement`` of the REST
-specification), so that one commit means the same on every catalog; everything an update does not name is preserved.
+Updates are ``TableUpdate`` objects of the REST specification, so that one commit means the same on every catalog.
+Everything that an update does not name is preserved.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def apply_updates(
     metadata_location: str | None,
     now_ms: int,
 ) -> TableMetadata:
-    """Apply REST ``TableUpdate`` objects to a copy of the document, as the specification says.
+    """The document with updates applied to a copy of it.
 
-    ``metadata_location`` is where the base document lives; it is appended to the metadata log, which is then cut
-    to ``write.metadata.previous-versions-max`` entries.  ``now_ms`` is epoch milliseconds; time never runs
-    backwards in the result (rule 45).
+    ``metadata_location`` is the path of the base document; it is appended to the metadata log, which is then cut to
+    ``write.metadata.previous-versions-max`` entries.  ``now_ms`` is epoch milliseconds; the result never has a time
+    before those of the base document (rule 45).
 
     Raises:
         CommitConflict: an update does not fit the document: an overtaken sequence number or row id, a ref to a
@@ -60,9 +60,12 @@ def apply_updates(
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
+    """What updates of one commit have to know of each other."""
+
     updated_ms: int
+    """The time of the commit, epoch milliseconds."""
     added: set[int] = field(default_factory=set)
-    """Snapshots that this commit adds."""
+    """Ids of the snapshots that this commit adds."""
 
 
 def _add_snapshot(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
@@ -101,7 +104,7 @@ def _set_snapshot_ref(document: JsonObject, update: Mapping[str, Any], commit: _
         document["refs"] = {**refs, name: ref}
     if name == MAIN:
         document["current-snapshot-id"] = snapshot_id
-        # A rollback is logged at its own time, not at its snapshot's: readers want the log in order of time.
+        # A rollback is logged at its own time, not at that of its snapshot: readers want the log in order of time.
         logged_ms = int(snapshot["timestamp-ms"]) if snapshot_id in commit.added else commit.updated_ms
         entry = {"timestamp-ms": logged_ms, "snapshot-id": snapshot_id}
         document["snapshot-log"] = [*(document.get("snapshot-log") or ()), entry]
@@ -136,7 +139,7 @@ def _remove_snapshots(document: JsonObject, update: Mapping[str, Any], commit: _
         _remove_snapshot_ref(document, {"ref-name": name}, commit)
     if document.get("current-snapshot-id") in gone:  # a v1 document has no refs
         _remove_snapshot_ref(document, {"ref-name": MAIN}, commit)
-    # An expired snapshot takes every earlier entry along, too (rule 44).
+    # With the entry of an expired snapshot go all entries before it (rule 44).
     log = document.get("snapshot-log") or []
     last_gone = max((i for i, entry in enumerate(log) if int(entry["snapshot-id"]) in gone), default=-1)
     if last_gone >= 0:

@@ -1,19 +1,19 @@
-"""Marks that streaming writers leave in snapshot summaries, to find their own last commit again (rule 41) (pure).
+"""Finds the marks that streaming writers leave in snapshot summaries, to recognise their last commit (rule 41) (pure).
 
-After a restart such a writer walks from the head of its branch back over the parents until it meets its mark, and takes
-up after that commit.  It stops where a parent is missing.  Then it finds no mark, believes that nothing of its state
-was ever committed, and commits it again: duplicates.  So a snapshot that brings no rows carries its parent's marks, and
-expiry keeps the way to the newest one.
+After a restart such a writer walks from the head of its branch back over the parents until it finds its mark, and
+continues after that commit.  If a parent is missing, it stops without a mark, believes that nothing of its state was
+ever committed, and commits it again: duplicates.  So a snapshot that adds no rows copies its parent's marks, and expiry
+keeps all snapshots from the head to the newest mark.
 
-Which marks there are, and who a mark belongs to:
+These marks are known:
 
 * Flink, ``SinkUtil.getMaxCommittedCheckpointId``: the checkpoint id of a job and, since 1.0, of an operator.
-* Kafka Connect, ``Coordinator.lastCommittedOffsetsForTable``: the offsets of a control topic and group, in the key's
-  name.  Beside it stand commit id, task id and the time up to which the table is complete.
+* Kafka Connect, ``Coordinator.lastCommittedOffsetsForTable``: the offsets of the control topic and group that the key
+  names.  Other keys hold commit id, task id and the time up to which the table is complete.
 * Spark Structured Streaming, ``SparkWrite.findLastCommittedEpochId``: the epoch of a query.
 * Redpanda, ``get_iceberg_committed_offset``: the offset of a cluster, as JSON.
-* Tiering services (Fluss, Modak) ask which snapshot is the last one of their ``commit-user``.  They take its id, too,
-  so that a copy of the mark would name the wrong snapshot: it is kept, and never carried.
+* Tiering services (Fluss, Modak) look for the last snapshot of their ``commit-user``, and use that snapshot's id.  A
+  copy would give them the wrong id, so this mark is never copied.
 
 ``wap.id`` and ``published-wap-id`` are no marks: they say that this very snapshot is staged or published
 (Iceberg-Java, ``WapUtil``), and a copy would say so of another one.
@@ -34,17 +34,17 @@ COMMITTED_KEY = "icekeeper.writer-marks-committed-ms"
 
 _Summary = Mapping[str, str]
 _OFFSETS = ("kafka.connect.offsets.", "kafka.connect.control.offsets.")
-"""The second is that of the sink's first versions, by Tabular."""
+"""Beginnings of keys; the second is that of the sink's first versions, by Tabular."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriterMark:
-    """One writer's last commit, as a snapshot tells it."""
+    """The mark of one writer's commit in a snapshot."""
 
     writer: str
-    """Who will look for it, in words; equal for two marks of one writer."""
+    """The writer that will look for it, in words; two marks of one writer have the same."""
     committed_ms: int
-    """When the writer committed it, however often it was carried since; epoch milliseconds."""
+    """When the writer committed it, however often it was copied since; epoch milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +53,21 @@ class _Kind:
 
     writers: Callable[[_Summary], Iterator[str]]
     carried: tuple[str, ...] = ()
-    """Beginnings of the keys that belong to the mark; without any, it means only the snapshot that bears it."""
+    """Beginnings of the keys to copy; none: the mark means only the snapshot that has it."""
 
 
 def marks_of(snapshot: Snapshot) -> tuple[WriterMark, ...]:
-    """The marks that a snapshot bears, its own or carried ones."""
+    """The marks in a snapshot's summary, its own and copied ones."""
     summary = snapshot.summary
     committed_ms = _committed_ms(snapshot)
     return tuple(WriterMark(writer, committed_ms) for kind in _KINDS for writer in kind.writers(summary))
 
 
 def carried_marks(parent: Snapshot) -> dict[str, str]:
-    """What a snapshot that leaves its parent's rows as they are, or only takes rows away, adds to its own summary.
+    """The summary entries that a snapshot copies from its parent, if it adds no rows.
 
-    The entries are the parent's, to the letter: a writer compares its identity and takes the value beside it, so that
-    what was true of the parent is true of the child, and nothing is said of other writers.
+    They are copied unchanged: a writer looks for its own identity and takes the value beside it, which is as true of
+    the child as of the parent.
     """
     summary = parent.summary
     beginnings = tuple(start for kind in _KINDS if any(kind.writers(summary)) for start in kind.carried)
@@ -76,7 +76,7 @@ def carried_marks(parent: Snapshot) -> dict[str, str]:
 
 
 def _committed_ms(snapshot: Snapshot) -> int:
-    """A carried mark is as old as its writer's commit, or it would stay young for ever."""
+    """When the marks of a snapshot were committed: for copied ones the time that was copied with them."""
     carried = snapshot.summary.get(COMMITTED_KEY, "")
     return int(carried) if carried.isdecimal() else snapshot.timestamp_ms
 

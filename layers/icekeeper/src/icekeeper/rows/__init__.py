@@ -1,1 +1,1 @@
-"""Data and delete files of any format as rows of the table's current schema, deletes applied."""
+"""Reads data and delete files of any format as rows of the table's current schema, and applies deletes."""

@@ -1,4 +1,4 @@
-"""What rows hold in a column that their file lacks: the identity partition value, the initial default, or null.
+"""Fills in a column that a file lacks: with the identity partition value, the initial default, or null.
 
 Source: specification, "Column Projection", "Default values" (rule 21).
 """
@@ -19,16 +19,16 @@ from icekeeper.rows.raw_column import raw_column
 __all__ = ["Constant", "absent_column"]
 
 Constant: TypeAlias = Callable[[int], pa.Array]
-"""A column of so many rows that all hold the same."""
+"""Makes a column of so many rows, all of which hold the same value."""
 
 
 def absent_column(field: Mapping[str, Any], identity_values: Mapping[int, PartitionValue], name: str) -> Constant:
-    """The column of a field that a file lacks; ``name`` is its full name, for people.
+    """How to make the column of a field that a file lacks; ``name`` is its full name for messages.
 
-    ``identity_values`` are raw values by column id; null is a value.
+    ``identity_values`` are raw partition values by column id; null is a value, too.
 
     Raises:
-        TableUnsupported: the field is required and has neither, or its default is of a kind that is not written.
+        TableUnsupported: the field is required and has neither, or its default is a list or map with entries.
     """
     kind = field["type"]
     if isinstance(kind, str) and field["id"] in identity_values:
@@ -48,7 +48,7 @@ def _default(kind: Any, default: Any, name: str) -> Constant:
         return lambda length: _constant(value, kind, length)
     target = arrow_type(kind)
     if kind["type"] == "struct" and isinstance(default, Mapping):
-        # Fields that the default leaves out have defaults of their own.
+        # A field that the struct's default leaves out has its own default.
         fields = [{**f, "initial-default": default.get(str(f["id"]), f.get("initial-default"))} for f in kind["fields"]]
         children = [absent_column(f, {}, f"{name}.{f['name']}") for f in fields]
         return lambda length: pa.StructArray.from_arrays([c(length) for c in children], fields=list(target))

@@ -1,8 +1,9 @@
-"""Which rows of the inputs are deleted: by position deletes, deletion vectors and equality deletes, while reading.
+"""Finds the deleted rows of a task's inputs while they are read (specification, "Delete Formats").
 
-Positions become one bitmap per input; equality keys become lookups (:mod:`.equality`).  Delete files are read once per
-task and streamed.  Where the equality keys of a task are too many to hold at once, they are taken in portions, each
-turned into positions by one scan of the key columns, so that memory stays bounded (specification, "Delete Formats").
+Position deletes and deletion vectors become one bitmap per input; equality deletes become lookups (:mod:`.equality`).
+Delete files are read once per task and streamed.  If a task has too many equality keys to hold at once, they are taken
+in portions, and each portion is turned into positions by reading the key columns of the inputs, so that memory stays
+bounded.
 """
 
 from __future__ import annotations
@@ -24,42 +25,46 @@ from icekeeper.rows.arrow_schema import column_at, column_path, fields_with
 from icekeeper.rows.equality import EqualityLookup, deleted_rows
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.position_rows import position_rows
-from icekeeper.rows.read_task import DeleteFile, InputFile, ReadTask
+from icekeeper.rows.read_task import DeleteFile, InputFile, ReadableFile, ReadTask
 from icekeeper.storage.storage import Storage
 
 __all__ = ["DeletedRows"]
 
-# Keys held at once; with two string columns of 50 bytes that is some 300 MB of Arrow.
+# How many keys are held at once; with two string columns of 50 bytes they take some 300 MB of Arrow.
 MAX_KEYS = 2_000_000
 _PUFFIN = "PUFFIN"
 
 
 @dataclass(frozen=True, slots=True)
-class _ReachingLookup:
-    """A lookup, and the numbers of the delete files that it was made from."""
+class _LookupOfDeletes:
+    """A lookup, and the delete files that it was made from, as indexes into the task's ``deletes``."""
 
     lookup: EqualityLookup
     deletes: frozenset[int]
 
-    def reaches(self, source: InputFile) -> bool:
-        """All of them share a partition, or reach several: one that the file does not name has no key of its rows."""
+    def applies_to(self, source: InputFile) -> bool:
+        """Whether one of these delete files applies to the input.
+
+        The others then do no harm.  They are of its partition or of several, and apply to it unless they are older or
+        their bounds exclude its rows.
+        """
         return not self.deletes.isdisjoint(source.deletes)
 
 
 class DeletedRows:
-    """The deletes of one task, read once; tells for every batch which of its rows remain."""
+    """Reads the delete files of one task once, and tells for every batch which of its rows are live."""
 
     def __init__(self, task: ReadTask, table_schema: Mapping[str, Any], storage: Storage) -> None:
-        """``table_schema`` holds the key columns too.
+        """``table_schema`` is that of the batches: it has the columns that equality deletes compare, too.
 
         Raises:
-            MetadataUnreadable, StorageError: a delete file cannot be read; then nothing may be merged.
+            MetadataUnreadable, StorageError: a delete file cannot be read; then no row of the task may be written.
         """
         self._task = task
         self._schema = table_schema
         self._positions: dict[str, BitMap64] = defaultdict(BitMap64)
         self._sorted: dict[str, pa.Array] = {}
-        self._lookups: list[_ReachingLookup] = []
+        self._lookups: list[_LookupOfDeletes] = []
         self._read_positions(storage)
         self._paths = _key_paths(task, table_schema)
         keys = sum(d.record_count for d in task.deletes if d.content is FileContent.EQUALITY_DELETES)
@@ -69,13 +74,13 @@ class DeletedRows:
             else:
                 self._turn_into_positions(found, storage)
 
-    def keep(self, source: InputFile, first_row: int, batch: pa.RecordBatch) -> pa.Array | None:
-        """A mask of the rows that remain, ``None`` when all do.
+    def live_mask(self, source: InputFile, first_row: int, batch: pa.RecordBatch) -> pa.Array | None:
+        """A mask of the live rows; ``None``: all are live.
 
-        ``batch`` has the columns of the schema, key columns too; its rows begin at ``first_row`` of the file.
+        ``batch`` has the columns of ``table_schema``; ``first_row`` is the position of its first row in the file.
         """
         deleted = self._at_positions(source, first_row, batch.num_rows)
-        lookups = [found.lookup for found in self._lookups if found.reaches(source)]
+        lookups = [found.lookup for found in self._lookups if found.applies_to(source)]
         if lookups:
             by_key = _matches(lookups, source, batch, self._paths)
             deleted = by_key if deleted is None else pc.or_(deleted, by_key)
@@ -123,24 +128,17 @@ class DeletedRows:
             blob = stream.read_at(size, offset)
         self._positions[paths.pop()].update(decode_deletion_vector(blob, delete.path, delete.record_count))
 
-    def _turn_into_positions(self, portion: _ReachingLookup, storage: Storage) -> None:
-        """One portion of the keys against the key columns of every input that it reaches."""
+    def _turn_into_positions(self, portion: _LookupOfDeletes, storage: Storage) -> None:
+        """Look up a portion of the keys in every input that it applies to, and note the positions of matching rows."""
         lookup = portion.lookup
         fields = fields_with(self._schema["fields"], lookup.field_ids)
         paths = {i: column_path(fields, i) or () for i in lookup.field_ids}
         for source in self._task.inputs:
-            if not portion.reaches(source):
+            if not portion.applies_to(source):
                 continue
             first_row = 0
-            batches = projected_rows(
-                source.path,
-                source.file_format,
-                {"type": "struct", "fields": fields},
-                storage,
-                identity_values=source.identity_values,
-                name_mapping_json=self._task.name_mapping_json,
-            )
-            for batch in batches:
+            key_schema = {"type": "struct", "fields": fields}
+            for batch in projected_rows(self._task.readable(source), key_schema, storage):
                 found = pc.indices_nonzero(_matches([lookup], source, batch, paths))
                 self._positions[source.path].update(pc.add(found.cast(pa.int64()), first_row).to_pylist())
                 first_row += batch.num_rows
@@ -154,10 +152,10 @@ def _matches(
 
 
 def _key_paths(task: ReadTask, schema: Mapping[str, Any]) -> dict[int, tuple[int, ...]]:
-    """Where the batches have the columns of equality deletes.
+    """The path of every column that equality deletes compare, by field id.
 
     Raises:
-        TableUnsupported: a column is in no struct of the schema (specification, "Equality Delete Files").
+        TableUnsupported: a column is not in the schema, or in a list or map (specification, "Equality Delete Files").
     """
     paths = {}
     for field_id in {i for delete in task.deletes for i in delete.equality_ids}:
@@ -168,13 +166,14 @@ def _key_paths(task: ReadTask, schema: Mapping[str, Any]) -> dict[int, tuple[int
     return paths
 
 
-def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Iterator[_ReachingLookup]:
-    """The keys of the task's equality deletes, per set of columns and partition, at most ``MAX_KEYS`` at a time."""
+def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Iterator[_LookupOfDeletes]:
+    """The task's equality deletes as lookups per set of columns and partition, of about ``MAX_KEYS`` keys at most."""
     partitions: dict[int, set[int]] = defaultdict(set)
     for source in task.inputs:
         for number in source.deletes:
             partitions[number].add(source.partition_number)
-    # What reaches only files of one partition may be a delete of that partition, which no other's rows may meet.
+    # A delete file that applies to inputs of one partition only may be one of that partition: its keys must not meet
+    # rows of others.
     by_key: dict[tuple[tuple[int, ...], int | None], list[int]] = defaultdict(list)
     for number, reached in partitions.items():
         delete = task.deletes[number]
@@ -191,24 +190,26 @@ def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Ite
             delete = task.deletes[number]
             sequence_number = pa.scalar(delete.sequence_number, pa.int64())
             # A key column that the file lacks is an error and not a key of nulls (rule 11).
-            batches = projected_rows(delete.path, delete.file_format, key_schema, storage, must_hold=field_ids)
+            file = ReadableFile(delete.path, delete.file_format)
+            batches = projected_rows(file, key_schema, storage, must_hold=field_ids)
             count = 0
             for batch in batches:
                 count += batch.num_rows
                 held.append(([column_at(batch, path) for path in paths], pa.repeat(sequence_number, batch.num_rows)))
                 rows += batch.num_rows
                 if rows >= MAX_KEYS:
-                    yield _ReachingLookup(_lookup(field_ids, held), frozenset(numbers))
+                    yield _LookupOfDeletes(_lookup(field_ids, held), frozenset(numbers))
                     held, rows = [], 0
             _require_whole(delete, count)
         if held:
-            yield _ReachingLookup(_lookup(field_ids, held), frozenset(numbers))
+            yield _LookupOfDeletes(_lookup(field_ids, held), frozenset(numbers))
 
 
 def _require_whole(delete: DeleteFile, rows: int) -> None:
-    """Of a file that was cut off, between two blocks, the rows that are missing would come back in the data.
+    """Raise MetadataUnreadable where a delete file holds fewer rows than its manifest entry says.
 
-    More rows than promised are applied: tables of other engines have such entries, and readers do not mind.
+    An Avro file that was cut off between two blocks looks whole; the data rows that its missing rows delete would come
+    back.  More rows than promised are applied: tables of other engines have such entries, and readers do not mind.
     """
     if rows < delete.record_count:
         raise MetadataUnreadable(f"{delete.path} holds {rows} rows, its manifest says {delete.record_count}")

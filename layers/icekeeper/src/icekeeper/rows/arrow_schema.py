@@ -1,4 +1,4 @@
-"""Iceberg schemas as Arrow schemas, and back to the leaf columns that Parquet counts.
+"""Translates Iceberg schemas into Arrow schemas, and lists their leaf columns in Parquet's order.
 
 Source: specification, "Parquet" data type mappings.  Strings stay 32-bit Arrow strings: batches are small, and the
 Parquet reader delivers them so.
@@ -54,18 +54,18 @@ _FIXED = re.compile(r"fixed\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class LeafColumn:
-    """A primitive column in the order in which Parquet stores them; ``repeated`` inside a list or map."""
+    """A primitive column; ``repeated``: it lies inside a list or map."""
 
     field_id: int
     name: str
     iceberg_type: str
     repeated: bool
     parquet_path: str
-    """Its name with the groups that Parquet puts around the elements of lists and maps."""
+    """Its full name, with the groups that Parquet puts around the elements of lists and maps."""
 
     @property
     def has_bounds(self) -> bool:
-        """Whether a manifest, and the footer of a file, may tell its least and greatest value (platform 20).
+        """Whether manifests and file footers may have bounds for it (platform 20).
 
         Readers prune by both, and they disagree on the order of uuids: Iceberg-Java up to 1.10 compares them as signed
         numbers, and finds nothing between bounds in the order of the bytes.  Inside lists and maps nobody prunes.
@@ -74,7 +74,7 @@ class LeafColumn:
 
     @property
     def is_float(self) -> bool:
-        """Whether it may hold NaN, and two zeros."""
+        """Whether it may hold NaN, 0.0 and -0.0."""
         return self.iceberg_type in ("float", "double")
 
 
@@ -82,7 +82,7 @@ def stored_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of an Iceberg schema that data files hold: all but those of type ``unknown``, which are always null.
 
     Raises:
-        TableUnsupported: a column's type cannot be carried through a rewrite (rule 23); it and the type are named.
+        TableUnsupported: a column's type cannot be carried through a rewrite (rule 23).
     """
     return {**schema, "fields": _stored_fields(schema["fields"], "")}
 
@@ -118,7 +118,7 @@ def _unsupported(name: str, kind: str) -> TableUnsupported:
 
 
 def column_path(fields: Sequence[Mapping[str, Any]], field_id: int) -> tuple[int, ...] | None:
-    """Where a column is, as positions from the top through structs; ``None`` when it is not there."""
+    """The path to a column, as positions from the top through structs; ``None``: it is missing, or in a list or map."""
     for position, field in enumerate(fields):
         if int(field["id"]) == field_id:
             return (position,)
@@ -131,7 +131,7 @@ def column_path(fields: Sequence[Mapping[str, Any]], field_id: int) -> tuple[int
 
 
 def column_at(batch: pa.RecordBatch, path: Sequence[int]) -> pa.Array:
-    """The column at a path, as Arrow stores it; where a struct is null, so is all that is in it."""
+    """The column at a path, of its Arrow storage type; what lies in a null struct is null."""
     array = batch.column(path[0])
     for position in path[1:]:
         array = pc.struct_field(array, [position])
@@ -140,7 +140,7 @@ def column_at(batch: pa.RecordBatch, path: Sequence[int]) -> pa.Array:
 
 
 def fields_with(fields: Sequence[Mapping[str, Any]], field_ids: Collection[int]) -> list[dict[str, Any]]:
-    """The fields with these ids, and the structs around them with nothing else in them."""
+    """The fields with these ids; a field in a struct comes with the structs around it, without their other fields."""
     kept = []
     for field in fields:
         kind = field["type"]
@@ -154,7 +154,7 @@ def fields_with(fields: Sequence[Mapping[str, Any]], field_ids: Collection[int])
 
 
 def arrow_schema(schema: Mapping[str, Any]) -> pa.Schema:
-    """The Arrow schema of an Iceberg schema, field ids attached.
+    """The Arrow schema of an Iceberg schema, with field ids as column metadata.
 
     Raises:
         TableUnsupported: a column type is not rewritten by this version.
@@ -163,7 +163,11 @@ def arrow_schema(schema: Mapping[str, Any]) -> pa.Schema:
 
 
 def arrow_type(iceberg_type: Any) -> pa.DataType:
-    """The Arrow type of an Iceberg type, nested ones with field ids attached."""
+    """The Arrow type of an Iceberg type; nested types have field ids as metadata.
+
+    Raises:
+        TableUnsupported: the type is not rewritten by this version.
+    """
     if isinstance(iceberg_type, str):
         return _primitive(iceberg_type)
     kind = iceberg_type["type"]
@@ -203,7 +207,7 @@ def field_id_of(field: pa.Field) -> int | None:
 
 
 def leaf_columns(schema: Mapping[str, Any]) -> list[LeafColumn]:
-    """Primitive columns depth first, which is Parquet's column order."""
+    """The primitive columns of an Iceberg schema, depth first, which is Parquet's column order."""
     return [leaf for f in schema["fields"] for leaf in _leaves((f["name"], f["name"]), f["id"], f["type"], False)]
 
 

@@ -1,7 +1,6 @@
-"""The blocks of an Avro container file, one at a time: what fastavro reads only with codecs installed or not at all.
+"""Reads an Avro container file block by block, with codecs for which fastavro needs further packages or has none.
 
-Source: Apache Avro 1.12 specification, "Object Container Files".  Snappy and zstandard are Arrow's, so that no further
-package is needed.
+Source: Apache Avro 1.12 specification, "Object Container Files".  Snappy and zstandard are decompressed by Arrow.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ _BUFFER_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class AvroBlock:
-    """``count`` records; ``payload()`` decompresses them."""
+    """A block of ``count`` records; ``payload()`` returns their bytes, decompressed."""
 
     count: int
     payload: Callable[[], bytes]
 
 
 class AvroContainer:
-    """An open container file; the header is read at once, blocks as they are asked for."""
+    """An open container file: its header is read when it is opened, each block when it is asked for."""
 
     def __init__(self, stream: pa.NativeFile) -> None:
         """Raises pa.ArrowInvalid where the stream is no container file or of an unknown codec."""
@@ -75,7 +74,7 @@ class AvroContainer:
     def _decompressed(self, data: bytes) -> bytes:
         try:
             return self._decompress(data)
-        except Exception as error:  # every codec has errors of its own; all mean the same here
+        except Exception as error:  # every codec has errors of its own
             raise pa.ArrowInvalid(f"damaged Avro file: {error}") from error
 
     def _start(self, magic: bytes) -> None:
@@ -108,7 +107,7 @@ class AvroContainer:
 
 
 def _snappy(data: bytes) -> bytes:
-    """Raw Snappy begins with the length of what it holds (its format description, "Preamble")."""
+    """Decompress raw Snappy; it begins with the decompressed length (its format description, "Preamble")."""
     size = 0
     for position, byte in enumerate(data[:5]):
         size |= (byte & 0x7F) << (7 * position)

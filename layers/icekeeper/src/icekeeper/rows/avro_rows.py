@@ -1,8 +1,8 @@
-"""Rows of an Avro data or delete file as Arrow batches with field ids.
+"""Reads an Avro data or delete file as Arrow batches with field ids.
 
 Source: specification, "Avro" data type mappings: ids are ``field-id``, ``element-id``, ``key-id`` and ``value-id``;
-maps whose keys are no strings are arrays of key-value records with ``logicalType: map``; optional is a union with null.
-Values are decoded as stored (dates as days) and typed by Arrow.
+maps whose keys are no strings are arrays of key-value records with ``logicalType: map``; an optional column is a union
+with null.  Values are decoded as they are stored (dates as days), and Arrow gives them their types.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from icekeeper.rows.avro_blocks import AvroContainer
 
 __all__ = ["AvroRows"]
 
-# Decoded records are Python objects, many times the size of Arrow's: fewer of them at once than of columnar files.
+# Decoded records are Python objects, many times as large as in Arrow: batches are smaller than those of other formats.
 _BATCH_ROWS = 16 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024
 
-# How a decoded value becomes what Arrow takes for its type; None: as it is.
+# Turns a decoded value into what Arrow takes for its type; None: it can stay as it is.
 Prepare: TypeAlias = Callable[[Any], Any] | None
 
 _DECIMALS = Context(prec=76)
@@ -55,7 +55,7 @@ _TIMESTAMPS: Mapping[str, str] = {"timestamp-millis": "ms", "timestamp-micros": 
 
 
 class AvroRows:
-    """An open Avro file: its schema in Arrow's terms, and its rows."""
+    """An open Avro file: its schema as an Arrow schema, and its rows."""
 
     def __init__(self, stream: pa.NativeFile) -> None:
         """Raises TableUnsupported for a schema that Iceberg does not know, pa.ArrowInvalid for a damaged header."""
@@ -66,7 +66,7 @@ class AvroRows:
         self.schema = pa.schema([column for column, _ in self._columns])
 
     def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """All rows in file order with these columns, by the file's names.
+        """All rows, in file order, with the columns of these names in the file.
 
         Raises:
             pa.ArrowInvalid: the file is damaged.
@@ -104,7 +104,12 @@ class AvroRows:
 
 
 def _full_names(schema: Any) -> dict[str, Any]:
-    """The schema with every named type called by its full name, where it is defined and where it is used."""
+    """The schema with full names for all named types, where they are defined and where they are used.
+
+    Raises:
+        TableUnsupported: it is no record.
+        pa.ArrowInvalid: it is damaged.
+    """
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise TableUnsupported("the rows of an Avro file are no records")
     try:
@@ -120,7 +125,7 @@ def _batch(rows: list[Any], kind: pa.DataType) -> pa.RecordBatch:
 
 @dataclass(slots=True)
 class _Types:
-    """Avro types as Arrow types, and how decoded values become theirs."""
+    """Translates Avro types into Arrow types, each with the function that prepares decoded values for it."""
 
     named: dict[str, tuple[pa.DataType, Prepare]] = field(default_factory=dict)
 
@@ -129,7 +134,7 @@ class _Types:
         return _with_id(part["name"], kind, part.get("field-id")), prepare
 
     def resolve(self, schema: Any) -> tuple[pa.DataType, Prepare]:
-        """Raises TableUnsupported for what Iceberg's mapping does not have."""
+        """The Arrow type of an Avro schema; raises TableUnsupported for types that Iceberg does not map."""
         if isinstance(schema, list):
             others = [branch for branch in schema if branch != "null"]
             if len(others) == 1:
@@ -205,7 +210,7 @@ def _each(prepare: Prepare) -> Prepare:
 
 
 def _pairs(key: str, value: str, prepare_key: Prepare, prepare_value: Prepare) -> Prepare:
-    """Of an array of key-value records."""
+    """Prepares a map that is stored as an array of key-value records."""
     keys, values = prepare_key or _same, prepare_value or _same
     return lambda records: [(keys(record[key]), values(record[value])) for record in records]
 
@@ -224,7 +229,7 @@ def _decimal(raw: bytes, scale: int) -> Decimal:
 
 
 def _only(record: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    """The record with fewer fields; a named type that a dropped field defined is defined where it is first used."""
+    """The record with only these fields; a named type that a dropped field defined is defined where it is used next."""
     definitions: dict[str, Any] = {}
     _collect(record["fields"], definitions)
     defined: set[str] = set()

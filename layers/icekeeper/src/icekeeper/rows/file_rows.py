@@ -1,4 +1,4 @@
-"""Rows of a data or delete file as Arrow batches with field ids, whatever its format.
+"""Reads a data or delete file of any format as Arrow batches with field ids.
 
 Parquet, ORC and Avro keep field ids as attributes of their columns (specification, "Parquet", "ORC", "Avro"; ORC's
 ``iceberg.id``).
@@ -15,28 +15,28 @@ import pyarrow.parquet as pq
 from pyarrow import orc
 
 from icekeeper.errors import MaintenanceError, StorageError, TableUnsupported
-from icekeeper.model import PartitionValue
 from icekeeper.rows.avro_rows import AvroRows
 from icekeeper.rows.project import Projection
+from icekeeper.rows.read_task import ReadableFile
 from icekeeper.storage.storage import Storage
 
 __all__ = ["BATCH_ROWS", "READABLE_FORMATS", "FileRows", "open_rows", "projected_rows"]
 
-# So many rows keep a worker's memory flat at full speed (platform 8).
+# Rows of a batch; so many keep a worker's memory flat at full speed (platform 8).
 BATCH_ROWS = 128 * 1024
 READABLE_FORMATS = frozenset({"PARQUET", "ORC", "AVRO"})
 
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """An open file: its schema with field ids, and its batches, given the columns to read."""
+    """An open file: its Arrow schema with field ids; ``batches(names)`` reads these top-level columns."""
 
     schema: pa.Schema
     batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
 
 
 def open_rows(stream: pa.NativeFile, file_format: str) -> FileRows:
-    """Open a file for streaming; the stream must stay open while batches are read.
+    """Open a file; the stream must stay open while batches are read.
 
     Raises:
         TableUnsupported: the format is not read by this version.
@@ -76,37 +76,31 @@ def _orc(file: orc.ORCFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _without_columns(rows: int) -> Iterator[pa.RecordBatch]:
-    """Every column that is asked for is newer than the file: only its row count matters."""
+    """Batches without columns: the file has none of the wanted ones, so only the number of its rows matters."""
     for start in range(0, rows, BATCH_ROWS):
         count = min(BATCH_ROWS, rows - start)
         yield pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
 
 
 def projected_rows(
-    path: str,
-    file_format: str,
-    schema: Mapping[str, Any],
-    storage: Storage,
-    *,
-    identity_values: Mapping[int, PartitionValue] | None = None,
-    name_mapping_json: str | None = None,
-    must_hold: Collection[int] = (),
+    file: ReadableFile, schema: Mapping[str, Any], storage: Storage, *, must_hold: Collection[int] = ()
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of a file in an Iceberg schema, all rows in file order; memory is bounded by one row group.
+    """Batches of all rows of a file, in file order, as rows of an Iceberg schema; at most one row group is in memory.
 
-    ``must_hold`` are ids of columns that the file must have, whatever could stand in for them.
+    ``must_hold`` are the ids of columns that the file itself must have: no default and no partition value replaces
+    them.
 
     Raises:
         StorageError: the file is missing or damaged.
         TableUnsupported: it cannot be read as that schema.
     """
     try:
-        with storage.open_input(path) as stream:
-            rows = open_rows(stream, file_format)
-            projection = Projection(rows.schema, schema, identity_values or {}, name_mapping_json, must_hold)
+        with storage.open_input(file.path) as stream:
+            rows = open_rows(stream, file.file_format)
+            projection = Projection(rows.schema, schema, file.identity_values, file.name_mapping, must_hold)
             for batch in rows.batches(projection.file_columns):
                 yield projection.apply(batch)
     except MaintenanceError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise StorageError(f"file {path} cannot be read: {error}") from error
+        raise StorageError(f"file {file.path} cannot be read: {error}") from error

@@ -1,8 +1,8 @@
-"""Row lineage: rows keep their id and the number of the commit that last changed them, whatever file they are in.
+"""Row lineage: rows keep their id and the sequence number of their last change, whatever file they move to.
 
-Source: specification, "Row Lineage" (rule 17).  Both are physical columns of an output and hold what a reader
-would have resolved before: the value in the input where there is one, else the id of the file's first row plus the
-position, else the file's data sequence number.  (Java reads the file sequence number; the two differ only in files
+Source: specification, "Row Lineage" (rule 17).  A rewrite writes both as columns, with the values that a reader of the
+input resolves: the stored value where there is one, else for the id that of the file's first row plus the position, and
+for the last change the file's data sequence number.  (Java takes the file sequence number; the two differ only in files
 that were rewritten without these columns.)
 """
 
@@ -29,7 +29,7 @@ _FIELDS = (
 
 
 def with_lineage(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A table's schema with the two columns at its end.
+    """A table's schema with the two columns of row lineage at its end.
 
     Raises:
         TableUnsupported: the table has a column of one of these reserved names.
@@ -41,9 +41,9 @@ def with_lineage(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolved_lineage(batch: pa.RecordBatch, ids: Sequence[int], source: InputFile, first_row: int) -> pa.RecordBatch:
-    """The batch with both columns filled, where it has them.
+    """The batch with the two columns filled in, if it has them.
 
-    ``ids`` are the field ids of its columns, ``first_row`` is where it starts in the file, deleted rows counted.
+    ``ids`` are the field ids of its columns, ``first_row`` is the position of its first row in the file.
     """
     if source.first_row_id is None or ROW_ID_ID not in ids:
         return batch

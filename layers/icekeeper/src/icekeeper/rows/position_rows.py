@@ -1,4 +1,4 @@
-"""Rows of a position delete file, by the data file that they name."""
+"""Reads the rows of a position delete file, grouped by the data file that they name."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _COLUMNS = ("file_path", "pos")
 
 @dataclass(frozen=True, slots=True)
 class PositionRows:
-    """Some rows of the file, in batches as they come."""
+    """The rows of one batch of a position delete file."""
 
     count: int
-    """Rows read, those without path or position too."""
+    """How many rows the batch has, also those without path or position."""
     by_path: tuple[tuple[str, pa.Array], ...]
     """Data file path → deleted positions."""
 

@@ -1,12 +1,11 @@
-"""Rows of an older file as rows of the current schema, matched by field id and never by name.
+"""Converts rows of any file into rows of the current schema; columns are matched by field id, never by name.
 
 Source: specification, "Column Projection", "Schema Evolution" (rule 20, rule 22).  Converters are made once per
-file; a column that needs none is passed on untouched.
+file; a column that needs none is passed on as it is.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -26,7 +25,7 @@ Converter: TypeAlias = Callable[[pa.Array], pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class _FileColumn:
-    """A column of a file with the id that the file, or else the name mapping, gives it."""
+    """A column of a file, with the id that the file gives it or, in a file without ids, the name mapping."""
 
     index: int
     name: str
@@ -35,7 +34,7 @@ class _FileColumn:
     children: tuple[_FileColumn, ...]
 
     def ids(self) -> Iterator[int]:
-        """Its own and those below."""
+        """Its own id, and those of the columns inside it."""
         if self.field_id is not None:
             yield self.field_id
         for child in self.children:
@@ -43,24 +42,25 @@ class _FileColumn:
 
 
 class Projection:
-    """Turns batches of one file into batches of the table's current schema."""
+    """Converts batches of one file into batches of a table schema."""
 
     def __init__(
         self,
         file_schema: pa.Schema,
         table_schema: Mapping[str, Any],
         identity_values: Mapping[int, PartitionValue],
-        name_mapping_json: str | None,
+        name_mapping: Sequence[Mapping[str, Any]] | None,
         must_hold: Collection[int] = (),
     ) -> None:
-        """``must_hold`` are ids of columns, nested ones too, that nothing may stand in for.
+        """``identity_values`` are raw partition values by column id, for columns that the file does not hold.
+
+        ``must_hold`` are the ids of columns, nested ones too, that the file itself must have.
 
         Raises:
             TableUnsupported: the file's columns cannot be told apart, one that it must hold is not there, or a type
                 cannot be converted.
         """
-        mapping = None if name_mapping_json is None else json.loads(name_mapping_json)
-        columns = _file_columns(list(file_schema), mapping)
+        columns = _file_columns(list(file_schema), name_mapping)
         missing = set(must_hold).difference(i for column in columns for i in column.ids())
         if missing:
             raise TableUnsupported(f"a file lacks column(s) {sorted(missing)}, which nothing may stand in for")
@@ -76,11 +76,11 @@ class Projection:
 
     @property
     def file_columns(self) -> list[str]:
-        """Top-level columns that must be read, by their name in the file."""
+        """The names in the file of the top-level columns that must be read."""
         return list(dict.fromkeys(source[0] for source in self._sources if isinstance(source, tuple)))
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch in the table's schema, same rows in the same order."""
+        """The same rows, in the same order, in the table's schema."""
         arrays = []
         for source in self._sources:
             if isinstance(source, tuple):
@@ -93,7 +93,7 @@ class Projection:
 
 
 def _file_columns(fields: Sequence[pa.Field], mapping: Sequence[Mapping[str, Any]] | None) -> list[_FileColumn]:
-    """Ids as written in the file; a file without any takes them from the name mapping (specification, "Name Mapping").
+    """The columns of a file; in one without any ids, ids are those of the name mapping (specification, "Name Mapping").
 
     Raises:
         TableUnsupported: the file has no ids and the table no name mapping.
@@ -110,9 +110,9 @@ def _has_ids(field: pa.Field) -> bool:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    """Other writers' Arrow schemas, which Parquet files may carry, have several kinds of lists.
+    """Whether it is one of Arrow's list types, which the Arrow schemas of other writers' Parquet files name.
 
-    Not list views: Arrow 26 loses elements when it turns them into lists.
+    List views do not count: Arrow 26 loses elements when it turns them into lists.
     """
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
@@ -147,7 +147,11 @@ def _column(index: int, field: pa.Field, mapping: Sequence[Mapping[str, Any]] | 
 def _converter(
     column: _FileColumn, iceberg_type: Any, identity_values: Mapping[int, PartitionValue]
 ) -> Converter | None:
-    """How to turn the file's column into the table's type; ``None`` when it already is."""
+    """A function that converts the file's column to the table's type; ``None``: it has that type already.
+
+    Raises:
+        TableUnsupported: it cannot be converted.
+    """
     if isinstance(iceberg_type, str):
         return _primitive_converter(column, arrow_type(iceberg_type))
     kind = iceberg_type["type"]
@@ -242,5 +246,5 @@ def _map_converter(column: _FileColumn, iceberg_type: Mapping[str, Any]) -> Conv
 
 
 def _compact(array: pa.Array) -> pa.Array:
-    """A slice copied to start at offset 0: Arrow cannot combine sliced offsets with a null mask."""
+    """The array, copied if it is a slice: Arrow cannot combine sliced offsets with a null mask."""
     return array if array.offset == 0 else array.take(pa.arange(0, len(array)))

@@ -1,4 +1,4 @@
-"""Raw values, as metadata keeps them, as an Arrow column (specification, appendix D; see :mod:`icekeeper.model`)."""
+"""Makes Arrow columns of raw values, as metadata has them (specification, appendix D; see :mod:`icekeeper.model`)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _DECIMAL_CONTEXT = decimal.Context(prec=76)
 
 
 def raw_column(values: Sequence[PartitionValue], iceberg_type: str) -> pa.Array:
-    """A column of values of a primitive type, or of nulls.
+    """A column of raw values of a primitive type; ``None`` becomes null.
 
     Raises:
-        TableUnsupported: a value is none of that type.
+        TableUnsupported: a value is not of that type.
     """
     if iceberg_type == "unknown":
         return pa.nulls(len(values))

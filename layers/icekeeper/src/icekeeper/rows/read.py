@@ -1,11 +1,9 @@
-"""Streams the rows that a task's inputs still have, in the schema of its outputs, one batch at a time."""
+"""Streams the live rows of a task's inputs in the schema of its outputs, one batch at a time."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -21,7 +19,7 @@ __all__ = ["Tally", "read_rows"]
 
 @dataclass(slots=True)
 class Tally:
-    """Rows that the inputs hold, and how many of them are deleted."""
+    """Counts the rows that were read, and how many of them are deleted."""
 
     read: int = 0
     deleted: int = 0
@@ -31,34 +29,27 @@ class Tally:
         return self.read - self.deleted
 
 
-def read_rows(task: ReadTask, table_schema: dict[str, Any], storage: Storage, tally: Tally) -> Iterator[pa.RecordBatch]:
-    """Batches of every input in order, deletes applied, counted in ``tally``.
+def read_rows(task: ReadTask, storage: Storage, tally: Tally) -> Iterator[pa.RecordBatch]:
+    """The live rows of every input, in order, as batches of ``task.schema``; ``tally`` counts what was read.
 
     Raises:
         StorageError: an input is missing, damaged, or holds another number of rows than its manifest says.
         MetadataUnreadable: a delete file is damaged.
-        TableUnsupported: an input cannot be read as the current schema.
+        TableUnsupported: an input cannot be read as that schema.
     """
-    outputs = table_schema["fields"]
+    outputs = task.schema["fields"]
     # Columns that only equality deletes still need are read, and dropped once they have been applied.
-    wanted = {**table_schema, "fields": [*outputs, *json.loads(task.key_fields_json)]}
+    wanted = {**task.schema, "fields": [*outputs, *task.key_fields]}
     ids = [int(field["id"]) for field in wanted["fields"]]
     deletes = DeletedRows(task, wanted, storage) if task.deletes else None
     for source in task.inputs:
         first_row = 0
-        for batch in projected_rows(
-            source.path,
-            source.file_format,
-            wanted,
-            storage,
-            identity_values=source.identity_values,
-            name_mapping_json=task.name_mapping_json,
-        ):
+        for batch in projected_rows(task.readable(source), wanted, storage):
             rows = batch.num_rows
             tally.read += rows
             batch = resolved_lineage(batch, ids, source, first_row)
             if deletes is not None:
-                mask = deletes.keep(source, first_row, batch)
+                mask = deletes.live_mask(source, first_row, batch)
                 if mask is not None:
                     batch = batch.filter(mask)
                     tally.deleted += rows - batch.num_rows

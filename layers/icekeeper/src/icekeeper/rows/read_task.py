@@ -1,18 +1,31 @@
-"""What a worker needs to read live rows: data files, the deletes that reach them, the schema.  Picklable values."""
+"""What a worker needs to read live rows: data files, the delete files that apply to them, the schema; picklable."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from icekeeper.model import FileContent, PartitionValue
 
-__all__ = ["DeleteFile", "InputFile", "ReadTask"]
+__all__ = ["DeleteFile", "InputFile", "ReadTask", "ReadableFile"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableFile:
+    """A data or delete file in a store, and what a reader has to know of it besides its bytes."""
+
+    path: str
+    file_format: str = "PARQUET"
+    identity_values: Mapping[int, PartitionValue] = field(default_factory=dict)
+    """Column id → raw partition value of identity fields, for columns that the file does not hold."""
+    name_mapping: Sequence[Mapping[str, Any]] | None = None
+    """The table's ``schema.name-mapping.default``, for a file without field ids; ``None``: the table has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteFile:
-    """A delete file that reaches some of a task's inputs."""
+    """A delete file that applies to some of a task's inputs."""
 
     path: str
     file_format: str
@@ -21,29 +34,30 @@ class DeleteFile:
     record_count: int
     equality_ids: tuple[int, ...] = ()
     referenced_data_file: str | None = None
-    """Of a deletion vector: the one file whose positions it holds."""
+    """The path of the data file whose positions a deletion vector holds."""
     content_offset: int | None = None
+    """Where a deletion vector lies in its Puffin file, in bytes."""
     content_size_in_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A data file to read; ``record_count`` is what its manifest entry promises."""
+    """A data file to read; ``record_count`` and ``file_size_in_bytes`` are those of its manifest entry."""
 
     path: str
     record_count: int
     file_size_in_bytes: int
     file_format: str = "PARQUET"
     sequence_number: int = 0
-    """Data sequence number: equality deletes with a higher one reach its rows."""
+    """Data sequence number: equality deletes with a higher one apply to its rows."""
     deletes: tuple[int, ...] = ()
-    """Which of the task's delete files reach it."""
+    """The delete files that apply to it, as indexes into the task's ``deletes``."""
     identity_values: Mapping[int, PartitionValue] = field(default_factory=dict)
     """Column id → raw partition value of identity fields, for columns that the file does not hold."""
     first_row_id: int | None = None
-    """v3: the id of its first row, for rows that do not carry theirs."""
+    """From v3 on, the row id of its first row; rows without a stored id count on from it."""
     partition_number: int = 0
-    """The same for inputs of one spec and partition, which equality deletes of a partition reach together."""
+    """Inputs of one spec and partition have the same number: equality deletes of a partition apply to all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +65,15 @@ class ReadTask:
     """Read the live rows of ``inputs`` as rows of one schema."""
 
     inputs: tuple[InputFile, ...]
-    schema_json: str
-    """The columns that are wanted, as a schema."""
-    name_mapping_json: str | None
-    """``schema.name-mapping.default``, for inputs without field ids."""
+    schema: Mapping[str, Any]
+    """The Iceberg schema of the rows: the columns that are wanted, and no others."""
+    name_mapping: Sequence[Mapping[str, Any]] | None = None
+    """``schema.name-mapping.default``, for inputs without field ids; ``None``: the table has none."""
     deletes: tuple[DeleteFile, ...] = ()
-    key_fields_json: str = "[]"
-    """Columns of equality deletes that the schema does not have: read, applied, not handed on."""
+    key_fields: Sequence[Mapping[str, Any]] = ()
+    """Fields that equality deletes compare and the schema lacks: they are read, and dropped after the deletes."""
     io_properties: Mapping[str, str]
+
+    def readable(self, source: InputFile) -> ReadableFile:
+        """One of the inputs, as :func:`.file_rows.projected_rows` takes it."""
+        return ReadableFile(source.path, source.file_format, source.identity_values, self.name_mapping)

@@ -15,7 +15,7 @@ __all__ = ["document_problems"]
 
 
 def document_problems(metadata: TableMetadata, location: str) -> Iterator[Problem]:
-    """Broken refs, sequence numbers out of order, logs out of order."""
+    """Refs to missing snapshots, sequence numbers above the table's, summaries of wrong types, a log out of order."""
     for name, ref in metadata.refs.items():
         if ref.snapshot_id not in metadata.snapshots:
             detail = f"ref '{name}' points at snapshot {ref.snapshot_id}, which is missing"

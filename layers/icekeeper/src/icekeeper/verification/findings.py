@@ -1,4 +1,4 @@
-"""What ``verify`` found: problems by kind, and how much was looked at."""
+"""What ``verify`` found: problems by kind, and how many things it checked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ProblemKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One finding; ``path`` is the file concerned, or the metadata file for what concerns the table."""
+    """One finding; ``path`` is the file concerned, or the metadata file when it concerns the whole table."""
 
     kind: ProblemKind
     path: str
@@ -37,7 +37,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result for one table; ``checked`` counts what was looked at."""
+    """The result for one table; ``checked`` counts the snapshots, manifests and files that were checked."""
 
     table: str
     problems: tuple[Problem, ...]

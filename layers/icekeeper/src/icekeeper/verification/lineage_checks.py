@@ -1,7 +1,7 @@
 """Checks of what format v3 added: row ids and deletion vectors (pure).
 
-Iceberg-Java tolerates most of these and then gives one id to two rows, or none (specification, "Row Lineage", "Deletion
-Vectors") (rule 13, rule 19).
+Iceberg-Java reads most tables that fail them, and then gives one row id to two rows, or a row no id (specification,
+"Row Lineage", "Deletion Vectors") (rule 13, rule 19).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.verification.findings import Problem, ProblemKind
 
-__all__ = ["manifest_row_id_problems", "row_id_problems", "two_vectors_problems", "vector_problems"]
+__all__ = ["duplicate_vector_problems", "manifest_row_id_problems", "row_id_problems", "vector_problems"]
 
 _FIRST = "first-row-id"
 _ADDED = "added-rows"
@@ -21,7 +21,7 @@ _PUFFIN = "PUFFIN"
 
 
 def row_id_problems(metadata: TableMetadata, location: str) -> Iterator[Problem]:
-    """Snapshots since the upgrade to v3 state the row ids that they gave out, and no two gave out the same."""
+    """Checks that every snapshot since the upgrade to v3 says which row ids it assigned, no two of them the same."""
     taken: int | None = None
     for snapshot in sorted(metadata.snapshots.values(), key=lambda s: s.sequence_number):
         first, added = snapshot.raw.get(_FIRST), snapshot.raw.get(_ADDED)
@@ -40,7 +40,7 @@ def row_id_problems(metadata: TableMetadata, location: str) -> Iterator[Problem]
 
 
 def manifest_row_id_problems(snapshot: Snapshot, manifests: Sequence[ManifestFile]) -> Iterator[Problem]:
-    """Every data manifest of a v3 snapshot starts at a row id, no delete manifest does."""
+    """Checks that every data manifest of a v3 snapshot has a first row id, and no delete manifest has one."""
     if snapshot.raw.get(_FIRST) is None:
         return
     for manifest in manifests:
@@ -52,7 +52,7 @@ def manifest_row_id_problems(snapshot: Snapshot, manifests: Sequence[ManifestFil
 
 
 def vector_problems(entries: Iterable[ManifestEntry]) -> Iterator[Problem]:
-    """A live deletion vector says of which data file it is and where in its Puffin file it lies."""
+    """Checks that every live deletion vector names its data file, and its place within its Puffin file."""
     for entry in entries:
         file = entry.file
         if not entry.is_live or file.file_format.upper() != _PUFFIN:
@@ -66,8 +66,11 @@ def vector_problems(entries: Iterable[ManifestEntry]) -> Iterator[Problem]:
             yield Problem(ProblemKind.DELETION_VECTOR, file.file_path, detail)
 
 
-def two_vectors_problems(referenced: Iterable[str]) -> Iterator[Problem]:
-    """A data file has at most one in a snapshot; ``referenced`` are the data files of all its vectors."""
+def duplicate_vector_problems(referenced: Iterable[str]) -> Iterator[Problem]:
+    """Checks that no data file has two deletion vectors in a snapshot.
+
+    ``referenced`` are the paths of the data files of all vectors of the snapshot.
+    """
     for path, count in Counter(referenced).items():
         if count > 1:
             yield Problem(

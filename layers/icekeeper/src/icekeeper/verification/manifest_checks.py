@@ -1,6 +1,6 @@
 """Checks of one manifest against its manifest list entry (pure).
 
-Iceberg-Java tolerates all of these, which is why somebody must look (rule 47, platform 22).
+Iceberg-Java reads manifests that fail any of them, so nobody else notices (rule 47, platform 22).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["manifest_problems", "summary_problems"]
 
 
 def manifest_problems(manifest: ManifestFile, entries: Sequence[ManifestEntry]) -> Iterator[Problem]:
-    """Counts, content and sequence numbers."""
+    """Checks counts, content and sequence numbers of a manifest; ``entries`` are all of its entries."""
     path = manifest.manifest_path
     files: Counter[EntryStatus] = Counter()
     rows: Counter[EntryStatus] = Counter()
@@ -46,7 +46,10 @@ def manifest_problems(manifest: ManifestFile, entries: Sequence[ManifestEntry]) 
 def summary_problems(
     manifests: Sequence[ManifestFile], summary: dict[str, str], snapshot_id: int, path: str
 ) -> Iterator[Problem]:
-    """Totals of a snapshot summary against the counts of its manifests, where both are known."""
+    """Compares the totals of a snapshot summary with the counts of its manifests, where both are known.
+
+    ``path`` is the file that problems name.
+    """
     data = [m for m in manifests if m.content is ManifestContent.DATA]
     deletes = [m for m in manifests if m.content is ManifestContent.DELETES]
     for key, found in (

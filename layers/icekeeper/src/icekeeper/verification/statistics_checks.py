@@ -18,7 +18,7 @@ __all__ = ["statistics_problems"]
 
 
 def statistics_problems(file: StatisticsFile, end: bytes) -> Iterator[Problem]:
-    """``end`` is the file from its footer on, or more of it."""
+    """Compares a statistics file with its entry; ``end`` is the file from its footer on, or more of it."""
     try:
         found = footer_size(end, file.path)
         if found != file.footer_size:

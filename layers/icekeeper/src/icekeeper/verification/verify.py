@@ -1,4 +1,4 @@
-"""Verify one table: every referenced file exists, counts add up, the specification's invariants hold."""
+"""Verifies one table: every referenced file exists, counts add up, the specification's invariants hold."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from icekeeper.storage.storage import Storage
 from icekeeper.verification.document_checks import document_problems
 from icekeeper.verification.findings import Problem, ProblemKind, Verification
 from icekeeper.verification.lineage_checks import (
+    duplicate_vector_problems,
     manifest_row_id_problems,
     row_id_problems,
-    two_vectors_problems,
     vector_problems,
 )
 from icekeeper.verification.manifest_checks import manifest_problems, summary_problems
@@ -64,12 +64,12 @@ def verify_table(loaded: LoadedTable, storage: Storage) -> Verification:
             sizes[manifest.manifest_path] = manifest.manifest_length
     live: dict[str, set[tuple[str, int | None]]] = {}
     vectors: dict[str, list[str]] = {}
-    """Manifest → data files of the live deletion vectors in it."""
+    """Manifest path → paths of the data files of the live deletion vectors in it."""
     for manifest in manifests.values():
         problems += _check_manifest(reader, storage, manifest, sizes, live, vectors)
     problems += _duplicates(per_snapshot, live)
     for listed in per_snapshot:
-        problems += two_vectors_problems(path for m in listed for path in vectors.get(m.manifest_path, ()))
+        problems += duplicate_vector_problems(path for m in listed for path in vectors.get(m.manifest_path, ()))
     problems += _check_statistics(metadata, storage, sizes)
     for path in statistics_files(metadata):
         sizes.setdefault(path, None)
@@ -144,7 +144,7 @@ def _unreadable(storage: Storage, path: str, error: MetadataUnreadable) -> Probl
 def _duplicates(
     per_snapshot: list[list[ManifestFile]], live: dict[str, set[tuple[str, int | None]]]
 ) -> Iterator[Problem]:
-    """One path at most once per snapshot (rule 34)."""
+    """Every file that a snapshot lists more than once (rule 34)."""
     for manifests in per_snapshot:
         seen: dict[tuple[str, int | None], str] = {}
         for manifest in manifests:
@@ -159,7 +159,7 @@ def _duplicate(path: str, manifest_path: str) -> Problem:
 
 
 def _missing_or_wrong(loaded: LoadedTable, storage: Storage, sizes: dict[str, int | None]) -> Iterator[Problem]:
-    """Compare stated sizes with what is there; one listing answers for everything under the table's locations."""
+    """Compare the sizes in metadata with those of the files; one listing tells those below the table's locations."""
     known: dict[str, int] = {}
     locations = owned_locations(loaded.metadata)
     if storage.can_list(loaded.metadata.location):

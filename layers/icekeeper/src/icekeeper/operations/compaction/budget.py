@@ -1,4 +1,4 @@
-"""How much one pass may rewrite: the policy's caps, and what deletes alone may cost (rule 51) (pure)."""
+"""Limits how much one pass rewrites: by the policy's caps, and by a budget for delete debt (rule 51) (pure)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ __all__ = ["Bin", "bytes_since_rewrite", "in_job_order", "within_budget"]
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Candidates of one group; ``for_deletes`` when nothing but their deletes asks for it."""
+    """Candidates that are to be rewritten together."""
 
     files: tuple[Candidate, ...]
     for_deletes: bool = False
+    """Whether their deletes are the only reason to rewrite them."""
     outputs: int = 1
-    """Files that they become, where their rows keep their order."""
+    """How many files they become when their rows are not sorted."""
 
     @property
     def total_bytes(self) -> int:
@@ -30,7 +31,7 @@ class Bin:
 
 
 def bytes_since_rewrite(metadata: TableMetadata, snapshot: Snapshot) -> int:
-    """Bytes that the branch received since its files were last rewritten by us, as far as its history is known."""
+    """Bytes of files that were added to the branch since we last rewrote files, as far as its history is known."""
     received = 0
     for ancestor in metadata.ancestors(snapshot.snapshot_id):
         summary = ancestor.summary
@@ -46,9 +47,10 @@ def within_budget(
 ) -> tuple[list[Bin], int]:
     """The bins that this pass rewrites, in their order, and how many must wait.
 
-    Bins that are there for their deletes alone share ``max_write_amplification`` times ``new_bytes``, the most
-    indebted first; so one global equality delete per checkpoint does not rewrite the table every hour (OLake, iceberg
-    6669), and yet every pass takes one.  A bin that frees enough bytes by itself costs that budget nothing.
+    ``needs`` counts per delete file the data files that need it.  Bins that are rewritten for their deletes alone share
+    a budget of ``max_write_amplification`` times ``new_bytes``, those with the most deletes first.  So one global
+    equality delete per checkpoint does not rewrite the table every hour (OLake, iceberg 6669), and yet every pass takes
+    one.  A bin whose deleted rows free enough bytes costs that budget nothing.
     """
     affordable = _affordable(bins, policy, needs, new_bytes)
     waiting = len(bins) - len(affordable)
@@ -58,7 +60,7 @@ def within_budget(
     chosen: list[int] = []
     ordered = in_job_order(affordable, policy.rewrite_job_order)
     if policy.rewrite_job_order is JobOrder.NONE:
-        ordered = sorted(affordable, key=lambda b: len(b.files), reverse=True)  # those that save most files
+        ordered = sorted(affordable, key=lambda b: len(b.files), reverse=True)  # most files first
     for candidate in ordered:
         count, size = len(candidate.files), candidate.total_bytes
         if (files_left is not None and count > files_left) or (bytes_left is not None and size > bytes_left):
@@ -93,11 +95,12 @@ def _affordable(bins: Sequence[Bin], policy: Policy, needs: Mapping[FileKey, int
 
 
 def _debt(candidate: Bin) -> int:
+    """How often a delete file applies to a file of the bin."""
     return sum(len(c.deletes) for c in candidate.files)
 
 
 def _freed_bytes(files: Iterable[Candidate], needs: Mapping[FileKey, int]) -> float:
-    """Bytes of rows that are deleted, by estimate: a delete file's rows spread evenly over the files that need it."""
+    """Estimated bytes of deleted rows: those of an equality delete are spread evenly over the files that need it."""
     freed = 0.0
     for candidate in files:
         rows = known_deleted_rows(candidate.file, candidate.deletes) + sum(

@@ -1,43 +1,61 @@
-"""Which live data files are worth rewriting, and which delete files they still need (pure)."""
+"""Picks the live data files that are worth rewriting, and counts how many files need each delete file (pure)."""
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from icekeeper.metadata.deletes import DeleteIndex, named_file, partition_key
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import DataFile, FileContent, FileIdentity, FileKey, LiveEntry, ManifestEntry
+from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder, named_file, partition_key
+from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.model import DataFile, FileContent, FileIdentity, FileKey, LiveEntry, ManifestEntry, ManifestFile
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
 from icekeeper.operations.compaction.readable import why_unreadable
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import OutputSpec
 from icekeeper.rows.arrow_schema import leaf_columns
 
-__all__ = ["Candidate", "Candidates", "known_deleted_rows", "select_candidates"]
+__all__ = ["Candidate", "Candidates", "FileScope", "TableState", "known_deleted_rows", "select_candidates"]
+
+FileScope: TypeAlias = Callable[[DataFile, int], bool]
+"""Whether a data file of a spec id may be rewritten at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """What a plan is made from: a table at the head of a branch, as its metadata tells."""
+
+    metadata: TableMetadata
+    snapshot: Snapshot | None
+    """The head of the branch; ``None``: it has no snapshot yet."""
+    manifests: Sequence[ManifestFile] = ()
+    """All manifests of the snapshot."""
+    live_files: Iterable[LiveEntry] = ()
+    """The live entries of its data manifests.  They are read once, and only candidates are kept."""
+    deletes: DeleteIndex = field(default_factory=lambda: DeleteIndexBuilder().build())
+    """Its live delete files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A data file that may be rewritten; ``age`` orders files by when they came, oldest first.
-
-    ``deletes`` are the delete entries that reach it; ``has_debt`` says that they alone are reason enough to rewrite it.
-    """
+    """A data file that may be rewritten."""
 
     file: DataFile
     spec_id: int
     age: int
+    """Orders files by when they were added, the oldest first."""
     manifest_path: str
     identity: FileIdentity
     deletes: tuple[ManifestEntry, ...] = ()
+    """The entries of the delete files that may remove some of its rows."""
     has_debt: bool = False
+    """Whether its deletes alone are reason enough to rewrite it."""
     destination: Destination | None = None
-    """Where its rows go; ``None``: where the file is."""
-
+    """The spec and partition that its rows go to; ``None``: they stay in the file's own."""
     is_clustered: bool = False
-    """Its rows lie already as the recipe of this plan wants them."""
+    """Whether its rows already have the order that this plan's recipe asks for."""
 
     @property
     def sequence_number(self) -> int:
@@ -48,7 +66,7 @@ class Candidate:
     def has_lineage(self) -> bool:
         """Whether its rows have ids already; never below v3, nor before the first commit after an upgrade to v3.
 
-        Rows that have none get theirs from the commit, so they must not share a file with rows that keep theirs
+        Rows without ids get them from the commit, so they must not share a file with rows that keep their ids
         (rule 18).
         """
         return self.file.first_row_id is not None
@@ -56,59 +74,57 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Candidates per spec and partition of their outputs, those without row ids apart, and what was seen."""
+    """The candidates of a table, and what else was seen on the way."""
 
     partitions: tuple[list[Candidate], ...]
+    """Candidates whose outputs have the same spec and partition; those without row ids are in a list of their own."""
     delete_needs: Mapping[FileKey, int]
     """Live delete file → how many live data files need it; 0: dangling."""
     considered: int
+    """How many live data files there are."""
     unsupported: int
-    """Files that this version cannot read."""
+    """How many of them would be candidates, but cannot be read by this version."""
     first_unsupported: str
-    """One of them by name, and why."""
+    """The path of the first of these and why it cannot be read; empty when there is none."""
     specs_to_leave: frozenset[int]
-    """Specs whose rows may be dealt out to partitions of the current one."""
+    """Ids of older specs whose rows may be dealt out to partitions of the current spec."""
 
 
 def select_candidates(
-    metadata: TableMetadata,
-    live_files: Iterable[LiveEntry],
-    index: DeleteIndex,
+    state: TableState,
     policy: Policy,
     *,
     now_ms: int,
-    in_scope: Callable[[DataFile, int], bool] = lambda file, spec_id: True,
+    in_scope: FileScope = lambda file, spec_id: True,
     clustered_by: Container[int] | None = None,
 ) -> Candidates:
-    """Pick by size, by delete debt, or all; ``live_files`` is consumed once and only candidates are kept.
+    """Pick files that are small, carry delete debt or are not clustered, or all files (``rewrite_all``).
 
-    ``in_scope`` is asked of a file and its spec id: those out of scope are left alone, but still need their deletes.
-    ``clustered_by`` are the snapshots that added files clustered by this plan's recipe; files of others are candidates
-    too.  ``None``: the plan has no recipe.
+    Files that are not ``in_scope`` are left alone, but still need their deletes.  ``clustered_by`` are the ids of the
+    snapshots that added files clustered by this plan's recipe; files of other snapshots are not clustered.  ``None``:
+    the plan has no recipe.
     """
+    metadata, index = state.metadata, state.deletes
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
     keep = policy.output_spec is OutputSpec.KEEP or index.has_equality_deletes
     destinations = OutputPartitions(metadata, keep=keep)
     needs = {entry.file.key: 0 for entry in index.entries}
-    considered = unsupported = 0
+    unsupported = 0
     first_unsupported = ""
     listed = array("q")
     partitions: dict[object, list[Candidate]] = {}
-    for live in live_files:
+    for live in state.live_files:
         file, spec_id = live.entry.file, live.manifest.partition_spec_id
         if file.content is not FileContent.DATA:
             continue
-        considered += 1
         listed.append(hash(file.file_path))
         needed = tuple(index.needed_by(live.entry, spec_id, types))
         for entry in needed:
             needs[entry.file.key] += 1
         has_debt = policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
-        is_small = policy.rewrite_enabled and file.file_size_in_bytes < policy.min_file_size_bytes
         is_clustered = clustered_by is not None and live.entry.snapshot_id in clustered_by
-        is_unclustered = policy.rewrite_enabled and clustered_by is not None and not is_clustered
-        wanted = policy.rewrite_all or has_debt or is_small or is_unclustered
-        if not wanted or not in_scope(file, spec_id):
+        is_unclustered = clustered_by is not None and not is_clustered
+        if not (has_debt or _has_wrong_layout(file, policy, is_unclustered)) or not in_scope(file, spec_id):
             continue
         unreadable = why_unreadable(file, types)
         if unreadable is not None:
@@ -117,37 +133,47 @@ def select_candidates(
             continue
         if not _old_enough(metadata, live.entry, now_ms - policy.min_data_age_ms):
             continue
-        destination = destinations.destination(file, spec_id)
-        candidate = Candidate(
-            file=file,
-            spec_id=spec_id,
-            age=_age(metadata, live.entry),
-            manifest_path=live.manifest.manifest_path,
-            identity=live.entry.identity,
-            # Of the deletes that bounds rule out none is needed, and none is read.
-            deletes=needed,
-            has_debt=has_debt,
-            destination=destination,
-            is_clustered=is_clustered,
-        )
-        key = partition_key(destination.spec_id, destination.partition), candidate.has_lineage
+        to = destinations.destination(file, spec_id)
+        candidate = _candidate(metadata, live, needed, to, has_debt=has_debt, is_clustered=is_clustered)
+        key = partition_key(to.spec_id, to.partition), candidate.has_lineage
         partitions.setdefault(key, []).append(candidate)
     return Candidates(
-        _listed_once(partitions.values(), listed),
-        needs,
-        considered,
-        unsupported,
-        first_unsupported,
-        frozenset(filter(destinations.may_deal_out, metadata.specs)),
+        partitions=_listed_once(partitions.values(), listed),
+        delete_needs=needs,
+        considered=len(listed),
+        unsupported=unsupported,
+        first_unsupported=first_unsupported,
+        specs_to_leave=frozenset(filter(destinations.may_deal_out, metadata.specs)),
+    )
+
+
+def _candidate(
+    metadata: TableMetadata,
+    live: LiveEntry,
+    deletes: tuple[ManifestEntry, ...],
+    destination: Destination,
+    *,
+    has_debt: bool,
+    is_clustered: bool,
+) -> Candidate:
+    return Candidate(
+        file=live.entry.file,
+        spec_id=live.manifest.partition_spec_id,
+        age=_age(metadata, live.entry),
+        manifest_path=live.manifest.manifest_path,
+        identity=live.entry.identity,
+        deletes=deletes,
+        has_debt=has_debt,
+        destination=destination,
+        is_clustered=is_clustered,
     )
 
 
 def _listed_once(partitions: Iterable[list[Candidate]], listed: Sequence[int]) -> tuple[list[Candidate], ...]:
-    """The candidates whose path one live entry holds; ``listed`` are the hashes of the paths of all of them, because
-    there may be millions.
+    """The candidates that only one live entry names; ``listed`` are the hashes of the paths of all live data files.
 
-    A file that is listed twice is read twice (the specification forbids it): whatever the other entry is like,
-    replacing one of them adds rows, or takes the other's away (rule 24).
+    Hashes, because there may be millions of files.  Readers read a file twice that is listed twice (the specification
+    forbids it): replacing one of its entries would add its rows once more, or take away those of the other (rule 24).
     """
     partitions = tuple(partitions)
     own = {hash(candidate.file.file_path) for files in partitions for candidate in files}
@@ -156,10 +182,15 @@ def _listed_once(partitions: Iterable[list[Candidate]], listed: Sequence[int]) -
 
 
 def known_deleted_rows(file: DataFile, deletes: Iterable[ManifestEntry]) -> int:
-    """Rows of a data file that deletes naming only this file remove; other deletes do not tell."""
+    """How many rows of a data file are surely deleted: by deletion vectors and position deletes of this file alone."""
     vectors = [e.file for e in deletes if e.file.content_offset is not None]
     only_this = vectors or [e.file for e in deletes if named_file(e.file) == file.file_path]
     return min(file.record_count, sum(delete.record_count for delete in only_this))
+
+
+def _has_wrong_layout(file: DataFile, policy: Policy, is_unclustered: bool) -> bool:
+    is_small = file.file_size_in_bytes < policy.min_file_size_bytes
+    return policy.rewrite_all or (policy.rewrite_enabled and (is_small or is_unclustered))
 
 
 def _is_indebted(file: DataFile, deletes: Sequence[ManifestEntry], policy: Policy) -> bool:
@@ -170,8 +201,10 @@ def _is_indebted(file: DataFile, deletes: Sequence[ManifestEntry], policy: Polic
 
 
 def _age(metadata: TableMetadata, entry: ManifestEntry) -> int:
-    """File sequence number, or data sequence number where it was lost; in v1, which has neither, the time of the
-    snapshot that added the file."""
+    """The file sequence number, or the data sequence number where another writer lost it.
+
+    v1 has neither: there it is the time of the snapshot that added the file, in epoch milliseconds.
+    """
     if metadata.format_version > 1:
         number = entry.file_sequence_number
         return (entry.sequence_number if number is None else number) or 0
@@ -180,6 +213,6 @@ def _age(metadata: TableMetadata, entry: ManifestEntry) -> int:
 
 
 def _old_enough(metadata: TableMetadata, entry: ManifestEntry, limit_ms: int) -> bool:
-    """A file whose snapshot is expired is old; unknown never means young here, since nothing is deleted."""
+    """Whether the file was added at ``limit_ms`` or before; a file whose snapshot has expired was."""
     snapshot = metadata.snapshots.get(entry.snapshot_id) if entry.snapshot_id is not None else None
     return snapshot is None or snapshot.timestamp_ms <= limit_ms

@@ -1,4 +1,4 @@
-"""Commits rewritten file groups: what still holds on the newest head, one snapshot per call."""
+"""Commits the rewritten file groups that still fit the newest head, as one snapshot per call."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from icekeeper.pass_context.commit_rewrite import Rewrite, commit_rewrite
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.rows.arrow_schema import leaf_columns
 
-__all__ = ["Landed", "commit_groups"]
+__all__ = ["GroupOutcomes", "commit_groups"]
 
 
 @dataclass(slots=True)
-class Landed:
+class GroupOutcomes:
     """What became of a plan's groups so far, commit by commit."""
 
     delete_needs: dict[FileKey, int]
     """Live delete file → how many live data files still need it."""
     outputs: dict[int, tuple[DataFile, ...]] = field(default_factory=dict)
-    """Of the groups that are in the table."""
+    """Group id → output files, of the groups that were committed."""
     dropped: dict[int, str] = field(default_factory=dict)
-    """Groups that other commits overtook, and why."""
+    """Group id → reason, of the groups that other commits overtook."""
     errors: list[str] = field(default_factory=list)
-    """Of groups that could not be rewritten, and of commits that failed."""
+    """Messages of groups that could not be rewritten, and of commits that failed."""
     failed_groups: int = 0
     snapshot_ids: list[int] = field(default_factory=list)
     rows_deleted: int = 0
@@ -46,29 +46,30 @@ def commit_groups(
     loaded: LoadedTable,
     plan: CompactionPlan,
     results: Sequence[RewriteResult],
-    landed: Landed,
+    outcomes: GroupOutcomes,
 ) -> None:
-    """Commit what these results hold, and note in ``landed`` what became of it.
+    """Commit the files of these results, and note in ``outcomes`` what became of each group.
 
-    ``loaded`` is the table at planning.  Outputs of groups that do not land are removed, unless they may be live.
+    ``loaded`` is the table at planning.  Output files of groups that are not committed are removed, unless a commit of
+    unknown outcome may refer to them.
 
     Raises:
-        CommitStateUnknown: the outcome could not be found out; the outputs stay.
+        CommitStateUnknown: the outcome of the commit could not be found out; the output files stay.
         MaintenanceError: nothing of these results was committed.
     """
     done = {r.group_id: r for r in results if r.error is None}
-    landed.errors += [r.error for r in results if r.error is not None]
-    landed.failed_groups += len(results) - len(done)
+    outcomes.errors += [r.error for r in results if r.error is not None]
+    outcomes.failed_groups += len(results) - len(done)
     groups = [group for group in plan.groups if group.group_id in done]
-    if not groups and 0 not in landed.delete_needs.values():
-        landed.nothing = f"every file group failed: {landed.errors[0]}"
+    if not groups and 0 not in outcomes.delete_needs.values():
+        outcomes.nothing = f"every file group failed: {outcomes.errors[0]}"
         return
     planned = PlanningState(
         metadata=loaded.metadata,
         snapshot_id=plan.snapshot_id,
         manifests=plan.planning_manifests,
-        delete_needs=landed.delete_needs,
-        own_snapshots=landed.snapshot_ids,
+        delete_needs=outcomes.delete_needs,
+        own_snapshots=outcomes.snapshot_ids,
     )
     outputs = {group_id: [file.file_path for file in result.written] for group_id, result in done.items()}
     rewrite = Rewrite(loaded, planned, _claims(loaded.metadata, groups, done), outputs)
@@ -86,33 +87,33 @@ def commit_groups(
         return replacement, rebased.affected
 
     result = commit_rewrite(context, rewrite, replacement_on)
-    landed.dropped |= result.rebased.dropped
+    outcomes.dropped |= result.rebased.dropped
     if isinstance(result.committed, Nothing):
-        landed.nothing = result.committed.reason
+        outcomes.nothing = result.committed.reason
         return
-    _note(landed, result.committed, result.rebased, groups, done)
+    _note(outcomes, result.committed, result.rebased, groups, done)
     if plan.recipe is not None and result.rebased.kept:
-        context.memory.remember_clustering(landed.snapshot_ids[-1], plan.recipe.text)
+        context.memory.remember_clustering(outcomes.snapshot_ids[-1], plan.recipe.text)
 
 
 def _note(
-    landed: Landed,
+    outcomes: GroupOutcomes,
     committed: Committed,
     rebased: RebaseResult,
     groups: Sequence[FileGroup],
     done: Mapping[int, RewriteResult],
 ) -> None:
-    landed.snapshot_ids.append(committed.prepared.snapshot_id or 0)
-    landed.deletes_removed += len(rebased.unneeded_deletes)
+    outcomes.snapshot_ids.append(committed.prepared.snapshot_id or 0)
+    outcomes.deletes_removed += len(rebased.unneeded_deletes)
     for key in rebased.unneeded_deletes:
-        landed.delete_needs.pop(key)
+        outcomes.delete_needs.pop(key)
     for group in groups:
         if group.group_id in rebased.kept:
-            landed.outputs[group.group_id] = done[group.group_id].written
-            landed.rows_deleted += done[group.group_id].rows_deleted
+            outcomes.outputs[group.group_id] = done[group.group_id].written
+            outcomes.rows_deleted += done[group.group_id].rows_deleted
             for key, count in _needed(group).items():
-                if key in landed.delete_needs:
-                    landed.delete_needs[key] -= count
+                if key in outcomes.delete_needs:
+                    outcomes.delete_needs[key] -= count
 
 
 def _added(group: FileGroup, result: RewriteResult) -> list[tuple[int, DataFile]]:

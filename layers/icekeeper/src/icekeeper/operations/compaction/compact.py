@@ -13,9 +13,10 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.live_deletes import delete_index
 from icekeeper.model import ManifestContent, Nothing
-from icekeeper.operations.compaction.commit_groups import Landed, commit_groups
+from icekeeper.operations.compaction.candidates import TableState
+from icekeeper.operations.compaction.commit_groups import GroupOutcomes, commit_groups
 from icekeeper.operations.compaction.dispatch import rewrite_groups
-from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, plan_compaction
+from icekeeper.operations.compaction.plan import Clustering, CompactionPlan, FileGroup, plan_compaction
 from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.compaction.writing.output_names import require_known_layout
@@ -31,7 +32,9 @@ _OPERATION = Operation.COMPACT
 
 
 def compact(context: OperationContext) -> OperationOutcome:
-    """Merge small data files; summary and metric keys are those of SeaweedFS's worker (rule 121).
+    """Rewrite data files that are small, carry delete debt or are not clustered, and commit the result.
+
+    Summary and metric keys are those of SeaweedFS's worker (rule 121).
 
     Raises:
         MaintenanceError: nothing was committed.
@@ -44,17 +47,20 @@ def compact(context: OperationContext) -> OperationOutcome:
         reader = context.reader(loaded)
         manifests = [] if snapshot is None else reader.manifests(snapshot)
         recipe = choose_recipe(metadata, context.policy)
-        plan = plan_compaction(
+        state = TableState(
             metadata,
             snapshot,
             manifests,
             reader.live_entries(manifests, ManifestContent.DATA),
+            # Without apply_deletes the plan stops at the first delete manifest, so that none is read.
+            delete_index(reader, manifests if context.policy.apply_deletes else ()),
+        )
+        plan = plan_compaction(
+            state,
             context.policy,
             now_ms=context.clock(),
-            deletes=delete_index(reader, manifests) if context.policy.apply_deletes else None,
             in_scope=row_filter(context.policy.where, metadata),
-            recipe=recipe,
-            clustered_by=frozenset() if recipe is None else _clustered_by(context, metadata, recipe),
+            clustering=None if recipe is None else Clustering(recipe, _clustered_by(context, metadata, recipe)),
         )
         if isinstance(plan, Nothing):
             return skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
@@ -66,40 +72,43 @@ def compact(context: OperationContext) -> OperationOutcome:
             metrics = {**_counters(plan), **planned}
             return succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=plan.input_files)
         with context.job(_OPERATION, loaded, plan.snapshot_id) as rewriting:
-            landed = _rewrite_and_commit(rewriting, loaded, plan)
-            if landed.errors:
+            outcomes = _rewrite_and_commit(rewriting, loaded, plan)
+            if outcomes.errors:
                 rewriting.leaves_files()
-        outcome = _outcome(plan, landed)
+        outcome = _outcome(plan, outcomes)
         return replace(outcome, metrics={**outcome.metrics, "compact.duration_ms": elapsed_ms()})
 
 
 def _clustered_by(context: OperationContext, metadata: TableMetadata, recipe: ClusterRecipe) -> frozenset[int]:
-    """Snapshots that added files clustered by a recipe: those remembered, and those that say so themselves."""
+    """Ids of the snapshots that added files clustered by a recipe: remembered ones, and those whose summary says so."""
     said = {i for i, snapshot in metadata.snapshots.items() if snapshot.summary.get(RECIPE_KEY) == recipe.text}
     return context.memory.clustered_by(recipe.text) | said
 
 
-def _rewrite_and_commit(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> Landed:
-    """All groups in one commit, or ``partial_progress`` of them at a time: then one that fails takes only its own."""
-    landed = Landed(dict(plan.delete_needs))
+def _rewrite_and_commit(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> GroupOutcomes:
+    """Commit all groups at once, or ``partial_progress`` at a time, so that a failing commit loses only its own."""
+    outcomes = GroupOutcomes(dict(plan.delete_needs))
     parts = _parts(plan.groups, context.policy.partial_progress, loaded.metadata.format_version)
     for number, groups in enumerate(parts):
         try:
             results = rewrite_groups(context, loaded, plan, groups)
-            commit_groups(context, loaded, plan, results, landed)
+            commit_groups(context, loaded, plan, results, outcomes)
         except MaintenanceError as error:
-            if not landed.snapshot_ids:
+            if not outcomes.snapshot_ids:
                 raise
             left = len(parts) - number - 1
             unstarted = f"; {left} more commit(s) were not attempted" if left else ""
-            landed.errors.append(f"{type(error).__name__}: {error}{unstarted}")
-            landed.failed_groups += sum(len(part) for part in parts[number:])
+            outcomes.errors.append(f"{type(error).__name__}: {error}{unstarted}")
+            outcomes.failed_groups += sum(len(part) for part in parts[number:])
             break
-    return landed
+    return outcomes
 
 
 def _parts(groups: Sequence[FileGroup], size: int, format_version: int) -> list[Sequence[FileGroup]]:
-    """v3: groups without row ids go together and first, because the first commit gives ids to what it leaves out."""
+    """The groups of each commit.
+
+    In v3, groups without row ids go together and first, because the first commit gives ids to all rows that it leaves.
+    """
     if not size or not groups:
         return [groups]
     together = [group for group in groups if format_version >= 3 and not group.has_lineage]
@@ -107,9 +116,9 @@ def _parts(groups: Sequence[FileGroup], size: int, format_version: int) -> list[
     return [*([together] if together else []), *(rest[start : start + size] for start in range(0, len(rest), size))]
 
 
-def _outcome(plan: CompactionPlan, landed: Landed) -> OperationOutcome:
-    groups = [group for group in plan.groups if group.group_id in landed.outputs]
-    written = [file for group in groups for file in landed.outputs[group.group_id]]
+def _outcome(plan: CompactionPlan, outcomes: GroupOutcomes) -> OperationOutcome:
+    groups = [group for group in plan.groups if group.group_id in outcomes.outputs]
+    written = [file for group in groups for file in outcomes.outputs[group.group_id]]
     merged = sum(len(group.files) for group in groups)
     metrics = {
         **_counters(plan),
@@ -119,28 +128,28 @@ def _outcome(plan: CompactionPlan, landed: Landed) -> OperationOutcome:
         "compact.bytes_read": sum(group.total_bytes for group in groups),
         "compact.bytes_written": sum(file.file_size_in_bytes for file in written),
         "compact.rows_rewritten": sum(group.record_count for group in groups),
-        "compact.rows_deleted": landed.rows_deleted,
-        "compact.delete_files_removed": landed.deletes_removed,
-        "compact.bins_dropped": len(landed.dropped),
-        "compact.bins_failed": landed.failed_groups,
-        "compact.commits": len(landed.snapshot_ids),
+        "compact.rows_deleted": outcomes.rows_deleted,
+        "compact.delete_files_removed": outcomes.deletes_removed,
+        "compact.bins_dropped": len(outcomes.dropped),
+        "compact.bins_failed": outcomes.failed_groups,
+        "compact.commits": len(outcomes.snapshot_ids),
     }
     summary = f"compacted {merged} files into {len(written)} (across {len(groups)} bins)"
     if not plan.groups:
-        summary = f"dropped {landed.deletes_removed} delete file(s) that no data file needs"
+        summary = f"dropped {outcomes.deletes_removed} delete file(s) that no data file needs"
     if plan.files_unsupported:
         summary += f"; left {plan.files_unsupported} file(s) alone: {plan.first_unsupported}"
-    problems = [f"{landed.failed_groups} bin(s) failed: {landed.errors[0]}"] if landed.errors else []
-    if not landed.snapshot_ids and plan.groups and not landed.errors:
-        problems.append(f"every bin was overtaken by other commits: {landed.nothing}")
-    if not landed.snapshot_ids and not problems:
-        return skipped(_OPERATION, landed.nothing, metrics=metrics)
+    problems = [f"{outcomes.failed_groups} bin(s) failed: {outcomes.errors[0]}"] if outcomes.errors else []
+    if not outcomes.snapshot_ids and plan.groups and not outcomes.errors:
+        problems.append(f"every bin was overtaken by other commits: {outcomes.nothing}")
+    if not outcomes.snapshot_ids and not problems:
+        return skipped(_OPERATION, outcomes.nothing, metrics=metrics)
     return OperationOutcome(
         operation=_OPERATION,
         status=Status.FAILED if problems else Status.SUCCEEDED,
         reason="; ".join(problems) or None,
-        summary=summary if landed.snapshot_ids else "; ".join(problems),
-        snapshot_ids=tuple(landed.snapshot_ids),
+        summary=summary if outcomes.snapshot_ids else "; ".join(problems),
+        snapshot_ids=tuple(outcomes.snapshot_ids),
         metrics=metrics,
         files_planned=plan.input_files,
     )

@@ -1,8 +1,7 @@
-"""File groups become work units and go to the engine."""
+"""Makes a task of each file group and has the engine run them."""
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,18 +21,18 @@ from icekeeper.operations.compaction.writing.output_names import output_names
 from icekeeper.operations.compaction.writing.planned_names import planned_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.rows.arrow_schema import leaf_columns, stored_schema
-from icekeeper.rows.inputs import read_task
 from icekeeper.rows.lineage import with_lineage
+from icekeeper.rows.make_read_task import make_read_task
 
 __all__ = ["rewrite_groups"]
 
-_WHAT = "compact: file groups"
+_PROGRESS = "compact: file groups"
 
 
 def rewrite_groups(
     context: OperationContext, loaded: LoadedTable, plan: CompactionPlan, groups: Sequence[FileGroup]
 ) -> list[RewriteResult]:
-    """Run the work unit over some groups of the plan.
+    """Rewrite some groups of the plan, and return a result for each, in any order.
 
     Raises:
         TableUnsupported: an equality delete cannot be applied by this version, or a column has a reserved name;
@@ -49,41 +48,41 @@ def rewrite_groups(
     small = [task for task in tasks if is_small[task.group_id]]
     large = [task for task in tasks if not is_small[task.group_id]]
     context.will_write(file.record for task in small for file in planned_files(task))
-    context.progress(_WHAT, 0, len(tasks))
+    context.progress(_PROGRESS, 0, len(tasks))
     try:
-        results = context.engine.map(rewrite_group, small, lambda done: context.progress(_WHAT, done, len(tasks)))
-        large += [_begun_anew(task) for task, result in zip(small, results, strict=True) if result.too_large]
+        results = context.engine.map(rewrite_group, small, lambda done: context.progress(_PROGRESS, done, len(tasks)))
+        large += [_under_new_names(task) for task, result in zip(small, results, strict=True) if result.too_large]
         results = [result for result in results if not result.too_large]
         return results + cluster_groups(
             context.engine,
             large,
             will_write=context.will_write,
             discard=lambda paths: context.discard(loaded, paths),
-            on_done=lambda done: context.progress(_WHAT, len(results) + done, len(tasks)),
+            on_done=lambda done: context.progress(_PROGRESS, len(results) + done, len(tasks)),
         )
     except MaintenanceError:
-        # Those of the groups that were finished.  What attempts that still run will write is cleaned from the record.
+        # Removes what finished groups wrote.  What attempts write that still run is removed later, by the job's record.
         context.discard(loaded, (path for task in small for file in planned_files(task) for path in file.paths))
         raise
 
 
-def _begun_anew(task: RewriteTask) -> RewriteTask:
-    """Under other names: an attempt of the first try may still run."""
+def _under_new_names(task: RewriteTask) -> RewriteTask:
+    """The task under other file names, because an attempt of the first try may still run and write."""
     return replace(task, outputs=replace(task.outputs, stem=f"{task.outputs.stem}-sorted"))
 
 
 def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup, proof: str) -> RewriteTask:
     metadata = loaded.metadata
     schema = _output_schema(metadata, group)
-    rows = read_task(metadata, group.files, schema, loaded.io_properties)
+    rows = make_read_task(metadata, group.files, schema, loaded.io_properties)
     stem = f"compact-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"
     return RewriteTask(
         group_id=group.group_id,
         inputs=rows.inputs,
-        schema_json=rows.schema_json,
-        name_mapping_json=rows.name_mapping_json,
+        schema=rows.schema,
+        name_mapping=rows.name_mapping,
         deletes=rows.deletes,
-        key_fields_json=rows.key_fields_json,
+        key_fields=rows.key_fields,
         io_properties=rows.io_properties,
         partition=group.partition,
         outputs=output_names(metadata, group.spec_id, group.partition, stem),
@@ -98,7 +97,10 @@ def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup, proof: st
 
 
 def _most_files(recipe: ClusterRecipe | None, group: FileGroup) -> int | None:
-    """Files that are sorted already become fewer or it was for nothing, and would be again the next time."""
+    """How many outputs sorted files may become at most; ``None``: any number, as some input is not clustered yet.
+
+    Otherwise a group of clustered files could come out as many as before, and be chosen again by every pass.
+    """
     if recipe is None or not all(candidate.is_clustered for candidate in group.files):
         return None
     return recipe.output_count(group.total_bytes)
@@ -107,7 +109,7 @@ def _most_files(recipe: ClusterRecipe | None, group: FileGroup) -> int | None:
 def _routing(metadata: TableMetadata, spec_id: int | None) -> Routing | None:
     if spec_id is None:
         return None
-    return Routing(spec_id, json.dumps(metadata.specs[spec_id]), json.dumps(metadata.schemas_current_first))
+    return Routing(spec_id, metadata.specs[spec_id], metadata.schemas_current_first)
 
 
 def _output_schema(metadata: TableMetadata, group: FileGroup) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""To which partition of the current spec a file of an older spec belongs as a whole, if to one at all (pure).
+"""Finds the partition of the current spec that all rows of a file of an older spec belong to, if there is one (pure).
 
 After partition evolution old files keep their spec (specification, "Partition Evolution"); merging spec by spec leaves
 more files than before (iceberg 15465, 16189, 16514).  A file moves when its old partition, or its column bounds, show
@@ -39,20 +39,20 @@ __all__ = ["Destination", "OutputPartitions", "TargetField", "target_fields"]
 
 _CONTEXT = decimal.Context(prec=76)
 _BITS: Mapping[str, int] = {"int": 32, "long": 64}
-# What is stored counts microseconds, save for these.
+# Stored units per day of the types that do not count microseconds.
 _PER_DAY: Mapping[str, int] = {"date": 1, **dict.fromkeys(("timestamp_ns", "timestamptz_ns"), 86_400 * 10**9)}
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where the rows of a file go: a spec and a partition of it."""
+    """Where the rows of a file go: a spec id and a partition of that spec, as raw values."""
 
     spec_id: int
     partition: tuple[PartitionValue, ...]
 
 
 class OutputPartitions:
-    """Finds the destination of files of any spec of one table."""
+    """Finds the destination of the files of one table, whatever their spec."""
 
     def __init__(self, metadata: TableMetadata, *, keep: bool) -> None:
         """With ``keep`` every file stays in its own spec and partition."""
@@ -64,7 +64,7 @@ class OutputPartitions:
         self._fields = None if keep else target_fields(metadata.specs[metadata.default_spec_id], self._types)
 
     def destination(self, file: DataFile, spec_id: int) -> Destination:
-        """The file's partition under the current spec, or else its own."""
+        """The file's partition under the current spec if all its rows share one, else its own spec and partition."""
         own = Destination(spec_id, file.partition)
         if self._fields is None or spec_id == self._spec_id or spec_id not in self._specs:
             return own
@@ -86,7 +86,7 @@ class OutputPartitions:
 
 
 def target_fields(spec: Mapping[str, Any], types: Mapping[int, str]) -> list[TargetField] | None:
-    """The fields of a spec; ``types`` gives the Iceberg type of columns by id.
+    """The fields of a spec, able to compute partition values; ``types`` are the Iceberg types of columns by id.
 
     ``None`` where the spec cannot be written: an unknown transform (rule 31), or a source that the schema lacks.
     """
@@ -101,17 +101,19 @@ def target_fields(spec: Mapping[str, Any], types: Mapping[int, str]) -> list[Tar
 
 @dataclass(frozen=True, slots=True)
 class TargetField:
-    """One field of a partition spec."""
+    """One field of a partition spec, able to compute its value."""
 
     source_id: int
     name: str
+    """The transform as the specification writes it, such as ``bucket[16]``."""
     kind: str
+    """The Iceberg type of the source column; empty where only a void transform needs none."""
     apply: Callable[[Any], Any]
-    """The transform, of raw values to raw values."""
+    """The transform as a function from raw values to raw values."""
 
     @classmethod
     def of(cls, source_id: int, name: str, transform: Transform[Any, Any], kind: str | None) -> TargetField:
-        """``name`` is the transform as the specification writes it."""
+        """The field of a transform; ``kind`` is ``None`` where the schema has no such column (void transforms only)."""
         if kind is None or isinstance(transform, VoidTransform):
             return cls(source_id, name, kind or "", _nothing)
         if isinstance(transform, IdentityTransform):
@@ -124,7 +126,10 @@ class TargetField:
         return cls(source_id, name, kind, lambda raw: _raw(function(_python(kind, raw))))
 
     def value(self, file: DataFile, old: Mapping[tuple[int, str], PartitionValue]) -> tuple[bool, PartitionValue]:
-        """Whether all rows of the file have one value of this field, and which."""
+        """Whether all rows of the file have one value of this field, and that value.
+
+        ``old`` are the file's partition values by source column id and transform.
+        """
         if self.apply is _nothing:
             return True, None
         if (self.source_id, self.name) in old:
@@ -135,8 +140,11 @@ class TargetField:
         return self._by_bounds(file)
 
     def _by_bounds(self, file: DataFile) -> tuple[bool, PartitionValue]:
-        """Every row lies between the bounds: where both ends have one value of an order-preserving transform, or are
-        one value themselves, so have all rows."""
+        """The same, by column bounds: rows lie between them.
+
+        So all rows have one value if both bounds have it under a transform that keeps the order, or if the bounds are
+        equal.
+        """
         nulls = (file.null_value_counts or {}).get(self.source_id)
         if nulls is None or (file.nan_value_counts or {}).get(self.source_id, 0):
             return False, None
@@ -158,7 +166,7 @@ class TargetField:
 
     def _decoded(self, bound: bytes) -> Any:
         if self.kind in ("float", "double", "uuid"):
-            return None  # widths of promoted floats, Java's order of uuids: not worth the doubt
+            return None  # promoted floats keep their old width, and Java orders uuids differently
         raw = decode_bound(self.kind, bound)
         return raw.decode() if self.kind == "string" and isinstance(raw, bytes) else raw
 
@@ -172,13 +180,13 @@ def _same(raw: Any) -> Any:
 
 
 def _months(kind: str, raw: int) -> int:
-    """Since 1970, of a date or timestamp in any year: PyIceberg knows those of Python alone."""
+    """Months since 1970-01 of a raw date or timestamp of any year; PyIceberg's transform ends with Python's years."""
     year, month, _ = civil_date(raw // _PER_DAY.get(kind, 86_400 * 10**6))
     return (year - 1970) * 12 + month - 1
 
 
 def _wrapped(number: int, bits: int) -> int:
-    """As Java's arithmetic leaves it: the lowest numbers truncate to high ones, and none to one that does not fit."""
+    """The number as Java's integers of so many bits overflow: the lowest numbers truncate to high ones."""
     return (number + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
 
 
@@ -188,14 +196,14 @@ def _iceberg_type(kind: str) -> IcebergType:
 
 
 def _python(kind: str, raw: Any) -> Any:
-    """A raw value as PyIceberg's transforms take it."""
+    """A raw value as PyIceberg's transforms take it: decimals as ``Decimal``."""
     if match := re.fullmatch(r"decimal\(\s*\d+\s*,\s*(\d+)\s*\)", kind):
         return decimal.Decimal(decimal_unscaled(raw)).scaleb(-int(match[1]), _CONTEXT)
     return raw
 
 
 def _raw(value: Any) -> Any:
-    """The other way."""
+    """What PyIceberg's transforms return as a raw value: the inverse of :func:`_python`."""
     if isinstance(value, decimal.Decimal):
         digits, exponent = value.as_tuple().digits, value.as_tuple().exponent
         unscaled = int("".join(map(str, digits))) * (-1 if value.is_signed() else 1)

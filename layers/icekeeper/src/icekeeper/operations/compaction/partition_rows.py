@@ -1,13 +1,12 @@
 """Deals rows of an old partition spec out to partitions of the current one (rule 31).
 
-Source: specification, "Partition Evolution"; Java's ``rewrite_data_files`` does so with every file of another spec.
-Here only where it makes fewer files than it takes (iceberg 16189, 16514), which a look at the source columns tells
-(rule 52).
+Source: specification, "Partition Evolution".  Java's ``rewrite_data_files`` does so with every file of another spec.
+Icekeeper does so only where fewer files come out than go in (iceberg 16189, 16514), which it finds out by reading the
+source columns first (rule 52).
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -37,27 +36,26 @@ _IPC = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 class PartitionRouter:
-    """Tells which partition of a spec each row belongs to."""
+    """Splits rows by the partition of a spec that they belong to."""
 
     def __init__(self, routing: Routing, schema: Mapping[str, Any]) -> None:
-        """``schema`` is that of the rows.
+        """``schema`` is the Iceberg schema of the rows.
 
         Raises:
             TableUnsupported: the spec cannot be written with this schema.
         """
-        self.spec = json.loads(routing.spec_json)
         types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(schema) if not leaf.repeated}
-        fields = target_fields(self.spec, types)
+        fields = target_fields(routing.spec, types)
         if fields is None:
             raise TableUnsupported(f"partition spec {routing.spec_id} has a transform or a source that is not known")
         self._fields: list[TargetField] = fields
         self._schema = schema
         self._live = [field for field in fields if field.name != "void"]
-        # Rows of one partition have equal keys; what the partition is called is asked once per key.
+        # Rows of one partition have equal keys, so partition values are computed once per key and batch.
         self._keys = SortKeys([KeyColumn(field.source_id, field.name) for field in self._live], schema)
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[PartitionValue, ...], pa.RecordBatch]]:
-        """The rows of each partition, in their order."""
+        """Each partition of the batch as raw values, with its rows in their order."""
         if not batch.num_rows:
             return
         code = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
@@ -74,7 +72,7 @@ class PartitionRouter:
             start = end
 
     def _partition(self, rows: pa.RecordBatch) -> tuple[PartitionValue, ...]:
-        """Of rows that all have the same: that of the first."""
+        """The partition of rows that all have the same one: that of the first row."""
         first = rows.slice(0, 1)
         values: list[PartitionValue] = []
         for field in self._fields:
@@ -86,16 +84,17 @@ class PartitionRouter:
         return tuple(values)
 
 
-def makes_fewer_files(task: RewriteTask, routing: Routing, schema: Mapping[str, Any], storage: Storage) -> bool:
-    """Whether the rows have fewer partitions than the task has inputs, found out from the source columns alone."""
-    sources = {int(field["source-id"]) for field in json.loads(routing.spec_json)["fields"]}
-    tops = [field for field in schema["fields"] if _holds(field, sources)]
-    narrow = {**schema, "fields": tops}
+def makes_fewer_files(task: RewriteTask, routing: Routing, storage: Storage) -> bool:
+    """Whether the rows have fewer partitions than the task has inputs; only the source columns are read."""
+    sources = {int(field["source-id"]) for field in routing.spec["fields"]}
+    tops = [field for field in task.schema["fields"] if _holds(field, sources)]
+    narrow = {**task.schema, "fields": tops}
     router = PartitionRouter(routing, narrow)
     seen: set[object] = set()
     # Deleted rows are counted too: their deletes may need columns that are not read here.
-    looking = replace(task, deletes=(), inputs=tuple(replace(s, deletes=()) for s in task.inputs), key_fields_json="[]")
-    for batch in read_rows(looking, narrow, storage, Tally()):
+    inputs = tuple(replace(source, deletes=()) for source in task.inputs)
+    looking = replace(task, schema=narrow, inputs=inputs, deletes=(), key_fields=())
+    for batch in read_rows(looking, storage, Tally()):
         seen.update(partition_key(routing.spec_id, partition) for partition, _ in router.split(batch))
         if len(seen) > task.most_partitions:
             return False
@@ -110,15 +109,14 @@ def _holds(field: Mapping[str, Any], ids: set[int]) -> bool:
 
 
 def write_partitions(
-    batches: Iterable[pa.RecordBatch], task: RewriteTask, routing: Routing, schema: Mapping[str, Any], storage: Storage
+    batches: Iterable[pa.RecordBatch], task: RewriteTask, routing: Routing, storage: Storage
 ) -> tuple[DataFile, ...]:
-    """Write one file per partition; until then rows wait in files of a temporary directory, one per partition.
+    """Write one file per partition; until all rows are read they wait in a temporary directory.
 
     Raises:
         StorageError: an input cannot be read or an output not written; no output of this attempt is left.
     """
-    router = PartitionRouter(routing, schema)
-    schemas = json.loads(routing.schemas_json)
+    router = PartitionRouter(routing, task.schema)
     written: list[DataFile] = []
     paths: list[str] = []
     with _WaitingRows() as waiting:
@@ -127,10 +125,10 @@ def write_partitions(
                 waiting.add(partition, rows)
         try:
             for number, (partition, rows_again) in enumerate(waiting.partitions()):
-                names = replace(task.outputs, partition_path=partition_path(router.spec, partition, schemas))
+                names = replace(task.outputs, partition_path=partition_path(routing.spec, partition, routing.schemas))
                 there = replace(task, partition=partition, outputs=names)
                 paths.append(names.path(number))
-                file = write_data_file(paths[-1], rows_again, there, schema, storage)
+                file = write_data_file(paths[-1], rows_again, there, storage)
                 written += [] if file is None else [file]
         except BaseException:
             storage.delete(paths)
@@ -139,7 +137,7 @@ def write_partitions(
 
 
 class _WaitingRows:
-    """Rows by partition, as Arrow IPC streams in a temporary directory."""
+    """Rows by partition, as one Arrow IPC stream per partition in a temporary directory."""
 
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="icekeeper-partitions-")
@@ -164,7 +162,7 @@ class _WaitingRows:
         self._streams[self._numbers[key]].write_batch(rows)
 
     def partitions(self) -> Iterator[tuple[tuple[PartitionValue, ...], Iterator[pa.RecordBatch]]]:
-        """Each partition with its rows."""
+        """Each partition with its rows; they can be read once."""
         self._close()
         for number, partition in enumerate(self._partitions):
             yield partition, self._read(number)
@@ -184,7 +182,7 @@ class _WaitingRows:
 
 
 def _raw_value(values: pa.Array, kind: str) -> PartitionValue:
-    """The first value as manifests store it, ``None`` for null."""
+    """The first value as manifests store it (raw), ``None`` for null."""
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
     if not values[0].is_valid:

@@ -1,14 +1,14 @@
-"""Proof before commit: what was handed to the writer is what the written files hold (rule 32).
+"""Proof before commit: the written files hold exactly the rows that were handed to the writer (rule 32).
 
-:class:`RowProof` watches the rows on their way to the writer; :func:`proof_of_file` asks a written file.  Both give
-:class:`Evidence`, which adds up over the batches, files and tasks of a rewrite, in any order and grouping;
-nothing in it depends on the order of rows.
+:class:`RowProof` watches the rows on their way to the writer; :func:`proof_of_file` looks at a written file.  Both give
+:class:`Evidence`.  The evidence of batches, files and tasks can be added up in any order; the order of rows does not
+matter.  There are two levels (policy key ``proof``):
 
 ``counts``
-    rows, and per column, nested ones too, how many values are not null, and the least and greatest of numbers, times
-    and texts, against the footers as read back from storage.
+    compares with the footers, as read back from storage: the number of rows, and per column, nested ones too, how many
+    values are not null, and the least and greatest of numbers, times and texts.
 ``full``
-    the file is read back, and the checksum of all its rows (:mod:`.row_hash`) compared too.
+    reads the files back, and compares the checksum of all rows (:mod:`.row_hash`) too.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from icekeeper.operations.compaction.row_hash import WORD, as_list, row_checksum
 from icekeeper.rows.arrow_schema import LeafColumn, fields_with, leaf_columns
 from icekeeper.rows.file_rows import projected_rows
+from icekeeper.rows.read_task import ReadableFile
 from icekeeper.storage.storage import Storage
 
 __all__ = ["COUNTS", "FULL", "Evidence", "RowProof", "disproof", "proof_of_file"]
@@ -31,25 +32,28 @@ __all__ = ["COUNTS", "FULL", "Evidence", "RowProof", "disproof", "proof_of_file"
 COUNTS = "counts"
 FULL = "full"
 Range: TypeAlias = tuple[Any, Any]
-# Cheap to find in a batch, and kept by the footer bit for bit.
+# Types whose least and greatest value is cheap to find in a batch, and stands in the footer bit for bit.
 _NUMBERS = frozenset(
     {"int", "long", "float", "double", "date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"}
 )
-# The same, but a footer leaves out long ones.
+# The same, but a footer has no bounds where values are long.
 _TEXTS = frozenset({"string", "binary"})
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of some rows; picklable.  Maps are keyed by field id of leaf columns."""
+    """What is known of some rows; picklable.  Mappings are by field id of leaf columns."""
 
     rows: int = 0
     present: Mapping[int, int] = field(default_factory=dict)
     """How many values are not null; a value inside a list or map counts by itself."""
     bounds: Mapping[int, Range | None] = field(default_factory=dict)
-    """Least and greatest raw value of columns of numbers, times and texts with any but NaN; ``None``: not known."""
+    """Least and greatest raw value of numbers, times and texts, NaN left out; ``None``: not known.
+
+    A column without any such value is missing.
+    """
     checksum: int | None = 0
-    """``None`` where some of the rows were not read."""
+    """The sum of the row hashes, see :mod:`.row_hash`; ``None``: some of the rows were not read."""
 
     def __add__(self, other: Evidence) -> Evidence:
         whole = self.checksum is not None and other.checksum is not None
@@ -61,7 +65,10 @@ class Evidence:
         )
 
     def contradiction(self, written: Evidence, names: Mapping[int, str]) -> str | None:
-        """The first thing in which the written rows are not these, in words; ``names`` are of leaf columns."""
+        """The first difference between these rows and the written ones, in words; ``None``: there is none.
+
+        ``names`` are the names of leaf columns by field id.
+        """
         if self.rows != written.rows:
             return f"{self.rows} rows went to the writer, {written.rows} are in what it wrote"
         for field_id, count in self.present.items():
@@ -98,7 +105,7 @@ def disproof(
 ) -> str | None:
     """Why the written files do not hold the live rows of the inputs, in words; ``None`` when they do.
 
-    ``promised`` are the rows that the manifests say the inputs hold, ``rows_read`` those that they were found to hold.
+    ``promised`` is how many rows the inputs hold by their manifest entries, ``rows_read`` how many were found in them.
     """
     if rows_read != promised or rows_read - rows_deleted != read.rows:
         return (
@@ -109,7 +116,7 @@ def disproof(
 
 
 class RowProof:
-    """Collects evidence of the rows that pass, without keeping them."""
+    """Collects evidence of rows as they pass, without keeping them."""
 
     def __init__(self, schema: Mapping[str, Any], level: str) -> None:
         self._leaves = leaf_columns(schema)
@@ -119,7 +126,7 @@ class RowProof:
         self._bounds: dict[int, Range | None] = {}
 
     def watch(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches."""
+        """Yield the same batches, each taken into account."""
         for batch in batches:
             self.add(batch)
             yield batch
@@ -147,12 +154,12 @@ class RowProof:
 
     @property
     def names(self) -> dict[int, str]:
-        """Of leaf columns, by field id."""
+        """Names of leaf columns by field id."""
         return {leaf.field_id: leaf.name for leaf in self._leaves}
 
 
 def _leaf_values(array: pa.Array, leaves: Iterator[LeafColumn]) -> Iterator[tuple[LeafColumn, pa.Array]]:
-    """Every leaf with its values, null where something around them is, elements of all rows in one."""
+    """Every leaf column with its values, the elements of all rows in one array; a value in a null struct is null."""
     kind = array.type
     if pa.types.is_struct(kind):
         for child in array.flatten():
@@ -170,12 +177,12 @@ def _least_and_greatest(values: pa.Array) -> Range | None:
         values = values.view(pa.binary())
     found = pc.min_max(values).as_py()
     low, high = found["min"], found["max"]
-    # Of nothing but NaN the least is above the greatest, or NaN itself.
+    # Where all values are NaN, Arrow's least value is above the greatest, or NaN itself.
     return (low, high) if low is not None and low <= high else None
 
 
 def proof_of_file(path: str, schema: Mapping[str, Any], storage: Storage, level: str) -> Evidence:
-    """What a written Parquet file says of its rows: its footer, and for ``full`` every row as read back.
+    """Evidence of the rows of a written Parquet file: from its footer, for ``full`` from every row as read back.
 
     Raises:
         StorageError: the file is not there or cannot be read.
@@ -185,13 +192,13 @@ def proof_of_file(path: str, schema: Mapping[str, Any], storage: Storage, level:
         if level != FULL:
             return _proof_of_footer(footer, _counted(stream, footer, schema), schema)
     read = RowProof(schema, level)
-    for batch in projected_rows(path, "PARQUET", schema, storage):
+    for batch in projected_rows(ReadableFile(path), schema, storage):
         read.add(batch)
     return read.evidence
 
 
 def _proof_of_footer(footer: pq.FileMetaData, counted: Evidence, schema: Mapping[str, Any]) -> Evidence:
-    """``counted`` is what was read of the columns that the footer does not tell of."""
+    """Evidence by the footer's statistics; ``counted`` is that of the columns for which it has none."""
     present = dict(counted.present)
     bounds = dict(counted.bounds)
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
@@ -211,14 +218,15 @@ def _proof_of_footer(footer: pq.FileMetaData, counted: Evidence, schema: Mapping
 
 
 def _counted(stream: Any, footer: pq.FileMetaData, schema: Mapping[str, Any]) -> Evidence:
-    """Columns without statistics (those of uuids, some of floats) are read."""
+    """Evidence of the columns that have no statistics (those of uuids, some of floats): these are read."""
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     leaves = enumerate(leaf_columns(schema))
-    silent = [leaf for i, leaf in leaves if any(group.column(i).statistics is None for group in groups)]
-    read = RowProof({**schema, "fields": fields_with(schema["fields"], {leaf.field_id for leaf in silent})}, COUNTS)
-    if silent:
+    unmeasured = [leaf for i, leaf in leaves if any(group.column(i).statistics is None for group in groups)]
+    fields = fields_with(schema["fields"], {leaf.field_id for leaf in unmeasured})
+    read = RowProof({**schema, "fields": fields}, COUNTS)
+    if unmeasured:
         file = pq.ParquetFile(stream, metadata=footer)
-        for batch in file.iter_batches(columns=[leaf.parquet_path for leaf in silent]):
+        for batch in file.iter_batches(columns=[leaf.parquet_path for leaf in unmeasured]):
             read.add(batch)
     return read.evidence
 

@@ -1,4 +1,4 @@
-"""Which data files this version reads, by their manifest entries alone (pure)."""
+"""Tells by its manifest entry alone whether this version can read a data file (pure)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _MICRO_TIMES = ("timestamp", "timestamptz")
 
 
 def why_unreadable(file: DataFile, types: Mapping[int, str]) -> str | None:
-    """Why the file must be left alone, as the end of a sentence; ``types`` are those of the columns that are wanted."""
+    """Why the file must be left alone, as the end of a sentence; ``None``: it can be read.
+
+    ``types`` are the Iceberg types of the wanted columns by id.
+    """
     if file.key_metadata is not None:
         return "is encrypted"
     kind = file.file_format.upper()
@@ -28,10 +31,10 @@ def why_unreadable(file: DataFile, types: Mapping[int, str]) -> str | None:
 
 
 def _has_far_times(file: DataFile, types: Mapping[int, str]) -> bool:
-    """By the bounds; where there are none, reading tells."""
+    """Whether a bound lies outside of what Arrow can read; where a file has no bounds, only reading it will tell."""
     for bounds in (file.lower_bounds or {}, file.upper_bounds or {}):
         for field_id, value in bounds.items():
-            # Four bytes are a day, of a column that was a date.
+            # A bound of four bytes is a day: the column was a date when the file was written.
             if types.get(field_id) in _MICRO_TIMES and len(value) == 8 and decode("timestamp", value) not in _MICROS:
                 return True
     return False

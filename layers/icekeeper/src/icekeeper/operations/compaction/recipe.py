@@ -1,7 +1,7 @@
-"""By which recipe rows are clustered: strategy, columns by field id, target size (pure).
+"""Chooses the recipe by which rows are clustered: strategy, columns by field id, target size (pure).
 
-What was clustered by which recipe is remembered by committing snapshot, under the recipe's canonical text (rule 53).
-Renamed columns keep the text, because it names field ids.
+For every recipe, under its canonical text, the snapshots are remembered that committed files clustered by it (rule 53).
+Renaming a column does not change the text, because it names field ids.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
 
 __all__ = ["MAX_ZORDER_COLUMNS", "ClusterRecipe", "KeyColumn", "choose_recipe"]
 
-# Below two bits per column a curve says next to nothing.
+# With fewer than two bits per column a curve orders next to nothing.
 MAX_ZORDER_COLUMNS = 31
 _TEMPORAL = frozenset({"timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
 _UNORDERED = frozenset({"variant", "unknown", "geometry", "geography"})
@@ -28,7 +28,7 @@ _UNORDERED = frozenset({"variant", "unknown", "geometry", "geography"})
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """One column to sort by; ``transform`` as in table metadata."""
+    """One column to sort by; ``transform`` is written as in table metadata."""
 
     field_id: int
     transform: str = "identity"
@@ -42,30 +42,30 @@ class KeyColumn:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRecipe:
-    """How rows are to lie: sorted by columns, or along a z-order curve through them."""
+    """How rows are to be ordered: sorted by columns, or along a z-order curve through them."""
 
     strategy: Strategy
     columns: tuple[KeyColumn, ...]
     target_bytes: int
-    """Size of an output file."""
+    """The size that output files aim at."""
     smallest_bytes: int
-    """Outputs of fewer bytes would be candidates again."""
+    """Output files of fewer bytes would be candidates again."""
     order_id: int | None = None
-    """The table's own sort order that this is, if it is one (rule 29)."""
+    """The id of the table's sort order, if the recipe is that order (rule 29)."""
 
     def output_count(self, total_bytes: float) -> int:
-        """How many files of about the target size, and none below the smallest, that many bytes become."""
+        """How many files ``total_bytes`` become: of about the target size, and none below the smallest."""
         return max(1, min(round(total_bytes / self.target_bytes), int(total_bytes / self.smallest_bytes)))
 
     @property
     def text(self) -> str:
-        """Equal exactly for recipes that lay out rows alike."""
+        """The canonical text: equal for two recipes exactly if they order rows alike and aim at the same size."""
         columns = ", ".join(str(c) if self.strategy is Strategy.SORT else str(c.field_id) for c in self.columns)
         return f"{self.strategy.value}({columns}) target={self.target_bytes}"
 
 
 def choose_recipe(metadata: TableMetadata, policy: Policy) -> ClusterRecipe | None:
-    """The recipe that a policy asks for on a table; ``None``: files are merged as they come (binpack).
+    """The recipe that a policy asks for on a table; ``None``: files are merged without sorting (binpack).
 
     ``auto`` sorts by the table's order where it has one that this version can apply, and merges otherwise.
 
@@ -119,7 +119,7 @@ def _by_policy(columns: Mapping[str, LeafColumn], text: str) -> tuple[KeyColumn,
 
 
 def _by_table(metadata: TableMetadata, columns: Any) -> tuple[KeyColumn, ...]:
-    """The default sort order's columns; a void one orders nothing and is left out."""
+    """The columns of the default sort order; those under a void transform order nothing and are left out."""
     by_id = {leaf.field_id: leaf for leaf in columns}
     keys = []
     for field in metadata.default_sort_order_fields:
@@ -150,7 +150,7 @@ def _column(columns: Mapping[str, LeafColumn], name: str, key: str) -> LeafColum
 
 
 def _applies(transform: str, iceberg_type: str) -> bool:
-    """Specification, "Partition Transforms": which transform takes which type."""
+    """Whether a transform takes columns of that type (specification, "Partition Transforms")."""
     kind = re.split(r"[(\[]", iceberg_type)[0]
     name = transform.partition("[")[0]
     if name == "identity":

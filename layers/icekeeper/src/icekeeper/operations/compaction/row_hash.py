@@ -18,9 +18,9 @@ __all__ = ["WORD", "as_list", "row_checksum"]
 
 WORD = 2**64
 
-# Hashing bytes takes some 30 times their size; this bounds it to a few dozen MB.
+# Hashing a slice of rows takes some 30 times its size; this bounds it to a few dozen MB.
 _SLICE_BYTES = 1024 * 1024
-# Values above are hashed one by one, so that a single one cannot take much memory.
+# Longer values are hashed one by one, so that a single one cannot take much memory.
 _LONG_BYTES = 64 * 1024
 _GOLDEN = 0x9E3779B97F4A7C15
 _NULL = 0x5D8E6B2C9A1F4703
@@ -43,7 +43,7 @@ def as_list(array: pa.Array) -> pa.Array:
 
 
 def _combined(columns: Sequence[pa.Array]) -> pa.Array:
-    """One hash of several, which tells them apart by their place."""
+    """One hash per row of the hashes in several columns; it changes when two columns are exchanged."""
     total = _mixed(pc.add(columns[0], _word(_GOLDEN)))
     for number, column in enumerate(columns[1:], start=2):
         total = pc.add(total, _mixed(pc.add(column, _word(number * _GOLDEN))))
@@ -51,7 +51,7 @@ def _combined(columns: Sequence[pa.Array]) -> pa.Array:
 
 
 def _hashes(array: pa.Array) -> pa.Array:
-    """One hash per value, of nulls too."""
+    """One hash per value; nulls have one too."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     kind = array.type

@@ -1,10 +1,11 @@
-"""The work unit: what a worker gets and gives back.  Plain picklable values, no catalog, no policy."""
+"""What a worker that rewrites a file group gets and gives back: picklable values, no catalog, no policy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from pyiceberg.table.locations import ObjectStoreLocationProvider
 
@@ -23,18 +24,18 @@ __all__ = [
 ]
 
 MAX_PARTITIONS = 256
-"""Partitions that rows are dealt out to at most: so many files are open at once meanwhile."""
+"""At most so many partitions are rows dealt out to, because each takes an open file meanwhile."""
 
 
 class Layout(StrEnum):
-    """Where below its folder a file goes (Java's ``LocationProviders``)."""
+    """How the path of a data file below the table's data folder is made (Java's ``LocationProviders``)."""
 
     PLAIN = "plain"
-    """Under its partition's path."""
+    """``<partition path>/<name>``."""
     HASHED = "hashed"
-    """Under a hash of its name, so that an object store spreads the requests; then as for PLAIN."""
+    """Under a hash of the name, so that an object store spreads the requests; below that as for ``PLAIN``."""
     HASHED_FLAT = "hashed-flat"
-    """The hash is part of the name, and there is no partition path."""
+    """The hash stands before the name, and there is no partition path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +45,29 @@ class OutputNames:
     folder: str
     stem: str
     partition_path: str = ""
-    """``a=1/b=x``; empty when the files' spec has no partitions."""
+    """Such as ``a=1/b=x``; empty when the files' spec has no partitions."""
     layout: Layout = Layout.PLAIN
     context: str = ""
-    """Between hash and partition path: which table this is, where many may share the folder."""
+    """Stands between hash and partition path: names the table where several may share the folder."""
     attempts: int = ATTEMPTS_PER_RUN
-    """At the task, that may write."""
+    """How many attempts at the task may write files."""
     attempt: int = 0
+    """The number of the attempt that uses these names."""
 
     def path(self, number: int = 0) -> str:
-        """Where this attempt's output ``number`` goes.
+        """The path of output file ``number`` of this attempt.
 
         Raises:
-            StorageError: this is one attempt too many.
+            StorageError: there were more attempts than may write.
         """
         return self.file(number).path(self.attempt)
 
     def file(self, number: int = 0) -> PlannedFile:
-        """Output ``number`` of the task, whichever attempt writes it."""
+        """Output file ``number`` of the task, whichever attempt writes it."""
         return PlannedFile(self._stem(self._name(number)), "parquet", self.attempts)
 
     def file_of_any_partition(self, number: int) -> PlannedFile:
-        """The same, where rows are dealt out to partitions that only the worker finds out."""
+        """The same for rows that are dealt out to partitions: only the worker finds out into which folder it goes."""
         if self.layout is Layout.HASHED_FLAT:
             return self.file(number)
         return PlannedFile.anywhere_below(self.folder, self._name(number), "parquet")
@@ -74,7 +76,7 @@ class OutputNames:
         return f"{self.stem}-{number:05d}"
 
     def _stem(self, name: str) -> str:
-        """The hash is that of the name without the attempt, so that all attempts have one folder."""
+        """The path without attempt and suffix.  The hash leaves the attempt out too, so that all share one folder."""
         if self.layout is not Layout.HASHED_FLAT and self.partition_path:
             name = f"{self.partition_path}/{name}"
         if self.layout is Layout.PLAIN:
@@ -86,7 +88,7 @@ class OutputNames:
 
 
 def _entropy(name: str) -> str:
-    """``0101/1100/0011/01011010`` of a name; Java and PyIceberg agree."""
+    """The hash of a name as Java and PyIceberg write it, such as ``0101/1100/0011/01011010``."""
     path = ObjectStoreLocationProvider("", {}).new_data_location(name)
     return path.removeprefix("/data/").removesuffix(f"/{name}")
 
@@ -96,16 +98,16 @@ class Routing:
     """A partition spec that rows are dealt out to, if that makes fewer files than there are inputs."""
 
     spec_id: int
-    spec_json: str
-    schemas_json: str
-    """Every schema of the table, the current one first: they name the types of partition values."""
+    spec: Mapping[str, Any]
+    schemas: Sequence[Mapping[str, Any]]
+    """Every schema of the table, the current one first: they give the types of partition values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteTask(ReadTask):
-    """Merge ``inputs`` into files of one partition spec, named by ``outputs``.
+    """Rewrite ``inputs`` into files of one partition spec, named by ``outputs``.
 
-    The schema is the table's current one and, where rows have ids, the columns of row lineage.
+    ``schema`` is the table's current one and, where rows have ids, has the columns of row lineage at its end.
     """
 
     group_id: int
@@ -115,23 +117,23 @@ class RewriteTask(ReadTask):
     proof: str = "counts"
     """How the group proves that it kept its rows: ``counts`` or ``full`` (policy key ``proof``)."""
     recipe: ClusterRecipe | None = None
-    """How rows are to be ordered; ``None``: as they come."""
+    """How rows are to be ordered; ``None``: they keep their order."""
     output_count: int = 1
-    """Files that rows are divided into as they come."""
+    """How many files the rows are divided into when they are not sorted."""
     routing: Routing | None = None
-    """Where rows may move; ``None``: every row has the task's partition."""
+    """The spec whose partitions rows may be dealt out to; ``None``: every row has the task's partition."""
     most_files: int | None = None
-    """Sorted outputs at most, whatever their size."""
+    """How many sorted files may be written at most, whatever their size; ``None``: any number."""
     misread_columns: frozenset[int] = frozenset()
-    """Columns of floats that footers tell nothing of (:mod:`.writing.float_statistics`)."""
+    """Ids of float columns for which footers must have no statistics (:mod:`.writing.float_statistics`)."""
 
     def in_attempt(self, attempt: int) -> RewriteTask:
-        """The task as this attempt does it."""
+        """The same task with the file names of that attempt."""
         return replace(self, outputs=replace(self.outputs, attempt=attempt))
 
     @property
     def most_partitions(self) -> int:
-        """Files that rows are dealt out to at most: fewer than there were."""
+        """How many partitions rows may be dealt out to, so that there are fewer files than before."""
         return min(MAX_PARTITIONS, len(self.inputs) - 1)
 
 
@@ -144,8 +146,8 @@ class RewriteResult:
     rows_read: int
     rows_deleted: int = 0
     spec_id: int | None = None
-    """Of the written files, where rows were dealt out to another spec than the group's."""
+    """The spec of the written files, if rows were dealt out to partitions of another spec than the group's."""
     seconds: float
     error: str | None = None
     too_large: bool = False
-    """Nothing was written: the rows are to be sorted and are more than one worker can hold."""
+    """Whether nothing was written because the rows must be sorted and are more than one worker can hold."""

@@ -1,4 +1,4 @@
-"""Which files may hold rows that a filter matches: the scope of a rewrite (policy key ``where``).
+"""Finds the files that may hold rows matching a filter: the scope of a rewrite (policy key ``where``).
 
 The filter is parsed and judged by PyIceberg: against partition values (specification, "Scan Planning", inclusive
 projection) and against column bounds.  What cannot be judged may match, as in Java's ``rewrite_data_files`` (rule 55).
@@ -27,7 +27,8 @@ from icekeeper.rows.arrow_schema import leaf_columns
 
 __all__ = ["row_filter"]
 
-# A bound of a promoted column keeps its old width, which PyIceberg cannot decode (rule 22, platform 15).
+# Bytes of a bound by type.  Bounds of a promoted column keep their old width, which PyIceberg cannot decode
+# (rule 22, platform 15).
 _WIDTHS: Mapping[str, int] = {
     "long": 8,
     "double": 8,
@@ -36,7 +37,7 @@ _WIDTHS: Mapping[str, int] = {
 
 
 def row_filter(text: str | None, metadata: TableMetadata) -> Callable[[DataFile, int], bool]:
-    """Whether a data file with that spec id may hold matching rows; without a filter every file may.
+    """A function that tells whether a data file of a spec id may hold matching rows; without a filter every file may.
 
     Raises:
         PolicyError: the filter cannot be parsed, or does not fit the table's current schema.
@@ -75,7 +76,7 @@ class _PartitionFilter:
 
     @classmethod
     def of(cls, spec: Mapping[str, Any], schema: Schema, expression: Any) -> _PartitionFilter:
-        """``evaluate`` is ``None`` where the spec partitions by a column that the schema no longer has."""
+        """The filter for partitions of a spec; every one may match if the spec uses a column that the schema lacks."""
         parsed = PartitionSpec.model_validate(spec)
         if any(schema_id not in schema.field_ids for schema_id in (f.source_id for f in parsed.fields)):
             return cls((), None)
@@ -100,7 +101,7 @@ def _schema(metadata: TableMetadata) -> Schema:
 
 
 def _python_value(value: PartitionValue, kind: IcebergType) -> Any:
-    """A raw partition value as PyIceberg holds it."""
+    """A raw partition value as PyIceberg holds it: decimals as ``Decimal``."""
     if value is None:
         return None
     if isinstance(kind, DecimalType) and isinstance(value, int | bytes):

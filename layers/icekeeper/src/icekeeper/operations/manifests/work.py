@@ -13,7 +13,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_blocks import BLOCK_BYTES, ManifestAssembler, entry_blocks
 from icekeeper.metadata.manifest_copy import EntryCopier, StoredEntry
 from icekeeper.metadata.manifest_write import partition_types
-from icekeeper.metadata.partition_summaries import section
+from icekeeper.metadata.partition_summaries import section_of
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
 from icekeeper.operations.manifests.cuts import OrderKey, even_cuts
@@ -109,7 +109,7 @@ def _entries(kind: KindOfTable, manifests: Sequence[ManifestFile]) -> Iterator[t
     reader = TableReader(metadata, Storage(kind.io_properties).read)
     for manifest, data in reader.contents(manifests):
         for entry in copier.copy(data, manifest):
-            place = section(types, entry.partition), partition_order(types, entry.partition)
+            place = section_of(types, entry.partition), partition_order(types, entry.partition)
             yield (place, entry.sequence_number, entry.file_path), entry
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -15,7 +13,7 @@ from icekeeper.metadata.theta import encode_theta
 from icekeeper.operations.statistics.column_sketch import ColumnSketch
 from icekeeper.operations.statistics.plan import Reading, RowFile
 from icekeeper.rows.arrow_schema import column_at, column_path, fields_with
-from icekeeper.rows.inputs import read_task
+from icekeeper.rows.make_read_task import make_read_task
 from icekeeper.rows.read import Tally, read_rows
 from icekeeper.rows.read_task import ReadTask
 from icekeeper.storage.storage import Storage
@@ -52,12 +50,14 @@ def sketch_tasks(
 
     Raises:
         TableUnsupported: an equality delete cannot be applied by this version.
+        StorageError: the table's name mapping is not JSON.
     """
     tasks = []
     for number, reading in enumerate(readings):
         schema = {"type": "struct", "fields": fields_with(metadata.current_schema["fields"], reading.types)}
         for files in _portions(reading.files):
-            tasks.append(SketchTask(number, read_task(metadata, files, schema, io_properties), dict(reading.types)))
+            rows = make_read_task(metadata, files, schema, io_properties)
+            tasks.append(SketchTask(number, rows, dict(reading.types)))
     return tasks
 
 
@@ -77,12 +77,11 @@ def _portions(files: Sequence[RowFile]) -> Iterator[list[RowFile]]:
 
 def sketch_rows(task: SketchTask) -> SketchResult:
     """Read, apply deletes, sketch.  Never raises for what concerns only these files."""
-    schema: dict[str, Any] = json.loads(task.rows.schema_json)
-    paths = {field_id: column_path(schema["fields"], field_id) or () for field_id in task.types}
+    paths = {field_id: column_path(task.rows.schema["fields"], field_id) or () for field_id in task.types}
     sketches = {field_id: ColumnSketch(kind) for field_id, kind in task.types.items()}
     tally = Tally()
     try:
-        for batch in read_rows(task.rows, schema, Storage(task.rows.io_properties), tally):
+        for batch in read_rows(task.rows, Storage(task.rows.io_properties), tally):
             for field_id, sketch in sketches.items():
                 sketch.add(column_at(batch, paths[field_id]))
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:

@@ -1,1 +1,1 @@
-"""Strategies sort and zorder: which files, in what order, and how workers exchange rows."""
+"""Clusters file groups (strategies sort and zorder): chooses files, sorts rows, exchanges rows between workers."""

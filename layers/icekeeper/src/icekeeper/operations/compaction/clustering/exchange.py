@@ -1,8 +1,7 @@
-"""Sorts file groups that are larger than one worker may hold: sample the key, exchange rows by key, sort per range."""
+"""Sorts file groups that one worker cannot hold: samples the key, exchanges rows by key, sorts range by range."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +10,6 @@ import pyarrow as pa
 
 from icekeeper.engines.engine import Engine
 from icekeeper.operations.compaction.clustering.ranges import Bound, choose_bounds
-from icekeeper.operations.compaction.clustering.rows import lane_files, merge_lane, split_rows
 from icekeeper.operations.compaction.clustering.sample import sample_keys
 from icekeeper.operations.compaction.clustering.sort_keys import sorted_indices
 from icekeeper.operations.compaction.clustering.task import (
@@ -22,6 +20,7 @@ from icekeeper.operations.compaction.clustering.task import (
     SampleTask,
     SplitTask,
 )
+from icekeeper.operations.compaction.clustering.work import lane_files, merge_lane, split_rows
 from icekeeper.operations.compaction.clustering.zorder import ZOrderCurve, fit_curve
 from icekeeper.operations.compaction.proof import Evidence, disproof
 from icekeeper.operations.compaction.task import RewriteResult, RewriteTask
@@ -32,25 +31,25 @@ from icekeeper.storage.attempt_names import MAX_ATTEMPTS
 
 __all__ = ["cluster_groups", "fits_one_worker"]
 
-# Keys that are sampled per group, and from how many files at least; a range gets a hundred of them or more.
+# How many keys are sampled per group, and from how many files at least; each range gets a hundred of them or more.
 _SAMPLED_KEYS = 100_000
 _SAMPLED_FILES = 64
-# Few: each is a task, and to look at a file takes less time than to start a worker.
+# Files that one sample task reads: reading the keys of a file takes less time than starting a worker.
 _FILES_PER_SAMPLE = 32
 # Arrow bytes that one split task reads.
 _SPLIT_BYTES = 4 * RANGE_BYTES
-# A lane writes at least so many files: the size of the last one can then be made up for by the others.
+# A lane writes at least so many files, so that the others make up for the size of its last one.
 _FILES_PER_LANE = 4
-# In-memory bytes per value, without what text and binary hold.
+# Bytes per value in memory; of text and binary only the offsets.
 _WIDTHS = {"boolean": 1, "int": 4, "float": 4, "date": 4}
 _OTHER_WIDTH = 16
-# Text takes so many times its share of the file in memory; what is misjudged is sorted in several pieces.
+# Text takes so many times its bytes on disk in memory.  A group that is misjudged is sorted in several pieces.
 _TEXT_EXPANSION = 3
 
 
 def fits_one_worker(task: RewriteTask) -> bool:
-    """Whether the rows, as far as metadata tells, can be sorted in one worker's memory."""
-    leaves = leaf_columns(json.loads(task.schema_json))
+    """Whether one worker can probably sort the rows in memory, by their number, their types and the file sizes."""
+    leaves = leaf_columns(task.schema)
     rows = sum(source.record_count for source in task.inputs)
     fixed = rows * sum(_WIDTHS.get(leaf.iceberg_type, _OTHER_WIDTH) for leaf in leaves)
     has_text = any(leaf.iceberg_type in ("string", "binary") or leaf.repeated for leaf in leaves)
@@ -67,8 +66,8 @@ def cluster_groups(
 ) -> list[RewriteResult]:
     """Sort every group with the help of all workers; results are in the order of the tasks.
 
-    ``will_write`` is told the records of a group's files before it writes them.  What a group has written when it fails
-    is handed to ``discard``; ``on_done`` is told how many groups are finished, again and again.
+    Before a group writes files, ``will_write`` gets their records (:class:`.PlannedFile`).  ``discard`` gets the paths
+    that a failed group has written.  ``on_done`` is told how many groups are finished, again and again.
 
     Raises:
         StorageError: the engine broke, or the names could not be recorded.
@@ -92,11 +91,13 @@ def cluster_groups(
 
 @dataclass(frozen=True, slots=True)
 class _Exchange:
+    """The tasks that sort one group."""
+
     task: RewriteTask
     splits: Sequence[SplitTask]
     lanes: Sequence[LaneTask]
     files_per_lane: int
-    """As expected."""
+    """How many files a lane is expected to write."""
 
 
 def _sample_tasks(task: RewriteTask) -> list[SampleTask]:
@@ -116,6 +117,7 @@ def _sample_tasks(task: RewriteTask) -> list[SampleTask]:
 
 
 def _plan(task: RewriteTask, samples: Sequence[Sample]) -> _Exchange | RewriteResult:
+    """The tasks of a group by its samples; a result with the error, if a sample failed or found no rows."""
     recipe = task.recipe
     assert recipe is not None
     error = next((sample.error for sample in samples if sample.error is not None), None)
@@ -145,7 +147,7 @@ def _plan(task: RewriteTask, samples: Sequence[Sample]) -> _Exchange | RewriteRe
 
 
 def _bounds(task: RewriteTask, samples: Sequence[Sample], ranges: int) -> tuple[ZOrderCurve | None, tuple[Bound, ...]]:
-    """A curve, if the recipe needs one, and the bounds of the ranges."""
+    """The z-order curve, if the recipe needs one, and the bounds of the ranges."""
     recipe = task.recipe
     assert recipe is not None
     curve, columns = None, recipe.columns
@@ -158,7 +160,10 @@ def _bounds(task: RewriteTask, samples: Sequence[Sample], ranges: int) -> tuple[
 
 
 def _portions(task: RewriteTask, expansion: float) -> Iterator[tuple[RewriteTask, int]]:
-    """Inputs dealt out to split tasks in order, each with the number of its first row."""
+    """The inputs divided into the portions of split tasks, each with the number of its first row within the group.
+
+    ``expansion`` is Arrow bytes per byte on disk.
+    """
     firsts = _first_rows(task)
     start, size = 0, 0.0
     for index, source in enumerate(task.inputs):
@@ -169,7 +174,7 @@ def _portions(task: RewriteTask, expansion: float) -> Iterator[tuple[RewriteTask
 
 
 def _with_inputs(task: RewriteTask, inputs: Sequence[InputFile]) -> RewriteTask:
-    """Some of a task's inputs, and of its deletes those that reach them."""
+    """The task with some of its inputs, and with those of its delete files that apply to them."""
     needed = sorted({number for source in inputs for number in source.deletes})
     renumbered = {old: new for new, old in enumerate(needed)}
     return replace(
@@ -193,7 +198,7 @@ def _disk_bytes(task: RewriteTask) -> int:
 
 
 def _result(task: RewriteTask, lanes: Sequence[LaneResult], discard: Callable[[Iterable[str]], None]) -> RewriteResult:
-    """The group's result; rows in and rows out are compared as for a group of one worker."""
+    """The group's result; that no row was lost is proven as for a group of one worker."""
     reports = [report for lane in lanes for report in lane.reports]
     read, deleted = sum(r.rows_read for r in reports), sum(r.rows_deleted for r in reports)
     written = tuple(file for lane in lanes for file in lane.written)
@@ -204,7 +209,7 @@ def _result(task: RewriteTask, lanes: Sequence[LaneResult], discard: Callable[[I
         problem = disproof(
             sum((r.evidence for r in reports), Evidence()),
             sum((lane.evidence for lane in lanes), Evidence()),
-            {leaf.field_id: leaf.name for leaf in leaf_columns(json.loads(task.schema_json))},
+            {leaf.field_id: leaf.name for leaf in leaf_columns(task.schema)},
             promised=sum(source.record_count for source in task.inputs),
             rows_read=read,
             rows_deleted=deleted,

@@ -1,12 +1,11 @@
-"""Which files to cluster with which (pure).
+"""Divides the candidates of a partition into the groups that are clustered together (pure).
 
-What no pass has clustered by the current recipe is clustered as soon as it is worth it: ``min_input_files`` files, or
-enough bytes for one output, or files that carry deletes.  What is clustered is left alone, until so many small files
-of it have come together that they would be merged anyway.
+Files that were not clustered by the current recipe are clustered as soon as it is worth it: ``min_input_files`` files,
+or enough bytes for one output, or files that carry deletes.  Clustered files are left alone until there are so many
+small ones that they would be merged anyway.
 
-Convergence (rule 49): a group's outputs are clustered, and all but perhaps one of them are large enough.  Whether that
-one makes too many small files is asked before the group is made, and if so they all join it: ``plan(apply(plan))`` is
-empty.
+Convergence (rule 49): a group's outputs are clustered, and all but perhaps one of them are large enough.  If that one
+would make too many small files, all of them join the group beforehand.  So ``plan(apply(plan))`` is empty.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ __all__ = ["clustering_groups"]
 
 
 def clustering_groups(files: list[Candidate], policy: Policy) -> list[list[Candidate]]:
-    """Groups of one partition's candidates, each to be clustered by itself; files in order of age."""
+    """The groups of one partition's candidates, each in order of age."""
     files.sort(key=lambda c: (c.age, c.file.file_path))
     if policy.rewrite_all:
         return _portions(files, policy)
@@ -46,9 +45,9 @@ def _is_worth_it(fresh: list[Candidate], policy: Policy) -> bool:
 
 
 def _portions(files: Iterable[Candidate], policy: Policy) -> list[list[Candidate]]:
-    """Files in groups of the largest allowed size, each but the last at least that large.
+    """Divide files into groups of at least ``max_file_group_size`` bytes; the last one may be smaller.
 
-    Under a cap on what one pass rewrites groups stay below it instead, so that passes get through the table.
+    If the policy caps what one pass rewrites, groups stay within the cap, so that passes get through the table.
     """
     most_files, most_bytes = policy.max_files_to_rewrite, policy.max_bytes_to_rewrite
     groups: list[list[Candidate]] = []

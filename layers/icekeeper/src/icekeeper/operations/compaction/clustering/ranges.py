@@ -1,7 +1,7 @@
-"""Cuts sorted rows into ranges of about equal size, by bounds that a sample gave.
+"""Cuts sorted rows into ranges of about equal size, by bounds taken from a sample.
 
-A bound is a key and the number of a row.  Rows are numbered through the whole group, so rows of equal keys are cut too:
-a group whose rows all have one key still becomes ranges that fit into memory, in the order of its rows.
+A bound is a key and a row number.  Rows are numbered through the whole group, so that rows of equal keys can be cut
+too: a group whose rows all have one key still becomes ranges that fit into memory, in the order of its rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Bound", "choose_bounds", "cut"]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The first row of a range: its key, and its number within the group among rows of equal keys."""
+    """Where a range begins: at a key, and among rows of that key at a row number within the group."""
 
     key: tuple[Any, ...]
     row: int
@@ -29,7 +29,10 @@ class Bound:
 def choose_bounds(
     keys: Sequence[pa.Array | pa.ChunkedArray], rows: Sequence[int], order: pa.Array, ranges: int
 ) -> tuple[Bound, ...]:
-    """``ranges - 1`` bounds that cut a sample into equal parts; ``order`` are its row numbers, sorted."""
+    """``ranges - 1`` bounds that cut a sample into equal parts.
+
+    ``rows`` are the numbers of the sampled rows within the group, ``order`` the indexes of the sample in sorted order.
+    """
     count = len(order)
     positions = [order[count * i // ranges].as_py() for i in range(1, ranges)] if count else []
     return tuple(Bound(tuple(key[p].as_py() for key in keys), rows[p]) for p in positions)
@@ -38,9 +41,9 @@ def choose_bounds(
 def cut(
     keys: Sequence[pa.Array], order: pa.Array, first_row: int, bounds: Sequence[Bound], columns: Sequence[KeyColumn]
 ) -> Iterator[tuple[int, pa.Array]]:
-    """``(range, row numbers in order)`` of every range that some rows fall into.
+    """Yield ``(range, indexes)`` for every range that rows of a batch fall into: indexes into the batch, sorted.
 
-    ``order`` are the sorted numbers of a batch's rows, ``first_row`` is the number of its first one within the group.
+    ``order`` are all indexes of the batch, sorted; ``first_row`` is the number of its first row within the group.
     """
 
     def key_at(position: int) -> tuple[_Place, ...]:
@@ -62,7 +65,7 @@ def cut(
 
 
 class _Place:
-    """A value where a key column puts it: its direction and its nulls considered."""
+    """A value that compares as its key column orders it: by direction, nulls first or last."""
 
     __slots__ = ("_descending", "_null_side", "_value")
 

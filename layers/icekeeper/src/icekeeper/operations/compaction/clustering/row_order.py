@@ -1,9 +1,9 @@
-"""The order of rows that a recipe asks for, in one Iceberg schema."""
+"""Orders rows of one Iceberg schema as a recipe asks for."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,33 +14,33 @@ from icekeeper.policy import Strategy
 
 __all__ = ["RowOrder", "fitted_curve"]
 
-# Rows that a curve is fitted to: a hundred per rank of the finest.
+# Rows that a curve is fitted to: about a hundred per quantile of a column.
 _SAMPLED_ROWS = 100_000
 
 
 class RowOrder:
-    """Sorts batches; for z-order along a curve that was fitted to a sample of the rows."""
+    """Finds the order of rows: by the recipe's columns, or along a z-order curve fitted to a sample of the rows."""
 
-    def __init__(self, recipe: ClusterRecipe, schema_json: str, curve: ZOrderCurve | None = None) -> None:
+    def __init__(self, recipe: ClusterRecipe, schema: Mapping[str, Any], curve: ZOrderCurve | None = None) -> None:
         """Raises TableUnsupported when a column is not in the schema."""
-        self._values = SortKeys(recipe.columns, json.loads(schema_json))
+        self._values = SortKeys(recipe.columns, schema)
         self._curve = curve
         self.columns: Sequence[KeyColumn] = recipe.columns if curve is None else curve.columns
 
     def keys(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """What rows are compared by, one array per column of ``columns``."""
+        """The values that rows are compared by: one array for each of ``columns``."""
         values = self._values.of(batch)
         return values if self._curve is None else [self._curve.keys(values)]
 
     def indices(self, keys: Sequence[pa.Array]) -> pa.Array:
-        """Row numbers in order; rows of equal keys keep theirs."""
+        """The indexes of the rows in sorted order; rows of equal keys keep their order."""
         return sorted_indices(keys, self.columns)
 
 
-def fitted_curve(recipe: ClusterRecipe, schema_json: str, batch: pa.RecordBatch) -> ZOrderCurve | None:
-    """The curve for rows that are all at hand; ``None`` for recipes that need none."""
+def fitted_curve(recipe: ClusterRecipe, schema: Mapping[str, Any], batch: pa.RecordBatch) -> ZOrderCurve | None:
+    """A curve fitted to these rows; ``None`` for recipes without z-order."""
     if recipe.strategy is not Strategy.ZORDER:
         return None
-    values = SortKeys(recipe.columns, json.loads(schema_json)).of(batch)
+    values = SortKeys(recipe.columns, schema).of(batch)
     some = pa.arange(0, batch.num_rows, max(1, batch.num_rows // _SAMPLED_ROWS))
     return fit_curve([array.take(some) for array in values])

@@ -1,9 +1,8 @@
-"""The work unit that samples sort keys: a few files, key columns only, every n-th row."""
+"""The work unit that samples sort keys: it reads the key columns of some files and takes every n-th row."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -14,42 +13,40 @@ from icekeeper.operations.compaction.clustering.task import Sample, SampleTask
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.rows.file_rows import projected_rows
-from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.storage import Storage
 
 __all__ = ["sample_keys"]
 
 
 def sample_keys(work: SampleTask) -> Sample:
-    """Values of the recipe's columns, as rows are compared by them; deleted rows may be among them.
+    """Sample the values that rows are compared by, also of deleted rows.
 
-    Never raises for what concerns only this group.
+    Never raises for what concerns only this group: the sample carries the error.
     """
     task, recipe = work.task, work.task.recipe
     assert recipe is not None
     storage = Storage(task.io_properties)
-    schema = json.loads(task.schema_json)
-    key_schema = {**schema, "fields": [f for f in schema["fields"] if _holds(f, recipe)]}
-    order = RowOrder(recipe, json.dumps(key_schema))
+    key_schema = {**task.schema, "fields": [f for f in task.schema["fields"] if _holds(f, recipe)]}
+    order = RowOrder(recipe, key_schema)
     values: list[list[pa.Array]] = []
     rows: list[int] = []
     try:
         for source, first_row in zip(task.inputs, work.first_rows, strict=True):
             offset = 0
-            for batch in _batches(task, source, key_schema, storage):
-                # The step goes on where the batch before left off.
+            for batch in projected_rows(task.readable(source), key_schema, storage):
+                # Steps count through the whole file, not from the start of each batch.
                 some = pa.arange(-offset % work.step, max(-offset % work.step, batch.num_rows), work.step)
                 values.append([array.take(some) for array in order.keys(batch)])
                 rows.extend(first_row + offset + i for i in some.to_pylist())
                 offset += batch.num_rows
-        row_bytes = _row_bytes(task, schema, storage)
+        row_bytes = _row_bytes(task, storage)
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
         return Sample((), (), 0.0, f"{type(error).__name__}: {error}")
     columns = [pa.concat_arrays(parts) for parts in zip(*values, strict=True)]
     return Sample(tuple(columns), tuple(rows), row_bytes)
 
 
-def _holds(field: dict[str, Any], recipe: ClusterRecipe) -> bool:
+def _holds(field: Mapping[str, Any], recipe: ClusterRecipe) -> bool:
     """Whether a top-level column is or contains one of the recipe's."""
     wanted = {column.field_id for column in recipe.columns}
     stack = [field]
@@ -62,23 +59,10 @@ def _holds(field: dict[str, Any], recipe: ClusterRecipe) -> bool:
     return False
 
 
-def _row_bytes(task: RewriteTask, schema: dict[str, Any], storage: Storage) -> float:
-    """Width of whole rows, from the first batch of the first input that has any."""
+def _row_bytes(task: RewriteTask, storage: Storage) -> float:
+    """Arrow bytes per row with all columns, measured on the first batch that has rows."""
     for source in task.inputs:
-        for batch in _batches(task, source, schema, storage):
+        for batch in projected_rows(task.readable(source), task.schema, storage):
             if batch.num_rows:
                 return float(batch.nbytes / batch.num_rows)
     return 0.0
-
-
-def _batches(
-    task: RewriteTask, source: InputFile, schema: dict[str, Any], storage: Storage
-) -> Iterator[pa.RecordBatch]:
-    return projected_rows(
-        source.path,
-        source.file_format,
-        schema,
-        storage,
-        identity_values=source.identity_values,
-        name_mapping_json=task.name_mapping_json,
-    )

@@ -1,8 +1,8 @@
-"""Columns that order rows: transforms applied, every type in a form whose Arrow order is Iceberg's (rule 30).
+"""Computes the key columns that rows are sorted by, in types whose Arrow order is Iceberg's order (rule 30).
 
 Source: specification, "Sorting" and "Partition Transforms"; Java's ``Comparators``.  Floats become integers of the same
-order, in which -0.0 lies below 0.0 and NaN above all numbers; where a transform only groups values (truncating a
-number, the year of a date), any number that rises with its result serves as well as the result.
+order: -0.0 below 0.0, NaN above all numbers.  Where only the order of a transform's results matters (truncated numbers,
+years of dates), any number that rises with the result is used instead of it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from icekeeper.operations.compaction.recipe import KeyColumn
 
 __all__ = ["SortKeys", "column_values", "sorted_indices"]
 
-_Maker: TypeAlias = Callable[[pa.Array], pa.Array]
+_KeyFunction: TypeAlias = Callable[[pa.Array], pa.Array]
 _HOUR_S, _DAY_S = 3600, 86_400
 _MICROS, _NANOS = 10**6, 10**9
-# Of timestamps and times the hash takes the integer; int and date hash as long (specification, appendix B).
+# The type as which a bucket transform hashes raw values: int and date hash as long (specification, appendix B).
 _HASHED: Mapping[str, IcebergType] = {
     "int": LongType(),
     "long": LongType(),
@@ -53,19 +53,23 @@ _HASHED: Mapping[str, IcebergType] = {
 
 
 class SortKeys:
-    """The key columns of batches in one Iceberg schema."""
+    """Computes the key columns of batches of one Iceberg schema."""
 
     def __init__(self, columns: Sequence[KeyColumn], table_schema: Mapping[str, Any]) -> None:
         """Raises TableUnsupported when a column is not in the schema or its transform is not known."""
         self._sources = [_source(column, table_schema) for column in columns]
 
     def of(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """One array per key column, rows as in ``batch``."""
-        return [make(_child(batch.column(path[0]), path[1:])) for path, make in self._sources]
+        """The key columns of a batch, its rows in the same order."""
+        return [to_key(_child(batch.column(path[0]), path[1:])) for path, to_key in self._sources]
 
 
 def sorted_indices(keys: Sequence[pa.Array | pa.ChunkedArray], columns: Sequence[KeyColumn]) -> pa.Array:
-    """Row numbers in the order that the key columns ask for; rows with equal keys keep theirs."""
+    """The indexes of the rows in the order of the key columns; rows of equal keys keep their order.
+
+    Raises:
+        ValueError: there are no keys.
+    """
     if not keys:
         raise ValueError("a sort order without columns orders nothing")
     names = [str(number) for number in range(len(keys))]
@@ -81,22 +85,22 @@ def sorted_indices(keys: Sequence[pa.Array | pa.ChunkedArray], columns: Sequence
 
 
 def column_values(field_id: int, schema: Mapping[str, Any], batch: pa.RecordBatch) -> pa.Array:
-    """The values of a column, in structs or not.
+    """The values of a column of the batch, which may lie in structs.
 
     Raises:
-        TableUnsupported: it is not in the schema.
+        TableUnsupported: the column is not in the schema.
     """
     path, _ = _find(field_id, schema["fields"])
     return _child(batch.column(path[0]), path[1:])
 
 
-def _source(column: KeyColumn, schema: Mapping[str, Any]) -> tuple[list[int], _Maker]:
+def _source(column: KeyColumn, schema: Mapping[str, Any]) -> tuple[list[int], _KeyFunction]:
     path, kind = _find(column.field_id, schema["fields"])
-    return path, _maker(column.transform, kind)
+    return path, _key_function(column.transform, kind)
 
 
 def _find(field_id: int, fields: Sequence[Mapping[str, Any]]) -> tuple[list[int], str]:
-    """Where a column is, through structs, and its type."""
+    """The path to a column, as positions from the top through structs, and its Iceberg type."""
     stack: list[tuple[list[int], Sequence[Mapping[str, Any]]]] = [([], fields)]
     while stack:
         path, level = stack.pop()
@@ -114,7 +118,7 @@ def _child(array: pa.Array, path: Sequence[int]) -> pa.Array:
     return array
 
 
-def _maker(transform: str, kind: str) -> _Maker:
+def _key_function(transform: str, kind: str) -> _KeyFunction:
     name, _, number = transform.rstrip("]").partition("[")
     if name == "identity":
         return lambda array: _ordered(array)
@@ -133,7 +137,7 @@ def _maker(transform: str, kind: str) -> _Maker:
 
 
 def _ordered(array: pa.Array) -> pa.Array:
-    """Values in a type that Arrow sorts as Iceberg does."""
+    """The values in a type that Arrow sorts as Iceberg does."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     kind = array.type
@@ -151,14 +155,17 @@ def _ordered(array: pa.Array) -> pa.Array:
 
 
 def _float_order(array: pa.Array, bits_type: pa.DataType, mask: int) -> pa.Array:
-    """The bits of negative numbers fall as the numbers rise, so all but their sign are turned round."""
+    """Floats as integers of the same order.
+
+    The bits of negative floats fall as the numbers rise, so all of them but the sign are inverted.
+    """
     one_nan = pc.if_else(pc.is_nan(array), pa.scalar(float("nan"), array.type), array)
     bits = one_nan.view(bits_type)
     return pc.if_else(pc.less(bits, pa.scalar(0, bits_type)), pc.bit_wise_xor(bits, pa.scalar(mask, bits_type)), bits)
 
 
 def _utc(array: pa.Array) -> pa.Array:
-    """Transforms of timestamps with a zone are of UTC."""
+    """Timestamps without their zone: transforms take them in UTC."""
     return array.cast(pa.timestamp(array.type.unit)) if pa.types.is_timestamp(array.type) else array
 
 
@@ -168,14 +175,14 @@ def _months(array: pa.Array, *, whole_years: bool) -> pa.Array:
 
 
 def _floor_divided(array: pa.Array, divisor: int) -> pa.Array:
-    """Arrow divides towards zero, transforms downwards."""
+    """The quotients rounded down, as transforms do it; Arrow rounds towards zero."""
     wide = array.cast(pa.int64())
     quotient = pc.divide(wide, divisor)
     is_below = pc.and_(pc.less(wide, 0), pc.not_equal(pc.multiply(quotient, divisor), wide))
     return pc.subtract(quotient, is_below.cast(pa.int64()))
 
 
-def _truncation(width: int, kind: str) -> _Maker:
+def _truncation(width: int, kind: str) -> _KeyFunction:
     if kind in ("int", "long"):
         return lambda array: _floor_divided(array, width)
     if kind == "string":
@@ -188,16 +195,16 @@ def _truncation(width: int, kind: str) -> _Maker:
     return _by_value(TruncateTransform(width).transform(decimal), target)
 
 
-def _by_value(function: Callable[[Any], Any], result: pa.DataType) -> _Maker:
-    """Apply a Python function once per distinct value."""
+def _by_value(function: Callable[[Any], Any], result: pa.DataType) -> _KeyFunction:
+    """A key function that applies a Python function once per distinct value."""
 
-    def make(array: pa.Array) -> pa.Array:
+    def to_key(array: pa.Array) -> pa.Array:
         is_decimal = pa.types.is_decimal(array.type)
         plain = (array if is_decimal else _ordered(array)).dictionary_encode()
         values = pa.array([function(value) for value in plain.dictionary.to_pylist()], result)
         return values.take(plain.indices)
 
-    return make
+    return to_key
 
 
 def _hashed_type(kind: str) -> IcebergType:

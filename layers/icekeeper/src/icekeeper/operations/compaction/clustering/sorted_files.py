@@ -6,12 +6,10 @@ take, then from a sample of the sorted rows, encoded on trial, then from every r
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -24,24 +22,34 @@ from icekeeper.operations.compaction.writing.write import write_data_file
 from icekeeper.rows.file_rows import BATCH_ROWS
 from icekeeper.storage.storage import Storage
 
-__all__ = ["SortedPiece", "one_batch", "sort_piece", "write_sorted_files"]
+__all__ = ["ExpectedSize", "SortedPiece", "one_batch", "sort_piece", "write_sorted_files"]
 
 _TRIAL_ROWS = 128 * 1024
 _TRIAL_SLICES = 8
-# A file ends at most half of this share of its size beside where it should.
+# Rows are handed to a file in so many steps, so that it misses its size by half a step at most.
 _STEPS_PER_FILE = 16
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectedSize:
+    """How large rows are in memory, and a first guess at the bytes that they take on disk."""
+
+    arrow_bytes: int
+    disk_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
 class SortedPiece:
-    """Rows that were sorted together; ``overlaps`` the piece before it, so that both cannot share a sorted file."""
+    """Rows that were sorted together in memory."""
 
     batch: pa.RecordBatch
     order: pa.Array
+    """The row numbers of the batch, sorted."""
     overlaps: bool = False
+    """Whether keys of the piece before lie between its own, so that both cannot share a sorted file."""
 
     def slices(self, arrow_bytes: float) -> Iterator[pa.RecordBatch]:
-        """The rows in order, about so many Arrow bytes at a time."""
+        """The rows in order, in batches of about ``arrow_bytes``."""
         rows = self.batch.num_rows
         step = max(1, min(BATCH_ROWS, int(rows * arrow_bytes / max(1, self.batch.nbytes))))
         for start in range(0, rows, step):
@@ -63,7 +71,7 @@ def one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def sort_piece(batch: pa.RecordBatch, order: RowOrder, *, overlaps: bool = False) -> SortedPiece:
-    """Find the order of rows that fit into memory."""
+    """Sort rows that fit into memory: the rows stay where they are, only their order is found."""
     return SortedPiece(batch, order.indices(order.keys(batch)), overlaps)
 
 
@@ -72,28 +80,24 @@ def write_sorted_files(
     task: RewriteTask,
     recipe: ClusterRecipe,
     storage: Storage,
-    path: Callable[[int], str],
-    *,
-    arrow_bytes: int,
-    expected_bytes: float,
+    size: ExpectedSize,
+    first_number: int = 0,
 ) -> list[DataFile]:
-    """Write pieces one after another; ``path`` names the n-th file.
+    """Write pieces one after another into files named by ``task.outputs``, numbered from ``first_number``.
 
-    ``arrow_bytes`` are those of all pieces, ``expected_bytes`` the first guess at what they take on disk.  After an
-    error nothing that was written here remains.
+    ``size`` is that of all pieces together.
 
     Raises:
-        StorageError, PolicyError: as :func:`write_data_file`.
+        StorageError, PolicyError: as :func:`write_data_file`; none of the files remains.
     """
-    schema = json.loads(task.schema_json)
-    sizes = _FileSizes(recipe, arrow_bytes, expected_bytes, task.most_files)
-    rows = _Rows(pieces, sizes, lambda piece: _trial(piece, task, schema))
+    sizes = _FileSizes(recipe, size, task.most_files)
+    rows = _Rows(pieces, sizes, lambda piece: _trial(piece, task))
     files: list[DataFile] = []
     paths: list[str] = []
     try:
         while rows.has_more():
-            paths.append(path(len(paths)))
-            file = write_data_file(paths[-1], rows.of_one_file(), task, schema, storage, on_row_group=sizes.observe)
+            paths.append(task.outputs.path(first_number + len(paths)))
+            file = write_data_file(paths[-1], rows.of_one_file(), task, storage, on_row_group=sizes.observe)
             if file is not None:
                 sizes.close(file.file_size_in_bytes)
                 files.append(replace(file, sort_order_id=recipe.order_id))
@@ -103,34 +107,35 @@ def write_sorted_files(
     return files
 
 
-def _trial(piece: SortedPiece, task: RewriteTask, schema: dict[str, Any]) -> float:
-    """Bytes on disk per Arrow byte of the piece."""
+def _trial(piece: SortedPiece, task: RewriteTask) -> float:
+    """Bytes on disk per Arrow byte, found by writing a sample of the piece to a temporary file."""
     sample = list(piece.sample())
     share = sum(batch.num_rows for batch in sample) / max(1, piece.batch.num_rows)
     task = replace(task, table_properties=for_sample(task.table_properties, share))
     with tempfile.TemporaryDirectory(prefix="icekeeper-trial-") as folder:
-        file = write_data_file(str(Path(folder) / "trial.parquet"), sample, task, schema, Storage({}))
+        file = write_data_file(str(Path(folder) / "trial.parquet"), sample, task, Storage({}))
     return 0.0 if file is None else file.file_size_in_bytes / max(1, sum(batch.nbytes for batch in sample))
 
 
 class _FileSizes:
-    """When a file is full.  The rest of the rows is divided anew after every observation."""
+    """Decides when a file is full.  The rest of the rows is divided anew after every observation."""
 
-    def __init__(self, recipe: ClusterRecipe, arrow_bytes: int, expected_bytes: float, most_files: int | None) -> None:
+    def __init__(self, recipe: ClusterRecipe, size: ExpectedSize, most_files: int | None) -> None:
         self._recipe = recipe
         self._files_left = most_files
-        self._left = arrow_bytes
+        self._left = size.arrow_bytes
         self._in_file = 0
         self._seen_arrow = self._seen_bytes = 0
-        self.ratio = expected_bytes / max(1, arrow_bytes)
+        self.ratio = size.disk_bytes / max(1, size.arrow_bytes)
 
     @property
     def may_need_several(self) -> bool:
-        """Whether it matters how well the rows compress."""
+        """Whether the rest may be more than one file, so that it matters how well the rows compress."""
         return self.ratio * self._left >= self._recipe.target_bytes
 
     @property
     def step_bytes(self) -> float:
+        """Arrow bytes after which to ask again whether the file is full."""
         return self._recipe.target_bytes / max(self.ratio, 1e-9) / _STEPS_PER_FILE
 
     @property
@@ -142,14 +147,16 @@ class _FileSizes:
         return count > 1 and self._in_file >= whole / count - self.step_bytes / 2
 
     def feed(self, arrow_bytes: int) -> None:
+        """So many Arrow bytes go into the current file."""
         self._in_file += arrow_bytes
         self._left -= arrow_bytes
 
     def observe(self, file_bytes: int) -> None:
-        """The file has so many bytes now that everything fed to it is written."""
+        """The current file has ``file_bytes`` now that everything fed to it is written."""
         self.ratio = (self._seen_bytes + file_bytes) / max(1, self._seen_arrow + self._in_file)
 
     def close(self, file_bytes: int) -> None:
+        """The current file is complete with ``file_bytes``; what is fed from now on goes into the next one."""
         self.observe(file_bytes)
         self._seen_arrow += self._in_file
         self._seen_bytes += file_bytes
@@ -170,7 +177,7 @@ class _Rows:
         return self._next is not None
 
     def of_one_file(self) -> Iterator[pa.RecordBatch]:
-        """At least one slice, then until the file is full or the next slice cannot follow in order."""
+        """The slices of the next file: at least one, until it is full or the next slice cannot follow in order."""
         is_first = True
         while self._next is not None:
             batch, must_start_file = self._next

@@ -1,4 +1,4 @@
-"""What workers exchange when a file group is sorted by several of them.  Plain picklable values.
+"""What workers get and give back when several of them sort a file group: picklable values.
 
 A group's rows are cut into *ranges* of the sort key, each small enough to be sorted in memory.  Neighbouring ranges
 form a *lane*: one worker sorts its ranges one after another and writes them into files.
@@ -30,32 +30,37 @@ __all__ = [
 ]
 
 MB = 1024 * 1024
-# Arrow bytes of a range as planned: with the copy that sorting makes and a row group being written, a worker stays
-# near half a gigabyte.
+# Planned Arrow bytes of a range: with the copy that sorting makes and a row group that is written, a worker needs
+# about half a gigabyte.
 RANGE_BYTES = 64 * MB
 # Arrow bytes that are sorted at once before they are cut into ranges.
 RUN_BYTES = 32 * MB
-# Arrow bytes sorted at once at most, should a sample have misled: what is left becomes files of its own.
+# At most so many Arrow bytes are sorted at once.  A range that is larger, because the sample misled, is sorted in
+# pieces, each written into files of its own.
 PIECE_BYTES = 4 * RANGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class SampleTask:
-    """Look at some inputs of a group; ``first_rows`` are the numbers of their first rows within the group."""
+    """Sample some inputs of a group."""
 
     task: RewriteTask
     first_rows: tuple[int, ...]
+    """Per input: the number of its first row within the group."""
     step: int
     """Every ``step``-th row is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Sort key values, the numbers of their rows within the group, and how wide whole rows are in Arrow."""
+    """Sampled sort keys."""
 
     values: tuple[pa.Array, ...]
+    """Per key column: the values of the sampled rows."""
     rows: tuple[int, ...]
+    """The numbers of the sampled rows within the group."""
     row_bytes: float
+    """Arrow bytes of a row with all its columns."""
     error: str | None = None
 
 
@@ -65,31 +70,36 @@ class SplitTask:
 
     task: RewriteTask
     number: int
+    """Of the split task within the group."""
     first_row: int
+    """The number of the first row within the group."""
     curve: ZOrderCurve | None
     bounds: tuple[Bound, ...]
+    """Where each range but the first begins."""
     lanes: tuple[int, ...]
-    """Per range: the number of its lane within the exchange."""
+    """Per range: the number of its lane."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSlice:
-    """Sorted rows of one range as an Arrow IPC stream; ``run`` puts slices in the order of their rows."""
+    """Sorted rows of one range."""
 
     range: int
     run: tuple[int, int]
+    """The numbers of the split task and of the run within it; they put slices in the order of their rows."""
     arrow_bytes: int
     data: bytes
+    """The rows as an Arrow IPC stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitReport:
-    """What a split did; it goes to the group's first lane."""
+    """What a split task did; it is sent to the group's first lane."""
 
     rows_read: int
     rows_deleted: int
     evidence: Evidence
-    """Of the rows that it sent on."""
+    """Evidence of the rows that it sent to lanes."""
     seconds: float
     error: str | None = None
 
@@ -100,24 +110,24 @@ class LaneTask:
 
     task: RewriteTask
     number: int
-    """Within the group; lanes name their files by it."""
+    """Of the lane within the group; it numbers the files that the lane writes."""
     curve: ZOrderCurve | None
     disk_ratio: float
-    """Bytes on disk per Arrow byte, as the inputs have it."""
+    """Bytes on disk per Arrow byte of the inputs."""
 
     def in_attempt(self, attempt: int) -> LaneTask:
-        """The lane as this attempt writes it."""
+        """The same lane with the file names of that attempt."""
         return replace(self, task=self.task.in_attempt(attempt))
 
 
 @dataclass(frozen=True, slots=True)
 class LaneResult:
-    """What one lane wrote, and the split reports that it got."""
+    """The files that one lane wrote, and the split reports that it received."""
 
     group_id: int
     written: tuple[DataFile, ...]
     evidence: Evidence
-    """Of the rows in what it wrote."""
+    """Evidence of the rows in the written files."""
     reports: tuple[SplitReport, ...]
     seconds: float
     error: str | None = None

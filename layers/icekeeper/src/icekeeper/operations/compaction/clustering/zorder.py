@@ -1,7 +1,7 @@
-"""One number per row that keeps rows with near values in every column near each other: the z-order curve.
+"""Gives each row its position on a z-order curve, which keeps rows near each other whose values are near.
 
-Each column is first turned into the rank of its value among quantiles of a sample, so that every bit halves the rows,
-however skewed the values are; then the bits of the ranks take turns (Morton 1966) (rule 54).
+Each value is first replaced by its rank among the quantiles of a sample, so that every bit halves the rows, however
+skewed the values are; then the bits of the ranks are interleaved (Morton 1966) (rule 54).
 Iceberg-Java interleaves the leading bytes of the values themselves instead, which a skewed column or a common string
 prefix spoils.
 """
@@ -19,7 +19,7 @@ from icekeeper.operations.compaction.recipe import KeyColumn
 
 __all__ = ["ZOrderCurve", "fit_curve"]
 
-# 1024 ranks per column: with two columns a million cells, some thousand per file of the largest group.
+# 1024 ranks per column: two columns make a million cells, some thousand for each file of the largest group.
 _MAX_BITS = 10
 # A signed 64-bit key without its sign.
 _KEY_BITS = 62
@@ -27,14 +27,16 @@ _KEY_BITS = 62
 
 @dataclass(frozen=True, slots=True)
 class ZOrderCurve:
-    """Quantiles per column, of values as :class:`SortKeys` gives them, nulls first; and the bits of a rank."""
+    """A curve through columns of sort keys."""
 
     quantiles: tuple[pa.Array, ...]
+    """Per column: ascending values (of :class:`.SortKeys`), nulls first."""
     bits: int
+    """Bits of a rank."""
 
     @property
     def columns(self) -> tuple[KeyColumn, ...]:
-        """The curve's number, as the one column to sort by."""
+        """The position on the curve, as the one column to sort by."""
         return (KeyColumn(0),)
 
     def keys(self, arrays: Sequence[pa.Array]) -> pa.Array:
@@ -48,20 +50,20 @@ class ZOrderCurve:
 
 
 def fit_curve(sample: Sequence[pa.Array]) -> ZOrderCurve:
-    """A curve through the values of a sample, one array per column, rows of the sample in any order."""
+    """A curve fitted to a sample: one array per column, the rows in any order."""
     bits = min(_MAX_BITS, _KEY_BITS // len(sample))
     return ZOrderCurve(tuple(_quantiles(_searchable(array), (1 << bits) - 1) for array in sample), bits)
 
 
 def _quantiles(values: pa.Array, count: int) -> pa.Array:
-    """``count`` values that divide the sample into equal parts; fewer distinct ones where a value is frequent."""
+    """``count`` values that divide the sample into equal parts, ascending; a frequent value is repeated."""
     ordered = values.take(pc.array_sort_indices(values, null_placement="at_start"))
     positions = [len(ordered) * (i + 1) // (count + 1) for i in range(count)]
     return ordered.take(pa.array(positions if len(ordered) else [], pa.int64()))
 
 
 def _searchable(array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Arrow cannot search decimals; the nearest double keeps their order, ties apart."""
+    """Arrow cannot search decimals: the nearest doubles have the same order, though some become equal."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     return array.cast(pa.float64()) if pa.types.is_decimal(array.type) else array
@@ -69,7 +71,7 @@ def _searchable(array: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 @cache
 def _spread(bits: int, count: int, number: int) -> pa.Array:
-    """By rank: its bits, ``count`` apart; the first column's are the higher ones."""
+    """For every rank of column ``number`` its bits, spread ``count`` apart; the first column has the higher bits."""
     offset = count - 1 - number
     return pa.array(
         [sum((rank >> bit & 1) << (bit * count + offset) for bit in range(bits)) for rank in range(1 << bits)],

@@ -1,1 +1,1 @@
-"""Parquet data files as the table asks for them, and what manifests say of them."""
+"""Writes Parquet data files as the table's properties ask, and describes them for manifests."""

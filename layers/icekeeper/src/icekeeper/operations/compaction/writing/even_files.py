@@ -1,10 +1,9 @@
-"""Rows as they come, in one file or in several of the same number of rows."""
+"""Writes rows in the order in which they come, into one file or into several of the same number of rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pyarrow as pa
 
@@ -16,10 +15,8 @@ from icekeeper.storage.storage import Storage
 __all__ = ["write_evenly"]
 
 
-def write_evenly(
-    rows: Iterator[pa.RecordBatch], task: RewriteTask, schema: Mapping[str, Any], storage: Storage
-) -> tuple[DataFile, ...]:
-    """Write ``task.output_count`` files, or fewer where deletes leave few rows.
+def write_evenly(rows: Iterator[pa.RecordBatch], task: RewriteTask, storage: Storage) -> tuple[DataFile, ...]:
+    """Write ``task.output_count`` files, or fewer if deletes leave few rows.
 
     Raises:
         StorageError: an input cannot be read or an output not written; no output of this attempt is left.
@@ -29,8 +26,8 @@ def write_evenly(
     paths = [task.outputs.path(number) for number in range(task.output_count)]
     try:
         files = [
-            # The last one takes all that is left, should manifests promise too little.
-            write_data_file(path, source.next_rows(None if path == paths[-1] else per_file), task, schema, storage)
+            # The last one takes all that is left, in case manifest entries say too few rows.
+            write_data_file(path, source.next_rows(None if path == paths[-1] else per_file), task, storage)
             for path in paths
         ]
     except BaseException:
@@ -47,7 +44,7 @@ class _Rows:
         self._left: pa.RecordBatch | None = None
 
     def next_rows(self, count: int | None) -> Iterator[pa.RecordBatch]:
-        """The next so many rows, or all."""
+        """The next ``count`` rows; ``None``: all that are left."""
         while count is None or count > 0:
             batch = self._left if self._left is not None else next(self._batches, None)
             self._left = None

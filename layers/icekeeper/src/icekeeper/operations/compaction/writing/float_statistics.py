@@ -18,14 +18,15 @@ __all__ = ["is_misread", "misread_columns"]
 
 
 def is_misread(least: float, greatest: float, nans: int) -> bool:
-    """Whether readers would take these bounds for more than they say."""
+    """Whether readers would wrongly take these bounds of a float column for "every row has this one value"."""
     return least == greatest and (least == 0 or nans > 0)
 
 
 def misread_columns(files: Iterable[DataFile], leaves: Sequence[LeafColumn]) -> frozenset[int]:
-    """Field ids of the columns of which some file, by its manifest entry, would be misread.
+    """Field ids of the float columns whose bounds would be misread in some file, by its manifest entry.
 
-    Rows of such a file may fill a row group, and then it would be, too.  A file without bounds says nothing.
+    Rows of that file may fill a row group of an output, whose bounds would then be misread too.  A file without bounds
+    tells nothing.
     """
     floats = [leaf for leaf in leaves if leaf.is_float and not leaf.repeated]
     return frozenset(leaf.field_id for file in files for leaf in floats if _is_misread_in(file, leaf))

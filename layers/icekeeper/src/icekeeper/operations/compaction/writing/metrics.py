@@ -1,9 +1,10 @@
 """Column metrics of a written Parquet file, as a manifest entry carries them.
 
-Counts and bounds come from the file's own footer; of floats, and other counts, from the batches as they pass.
-Modes follow :mod:`.metrics_modes` (specification, "Manifests"; Java's ``ParquetMetrics``) (rule 25): bounds contain
-every value, truncated upper bounds round up, columns inside lists and maps get their size and nothing else (Parquet
-counts an empty list as a null element), the whole file has bounds for a column only if every row group has.
+Counts and bounds come from the file's own footer.  What a footer may not tell is counted in the batches as they pass:
+bounds, nulls and NaN of floats, nulls of columns without bounds.  Modes follow :mod:`.metrics_modes` (specification,
+"Manifests"; Java's ``ParquetMetrics``) (rule 25): bounds contain every value, truncated upper bounds round up, columns
+inside lists and maps get their size and nothing else (Parquet counts an empty list as a null element), the whole file
+has bounds for a column only if every row group has.
 
 Columns of uuids have no bounds, neither here nor in the footer (:attr:`.LeafColumn.has_bounds`) (rule 26).
 """
@@ -28,7 +29,7 @@ __all__ = ["FileMetrics", "PassingCounts", "file_metrics"]
 
 @dataclass(frozen=True, slots=True)
 class FileMetrics:
-    """Maps keyed by column field id; sizes in bytes."""
+    """The metrics of a manifest entry: mappings by field id; sizes in bytes."""
 
     column_sizes: Mapping[int, int]
     value_counts: Mapping[int, int]
@@ -41,14 +42,14 @@ class FileMetrics:
 
 @dataclass(slots=True)
 class _Column:
-    """What has passed of one column; ``path`` leads to it through structs."""
+    """What has passed of one column; ``path`` are the positions that lead to it through structs."""
 
     path: list[int]
     is_float: bool
     nulls: int = 0
     nans: int = 0
     range: tuple[float, float] | None = None
-    """Of floats: the least and greatest that is not NaN."""
+    """The least and greatest float that is not NaN."""
 
     def add(self, array: pa.Array) -> None:
         self.nulls += array.null_count
@@ -57,15 +58,15 @@ class _Column:
         self.nans += pc.sum(pc.is_nan(array)).as_py() or 0
         found = pc.min_max(array).as_py()
         low, high = found["min"], found["max"]
-        if low is not None and low <= high:  # of nothing but NaN they are NaN
+        if low is not None and low <= high:  # both are NaN where all values are
             self.range = (low, high) if self.range is None else (min(low, self.range[0]), max(high, self.range[1]))
 
 
 @dataclass(slots=True)
 class PassingCounts:
-    """Counts while batches pass what a footer may not tell: all of float columns, nulls of columns without bounds.
+    """Counts in passing batches what a footer may not tell; ``columns`` is by field id.
 
-    By field id; columns inside lists and maps are not looked at.
+    These are float columns, and the nulls of columns without bounds, outside of lists and maps.
     """
 
     leaves: Sequence[LeafColumn]
@@ -100,7 +101,7 @@ class PassingCounts:
 
     @property
     def misread_columns(self) -> frozenset[int]:
-        """Those whose statistics readers would misread if this were a row group."""
+        """Ids of the columns whose statistics readers would misread if all rows so far were one row group."""
         seen = ((i, column.range, column.nans) for i, column in self.columns.items())
         return frozenset(i for i, found, nans in seen if found is not None and is_misread(*found, nans))
 
@@ -150,7 +151,7 @@ def file_metrics(footer: pq.FileMetaData, counts: PassingCounts, modes: Mapping[
 
 
 def _float_bounds(iceberg_type: str, found: tuple[float, float] | None) -> tuple[bytes, bytes | None] | None:
-    """A zero stands for both of them: -0.0 below, 0.0 above, as in footers."""
+    """The bounds of floats, encoded; a zero becomes -0.0 as lower and 0.0 as upper bound, as in footers."""
     if found is None:
         return None
     return encode(iceberg_type, found[0] or -0.0), encode(iceberg_type, found[1] or 0.0)

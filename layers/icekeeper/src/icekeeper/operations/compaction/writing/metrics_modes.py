@@ -1,4 +1,4 @@
-"""How much of each column a manifest entry tells: ``write.metadata.metrics.*``, inherited as in Iceberg-Java.
+"""Chooses how much a manifest entry tells of each column: ``write.metadata.metrics.*``, inherited as in Java.
 
 Source: Java's ``MetricsConfig`` (1.10).
 """
@@ -21,7 +21,7 @@ _PREFIX = "write.metadata.metrics."
 
 
 def metrics_modes(schema: Mapping[str, Any], properties: Mapping[str, str]) -> dict[int, str]:
-    """``none``, ``counts``, ``truncate(n)`` or ``full`` for every leaf column.
+    """The mode of every leaf column by field id: ``none``, ``counts``, ``truncate(n)`` or ``full``.
 
     Without an explicit default only the first ``write.metadata.metrics.max-inferred-column-defaults`` columns are
     measured.  A malformed mode falls back to the default.
@@ -40,10 +40,10 @@ def metrics_modes(schema: Mapping[str, Any], properties: Mapping[str, str]) -> d
 
 
 def output_properties(metadata: TableMetadata) -> dict[str, str]:
-    """The table properties that concern written files.
+    """The table properties that say how files are written (``write.*``).
 
-    Columns that the table is sorted by get bounds even where the default mode has none (Java's
-    ``sortedColumnDefaultMode``): that is said here as a mode of their own.
+    Columns that the table is sorted by get bounds even if the default mode has none (Java's
+    ``sortedColumnDefaultMode``): here they get a mode of their own.
     """
     properties = {key: value for key, value in metadata.properties.items() if key.startswith("write.")}
     leaves = leaf_columns(metadata.current_schema)
@@ -73,7 +73,7 @@ def _mode(text: str, default: str) -> str:
 
 
 def _shallow_first(fields: Sequence[Mapping[str, Any]]) -> Iterator[int]:
-    """Leaf columns, those of one level before those below (Java's ``limitFieldIds``)."""
+    """Ids of leaf columns, those of one level before those of the level below (Java's ``limitFieldIds``)."""
     nested = []
     for field in fields:
         if isinstance(field["type"], str):
@@ -89,7 +89,7 @@ def _shallow_first(fields: Sequence[Mapping[str, Any]]) -> Iterator[int]:
 
 
 def _sorted_by(metadata: TableMetadata) -> Iterator[int]:
-    """Source columns of the table's sort order, save those under a transform that loses the order."""
+    """Ids of the sort order's source columns, except those under ``bucket``, which does not keep the order."""
     chosen = metadata.document.get("default-sort-order-id") or 0
     for order in metadata.document.get("sort-orders") or ():
         if order["order-id"] == chosen:

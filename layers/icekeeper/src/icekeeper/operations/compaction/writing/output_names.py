@@ -1,4 +1,4 @@
-"""Where the files of a rewrite go: the layout that Iceberg-Java gives the table's own writers (rule 28) (pure).
+"""Names the files of a rewrite as Iceberg-Java would place them for the table's own writers (rule 28) (pure).
 
 Source: Java's ``LocationProviders``, ``PartitionSpec.partitionToPath``, ``Transforms.toHumanString``; table properties
 ``write.data.path``, ``write.object-storage.*``.
@@ -40,7 +40,7 @@ def require_known_layout(metadata: TableMetadata) -> None:
 
 
 def output_names(metadata: TableMetadata, spec_id: int, partition: Sequence[PartitionValue], stem: str) -> OutputNames:
-    """Names that begin with ``stem`` for files of a partition of a spec of the table; values are raw.
+    """Names that begin with ``stem``, for files of a partition of one of the table's specs.
 
     Raises:
         TableUnsupported: the table's layout, or a partition transform, is unknown.
@@ -52,20 +52,20 @@ def output_names(metadata: TableMetadata, spec_id: int, partition: Sequence[Part
     if not metadata.property_flag("write.object-storage.enabled", default=False):
         return OutputNames(folder, stem, path)
     by_partition = metadata.property_flag("write.object-storage.partitioned-paths", default=True)
-    # Outside the table's location many tables may share a folder.
+    # Several tables may share a folder that is outside of the table's location.
     context = "" if folder.startswith(metadata.location) else _database_and_table(metadata.location)
     return OutputNames(folder, stem, path, Layout.HASHED if by_partition else Layout.HASHED_FLAT, context)
 
 
 def _database_and_table(location: str) -> str:
-    """The last two parts of the location (Java's ``ObjectStoreLocationProvider.pathContext``)."""
+    """The last two folders of the location (Java's ``ObjectStoreLocationProvider.pathContext``)."""
     return "/".join(part for part in split_path(location).key.rstrip("/").rsplit("/", 2)[-2:] if part)
 
 
 def partition_path(
     spec: Mapping[str, Any], partition: Sequence[PartitionValue], schemas: Sequence[Mapping[str, Any]]
 ) -> str:
-    """``name=value/…``, escaped as in a URL; ``schemas`` are the table's, the current one first."""
+    """``name=value/…``, escaped as in a URL; ``partition`` are raw values, ``schemas`` the current one first."""
     return "/".join(
         f"{_escaped(field['name'])}={_escaped(_human(str(field['transform']), partition_type(schemas, field), value))}"
         for field, value in zip(spec["fields"], partition, strict=True)
@@ -73,11 +73,12 @@ def partition_path(
 
 
 def _escaped(text: str) -> str:
-    """As Java's ``URLEncoder`` does."""
+    """The text escaped as by Java's ``URLEncoder``."""
     return quote_plus(text, safe="*").replace("~", "%7E")
 
 
 def _human(transform: str, kind: str, value: PartitionValue) -> str:
+    """A raw partition value as Java's ``Transforms.toHumanString`` writes it; ``kind`` is its Iceberg type."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -110,7 +111,7 @@ def _human_int(transform: str, kind: str, value: int) -> str:
 
 
 def _moment(seconds: int, nanos: int) -> str:
-    """As Java's ``ISO_LOCAL_DATE_TIME``: as many digits of the fraction as are needed."""
+    """A time since 1970 as Java's ``ISO_LOCAL_DATE_TIME``: with as many digits of the fraction as are needed."""
     days, seconds = divmod(seconds, 86_400)
     year, month, day = civil_date(days)
     minutes, seconds = divmod(seconds, 60)
@@ -119,7 +120,7 @@ def _moment(seconds: int, nanos: int) -> str:
 
 
 def _clock(seconds: int, nanos: int) -> str:
-    """As Java's ``LocalTime.toString``: no seconds when they are none, digits of the fraction in groups of three."""
+    """A time of day as Java's ``LocalTime.toString``: no zero seconds, digits of the fraction in groups of three."""
     minutes, seconds = divmod(seconds, 60)
     text = f"{minutes // 60:02d}:{minutes % 60:02d}"
     if seconds or nanos:

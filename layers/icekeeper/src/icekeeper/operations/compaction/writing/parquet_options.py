@@ -1,4 +1,4 @@
-"""What ``write.parquet.*`` asks of a Parquet file, in the words of Arrow's writer (rule 27) (pure).
+"""Translates the table properties ``write.parquet.*`` into options of Arrow's Parquet writer (rule 27) (pure).
 
 Source: Iceberg table properties (Java's ``TableProperties`` 1.10).
 """
@@ -38,7 +38,7 @@ _LEVELS = {"zstd": range(1, 23), "gzip": range(10), "brotli": range(12)}
 
 
 def row_group_bytes(properties: Mapping[str, str]) -> int:
-    """Encoded size that row groups aim at.
+    """The encoded size in bytes that row groups aim at.
 
     Raises:
         PolicyError: the property is no positive integer.
@@ -47,20 +47,24 @@ def row_group_bytes(properties: Mapping[str, str]) -> int:
 
 
 def for_sample(properties: Mapping[str, str], share: float) -> dict[str, str]:
-    """The properties by which a sample with that share of the rows compresses as all of them do.
+    """The properties with which a sample of that share of the rows compresses as all rows do.
 
-    Values that are too many for a dictionary are stored plainly; in a sample they are fewer, and so is then the limit.
+    Values that do not fit the dictionary are stored plainly.  A sample has fewer distinct values, so its dictionary may
+    hold less by the same share.
     """
     limit = int(_int(properties, "dict-size-bytes", _DICTIONARY_BYTES) * min(1.0, share))
     return {**properties, f"{_PREFIX}dict-size-bytes": str(max(1, limit))}
 
 
 def writer_options(
-    properties: Mapping[str, str], leaves: Sequence[LeafColumn], group_rows: int, silent: Container[int] = ()
+    properties: Mapping[str, str],
+    leaves: Sequence[LeafColumn],
+    group_rows: int,
+    unmeasured: Container[int] = (),
 ) -> dict[str, Any]:
     """Keyword arguments of ``ParquetWriter``; ``group_rows`` is about how many rows a row group will have.
 
-    ``silent`` are the ids of columns without statistics, besides those that never have any.
+    ``unmeasured`` are the ids of columns without statistics, besides those that never have any.
 
     Raises:
         PolicyError: a property is malformed.
@@ -75,7 +79,7 @@ def writer_options(
         "max_rows_per_page": _int(properties, "page-row-limit", _PAGE_ROWS),
         "dictionary_pagesize_limit": _int(properties, "dict-size-bytes", _DICTIONARY_BYTES),
         "write_page_index": True,
-        "write_statistics": _with_statistics(leaves, silent),
+        "write_statistics": _with_statistics(leaves, unmeasured),
         "store_decimal_as_integer": True,
         "store_schema": False,
     }
@@ -83,9 +87,9 @@ def writer_options(
     return options | ({"bloom_filter_options": filters} if filters else {})
 
 
-def _with_statistics(leaves: Sequence[LeafColumn], silent: Container[int]) -> bool | list[str]:
-    """By Parquet column path; ``True`` for all."""
-    bounded = [leaf.parquet_path for leaf in leaves if leaf.has_bounds and leaf.field_id not in silent]
+def _with_statistics(leaves: Sequence[LeafColumn], unmeasured: Container[int]) -> bool | list[str]:
+    """The Parquet paths of the columns that get statistics; ``True``: all."""
+    bounded = [leaf.parquet_path for leaf in leaves if leaf.has_bounds and leaf.field_id not in unmeasured]
     return bounded if len(bounded) < len(leaves) else True
 
 
@@ -105,7 +109,7 @@ def _level(properties: Mapping[str, str], codec: str) -> int | None:
 def _bloom_filters(
     properties: Mapping[str, str], leaves: Sequence[LeafColumn], group_rows: int
 ) -> dict[str, dict[str, Any]]:
-    """By Parquet column path; columns that are not there, and booleans, have none, as in Java."""
+    """Bloom filter options by Parquet column path; as in Java, booleans and unknown columns get none."""
     most = _int(properties, "bloom-filter-max-bytes", _BLOOM_MAX_BYTES)
     filters = {}
     for leaf in leaves:
@@ -120,9 +124,9 @@ def _bloom_filters(
 
 
 def _most_distinct(max_bytes: int, fpp: float) -> int:
-    """Distinct values whose filter fits: sizes are powers of two (Parquet format, "Bloom Filter")."""
+    """How many distinct values fit ``max_bytes``; filter sizes are powers of two (Parquet format, "Bloom Filter")."""
     bits = 8 * 2 ** int(math.log2(max(max_bytes, 32)))
-    # Of the format's formula m = -8·n / ln(1 - fpp^(1/8)), solved for n; rounding down leaves room.
+    # The format's formula m = -8·n / ln(1 - fpp^(1/8)), solved for n; rounding down leaves room.
     return max(1, int(bits * -math.log(1 - fpp ** (1 / 8)) / 8) - 1)
 
 

@@ -1,9 +1,9 @@
-"""Which files a task is going to write, as far as that is known before it runs (pure).
+"""Lists the files that a task is going to write, as far as that is known before it runs (pure).
 
-Recorded beforehand, so that nobody takes them for orphans, and a process that dies leaves files which can be cleaned
-without a listing.  Sorted outputs are cut by the size they turn out to have: here are twice as many names as they
-should need.  Rows that are dealt out to partitions go into folders that only the worker finds out: such a name protects
-its file in any folder, but only an orphan pass finds it, as it does any file beyond.
+The names are recorded beforehand, so that no orphan pass takes the files for orphans, and what a process leaves that
+dies can be removed without a listing.  How many sorted outputs there will be depends on the sizes that they turn out to
+have, so twice as many names are recorded as should be needed.  Rows that are dealt out to partitions go into folders
+that only the worker finds out: such a name protects its file in any folder, but only an orphan pass can find the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SPARE_NAMES = 2
 
 
 def planned_files(task: RewriteTask) -> Iterator[PlannedFile]:
-    """What one worker writes."""
+    """The files that a task may write when one worker does it."""
     if task.recipe is not None:
         size = sum(source.file_size_in_bytes for source in task.inputs)
         yield from planned_sorted_files(task, 0, task.recipe.output_count(size))
@@ -30,5 +30,5 @@ def planned_files(task: RewriteTask) -> Iterator[PlannedFile]:
 
 
 def planned_sorted_files(task: RewriteTask, first: int, expected: int) -> Iterator[PlannedFile]:
-    """What is written into about ``expected`` sorted files, numbered from ``first``."""
+    """The names for about ``expected`` sorted files, numbered from ``first``."""
     return (task.outputs.file(first + number) for number in range(2 * expected + _SPARE_NAMES))

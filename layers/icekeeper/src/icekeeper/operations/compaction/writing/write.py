@@ -21,8 +21,8 @@ from icekeeper.storage.storage import Storage
 
 __all__ = ["write_data_file"]
 
-# Arrow needs several times the size of an encoded row group; this bounds a worker's memory whatever a table asks and
-# however well it compresses.
+# Rows take several times as much memory as the encoded row group; this bounds a worker's memory, whatever size a table
+# asks for and however well it compresses.
 _MAX_ROW_GROUP_ARROW_BYTES = 128 * 1024 * 1024
 
 
@@ -30,11 +30,10 @@ def write_data_file(
     path: str,
     batches: Iterable[pa.RecordBatch],
     task: RewriteTask,
-    table_schema: Mapping[str, Any],
     storage: Storage,
     on_row_group: Callable[[int], None] | None = None,
 ) -> DataFile | None:
-    """Write every batch to ``path``; ``None``, and no file, when there are no rows.
+    """Write batches of ``task.schema`` to ``path``; the entry of the file, or ``None`` and no file without rows.
 
     ``on_row_group`` is told the file's bytes so far whenever all batches taken until then are written.
 
@@ -42,15 +41,15 @@ def write_data_file(
         StorageError: the store refused the file.
         PolicyError: a ``write.parquet.*`` property is malformed.
     """
-    leaves = leaf_columns(table_schema)
-    schema = arrow_schema(table_schema)
+    leaves = leaf_columns(task.schema)
+    schema = arrow_schema(task.schema)
     counts = PassingCounts(leaves)
     counts.prepare(schema)
 
     def options(rows: int) -> dict[str, Any]:
-        # What the first row group is like is seen; later ones are known only by the inputs.
-        silent = task.misread_columns | counts.misread_columns
-        return writer_options(task.table_properties, leaves, rows, silent)
+        # The first row group has passed by now; of later ones only the entries of the inputs tell.
+        unmeasured = task.misread_columns | counts.misread_columns
+        return writer_options(task.table_properties, leaves, rows, unmeasured)
 
     output = _Output(path, schema, options, row_group_bytes(task.table_properties), storage)
     pending: list[pa.RecordBatch] = []
@@ -71,16 +70,18 @@ def write_data_file(
             output.write(pending)
     finally:
         output.close()
-    if output.footer is None:
-        return None
-    metrics = file_metrics(output.footer, counts, metrics_modes(table_schema, task.table_properties))
+    return None if output.footer is None else _data_file(path, output.size, output.footer, counts, task)
+
+
+def _data_file(path: str, size: int, footer: pq.FileMetaData, counts: PassingCounts, task: RewriteTask) -> DataFile:
+    metrics = file_metrics(footer, counts, metrics_modes(task.schema, task.table_properties))
     return DataFile(
         content=FileContent.DATA,
         file_path=path,
         file_format="PARQUET",
         partition=task.partition,
-        record_count=output.footer.num_rows,
-        file_size_in_bytes=output.size,
+        record_count=footer.num_rows,
+        file_size_in_bytes=size,
         column_sizes=metrics.column_sizes,
         value_counts=metrics.value_counts,
         null_value_counts=metrics.null_value_counts,
@@ -92,7 +93,7 @@ def write_data_file(
 
 
 class _Output:
-    """The file being written; it comes into being with the first row group."""
+    """The file being written; it is opened with the first row group, so that no rows leave no file."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class _Output:
         wanted_bytes: int,
         storage: Storage,
     ) -> None:
-        """``options`` are the writer's, given the rows of the first row group, once that is there."""
+        """``options`` gives the writer's options, from the number of rows in the first row group."""
         self.schema = schema
         self.size = 0
         self.footer: pq.FileMetaData | None = None
@@ -117,14 +118,14 @@ class _Output:
 
     @property
     def row_group_arrow_bytes(self) -> int:
-        """How much to collect for a row group of the wanted size, by what the row groups so far came to."""
+        """Arrow bytes to collect for a row group of the wanted encoded size, judged by the row groups so far."""
         wanted = self._wanted_bytes
         if self._arrow_bytes:
             wanted = self._arrow_bytes * wanted // max(1, self._sink.tell())
         return min(wanted, _MAX_ROW_GROUP_ARROW_BYTES)
 
     def write(self, batches: list[pa.RecordBatch]) -> None:
-        """One row group."""
+        """Write the batches as one row group."""
         table = pa.Table.from_batches(batches, self.schema)
         with self._storage.translated(self._path):
             if self._writer is None:

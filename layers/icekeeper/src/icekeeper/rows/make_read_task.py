@@ -1,4 +1,4 @@
-"""Manifest entries as the inputs of a work unit: data files, the deletes that reach them, the columns to read."""
+"""Makes read tasks from manifest entries: data files, the delete files that apply to them, the columns to read."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from icekeeper.errors import TableUnsupported
+from icekeeper.errors import StorageError, TableUnsupported
 from icekeeper.metadata.deletes import PartitionKey, partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileContent, ManifestEntry, PartitionValue
 from icekeeper.rows.arrow_schema import column_path
 from icekeeper.rows.read_task import DeleteFile, InputFile, ReadTask
 
-__all__ = ["PlannedInput", "read_task"]
+__all__ = ["PlannedInput", "make_read_task"]
 
 _NAME_MAPPING = "schema.name-mapping.default"
 
 
 class PlannedInput(Protocol):
-    """A live data file and the delete entries that reach it."""
+    """A live data file and the manifest entries of the delete files that apply to it."""
 
     @property
     def file(self) -> DataFile: ...
@@ -31,16 +31,17 @@ class PlannedInput(Protocol):
     def deletes(self) -> tuple[ManifestEntry, ...]: ...
 
 
-def read_task(
+def make_read_task(
     metadata: TableMetadata,
     files: Sequence[PlannedInput],
     schema: Mapping[str, Any],
     io_properties: Mapping[str, str],
 ) -> ReadTask:
-    """What a worker needs to read the live rows of some files as rows of ``schema``.
+    """What a worker needs to read the live rows of some files, at least one, as rows of ``schema``.
 
     Raises:
         TableUnsupported: an equality delete cannot be applied by this version.
+        StorageError: the table's name mapping is not JSON, so that none of the files can be read.
     """
     deletes = {entry.file.key: entry for planned in files for entry in planned.deletes}
     numbers = {key: number for number, key in enumerate(deletes)}
@@ -62,12 +63,21 @@ def read_task(
             )
             for planned in files
         ),
-        schema_json=json.dumps(schema),
-        name_mapping_json=metadata.properties.get(_NAME_MAPPING),
+        schema=schema,
+        name_mapping=_name_mapping(metadata, files),
         deletes=tuple(_delete_file(entry) for entry in deletes.values()),
-        key_fields_json=json.dumps(_other_key_fields(metadata, schema, deletes)),
+        key_fields=_other_key_fields(metadata, schema, deletes),
         io_properties=dict(io_properties),
     )
+
+
+def _name_mapping(metadata: TableMetadata, files: Sequence[PlannedInput]) -> Sequence[Mapping[str, Any]] | None:
+    text = metadata.properties.get(_NAME_MAPPING)
+    try:
+        mapping: Sequence[Mapping[str, Any]] | None = None if text is None else json.loads(text)
+    except ValueError as error:
+        raise StorageError(f"file {files[0].file.file_path} cannot be read: {error}") from error
+    return mapping
 
 
 def _identity_values(metadata: TableMetadata, planned: PlannedInput) -> dict[int, PartitionValue]:
@@ -97,10 +107,10 @@ def _delete_file(entry: ManifestEntry) -> DeleteFile:
 def _other_key_fields(
     metadata: TableMetadata, schema: Mapping[str, Any], deletes: Mapping[Any, ManifestEntry]
 ) -> list[dict[str, Any]]:
-    """Columns of equality deletes that ``schema`` lacks, also those that only older schemas of the table have
-    (rule 10); nullable, as old files may lack them.
+    """The fields that equality deletes compare and ``schema`` lacks, found in any schema of the table (rule 10).
 
-    One that is in a struct comes with the structs around it, and nothing else in them.
+    They are optional, because old files may lack them.  A field in a struct comes with the structs around it, which
+    then hold nothing else.
 
     Raises:
         TableUnsupported: a column is in no schema, or inside a list or map.
@@ -127,7 +137,7 @@ def _other_key_fields(
 
 
 def _alone(fields: Sequence[Mapping[str, Any]], field_id: int) -> dict[str, Any] | None:
-    """The field of that id, in its structs, which hold nothing else; all nullable."""
+    """The field of that id within its structs, all optional, without their other fields; ``None``: it is not there."""
     path = column_path(fields, field_id)
     if path is None:
         return None

@@ -1,16 +1,16 @@
 """Work units that sort the rows of a file group: whole in one worker, or split by key and sorted range by range.
 
-The fastest of the ways that were measured (platform 2): sample the key, cut by bounds where rows are read, carry Arrow
-IPC bytes, sort where they arrive.  It knows every Arrow type, because rows never become columns of Spark.
+The fastest of the ways that were measured (platform 2): sample the key, cut the rows into ranges where they are read,
+send them as Arrow IPC bytes, sort them where they arrive.  Every Arrow type can be sorted so, because rows never become
+columns of Spark.
 """
 
 from __future__ import annotations
 
-import json
 import pickle
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from icekeeper.model import DataFile
 from icekeeper.operations.compaction.clustering.ranges import cut
 from icekeeper.operations.compaction.clustering.row_order import RowOrder, fitted_curve
 from icekeeper.operations.compaction.clustering.sorted_files import (
+    ExpectedSize,
     SortedPiece,
     one_batch,
     sort_piece,
@@ -63,29 +64,24 @@ def write_clustered(
     if _taken(rows, 1):
         return None
     batch = one_batch(held)
-    order = RowOrder(recipe, task.schema_json, fitted_curve(recipe, task.schema_json, batch))
+    order = RowOrder(recipe, task.schema, fitted_curve(recipe, task.schema, batch))
     promised = sum(source.record_count for source in task.inputs)
-    written = write_sorted_files(
-        [sort_piece(batch, order)],
-        task,
-        recipe,
-        storage,
-        _names(task, 0),
-        arrow_bytes=batch.nbytes,
-        expected_bytes=sum(source.file_size_in_bytes for source in task.inputs) * batch.num_rows / max(1, promised),
-    )
-    return tuple(written)
+    input_bytes = sum(source.file_size_in_bytes for source in task.inputs)
+    size = ExpectedSize(batch.nbytes, input_bytes * batch.num_rows / max(1, promised))
+    return tuple(write_sorted_files([sort_piece(batch, order)], task, recipe, storage, size))
 
 
 def split_rows(work: SplitTask) -> Iterator[tuple[int, RunSlice | SplitReport]]:
-    """Every row that the inputs still have, on its way to a lane; then a report, never an exception, for the first."""
+    """Read the live rows of the inputs and yield them as ``(lane, slice)``, at the end a report for the first lane.
+
+    Never raises for what concerns only this group: the report says it.
+    """
     started = time.perf_counter()
     tally = Tally()
-    schema = json.loads(work.task.schema_json)
-    proof = RowProof(schema, work.task.proof)
+    proof = RowProof(work.task.schema, work.task.proof)
     error: str | None = None
     try:
-        rows = read_rows(work.task, schema, Storage(work.task.io_properties), tally)
+        rows = read_rows(work.task, Storage(work.task.io_properties), tally)
         yield from _run_slices(work, proof.watch(rows))
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as caught:
         error = f"{type(caught).__name__}: {caught}"
@@ -96,7 +92,7 @@ def split_rows(work: SplitTask) -> Iterator[tuple[int, RunSlice | SplitReport]]:
 def _run_slices(work: SplitTask, rows: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, RunSlice]]:
     task = work.task
     assert task.recipe is not None
-    order = RowOrder(task.recipe, task.schema_json, work.curve)
+    order = RowOrder(task.recipe, task.schema, work.curve)
     first_row, run = work.first_row, 0
     while held := _taken(rows, RUN_BYTES):
         batch = one_batch(held)
@@ -109,7 +105,7 @@ def _run_slices(work: SplitTask, rows: Iterator[pa.RecordBatch]) -> Iterator[tup
 
 
 def merge_lane(lane: LaneTask, items: Iterable[RunSlice | SplitReport]) -> LaneResult:
-    """Sort what arrived, range by range, and write it; never raises for what concerns only this group.
+    """Sort the rows that arrived, range by range, and write them; never raises for what concerns only this group.
 
     Slices arrive in any order, so they wait in files of a temporary directory, one per range.
     """
@@ -129,17 +125,12 @@ def merge_lane(lane: LaneTask, items: Iterable[RunSlice | SplitReport]) -> LaneR
                 else:
                     waiting.add(item)
             if waiting.arrow_bytes:
-                written = write_sorted_files(
-                    _sorted_pieces(waiting, RowOrder(recipe, task.schema_json, lane.curve)),
-                    task,
-                    recipe,
-                    storage,
-                    _names(task, lane.number * _FILES_PER_LANE),
-                    arrow_bytes=waiting.arrow_bytes,
-                    expected_bytes=waiting.arrow_bytes * lane.disk_ratio,
-                )
-            schema = json.loads(task.schema_json)
-            found = sum((proof_of_file(file.file_path, schema, storage, task.proof) for file in written), Evidence())
+                pieces = _sorted_pieces(waiting, RowOrder(recipe, task.schema, lane.curve))
+                size = ExpectedSize(waiting.arrow_bytes, waiting.arrow_bytes * lane.disk_ratio)
+                written = write_sorted_files(pieces, task, recipe, storage, size, lane.number * _FILES_PER_LANE)
+            found = sum(
+                (proof_of_file(file.file_path, task.schema, storage, task.proof) for file in written), Evidence()
+            )
         except (MaintenanceError, pa.ArrowException, OSError, ValueError) as caught:
             error = f"{type(caught).__name__}: {caught}"
     seconds = time.perf_counter() - started
@@ -147,12 +138,12 @@ def merge_lane(lane: LaneTask, items: Iterable[RunSlice | SplitReport]) -> LaneR
 
 
 def lane_files(lane: LaneTask, expected: int) -> Iterator[PlannedFile]:
-    """What a lane writes, if that is about ``expected`` files."""
+    """The files that a lane may write if it becomes about ``expected`` of them, to be recorded beforehand."""
     return planned_sorted_files(lane.task, lane.number * _FILES_PER_LANE, expected)
 
 
 class _WaitingSlices:
-    """Run slices by range, in a temporary directory."""
+    """The run slices of one lane, kept in a temporary directory, one file per range."""
 
     def __init__(self) -> None:
         self.arrow_bytes = 0
@@ -207,12 +198,8 @@ def _piece(held: list[tuple[tuple[int, int], pa.RecordBatch]], order: RowOrder, 
     return sort_piece(one_batch(batches), order, overlaps=overlaps)
 
 
-def _names(task: RewriteTask, first: int) -> Callable[[int], str]:
-    return lambda number: task.outputs.path(first + number)
-
-
 def _taken(rows: Iterator[pa.RecordBatch], limit: int) -> list[pa.RecordBatch]:
-    """The next batches, of about so many Arrow bytes; none when there are no more rows."""
+    """The next batches with rows, until they have ``limit`` Arrow bytes; none when there are no more rows."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in rows:
