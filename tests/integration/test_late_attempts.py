@@ -28,9 +28,9 @@ from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import Layout, OutputNames, RewriteTask, Routing
 from icekeeper.operations.compaction.writing.planned_names import planned_files
+from icekeeper.operations.manifests.lanes import split_entries, write_lane
 from icekeeper.operations.manifests.task import KindOfTable, Lane
 from icekeeper.operations.manifests.task import SplitTask as ManifestSplit
-from icekeeper.operations.manifests.work import split_entries, write_lane
 from icekeeper.operations.position_deletes.merge import merge_deletes
 from icekeeper.operations.position_deletes.task import MergeTask, PositionDeletes
 from icekeeper.pass_context.table_handle import TableHandle

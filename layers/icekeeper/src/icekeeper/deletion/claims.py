@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.deletion.look import look_at_new_files, newest_marks
 from icekeeper.deletion.neighbours import claims_of
+from icekeeper.deletion.new_manifests import newest_marks, read_new_manifests
 from icekeeper.errors import MaintenanceError
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.state.claims import Entry, TableClaims, touches
@@ -36,7 +36,7 @@ def begin_claims(context: OperationContext, loaded: LoadedTable) -> None:
         known = _recorded(context.state, context.catalog, loaded)
         marks: tuple[int, int] | None = None
         try:
-            look_at_new_files(context.reader(loaded), known[1])
+            read_new_manifests(context.reader(loaded), known[1])
             marks = newest_marks(loaded.metadata)
         except MaintenanceError as error:
             log.warning("%s: where all of its files lie is not known: %s", context.table, error)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.observer import backoff_seconds
+from icekeeper.commit.resolve_outcome import backoff_seconds
 from icekeeper.deletion.needs import FileNeeds
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.storage.delete_report import DeleteReport

@@ -141,7 +141,7 @@ class FileNeeds:
             or (not self._elsewhere_is_known and not is_under(path, self._home))
             or self.held.hold(path)
             or path in self.shared
-            or self.shared.has_twin_elsewhere(path)
+            or self.shared.has_prefix_mismatch(path)
             or self._left_alone.may_contain(path)
             or (self._other_formats.may_contain(path) and not self._is_own_metadata(path))
         )

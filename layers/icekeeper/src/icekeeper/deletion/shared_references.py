@@ -84,9 +84,9 @@ class SharedReferences:
         """As they are now."""
         return [followed.table for followed in self._followed.values()]
 
-    def has_twin_elsewhere(self, path: str) -> bool:
-        """As :meth:`ReferencedPaths.has_twin_elsewhere`."""
-        return self._paths.has_twin_elsewhere(path)
+    def has_prefix_mismatch(self, path: str) -> bool:
+        """As :meth:`ReferencedPaths.has_prefix_mismatch`."""
+        return self._paths.has_prefix_mismatch(path)
 
     def look_again(self) -> None:
         """Look at every table's pointer, and add what came to be referenced since.

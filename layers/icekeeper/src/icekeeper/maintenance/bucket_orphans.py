@@ -19,11 +19,11 @@ from icekeeper.maintenance.run_operation import attempt
 from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.model import TableName
-from icekeeper.operations.orphans.clear import Listed, clear_orphans
+from icekeeper.operations.orphans.candidates import CandidateCollector
+from icekeeper.operations.orphans.delete_orphans import TableCandidates, delete_orphans
 from icekeeper.operations.orphans.inventory import InventoryFiles
 from icekeeper.operations.orphans.remove_orphans import why_skipped
-from icekeeper.operations.orphans.sift import Sieve
-from icekeeper.operations.orphans.territory import Territory
+from icekeeper.operations.orphans.table_locations import TableLocations
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.bucket_outcome import BucketOutcome, ForeignTable, Outside
@@ -63,7 +63,7 @@ class _Swept:
     context: OperationContext
     table: LoadedTable
     references: References
-    sieve: Sieve
+    collector: CandidateCollector
     older_than_ms: int
 
 
@@ -181,34 +181,34 @@ def _prepare(asked: BucketSweep, table: LoadedTable, referenced: ReferencedPaths
     outcome = attempt(_OPERATION, context, follow)
     if outcome.status is not Status.SUCCEEDED:
         return outcome
-    return _Swept(context, table, references, Sieve(referenced, older_than_ms), older_than_ms)
+    return _Swept(context, table, references, CandidateCollector(referenced, older_than_ms), older_than_ms)
 
 
 def _deal_out(
     objects: Iterable[ListedObject], tables: CatalogTables, swept: Mapping[TableName, _Swept], beyond: _Beyond
 ) -> None:
-    territory = Territory((table.name, table.metadata.location) for table in tables.loaded)
+    table_locations = TableLocations((table.name, table.metadata.location) for table in tables.loaded)
     for found in objects:
-        owners = territory.owners(found.path)
+        owners = table_locations.tables_around(found.path)
         if not owners:
             beyond.add(found)
         for owner in owners:  # those that share a location are refused when it comes to deleting
             if owner in swept:
-                swept[owner].sieve.add(found)
+                swept[owner].collector.add(found)
 
 
 def _clear(one: _Swept, tables: CatalogTables, *, is_current: bool) -> tuple[OperationOutcome, list[ForeignMetadata]]:
-    sifted = one.sieve.sifted()
+    candidates = one.collector.candidates()
     found: list[ForeignMetadata] = []
 
     def clear(context: OperationContext) -> OperationOutcome:
         found.extend(
             foreign_metadata(
-                context.storage(one.table), one.table.metadata, [one.path for one in sifted.metadata_files]
+                context.storage(one.table), one.table.metadata, [one.path for one in candidates.metadata_files]
             )
         )
-        listed = Listed(one.table, sifted, one.references, one.older_than_ms, is_current, tuple(found))
-        return clear_orphans(context, listed, partial(tables.others_of, one.table.name))
+        listed = TableCandidates(one.table, candidates, one.references, one.older_than_ms, is_current, tuple(found))
+        return delete_orphans(context, listed, partial(tables.others_of, one.table.name))
 
     outcome = attempt(_OPERATION, one.context, clear)
     return outcome, found

@@ -15,7 +15,7 @@ from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import Clock
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.snapshot import SnapshotWriter
-from icekeeper.commit.transaction import Committed, commit_with_retries
+from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import CommitStateUnknown, MaintenanceError
 from icekeeper.metadata.table_reader import TableReader
@@ -148,15 +148,17 @@ class OperationContext:
             self.catalog,
             head,
             prepare,
-            max_retries=self.policy.max_commit_retries,
-            discard=lambda paths: self.discard(head, paths),
-            pinned_metadata=lambda: (
-                *self.memory.pinned_metadata(),
-                *metadata_of_other_entries(self.state, self.catalog, head, self.other_catalog),
+            CommitTerms(
+                max_retries=self.policy.max_commit_retries,
+                discard=lambda paths: self.discard(head, paths),
+                pinned_metadata=lambda: (
+                    *self.memory.pinned_metadata(),
+                    *metadata_of_other_entries(self.state, self.catalog, head, self.other_catalog),
+                ),
+                renew=lambda: None if self.running is None else self.running.renew(),
+                traces=lambda shown: newer_metadata(self.storage(shown), shown),
+                sleep=self.sleep,
             ),
-            renew=lambda: None if self.running is None else self.running.renew(),
-            traces=lambda shown: newer_metadata(self.storage(shown), shown),
-            sleep=self.sleep,
         )
 
     def commit_outputs(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 
-from icekeeper.deletion.twins import same_path_elsewhere, without_authority
+from icekeeper.deletion.prefix_mismatch import prefix_mismatch_error, without_authority
 from icekeeper.storage.paths import is_under, normalise
 
 __all__ = ["Candidates"]
@@ -61,7 +61,7 @@ class Candidates:
             if candidate is None or without_authority(candidate) != bare:
                 continue
             if normalise(candidate) != normalise(path):
-                raise same_path_elsewhere(candidate, path)
+                raise prefix_mismatch_error(candidate, path)
             self._take_out(place)
 
     def leave_out(self, is_needed: Callable[[str], bool]) -> None:

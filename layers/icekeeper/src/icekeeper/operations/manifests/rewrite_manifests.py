@@ -16,7 +16,7 @@ from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.model import ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.manifests.partition_ranges import PartitionOrder, average_opened, range_of
 from icekeeper.operations.manifests.plan import NO_ENTRIES, ManifestPlan, plan_manifests
-from icekeeper.operations.manifests.rewrite import RewrittenManifests, write_manifests
+from icekeeper.operations.manifests.write_manifests import PlannedRewrite, RewrittenManifests, write_planned
 from icekeeper.pass_context.branch import branch_head
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
@@ -125,13 +125,10 @@ def _write(context: OperationContext, planned: _Planned, plan: ManifestPlan, out
     """Write what the plan asks for; ``outputs`` names it before it is there."""
     rewritten = RewrittenManifests(staged=outputs)
     head = planned.head
-    write_manifests(
-        head.metadata,
-        plan,
+    write_planned(
+        PlannedRewrite(head.metadata, plan, dict(head.io_properties), manifest_target_bytes(head.metadata)),
         context.engine,
-        dict(head.io_properties),
-        target_bytes=manifest_target_bytes(head.metadata),
-        into=rewritten,
+        rewritten,
         will_write=context.will_write,
         on_done=lambda done, total: context.progress("rewrite_manifests: steps", done, total),
     )

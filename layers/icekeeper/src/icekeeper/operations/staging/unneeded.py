@@ -28,7 +28,7 @@ def unneeded_files(
         return (), needs
     reader, home = context.reader(table), table.metadata.location
     needed = ReferencedPaths(home, reachable_paths(reader, table.metadata_location, needs.references))
-    free = [path for path in paths if path not in needed and not needed.has_twin_elsewhere(path)]
+    free = [path for path in paths if path not in needed and not needed.has_prefix_mismatch(path)]
     if free:
         needs.ask(free)
     return [path for path in free if not needs.need(path)], needs

@@ -1,7 +1,7 @@
-"""Reads the manifests of a table that nobody has looked at yet, to know in which folders its files lie.
+"""Reads the manifests that were added since the last pass, to learn in which folders the table has files.
 
-A guest that only expires snapshots, or has nothing to do, must be known to the owner of its files as well.  What was
-looked at is remembered, so that each manifest is read once for this.
+A table may have files in another table's folder.  Whoever deletes there must know it, also when a pass over the guest
+only expires snapshots or does nothing.  Up to where manifests were read is recorded, so that each is read only once.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
 from icekeeper.state.claims import TableClaims
 
-__all__ = ["look_at_new_files", "newest_marks"]
+__all__ = ["newest_marks", "read_new_manifests"]
 
 
-def look_at_new_files(reader: TableReader, before: Iterable[TableClaims]) -> None:
+def read_new_manifests(reader: TableReader, before: Iterable[TableClaims]) -> None:
     """Show the reader's ``see`` every file of the manifests that came since the table was looked at.
 
     Raises:
