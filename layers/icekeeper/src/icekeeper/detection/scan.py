@@ -193,9 +193,9 @@ def _reach(place: _Place, entry: FleetTable, *, is_selected: bool) -> _Found:
 
     def load() -> tuple[LoadedTable, tuple[MaintenanceRequest, ...]] | Skip:
         loaded = load_or_skip(place.catalog, entry.table)
-        return (
-            loaded if isinstance(loaded, Skip) else (loaded, place.requests.meant(identity_of(place.catalog, loaded)))
-        )
+        if isinstance(loaded, Skip):
+            return loaded
+        return loaded, place.requests.meant(identity_of(place.catalog, loaded))
 
     reached = skip_on_error(entry.table, load)
     if isinstance(reached, Skip):
