@@ -21,7 +21,7 @@ from icekeeper.metadata.document import TableMetadata
 __all__ = ["SLOW", "OutcomeResolver", "Traces", "Undecided", "backoff_seconds"]
 
 Traces = Callable[[LoadedTable], Iterable[TableMetadata]]
-"""Metadata of a table that the store holds since a state of it, whether or not the catalog shows it."""
+"""Reads the metadata files that the store has received since a state of the table, also those the catalog hides."""
 
 # 50 ms, 100 ms, 200 ms, ... capped at 5 s, as SeaweedFS's worker waits (rule 59).
 _FIRST_BACKOFF_S = 0.05
@@ -42,7 +42,7 @@ def backoff_seconds(attempt: int) -> float:
 
 
 class Undecided(MaintenanceError):
-    """A "no" about a table that is as it was before: the same commit may be sent again, on ``head``."""
+    """The catalog said no, but the table is as it was before: the same commit may be sent again, on ``head``."""
 
     def __init__(self, no: CommitConflict | CatalogBusy, head: LoadedTable) -> None:
         super().__init__(f"{no}, but the table is as it was before")

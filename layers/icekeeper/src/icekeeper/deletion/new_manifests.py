@@ -17,7 +17,7 @@ __all__ = ["newest_marks", "read_new_manifests"]
 
 
 def read_new_manifests(reader: TableReader, before: Iterable[TableClaims]) -> None:
-    """Show the reader's ``see`` every file of the manifests that came since the table was looked at.
+    """Pass every file of the manifests that were added since ``before`` to the reader's ``see``.
 
     Raises:
         MetadataUnreadable: a manifest list or manifest is missing or damaged.
@@ -32,7 +32,7 @@ def read_new_manifests(reader: TableReader, before: Iterable[TableClaims]) -> No
 
 
 def newest_marks(metadata: TableMetadata) -> tuple[int, int]:
-    """The sequence number and the time up to which a table that was looked at now has been looked at."""
+    """The sequence number and the time (epoch milliseconds) up to which the table's manifests are read by now."""
     return metadata.last_sequence_number, max((s.timestamp_ms for s in metadata.snapshots.values()), default=-1)
 
 
@@ -41,7 +41,7 @@ def _new_manifests(reader: TableReader, new: Sequence[Snapshot], sequence_number
     found: dict[str, ManifestFile] = {}
     for manifest in reader.manifests_of(new):
         adder = manifest.added_snapshot_id
-        # Manifests of v1 have no number; of one whose snapshot is gone it is not known when it came.
+        # Manifests of v1 have no sequence number; when one came whose snapshot is gone is not known.
         is_new_v1 = manifest.sequence_number == 0 and (adder in ids or adder not in snapshots)
         if manifest.may_have_live_files and (manifest.sequence_number > sequence_number or is_new_v1):
             found[manifest.manifest_path] = manifest

@@ -36,7 +36,7 @@ class _Planned:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """What was written for a plan; it serves every head that still lists what it replaces."""
+    """The manifests written for a plan; they fit every head that still lists those that they replace."""
 
     planned: _Planned
     plan: ManifestPlan
@@ -79,12 +79,12 @@ def rewrite_manifests(context: OperationContext) -> OperationOutcome:
 
 @dataclass(slots=True)
 class _Attempts:
-    """The attempts to commit: what one has written serves the next for as long as it still holds."""
+    """The attempts to commit: the manifests of one attempt are used by the next for as long as they still hold."""
 
     context: OperationContext
     last: _Attempt | None = None
     outputs: list[str] = field(default_factory=list)
-    """What the last attempt wrote."""
+    """Paths of the manifests that the last attempt wrote."""
 
     def prepare(self, head: LoadedTable) -> PreparedCommit | Nothing:
         """The commit for this head."""
@@ -122,7 +122,7 @@ def _plan(context: OperationContext, head: LoadedTable) -> _Planned:
 
 
 def _write(context: OperationContext, planned: _Planned, plan: ManifestPlan, outputs: list[str]) -> _Attempt:
-    """Write what the plan asks for; ``outputs`` names it before it is there."""
+    """Write the manifests of the plan; their paths are added to ``outputs`` before they are written."""
     rewritten = RewrittenManifests(staged=outputs)
     head = planned.head
     write_planned(

@@ -39,7 +39,7 @@ _OPERATION = Operation.EXPIRE_PARTITIONS
 
 @dataclass(frozen=True, slots=True)
 class _Drop:
-    """What leaves the table at one head."""
+    """The files that leave the table on one head."""
 
     metadata_location: str
     plan: ExpiryPlan

@@ -33,16 +33,16 @@ class ExpiryPlan:
 
 @dataclass(slots=True)
 class LivePartitions:
-    """Collects the partitions of live data files, and decides when all are known."""
+    """Collects the partitions of live data files; once all are added, :meth:`plan` decides which expire."""
 
     times: PartitionTimes
     ends: dict[PartitionKey, int] = field(default_factory=dict)
     unparsed: set[PartitionKey] = field(default_factory=set)
     has_younger: bool = False
-    """A partition that was not looked at is known to be younger than what expires."""
+    """Whether a partition that was not added is known to be younger than those that expire."""
 
     def add(self, spec_id: int, partition: tuple[PartitionValue, ...]) -> None:
-        """A live data file is in this partition."""
+        """Add the partition of a live data file."""
         key = partition_key(spec_id, partition)
         if key in self.ends or key in self.unparsed:
             return

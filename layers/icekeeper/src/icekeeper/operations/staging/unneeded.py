@@ -16,7 +16,7 @@ __all__ = ["unneeded_files"]
 def unneeded_files(
     context: OperationContext, table: LoadedTable, paths: Sequence[str]
 ) -> tuple[Sequence[str], FileNeeds]:
-    """Those of ``paths`` that may go, and what is asked again before each batch of them.
+    """Those of ``paths`` that may be deleted, and the :class:`FileNeeds` to ask again before each batch of them.
 
     Raises:
         OperationRefused: a table that may need one cannot be loaded, or there is a newer head of this one.
