@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.resolve_outcome import backoff_seconds
-from icekeeper.deletion.needs import FileNeeds
+from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.listing import ListedObject

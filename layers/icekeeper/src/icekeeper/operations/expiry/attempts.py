@@ -8,7 +8,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.transaction import Committed
 from icekeeper.deletion.delete import DeletedFiles
-from icekeeper.deletion.needs import GC_DISABLED, FileNeeds
+from icekeeper.deletion.file_needs import GC_DISABLED, FileNeeds
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, MetadataUnreadable, PolicyError, StorageError
 from icekeeper.metadata.format_versions import require_writable

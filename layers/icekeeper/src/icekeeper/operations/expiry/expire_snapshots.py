@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from icekeeper.clock import stopwatch
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.deletion.delete import DeletedFiles
-from icekeeper.deletion.needs import GC_DISABLED
+from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.attempts import Expiry, ExpiryAttempts

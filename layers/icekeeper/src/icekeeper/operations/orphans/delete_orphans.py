@@ -9,8 +9,8 @@ from itertools import chain
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.claims import known_data_roots
 from icekeeper.deletion.delete import delete_unneeded, still_old
+from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, refuse_foreign
-from icekeeper.deletion.needs import FileNeeds
 from icekeeper.deletion.neighbours import Claims, Neighbours, has_its_own_bucket
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.deletion.prefix_mismatch import find_prefix_mismatch, prefix_mismatch_error

@@ -1,6 +1,6 @@
 """Which candidates are orphans: each reason for a file to stay, and nothing else (pure).
 
-Rule 95 says what an orphan is, rule 98 in which folders.
+What counts as an orphan (rule 95), and in which folders (rule 98).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from functools import partial
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import stopwatch
-from icekeeper.deletion.needs import GC_DISABLED
+from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.deletion.other_tables import other_tables
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.format_versions import require_writable

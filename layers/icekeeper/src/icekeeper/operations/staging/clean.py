@@ -11,7 +11,7 @@ from dataclasses import replace
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.delete import delete_unneeded
-from icekeeper.deletion.needs import GC_DISABLED
+from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.deletion.recorded_files import recorded_files
 from icekeeper.errors import MaintenanceError, OperationRefused
 from icekeeper.masking import masked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.deletion.needs import FileNeeds
+from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.metadata.reachability import reachable_paths
 from icekeeper.pass_context.context import OperationContext
