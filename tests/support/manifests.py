@@ -66,7 +66,7 @@ def rewritten(
         write_planned(
             PlannedRewrite(metadata, plan, {}, target_bytes),
             engine,
-            into,
+            into=into,
             will_write=recorded.update,
             on_done=lambda done, total: None,
         )

@@ -19,6 +19,7 @@ from icekeeper.detection.scan_order import FleetTable, round_robin
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.health.examine import examine
 from icekeeper.health.lake_log import LakeLog
+from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
@@ -43,6 +44,7 @@ class _Place:
     """One catalog during the scan."""
 
     catalog: Catalog
+    selected: tuple[TableName, ...]
     assess_table: Assessor
     health: LakeLog
     requests: RequestedTables
@@ -90,17 +92,8 @@ class Scanner:
         scan_started(len(sources))
         deadline_s = started_s + self.settings.detection_timeout_s
         catalogs, skipped = self._opened(sources, deadline_s)
-        pending = self.store.requests.pending()
-        strangers = told_of_none(pending, [listed.catalog for listed in catalogs])
-        places: dict[str, _Place] = {}
-        entries: list[FleetTable] = []
-        for listed in catalogs:
-            name = listed.catalog.name
-            if name in places:
-                skipped.append(FleetSkip(name, "", "another catalog has the same name", True))
-                continue
-            places[name] = self._place(listed, assessor_of, requested_tables(listed, pending, strangers))
-            entries += [FleetTable(name, str(table), table) for table in listed.selected]
+        places = self._places(catalogs, assessor_of, skipped)
+        entries = [FleetTable(name, str(table), table) for name, place in places.items() for table in place.selected]
         asked = [
             FleetTable(name, str(table), table) for name, place in places.items() for table in place.requests.tables
         ]
@@ -158,6 +151,25 @@ class Scanner:
         skipped += [FleetSkip(source.name, "", late, True) for source in sources if id(source) not in answered]
         return [result for _, result in opened.done if isinstance(result, ListedCatalog)], skipped
 
+    def _places(
+        self, catalogs: Sequence[ListedCatalog], assessor_of: AssessorOf, skipped: list[FleetSkip]
+    ) -> dict[str, _Place]:
+        """The catalogs by name; of two with the same name the second is added to ``skipped``.
+
+        Raises:
+            StorageError: the requests cannot be read from the state.
+        """
+        pending = self.store.requests.pending()
+        strangers = told_of_none(pending, [listed.catalog for listed in catalogs])
+        places: dict[str, _Place] = {}
+        for listed in catalogs:
+            name = listed.catalog.name
+            if name in places:
+                skipped.append(FleetSkip(name, "", "another catalog has the same name", True))
+            else:
+                places[name] = self._place(listed, assessor_of, requested_tables(listed, pending, strangers))
+        return places
+
     def _place(self, listed: ListedCatalog, assessor_of: AssessorOf, requests: RequestedTables) -> _Place:
         catalog = listed.catalog
         health = LakeLog(self.store.lake_stats, catalog.name, catalog.warehouse)
@@ -167,7 +179,7 @@ class Scanner:
         def observe(loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy | PolicyError) -> None:
             health.observe(examine(identity, loaded.metadata, resolved, now_ms=self.now_ms))
 
-        return _Place(catalog, assessor_of(catalog, observe), health, requests)
+        return _Place(catalog, listed.selected, assessor_of(catalog, observe), health, requests)
 
     def _drop_stale_requests(self, reached: Reached[FleetTable, _Found]) -> None:
         """Claim the requests for tables that are gone: this report tells of them, and no run will ever serve them."""

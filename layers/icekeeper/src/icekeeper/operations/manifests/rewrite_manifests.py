@@ -128,7 +128,7 @@ def _write(context: OperationContext, planned: _Planned, plan: ManifestPlan, out
     write_planned(
         PlannedRewrite(head.metadata, plan, dict(head.io_properties), manifest_target_bytes(head.metadata)),
         context.engine,
-        rewritten,
+        into=rewritten,
         will_write=context.will_write,
         on_done=lambda done, total: context.progress("rewrite_manifests: steps", done, total),
     )

@@ -86,6 +86,7 @@ class _Work:
 def write_planned(
     rewrite: PlannedRewrite,
     engine: Engine,
+    *,
     into: RewrittenManifests,
     will_write: Callable[[Sequence[str]], None],
     on_done: Callable[[int, int], None],
