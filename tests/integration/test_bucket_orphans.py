@@ -259,7 +259,7 @@ def test_a_commit_between_listing_and_deletion_protects(command: Command, monkey
         table.add_files([adopted])
         return delete_unneeded(*args)
 
-    monkeypatch.setattr("icekeeper.operations.orphans.clear.delete_unneeded", adopt_first)
+    monkeypatch.setattr("icekeeper.operations.orphans.delete_orphans.delete_unneeded", adopt_first)
     answer = sweep(command)
     assert of_table(answer, "ns.a")["files"]["planned"] == [adopted]
     assert of_table(answer, "ns.a")["files"]["deleted"] == []

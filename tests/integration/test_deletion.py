@@ -13,7 +13,7 @@ from icekeeper.catalogs.catalog import Catalog
 from icekeeper.clock import system_clock
 from icekeeper.deletion import delete as deletion
 from icekeeper.deletion.delete import DeletedFiles, delete_unneeded
-from icekeeper.deletion.needs import FileNeeds
+from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.metadata.reachability import References, reachable_files

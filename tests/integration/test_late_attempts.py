@@ -27,9 +27,9 @@ from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import Layout, OutputNames, RewriteTask, Routing
 from icekeeper.operations.compaction.writing.planned_names import planned_files
-from icekeeper.operations.manifests.task import KindOfTable, Lane
+from icekeeper.operations.manifests.lanes import split_entries, write_lane
+from icekeeper.operations.manifests.task import Lane, ManifestsOfTable
 from icekeeper.operations.manifests.task import SplitTask as ManifestSplit
-from icekeeper.operations.manifests.work import split_entries, write_lane
 from icekeeper.operations.position_deletes.merge import merge_deletes
 from icekeeper.operations.position_deletes.task import MergeTask, PositionDeletes
 from icekeeper.pass_context.table_handle import TableHandle
@@ -118,7 +118,7 @@ def manifests(folder: Path) -> Writer:
     metadata = table.metadata
     snapshot = metadata.current_snapshot
     assert snapshot is not None
-    kind = KindOfTable(metadata.document, 0, ManifestContent.DATA, {})
+    kind = ManifestsOfTable(metadata.document, 0, ManifestContent.DATA, {})
     parts = [part for _, part in split_entries(ManifestSplit(kind, tuple(table.reader.manifests(snapshot)), (), 0))]
     catalog.close()
     outputs = tuple(PlannedFile(str(folder / "out" / f"m0-{number}"), "avro") for number in range(3))

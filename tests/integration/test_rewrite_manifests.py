@@ -17,7 +17,7 @@ from icekeeper.engines.engine import Engine
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.model import ManifestContent, ManifestFile
-from icekeeper.operations.manifests import rewrite, rewrite_manifests
+from icekeeper.operations.manifests import rewrite_manifests, write_manifests
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, create_by_region, equality_delete, region_rows, rows_of
@@ -45,13 +45,13 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
 def written(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What each writing of manifests was about to write."""
     calls: list[list[str]] = []
-    original = rewrite.write_manifests
+    original = write_manifests.write_planned
 
     def watched(*arguments: Any, **more: Any) -> None:
         original(*arguments, **more)
         calls.append(list(more["into"].staged))
 
-    monkeypatch.setattr(rewrite_manifests, "write_manifests", watched)
+    monkeypatch.setattr(rewrite_manifests, "write_planned", watched)
     return calls
 
 
@@ -155,9 +155,9 @@ def test_what_was_written_goes_when_a_manifest_cannot_be_read(
     damaged.write_bytes(damaged.read_bytes()[:-40])
     files = table.files()
     assert damaged.name in table.run(REWRITE).summary
-    monkeypatch.setattr(rewrite, "_SAMPLED_MANIFESTS", 2)  # which does not see it
+    monkeypatch.setattr(write_manifests, "_SAMPLED_MANIFESTS", 2)  # which does not see it
     for name, value in ALL_LANES.items():
-        monkeypatch.setattr(rewrite, name, value)
+        monkeypatch.setattr(write_manifests, name, value)
     outcome = table.run(REWRITE, engine=LocalEngine(1))
     assert outcome.status is Status.FAILED
     assert damaged.name in outcome.summary
@@ -186,7 +186,7 @@ def test_all_workers_write_what_one_would(table: LocalTable, engine: Engine, mon
         change.set_properties({"commit.manifest.target-size-bytes": "6500"})
     before = live(table)
     for name, value in ALL_LANES.items():
-        monkeypatch.setattr(rewrite, name, value)
+        monkeypatch.setattr(write_manifests, name, value)
     outcome = table.run(REWRITE, engine=engine)
     assert outcome.status is Status.SUCCEEDED
     assert outcome.metrics["rewrite_manifests.manifests_written"] > 1

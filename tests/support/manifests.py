@@ -13,9 +13,9 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_read import decode_manifest
 from icekeeper.metadata.manifest_write import EncodedManifest
 from icekeeper.model import ManifestEntry, ManifestFile
-from icekeeper.operations.manifests import rewrite, work
+from icekeeper.operations.manifests import lanes, write_manifests
 from icekeeper.operations.manifests.plan import ManifestPlan
-from icekeeper.operations.manifests.rewrite import RewrittenManifests, write_manifests
+from icekeeper.operations.manifests.write_manifests import PlannedRewrite, RewrittenManifests, write_planned
 from icekeeper.storage.paths import PathSet
 
 
@@ -44,11 +44,11 @@ class MemoryStorage:
 def memory_storage(stored: Sequence[EncodedManifest], lane_bytes: int | None = None) -> Iterator[dict[str, bytes]]:
     """The work unit finds these manifests; lanes are cut at ``lane_bytes``, where given, and at two targets."""
     MemoryStorage.files = {m.manifest.manifest_path: m.data for m in stored}
-    with mock.patch.object(work, "Storage", MemoryStorage):
+    with mock.patch.object(lanes, "Storage", MemoryStorage):
         if lane_bytes is None:
             yield MemoryStorage.files
             return
-        with mock.patch.multiple(rewrite, _LANE_BYTES=lane_bytes, _SPLIT_BYTES=lane_bytes):
+        with mock.patch.multiple(write_manifests, _LANE_BYTES=lane_bytes, _SPLIT_BYTES=lane_bytes):
             yield MemoryStorage.files
 
 
@@ -63,12 +63,9 @@ def rewritten(
     """The manifests of the table after the plan, and what was written for it."""
     into, recorded = RewrittenManifests(), set[str]()
     with memory_storage(stored, lane_bytes) as files:
-        write_manifests(
-            metadata,
-            plan,
+        write_planned(
+            PlannedRewrite(metadata, plan, {}, target_bytes),
             engine,
-            {},
-            target_bytes=target_bytes,
             into=into,
             will_write=recorded.update,
             on_done=lambda done, total: None,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.detection.assess import assess
+from icekeeper.detection.assess import TableFindings, assess
 from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import ResolvedPolicy
@@ -19,7 +19,7 @@ from support.settings import MB, NOW_MS, policy, small_files, table
 def check(
     metadata: TableMetadata, resolved: ResolvedPolicy | None = None, *, expirable: int = 0, **more: Any
 ) -> Proposal | Skip:
-    return assess("ns.t", metadata, resolved or policy(), now_ms=NOW_MS, expirable=expirable, **more)
+    return assess("ns.t", metadata, resolved or policy(), TableFindings(now_ms=NOW_MS, expirable=expirable, **more))
 
 
 def reasons(*args: Any, **more: Any) -> tuple[str, ...]:

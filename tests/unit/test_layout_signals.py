@@ -9,7 +9,7 @@ import pytest
 
 from icekeeper.clock import HOUR_MS
 from icekeeper.commit.snapshot import RECIPE_KEY
-from icekeeper.detection.assess import assess
+from icekeeper.detection.assess import TableFindings, assess
 from icekeeper.detection.layout_signals import wanted_clustering
 from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.metadata.document import TableMetadata
@@ -38,7 +38,7 @@ def added(files: int, megabytes: int = 1, recipe: str | None = None) -> dict[str
 
 
 def reasons(metadata: TableMetadata, resolved: ResolvedPolicy | None = None, **more: Any) -> tuple[str, ...]:
-    found = assess("ns.t", metadata, resolved or policy(), now_ms=NOW_MS, expirable=0, **more)
+    found = assess("ns.t", metadata, resolved or policy(), TableFindings(now_ms=NOW_MS, expirable=0, **more))
     return found.reasons if isinstance(found, Proposal) else ()
 
 
@@ -133,4 +133,6 @@ def test_partitions_are_no_reason_unless_they_are_to_expire() -> None:
     assert reasons(partitioned("void"), policy(**EXPIRING)) == ()
     assert reasons(partitioned(), policy(**EXPIRING)) == ()
     empty = TableMetadata({**partitioned("day").document, "snapshots": [], "current-snapshot-id": -1})
-    assert assess("ns.t", empty, policy(**EXPIRING), now_ms=NOW_MS, expirable=0) == Skip("ns.t", "no current snapshot")
+    assert assess("ns.t", empty, policy(**EXPIRING), TableFindings(now_ms=NOW_MS, expirable=0)) == Skip(
+        "ns.t", "no current snapshot"
+    )

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.deletion.foreign import ForeignMetadata, refuse_foreign
+from icekeeper.deletion.prefix_mismatch import find_prefix_mismatch
 from icekeeper.deletion.referenced_paths import ReferencedPaths
-from icekeeper.deletion.twins import find_twin
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import is_metadata_file, leading_uuid
+from icekeeper.operations.orphans.candidates import OrphanCandidates, find_candidates
 from icekeeper.operations.orphans.plan import OrphanPlan, plan_orphans, refuse_mass_deletion
-from icekeeper.operations.orphans.sift import Sifted, sift
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import PathSet, normalise
 from support.tables import new_document, snapshot
@@ -37,8 +37,8 @@ def found(path: str, modified_ms: int | None = 1) -> ListedObject:
     return ListedObject(path, 10, modified_ms)
 
 
-def sifted(listed: Iterable[ListedObject], referenced: Iterable[str] = ()) -> Sifted:
-    return sift(listed, ReferencedPaths(LOCATION, referenced), LIMIT_MS)
+def candidates(listed: Iterable[ListedObject], referenced: Iterable[str] = ()) -> OrphanCandidates:
+    return find_candidates(listed, ReferencedPaths(LOCATION, referenced), LIMIT_MS)
 
 
 def plan(
@@ -51,7 +51,7 @@ def plan(
     swept: Iterable[str] = (LOCATION,),
 ) -> OrphanPlan:
     """What the operation does: drop what is referenced or young, plan the rest."""
-    left = sifted(listed, referenced)
+    left = candidates(listed, referenced)
     return plan_orphans(
         metadata or table(),
         left.unreferenced,
@@ -74,7 +74,7 @@ def test_the_old_and_unreferenced_go_in_order_of_path() -> None:
     ("modified_ms", "young"), [(None, True), (LIMIT_MS, True), (LIMIT_MS + 1, True), (LIMIT_MS - 1, False)]
 )
 def test_the_limit_itself_is_young_and_so_is_an_unknown_age(modified_ms: int | None, young: bool) -> None:
-    left = sifted([found(f"{LOCATION}/data/a", modified_ms)])
+    left = candidates([found(f"{LOCATION}/data/a", modified_ms)])
     assert (left.too_young, len(left.unreferenced)) == ((1, 0) if young else (0, 1))
 
 
@@ -97,13 +97,16 @@ def test_the_same_path_under_another_authority_is_noticed(reference: str) -> Non
     """Even a young one: that somebody spells the table's files otherwise concerns them all."""
     for modified_ms in (1, None, LIMIT_MS):
         listed = [found("s3://b/t/data/f", modified_ms), found("s3://b/t/data/g", modified_ms)]
-        assert sifted(listed, [reference]).twins == ("s3://b/t/data/f",)
-        assert find_twin(["s3://b/t/data/g", "s3://b/t/data/f"], [reference]) == ("s3://b/t/data/f", reference)
+        assert candidates(listed, [reference]).prefix_mismatches == ("s3://b/t/data/f",)
+        assert find_prefix_mismatch(["s3://b/t/data/g", "s3://b/t/data/f"], [reference]) == (
+            "s3://b/t/data/f",
+            reference,
+        )
 
 
 def test_a_path_is_no_twin_of_itself() -> None:
-    assert sifted([found("s3://b/t/data/f")], ["s3a://b/t/data/g"]).twins == ()
-    assert find_twin(["s3://b/t/data/f"], ["s3a://b/t//data/f", "s3://b/u/data/f"]) is None
+    assert candidates([found("s3://b/t/data/f")], ["s3a://b/t/data/g"]).prefix_mismatches == ()
+    assert find_prefix_mismatch(["s3://b/t/data/f"], ["s3a://b/t//data/f", "s3://b/u/data/f"]) is None
 
 
 def test_files_outside_the_location_are_never_planned() -> None:

@@ -15,7 +15,7 @@ from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID, partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
 from icekeeper.operations.partitions.partition_time import NO_TIME_FIELD, PartitionTimes, partition_times
-from icekeeper.operations.partitions.plan import ExpiryPlan, LivePartitions, goes_with, partitions_with_twins
+from icekeeper.operations.partitions.plan import ExpiryPlan, LivePartitions, goes_with, partitions_sharing_files
 from icekeeper.policy.time_pattern import parse_time_pattern
 from support.plans import data_file, policy, table
 
@@ -317,6 +317,6 @@ def test_partitions_that_share_a_file_stay() -> None:
     """The file is listed twice, and goes by its path: what stays would lose it, too."""
     old, older, oldest = ((0, (day,)) for day in (1, 2, 3))
     expired = [(old, "a"), (old, "b"), (older, "c"), (older, "c"), (oldest, "d")]
-    assert partitions_with_twins(expired, [hash("e")]) == frozenset()
-    assert partitions_with_twins(expired, [hash("b"), hash("e")]) == {old}
-    assert partitions_with_twins([*expired, (oldest, "a")], []) == {old, oldest}
+    assert partitions_sharing_files(expired, [hash("e")]) == frozenset()
+    assert partitions_sharing_files(expired, [hash("b"), hash("e")]) == {old}
+    assert partitions_sharing_files([*expired, (oldest, "a")], []) == {old, oldest}

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.deletion import referenced_paths
+from icekeeper.deletion.prefix_mismatch import without_authority
 from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
-from icekeeper.deletion.twins import without_authority
 from icekeeper.storage.paths import authority, normalise
 
 HOME = "s3://b/t"
@@ -29,7 +29,7 @@ def test_it_holds_what_a_set_of_normalised_paths_holds(added: list[str], asked: 
     elsewhere = {without_authority(path) for path in added if authority(normalise(path)) != authority(HOME)}
     for path in [*added, *asked]:
         assert (path in kept) == (normalise(path) in keys)
-        assert kept.has_twin_elsewhere(path) == (without_authority(path) in elsewhere)
+        assert kept.has_prefix_mismatch(path) == (without_authority(path) in elsewhere)
     assert len(kept) == len(keys)
 
 

@@ -1,4 +1,4 @@
-"""A scan over many catalogs: fair turns, one read and one glance per table, requests first, leases and trouble."""
+"""A scan over many catalogs: round robin, one read and one glance per table, requests first, leases and trouble."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from icekeeper.detection.catalogs import CatalogSource
 from icekeeper.detection.detect import detect
 from icekeeper.detection.proposal import FleetProposal, FleetReport, FleetSkip, Proposal
 from icekeeper.detection.scan import Scanner
-from icekeeper.detection.turns import Turn, fair_order
+from icekeeper.detection.scan_order import FleetTable, round_robin
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
@@ -153,8 +153,8 @@ def test_one_metadata_read_and_one_question_to_the_state_per_table(state: Counte
     ],
 )
 def test_turns_go_on_after_the_cursor_and_wrap_around(cursor: tuple[str, str] | None, expected: Sequence[str]) -> None:
-    turns = [Turn(c, t, TableName.parse(t)) for c, t in (("D", "a.a"), ("C", "a.c"), ("C", "a.b"))]
-    assert [" ".join(turn.cursor) for turn in fair_order(turns, cursor)] == expected
+    entries = [FleetTable(c, t, TableName.parse(t)) for c, t in (("D", "a.a"), ("C", "a.c"), ("C", "a.b"))]
+    assert [" ".join(entry.cursor) for entry in round_robin(entries, cursor)] == expected
 
 
 def test_scans_with_a_small_budget_get_through_the_fleet_while_tables_come_and_go(state: CountedState) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
-from icekeeper.commit.observer import backoff_seconds
-from icekeeper.commit.transaction import Committed, commit_with_retries
+from icekeeper.commit.resolve_outcome import backoff_seconds
+from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries
 from icekeeper.errors import (
     CatalogBusy,
     CommitConflict,
@@ -117,12 +117,14 @@ class Run:
             self.catalog,
             self.catalog.load(NAME),
             self.prepare,
-            max_retries=max_retries,
-            discard=self.discarded.extend,
-            pinned_metadata=tuple,
-            renew=self.renew,
-            traces=self.find_traces,
-            sleep=self.waits.append,
+            CommitTerms(
+                max_retries=max_retries,
+                discard=self.discarded.extend,
+                pinned_metadata=tuple,
+                renew=self.renew,
+                traces=self.find_traces,
+                sleep=self.waits.append,
+            ),
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
-from icekeeper.commit.transaction import commit_with_retries
+from icekeeper.commit.transaction import CommitTerms, commit_with_retries
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, OperationRefused, PolicyError
 from icekeeper.metadata.document import Ref, TableMetadata
 from icekeeper.metadata.format_versions import require_writable
@@ -227,8 +227,10 @@ def _commit(
         handle.catalog,
         loaded,
         prepare,
-        max_retries=_RETRIES,
-        discard=partial(handle.discard, loaded),  # a document that was refused; a ref needs no other files
-        pinned_metadata=memory.pinned_metadata,
-        sleep=handle.sleep,
+        CommitTerms(
+            max_retries=_RETRIES,
+            discard=partial(handle.discard, loaded),  # a document that was refused; a ref needs no other files
+            pinned_metadata=memory.pinned_metadata,
+            sleep=handle.sleep,
+        ),
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
-from icekeeper.commit.transaction import commit_with_retries
+from icekeeper.commit.transaction import CommitTerms, commit_with_retries
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
@@ -120,10 +120,12 @@ def _change(
         handle.catalog,
         loaded,
         prepare,
-        max_retries=_RETRIES,
-        discard=partial(handle.discard, loaded),  # a document that was refused; properties need no other files
-        pinned_metadata=handle.memory(loaded).pinned_metadata,
-        sleep=handle.sleep,
+        CommitTerms(
+            max_retries=_RETRIES,
+            discard=partial(handle.discard, loaded),  # a document that was refused; properties need no other files
+            pinned_metadata=handle.memory(loaded).pinned_metadata,
+            sleep=handle.sleep,
+        ),
     )
     return resolve_policy(handle.load() if isinstance(committed, Nothing) else committed.table)
 

@@ -1,4 +1,4 @@
-"""One attempt at a commit, and what a state of the table tells of it (pure).
+"""One attempt at a commit, and what a state of the table proves about it (pure).
 
 Only the table's metadata decide.  A state that shows the attempt proves that it landed; one that does not show it, is
 no older than what the attempt was made on, and no longer meets what the attempt requires, proves that it did not.  A
@@ -24,17 +24,17 @@ _NAMES_FILES = frozenset({"add-snapshot", "set-statistics", "set-partition-stati
 
 @dataclass(frozen=True, slots=True)
 class PreparedCommit:
-    """One attempt on one head."""
+    """One attempt to commit on one head."""
 
     requirements: Sequence[Mapping[str, Any]]
     updates: Sequence[Mapping[str, Any]]
     landed: Callable[[TableMetadata], bool]
-    """Does this document show that the attempt landed?  By snapshot id, or by the state that was asked for."""
+    """Whether this document shows that the attempt landed, by its snapshot id or by the state that it asked for."""
     staged: Sequence[str] = ()
     """Files written for this attempt only; removed when the attempt certainly did not land."""
     snapshot_id: int | None = None
     cannot_have_landed: Callable[[TableMetadata], bool] = lambda metadata: True
-    """Asked of a document that does not show the attempt: could it have landed, been built upon and expired?"""
+    """Asked of a document that does not show the attempt: ``False`` if it may have landed, and expired since."""
 
     @property
     def names_files(self) -> bool:

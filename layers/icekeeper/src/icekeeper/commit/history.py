@@ -1,4 +1,4 @@
-"""What a table's snapshots still tell of commits whose answer was lost (pure).
+"""What the snapshots of a table prove about commits whose answer was lost (pure).
 
 A snapshot may land, be built upon and expire before anybody looks: its manifests live on in its children.
 """
@@ -18,7 +18,9 @@ def shows_snapshot(snapshot_id: int, metadata: TableMetadata) -> bool:
 
 
 def shows_every_commit_since(base: Collection[int], metadata: TableMetadata) -> bool:
-    """Whether no parent of what is there can have expired that came after ``base``, the ids of an earlier state.
+    """Whether every parent of the newer snapshots is still known, so that none committed since can have expired.
+
+    ``base`` are the snapshot ids of an earlier state.
 
     Some writers take the parent's id away when the parent expires, so that a newer snapshot without one proves nothing.
     """

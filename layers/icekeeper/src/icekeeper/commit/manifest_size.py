@@ -1,4 +1,4 @@
-"""How large manifests are and should be, and which entries share one."""
+"""How large manifests are and should be, and which entries share one manifest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def manifest_target_bytes(metadata: TableMetadata) -> int:
 
 
 def manifest_header_bytes(metadata: TableMetadata, spec_id: int, content: ManifestContent) -> int:
-    """What a manifest takes before its first entry: its schemas, above all.
+    """The bytes of a manifest before its first entry: its schemas, above all.
 
     Raises:
         TableUnsupported: manifests of that spec cannot be written.
@@ -42,7 +42,7 @@ def bytes_per_entry(manifests: Iterable[ManifestFile]) -> float:
 def portions(
     metadata: TableMetadata, spec_id: int, entries: Sequence[ManifestEntry], entry_bytes: float
 ) -> Iterator[Sequence[ManifestEntry]]:
-    """Entries of one spec as manifests take them: up to the target size each, so that partitions can be summed up.
+    """The entries of one spec, portioned for manifests: up to the target size each, so that summaries can prune.
 
     Raises:
         TableUnsupported: a partition transform is unknown.

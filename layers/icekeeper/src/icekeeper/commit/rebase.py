@@ -1,4 +1,4 @@
-"""What happened between the planning snapshot and the newest head, and which file groups still hold (rule 60)."""
+"""Which file groups can still be committed on the newest head, after what happened since planning (rule 60)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Scope = tuple[int, tuple[PartitionValue, ...]]
 
 @dataclass(frozen=True, slots=True)
 class ClaimedFile:
-    """An input as planning found it."""
+    """An input file as it was at planning: its manifest, and which file it is."""
 
     manifest_path: str
     identity: FileIdentity
@@ -28,11 +28,11 @@ class ClaimedFile:
 
 @dataclass(frozen=True, slots=True)
 class GroupClaim:
-    """What a rewritten group relies on: its inputs, where they were, and what its outputs hold."""
+    """What must still hold for a rewritten group to be committed: its inputs, and what its outputs contain."""
 
     group_id: int
     output_scopes: frozenset[Scope]
-    """Spec and partition of its outputs; none when all its rows are deleted."""
+    """Spec and partition of its outputs; empty when all its rows are deleted."""
     input_scopes: frozenset[Scope]
     inputs: Mapping[FileKey, ClaimedFile]
     output_field_ids: frozenset[int]
@@ -126,12 +126,12 @@ def rebase(
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """Where the inputs of all groups are now."""
+    """Where the inputs of all groups are on the new head."""
 
     location: Mapping[FileKey, str]
     """The manifest of each that is still there."""
     changed: Collection[FileKey]
-    """Those that were added again: under their path stands another file, or one more."""
+    """Those that were added again: another file has their path, or one more."""
     numbered: Collection[str]
     """Manifests that give row ids to their files."""
 
@@ -159,7 +159,7 @@ def _hits_of_new_deletes(
     new: Sequence[ManifestFile],
     sequence_number: int,
 ) -> Iterator[tuple[int, str]]:
-    """Groups that deletes which landed after planning keep from being committed, and why."""
+    """Ids of the groups that must not be committed because of deletes that landed after planning, and the reason."""
     for manifest, entry in reader.live_entries(new, ManifestContent.DELETES):
         if (entry.sequence_number or 0) > sequence_number:
             is_global = is_unpartitioned(head.specs[manifest.partition_spec_id])

@@ -46,12 +46,12 @@ class FileReplacement:
     added: tuple[tuple[int, DataFile], ...]
     """Spec id and file."""
     data_sequence_number: int | None
-    """Of the planning snapshot, for every added file: newer equality deletes still apply (rule 1).  Without
-    one an added file gets that of the commit."""
+    """The planning snapshot's, given to every added file, so that newer equality deletes still apply (rule 1).
+    ``None``: added files get that of the commit."""
     own_sequence_numbers: Mapping[FileKey, int] = field(default_factory=dict)
     """Added files whose data sequence number is another one."""
     recipe: str | None = None
-    """By which the rows of every added file are clustered; the snapshot says so, for when the state store is lost."""
+    """The recipe by which the rows of every added file are clustered; it is recorded in the snapshot's summary."""
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class SnapshotWriter:
 
     @property
     def sequence_number(self) -> int:
-        """Over all branches, hence from the table and not from the head (rule 4)."""
+        """The attempt's sequence number: counted over all branches, hence from the table and not the head (rule 4)."""
         return 0 if self.metadata.format_version == 1 else self.metadata.last_sequence_number + 1
 
     def replace_files(
@@ -104,7 +104,10 @@ class SnapshotWriter:
     def _change_files(
         self, operation: str, replacement: FileReplacement, manifests: Sequence[ManifestFile], affected: Iterable[str]
     ) -> PreparedCommit:
-        """Entries marked DELETED get manifests of their own, which every planner skips and the next commit drops."""
+        """Write the manifests of the change.
+
+        Entries marked DELETED get manifests of their own, which every planner skips and the next commit drops.
+        """
         affected = set(affected)
         carried = [m for m in manifests if m.manifest_path not in affected and m.may_have_live_files]
         live: dict[_Kind, list[ManifestEntry]] = defaultdict(list)
@@ -174,7 +177,7 @@ class SnapshotWriter:
     def _extra(
         self, written: Sequence[ManifestFile], carried: Sequence[ManifestFile], old: Sequence[ManifestFile]
     ) -> dict[str, str]:
-        """Java's own manifest counters, and who wrote the snapshot."""
+        """Summary entries: Java's manifest counters, and the id of the run that wrote the snapshot."""
         return {
             RUN_ID_KEY: self.run_id,
             "manifests-created": str(len(written)),
@@ -233,7 +236,7 @@ class SnapshotWriter:
         )
 
     def _counted(self, manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
-        """Fill in counts that a v1 writer left out and that v2 manifest lists require."""
+        """The manifests with the counts filled in that a v1 writer left out and that v2 manifest lists require."""
         unknown = [m for m in manifests if None in _counts(m)]
         if not unknown:
             return list(manifests)

@@ -1,4 +1,4 @@
-"""Snapshot summaries that add up (rule 40)."""
+"""Writes snapshot summaries whose totals add up (rule 40)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def snapshot_summary(
     """The summary of a ``replace`` or ``delete`` snapshot; files come with their spec id.
 
     A total that the parent does not state, or states so that it would fall below zero, is left out, as Java leaves out
-    what it does not know: a guess would be carried on for ever.  What streaming writers look for is the parent's, so
-    that they still find it when the parent has expired.  ``counted`` are totals that the manifests themselves
-    tell, which a writer's earlier mistake cannot spoil.
+    what it does not know: a guess would be carried on for ever.  The marks of streaming writers are copied from the
+    parent, so that they are still found when the parent has expired.  ``counted`` are totals from the manifests
+    themselves, which a writer's earlier mistake cannot spoil.
     """
     counters: dict[str, int] = {}
     partitions: set[tuple[int, tuple[PartitionValue, ...]]] = set()
@@ -69,7 +69,7 @@ def snapshot_summary(
 
 
 def counted_totals(manifests: Sequence[ManifestFile]) -> dict[str, int]:
-    """Totals that the manifests of a snapshot add up to; none where a v1 writer left counts out."""
+    """The totals of a snapshot, summed over its manifests; empty where a v1 writer left counts out."""
     totals = dict.fromkeys(("total-data-files", "total-delete-files", "total-records"), 0)
     for manifest in manifests:
         files = (manifest.added_files_count, manifest.existing_files_count)

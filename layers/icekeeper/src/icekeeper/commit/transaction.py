@@ -1,8 +1,8 @@
 """The compare-and-swap loop: prepare on the newest head, swap, and on a lost swap try again.
 
 What a catalog answers is a hint; the table's metadata decide (``commit/attempt.py``), and are looked at until they do
-(``commit/observer.py``).  Staged files are never removed while the commit that names them may have landed (rule 65;
-iceberg 5752, 13443).
+(``commit/resolve_outcome.py``).  Staged files are never removed while the commit that names them may have landed
+(rule 65; iceberg 5752, 13443).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.commit.attempt import PreparedCommit, shows
-from icekeeper.commit.observer import SLOW, Observer, Traces, Undecided, backoff_seconds
+from icekeeper.commit.resolve_outcome import SLOW, OutcomeResolver, Traces, Undecided, backoff_seconds
 from icekeeper.errors import (
     CatalogBusy,
     CommitConflict,
@@ -29,7 +29,24 @@ from icekeeper.errors import (
 )
 from icekeeper.model import Nothing
 
-__all__ = ["Committed", "commit_with_retries"]
+__all__ = ["CommitTerms", "Committed", "commit_with_retries"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitTerms:
+    """How often a commit is tried, and what is called on the way."""
+
+    max_retries: int
+    """How many lost swaps are followed by another attempt."""
+    discard: Callable[[Sequence[str]], object]
+    """Removes the files that an attempt staged which certainly did not land."""
+    pinned_metadata: Callable[[], Iterable[str]]
+    """Asked just before each swap: these metadata files stay, whatever the table's log drops."""
+    renew: Callable[[], None] = lambda: None
+    """Called just before each swap; raises when what is to be committed is no longer ours."""
+    traces: Traces = lambda base: ()
+    """Metadata that the store holds; read where a refusal may hide a commit that landed."""
+    sleep: Callable[[float], None] = time.sleep
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +62,17 @@ def commit_with_retries(
     catalog: Catalog,
     head: LoadedTable,
     prepare: Callable[[LoadedTable], PreparedCommit | Nothing],
-    *,
-    max_retries: int,
-    discard: Callable[[Sequence[str]], object],
-    pinned_metadata: Callable[[], Iterable[str]],
-    renew: Callable[[], None] = lambda: None,
-    traces: Traces = lambda base: (),
-    sleep: Callable[[float], None] = time.sleep,
+    terms: CommitTerms,
 ) -> Committed | Nothing:
     """Prepare and swap until it lands; ``prepare`` is called anew on every head and may answer ``Nothing``.
 
-    ``pinned_metadata`` is asked just before each swap: those metadata files stay, whatever the table's log drops.  So
-    is ``renew``, which raises when what is to be committed is no longer ours.
-
     Raises:
-        CommitConflict: ``max_retries`` retries were lost to other writers; nothing changed.
+        CommitConflict: ``terms.max_retries`` retries were lost to other writers; nothing changed.
         StorageError: the swap could not be sent, or the catalog refused it, in its own words; nothing changed.
         CommitStateUnknown: the outcome could not be found out; staged files are kept.
-        PlanStale: from ``prepare`` or ``renew``: the table moved where the plan cannot follow, or the files are gone.
+        PlanStale: by ``prepare``, the table moved where the plan cannot follow; by ``terms.renew``, the files are gone.
     """
-    observer = Observer(catalog, sleep, traces)
+    resolver = OutcomeResolver(catalog, terms.sleep, terms.traces)
     sent: PreparedCommit | None = None
     left: list[str] = []
     is_unexplained = False
@@ -72,31 +80,31 @@ def commit_with_retries(
         prepared = sent or prepare(head)
         if isinstance(prepared, Nothing):
             return prepared
-        outcome = _swap(catalog, head, prepared, pinned_metadata, renew, observer, is_repeated=sent is not None)
-        is_last, busy = attempt >= max_retries, _busy(outcome)
+        outcome = _swap(catalog, head, prepared, terms, resolver, is_repeated=sent is not None)
+        is_last, busy = attempt >= terms.max_retries, _busy(outcome)
         left += _left(outcome)
         if isinstance(outcome, Undecided):
             # The same commit again: it lands once at most, because what it requires holds once at most.
             sent, head = prepared, outcome.head
             is_unexplained = is_unexplained or not busy
             if not is_last:
-                sleep(backoff_seconds(attempt + (SLOW if busy else 0)))
+                terms.sleep(backoff_seconds(attempt + (SLOW if busy else 0)))
                 continue
             if is_unexplained:
-                outcome = observer.after_silence(head, prepared, _unknown(outcome))
+                outcome = resolver.after_silence(head, prepared, _unknown(outcome))
             else:
-                outcome = observer.settle(head, prepared, outcome.no)
+                outcome = resolver.settle(head, prepared, outcome.no)
         elif sent is not None and not _disproves(outcome, is_unexplained):
             outcome = _unknown(outcome)
         if isinstance(outcome, LoadedTable):
             return Committed(outcome, prepared, attempt + 1)
         if isinstance(outcome, CommitStateUnknown):
             raise outcome
-        discard([*prepared.staged, *left])
+        terms.discard([*prepared.staged, *left])
         if is_last or not isinstance(outcome, CommitConflict | CatalogBusy):
             raise _told(outcome)
         sent, left, is_unexplained = None, [], False
-        sleep(backoff_seconds(attempt + (SLOW if busy else 0)))
+        terms.sleep(backoff_seconds(attempt + (SLOW if busy else 0)))
         head = catalog.load(head.name)
     raise AssertionError("counting never ends")
 
@@ -105,9 +113,8 @@ def _swap(
     catalog: Catalog,
     base: LoadedTable,
     prepared: PreparedCommit,
-    pinned_metadata: Callable[[], Iterable[str]],
-    renew: Callable[[], None],
-    observer: Observer,
+    terms: CommitTerms,
+    resolver: OutcomeResolver,
     *,
     is_repeated: bool,
 ) -> LoadedTable | MaintenanceError:
@@ -117,17 +124,17 @@ def _swap(
         CommitStateUnknown: neither is certain.
     """
     try:
-        pinned = replace(base, pinned_metadata=frozenset(pinned_metadata()))
-        renew()
+        pinned = replace(base, pinned_metadata=frozenset(terms.pinned_metadata()))
+        terms.renew()
         after = catalog.commit(pinned, prepared.requirements, prepared.updates)
     except (CommitConflict, CommitRefused) as no:
-        return observer.after_no(base, prepared, no, is_repeated=is_repeated)
+        return resolver.after_no(base, prepared, no, is_repeated=is_repeated)
     # Whoever answers a commit with something that is no table metadata may have made it.
     except (CommitStateUnknown, MetadataUnreadable) as unknown:
-        return observer.after_silence(base, prepared, unknown)
+        return resolver.after_silence(base, prepared, unknown)
     except (StorageError, PolicyError, OperationRefused, PlanStale) as never_sent:  # by the catalog's contract
         return never_sent
-    return after if shows(after, base, prepared) else observer.after_yes(base, prepared)
+    return after if shows(after, base, prepared) else resolver.after_yes(base, prepared)
 
 
 def _disproves(outcome: LoadedTable | MaintenanceError, is_unexplained: bool) -> bool:

@@ -1,1 +1,1 @@
-"""Who needs a file, asked before anything is deleted, and the deletion itself."""
+"""Finds out who needs a file before it is deleted, and deletes those that nobody needs."""

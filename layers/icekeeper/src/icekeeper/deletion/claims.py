@@ -1,4 +1,7 @@
-"""What a pass records of where its table has files, for the tables whose files those are (``state/claims.py``)."""
+"""Records in which folders a table has files (its claims), for passes over other tables (``state/claims.py``).
+
+A pass over another table reads them before it deletes in one of these folders.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from dataclasses import replace
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.deletion.look import look_at_new_files, newest_marks
 from icekeeper.deletion.neighbours import claims_of
+from icekeeper.deletion.new_manifests import newest_marks, read_new_manifests
 from icekeeper.errors import MaintenanceError
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.state.claims import Entry, TableClaims, touches
@@ -23,20 +26,20 @@ _NOT_RECORDED = "%s: where it has files could not be recorded: %s"
 
 
 def entry_of(catalog: Catalog, loaded: LoadedTable) -> Entry:
-    """The catalog's entry through which a table was loaded."""
+    """The catalog entry through which a table was loaded: catalog, warehouse and table name."""
     return catalog.name, catalog.warehouse, str(loaded.name)
 
 
 def begin_claims(context: OperationContext, loaded: LoadedTable) -> None:
-    """Look at what is new of the table at the beginning of a pass, dry runs too, and record where its files lie.
+    """Read the table's new manifests at the beginning of a pass, dry runs too, and record where its files lie.
 
-    Never fails: a table that cannot be looked at is one that nobody has looked at.
+    Never fails: a table whose manifests cannot be read stays one that nobody has looked at.
     """
     try:
         known = _recorded(context.state, context.catalog, loaded)
         marks: tuple[int, int] | None = None
         try:
-            look_at_new_files(context.reader(loaded), known[1])
+            read_new_manifests(context.reader(loaded), known[1])
             marks = newest_marks(loaded.metadata)
         except MaintenanceError as error:
             log.warning("%s: where all of its files lie is not known: %s", context.table, error)
@@ -46,7 +49,7 @@ def begin_claims(context: OperationContext, loaded: LoadedTable) -> None:
 
 
 def remember_claims(context: OperationContext) -> None:
-    """Told after each operation of a pass; never fails, because what was done must be told."""
+    """Record the folders in which an operation saw files first; never fails, so that its outcome is told."""
     roots = context.footprint.news()
     if not roots:
         return
@@ -61,7 +64,7 @@ def remember_claims(context: OperationContext) -> None:
 def record_first_look(
     state: StateStore, catalog: Catalog, loaded: LoadedTable, before: Iterable[TableClaims] = ()
 ) -> None:
-    """Record where a table has files by its document, and what is known ``before`` of it under other names.
+    """Record where a table has files by its document, and what is recorded of it under other names (``before``).
 
     Raises:
         StorageError: the state store failed.
@@ -70,7 +73,7 @@ def record_first_look(
 
 
 def known_data_roots(state: StateStore, catalog: Catalog, loaded: LoadedTable) -> frozenset[str]:
-    """Normalised folders inside the table's location under which its data files have ever been found.
+    """Normalised folders inside the table's location in which any pass has found data files of it.
 
     Raises:
         StorageError: the state store failed.
@@ -89,8 +92,8 @@ def _record(
 ) -> None:
     """Record where a table has files by its document, and by the ``roots`` of data files that were seen.
 
-    What is ``known`` of the same table is kept: history expires, files that are elsewhere may be older.  ``marks``: up
-    to which sequence number and time it has been looked at.
+    What is ``known`` of the same table is kept, because a file elsewhere may be older than the history that is left.
+    ``marks``: the sequence number and the time (epoch milliseconds) up to which its manifests have been read.
     """
     entry, before = known
     now = _claims(catalog, loaded, roots, before)
@@ -103,7 +106,7 @@ def _record(
 def _recorded(
     state: StateStore, catalog: Catalog, loaded: LoadedTable
 ) -> tuple[TableClaims | None, Sequence[TableClaims]]:
-    """What is recorded of the entry, and of the same table under all its names."""
+    """The claims of this catalog entry, and those of the same table under all its names."""
     identity = identity_of(catalog, loaded)
     entry = state.claims.of_entry(entry_of(catalog, loaded))
 

@@ -1,8 +1,8 @@
 """Deletes files that nobody needs, batch by batch, each after another look.
 
-Just before each batch everything that could need a file is asked again: what some new snapshot came to reference
-between planning and now is spared, and so is what a pin or a staged load holds by now.  Batches are deleted in
-parallel, and what failed for a reason that passes is tried again, after yet another look.
+Just before each batch everything that could need a file is read again: a file stays that a snapshot, a pin or a staged
+load has come to need since planning.  Batches are deleted in parallel.  What failed for a transient reason is tried
+again, after another look.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.observer import backoff_seconds
-from icekeeper.deletion.needs import FileNeeds
+from icekeeper.commit.resolve_outcome import backoff_seconds
+from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.listing import ListedObject
@@ -24,7 +24,7 @@ from icekeeper.storage.storage import Storage
 __all__ = ["Confirm", "DeletedFiles", "delete_unneeded", "still_old"]
 
 Confirm: TypeAlias = Callable[[Sequence[str]], Sequence[str]]
-"""Which of some paths may still go, for all that is not a question of who needs them."""
+"""Returns those of some paths that may still be deleted, for reasons other than who needs them: their age."""
 
 _PARALLEL_LOOKS = 16
 # S3's limit for one DeleteObjects request; also how much is deleted between two looks at the pointer.
@@ -34,13 +34,13 @@ _IN_FLIGHT = 8
 _ATTEMPTS = 4
 # The pauses between attempts are 0.8, 1.6 and 3.2 s: storage has waited and tried again by itself before.
 _FIRST_PAUSE = 4
-# So many batches in a row of which nothing could be deleted: the store is down, not busy.
+# After so many batches in a row of which nothing could be deleted, the store is down and not busy.
 _HOPELESS = _IN_FLIGHT
 
 
 @dataclass(slots=True)
 class DeletedFiles:
-    """Paths really deleted, those that could not be, with the reason, and those that are needed again."""
+    """The paths that were deleted, those that could not be (with the reason), and those that are needed again."""
 
     deleted: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
@@ -59,10 +59,10 @@ def delete_unneeded(
     needs: FileNeeds,
     confirm: Confirm | None = None,
 ) -> DeletedFiles:
-    """Delete the files that nobody needs, batch by batch, each after another look.
+    """Delete those of the paths that nobody needs, batch by batch, each after another look.
 
-    ``confirm`` is asked before that look, which so stays the last thing before a request.  Memory grows by a few
-    pointers per path.
+    ``what`` names the files where progress is told.  ``confirm`` is called before that look, so that the look stays the
+    last thing before a request.  Memory grows by a few pointers per path.
 
     Raises:
         OperationRefused: the table was replaced meanwhile, its files must not be deleted any more, or a table that
@@ -83,7 +83,7 @@ def delete_unneeded(
 
 
 class _Deletion:
-    """One list of files on its way out."""
+    """The deletion of one list of files."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class _Deletion:
         self._fruitless = 0
 
     def attempt(self, paths: Sequence[str]) -> list[str]:
-        """Every path once; those that may go when tried again later."""
+        """Try every path once; returns those that failed for a transient reason."""
         again: list[str] = []
         running: deque[Future[DeleteReport]] = deque()
         self._fruitless = 0
@@ -151,7 +151,7 @@ class _Deletion:
 
 
 def still_old(storage: Storage, paths: Iterable[str], older_than_ms: int) -> list[ListedObject]:
-    """The files as they are now, those left out that are gone, or younger than a list from yesterday says.
+    """Those of the files that still exist and were modified before ``older_than_ms``, as the store says now.
 
     Raises:
         StorageError: the store could not tell.

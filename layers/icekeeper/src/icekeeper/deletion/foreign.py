@@ -1,7 +1,7 @@
-"""Metadata files under a table's location that the table does not reference: whose are they (rule 91)?
+"""Finds out to which table an unreferenced metadata file under a table's location belongs (rule 91).
 
-Another table's mean that its data may lie there too, looking like our orphans.  What cannot be read might be such a
-file, so both stop the deletion, unless a person says otherwise with ``orphan_protected_prefixes``.
+Where it is another table's, data of that table may lie there too and look like our orphans.  A file that cannot be read
+might be such a one.  Both stop the deletion, unless a person says otherwise with ``orphan_protected_prefixes``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BEGINNING_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class ForeignMetadata:
-    """A metadata file and the table that it says it is of; ``error`` where it does not say."""
+    """A metadata file, and UUID and location of its table; ``error`` says why they cannot be read."""
 
     path: str
     uuid: str | None
@@ -32,7 +32,7 @@ class ForeignMetadata:
 
 
 def foreign_metadata(storage: Storage, table: TableMetadata, paths: Iterable[str]) -> list[ForeignMetadata]:
-    """Those of the metadata files that are not the table's own, or cannot be read."""
+    """Those of the metadata files that belong to another table, or cannot be read."""
 
     def foreign(path: str) -> ForeignMetadata | None:
         found = metadata_owner(storage, path, table.uuid)
@@ -46,9 +46,9 @@ def foreign_metadata(storage: Storage, table: TableMetadata, paths: Iterable[str
 
 
 def metadata_owner(storage: Storage, path: str, expected_uuid: str | None = None) -> ForeignMetadata | None:
-    """Whose metadata file this is; ``None`` when it is surely the expected table's, or gone by now.
+    """To which table a metadata file belongs; ``None`` when it is surely the expected table's, or gone by now.
 
-    Old tables have many, each with the whole history in it: mostly the beginning of the file tells.
+    Old tables have many, each with the whole history in it; mostly its first bytes hold the UUID already.
     """
     try:
         if expected_uuid is not None and leading_uuid(_beginning(storage, path)) == expected_uuid:
@@ -65,7 +65,7 @@ def metadata_owner(storage: Storage, path: str, expected_uuid: str | None = None
 
 
 def refuse_foreign(found: Sequence[ForeignMetadata], explained: Callable[[ForeignMetadata], bool]) -> None:
-    """Refuse when a metadata file belongs to a table that nothing explains, or cannot be read.
+    """Refuse when a metadata file cannot be read, or belongs to another table and is not ``explained``.
 
     Raises:
         OperationRefused: names the other table's UUID and location.

@@ -1,7 +1,7 @@
-"""What people do about claims on a table's folders: see them, and forget those of catalogs that are gone.
+"""Lets people see the claims of other tables near a table, and forget those of catalogs that are gone.
 
-A table that cannot be loaded keeps every file near it from being deleted.  When its catalog is gone for good, only a
-person can say so (rule 89).
+While a table with such a claim cannot be loaded, no file in its folders is deleted.  That its catalog is gone for good
+only a person can say (rule 89).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from icekeeper.storage.paths import normalise
 __all__ = ["OpenCatalog", "claims_near", "forget_claims"]
 
 OpenCatalog = Callable[[str, str], Catalog | None]
-"""By name and warehouse; ``None`` where there is no such catalog.  Raises MaintenanceError where it does not answer."""
+"""Opens a catalog by name and warehouse; ``None`` if there is none.  Raises MaintenanceError if it does not answer."""
 
 
 def claims_near(handle: TableHandle) -> Sequence[TableClaims]:
-    """The other entries of any catalog that were seen to have files in the table's folders, or around them.
+    """The claims of other entries, of any catalog, that touch the table's folders.
 
     Raises:
         PolicyError: there is no such table.
@@ -46,9 +46,9 @@ def forget_claims(
     *,
     force: bool = False,
 ) -> TableClaims:
-    """Forget where an entry had files whose catalog is gone; the journal of the table at those files tells of it.
+    """Forget the claim of an entry whose catalog is gone, and write who did it into the journal of the handle's table.
 
-    ``force``: also where that catalog is configured, but does not answer, or has no such table: it may be renamed.
+    ``force``: also when its catalog is configured, but does not answer or has no table of that name (perhaps renamed).
 
     Raises:
         PolicyError: no such claim, or several.

@@ -1,7 +1,7 @@
-"""Files that must stay although the table's newest state does not refer to them: pinned and staged ones (rule 82).
+"""Files that must stay although the table's newest state does not reference them: pinned and staged ones (rule 82).
 
-Whoever adds a pin looks afterwards whether its snapshot is still there.  An expiry that had read the pins before, and
-commits after that look, still finds the pin here, before it deletes a file.
+Whoever adds a pin checks afterwards that its snapshot is still there.  An expiry that read the pins before, and commits
+after that check, still finds the pin here, before it deletes a file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["HeldFiles", "held_by_others"]
 
 
 def held_by_others(context: OperationContext, tables: Iterable[Claims]) -> Sequence[str]:
-    """What loads of other tables stage, and the metadata files that are pinned of them: they may lie in our location.
+    """The paths that loads of other tables have staged, and their pinned metadata files; they may lie in our location.
 
     Raises:
         StorageError: the state store cannot be read.
@@ -67,7 +67,7 @@ class HeldFiles:
 
     @property
     def pinned(self) -> Set[str]:
-        """Normalised paths of what pins hold."""
+        """Normalised paths of the files that pins hold."""
         return self._pinned
 
     def hold(self, path: str) -> bool:

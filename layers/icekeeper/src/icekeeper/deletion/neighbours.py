@@ -1,7 +1,8 @@
-"""Other tables of the catalog that could have files under a table's location: what each means for its orphans (pure).
+"""Which other tables may have files under a table's location (pure).
 
 A table claims the folders that its metadata names, those of the files that its document names, and those where an
-earlier pass over it has seen files that only its manifests name (imported ones).  Asked before anything goes (rule 88).
+earlier pass over it has seen files that only its manifests name (imported ones).  Checked before any deletion
+(rule 88).
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ _TABLE_BUCKET_SUFFIX = "--table-s3"
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Where a table may have files; normalised, made once for many questions."""
+    """The folders in which a table may have files, normalised."""
 
     catalog: Catalog
     table: LoadedTable
     folders: Mapping[str, str]
-    """Its own, as spelled."""
+    """The table's own folders: normalised → as spelled."""
     files_in: frozenset[str]
-    """Folders of the files that the document names, and where its manifests were seen to name some."""
+    """Folders of the files that the document names, and those where manifests were seen to name some."""
 
     def overlap(self, location: str) -> bool:
-        """Whether the table could have files under a location: its folders lie around or below, or named files do."""
+        """Whether the table could have files under a location: one of its folders contains it, or lies in it."""
         place = normalise(location)
         if any(_is_in(place, folder) for folder in self.folders):
             return True
         return any(_is_in(folder, place) for folder in (*self.folders, *self.files_in))
 
     def is_table_of(self, other: LoadedTable) -> bool:
-        """Whether it is that table, registered twice; perhaps one of the entries has moved on since."""
+        """Whether both are entries of the same table; one of them may be out of date."""
         table = self.table
         if normalise(table.metadata_location) == normalise(other.metadata_location):
             return True
@@ -50,12 +51,12 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """What other tables have to do with one table's location."""
+    """The tables that concern one table's location."""
 
     sharing: tuple[Claims, ...] = ()
-    """Their references protect files, too."""
+    """Tables whose references protect files there, too."""
     left_alone: tuple[str, ...] = ()
-    """Their folders below the location: nothing in them is this table's to delete."""
+    """Folders of other tables below the location; this table deletes nothing in them."""
 
     def explain(self, found: ForeignMetadata) -> bool:
         """Whether a metadata file lies in the folder of a table that the catalog knows."""
@@ -80,7 +81,7 @@ def claims_of(catalog: Catalog, table: LoadedTable, seen_in: Iterable[str] = ())
 
 
 def neighbours_of(table: LoadedTable, others: Iterable[Claims]) -> Neighbours:
-    """Sort other tables by how they lie to the location of one.
+    """Find those of the other tables that may have files in the location of ``table``.
 
     Raises:
         OperationRefused: another table has the same location.
@@ -108,7 +109,7 @@ def neighbours_of(table: LoadedTable, others: Iterable[Claims]) -> Neighbours:
 
 
 def _is_in(inner: str, outer: str) -> bool:
-    """Of normalised paths: the same, or below."""
+    """Whether a normalised path is ``outer``, or lies below it."""
     return inner == outer or inner.startswith(outer if outer.endswith("/") else f"{outer}/")
 
 

@@ -1,6 +1,6 @@
-"""Tables of other formats in a table's folders: Delta Lake, Hudi and Paimon keep a folder of their own there.
+"""Finds tables of other formats in a table's folders: Delta Lake, Hudi and Paimon, by the folder of their log.
 
-Which files they need stands in their logs, which are not read here; so all that lies in their folders may be needed.
+Which files they need is written in their logs, which are not read here; so all files in their folders may be needed.
 Sources: Delta Lake's protocol ("Delta Log Entries", ``_delta_log``), Hudi's technical specification ("Storage Format",
 ``.hoodie``), Paimon's specification ("Schema" and "Snapshot": ``schema/schema-0``, ``snapshot/snapshot-1``)
 (rule 124).
@@ -22,7 +22,7 @@ from icekeeper.storage.storage import Storage
 __all__ = ["find_other_formats", "other_format_at"]
 
 _PARALLEL_LOOKS = 16
-# Something else may lie beside a marker; one answer of a store holds more.
+# So many files of a folder are looked at for a marker; one answer of a store holds more.
 _FILES_LOOKED_AT = 100
 # So many roots beside each other are no tables, but days or hashes of one: only the folder around them is looked at.
 _MOST_SIBLINGS = 50
@@ -32,13 +32,13 @@ _MARKED = ("_delta_log", ".hoodie", "schema")
 
 
 def other_format_at(path: str) -> str | None:
-    """The folder of another format's table, where the path is that of a file of its log; else ``None``."""
+    """The folder of another format's table if the path is a file of its log; else ``None``."""
     found = _MARKER.search(path)
     return None if found is None else path[: found.start()]
 
 
 def find_other_formats(storage: Storage, locations: Sequence[str], paths: Iterable[str]) -> frozenset[str]:
-    """The folders of tables of other formats around data files of a table, up to its locations; they are looked for.
+    """Look for tables of other formats in the folders of these data files, and in those above, up to the locations.
 
     Raises:
         StorageError: the store does not answer.
@@ -59,7 +59,7 @@ def _few_roots(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _up_to(folder: str, locations: Sequence[str]) -> Iterator[str]:
-    """A folder, and those around it that are inside one of the locations, which count."""
+    """The folder, and every folder above it up to the location that contains it, included."""
     yield folder
     while any(is_under(folder, location) for location in locations):
         folder = folder.rpartition("/")[0]

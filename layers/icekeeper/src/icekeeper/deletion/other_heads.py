@@ -1,4 +1,4 @@
-"""Metadata files of a table that its catalog entry does not know: is the entry the newest one? (rule 90)
+"""Decides whether a catalog entry is at the newest state of its table, by metadata files it does not know (rule 90).
 
 The same table may be registered in two catalogs (a migration), and a catalog's database may come back from a backup:
 then an entry points at an older state, and what the newer state needs looks like orphans.  The evidence lies beside the
@@ -30,20 +30,20 @@ _STATES_MAY_OVERLAP_MS = 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class StrayMetadata:
-    """A metadata file of the table that is neither its entry's nor in its metadata log."""
+    """A metadata file of the table that is neither the catalog entry's current one, nor in its metadata log."""
 
     path: str
     metadata: TableMetadata
 
     @property
     def base(self) -> str | None:
-        """The normalised metadata file that it was made from; ``None`` for a table's first, and where none is told."""
+        """The normalised path of the metadata file that it was made from; ``None`` where its metadata log is empty."""
         log = self.metadata.metadata_log
         return normalise(str(log[-1]["metadata-file"])) if log else None
 
 
 def is_past(table: LoadedTable, path: str, modified_ms: int | None) -> bool:
-    """Whether a metadata file is surely older than all that the table's metadata log still tells.
+    """Whether a metadata file is surely older than every entry of the table's metadata log.
 
     Long histories leave very many of these; they are not read.
     """
@@ -94,7 +94,7 @@ def refuse_other_head(table: LoadedTable, strays: Iterable[StrayMetadata]) -> Se
 
 
 def _made_ms(known: Mapping[str, int]) -> dict[int, int]:
-    """When each number of the table's metadata files was made; of numbers that began anew the last time."""
+    """Number of a metadata file → when it was made (epoch milliseconds); the last time where numbers began anew."""
     made_ms: dict[int, int] = {}
     for path, time_ms in known.items():
         number = _number(path)

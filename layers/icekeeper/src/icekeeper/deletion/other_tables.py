@@ -1,4 +1,4 @@
-"""The tables beside the one that is cleaned, of its own catalog and of every other one that is served here.
+"""Loads the tables beside the one that is maintained, of its own catalog and of every other one that is served here.
 
 Orphan removal asks every table of its catalog.  Expiry deletes what its own snapshots referenced, so that only those
 matter whose folders touch: the state remembers where each table had files when it was last looked at, and only tables
@@ -40,7 +40,7 @@ _PARALLEL_LOADS = 8
 
 @dataclass(frozen=True, slots=True)
 class CatalogTables:
-    """What a catalog holds: tables as loaded, and those that could not be, with the reason."""
+    """The tables of a catalog: where each may have files, and those that cannot be loaded, with the reason."""
 
     claims: tuple[Claims, ...]
     unreadable: tuple[tuple[TableName, str], ...]

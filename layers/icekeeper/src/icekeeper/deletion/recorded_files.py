@@ -1,4 +1,4 @@
-"""The files that a record of a load stands for."""
+"""Lists the files that the record of a staged load stands for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["recorded_files"]
 
 
 def recorded_files(memory: TableMemory, load: StagedLoad) -> Iterator[str]:
-    """Every file that the load may have left: of a job one for each attempt at a task, most of which never ran.
+    """The paths of all files that the load may have left; of a job, one for each possible attempt at a task.
 
     Raises:
         StorageError: the state store cannot be read.

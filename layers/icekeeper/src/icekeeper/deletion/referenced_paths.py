@@ -14,7 +14,7 @@ from hashlib import blake2b
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icekeeper.deletion.twins import without_authority
+from icekeeper.deletion.prefix_mismatch import without_authority
 from icekeeper.storage.paths import authority, normalise
 
 __all__ = ["ReferencedPaths", "path_hash"]
@@ -60,7 +60,7 @@ class _Hashes:
 
 
 class ReferencedPaths:
-    """What a table needs, asked from under one location, its ``home``."""
+    """The paths that a table references; ``home`` is the location whose files are asked about."""
 
     def __init__(self, home: str, paths: Iterable[str] = ()) -> None:
         own = authority(home)
@@ -74,12 +74,15 @@ class ReferencedPaths:
             self.add_hashes(*self.hashes(path))
 
     def hashes(self, path: str) -> tuple[int, int | None]:
-        """Of the path, and of its part behind an authority that is not home's: under home's own it has no twin."""
+        """The hash of the normalised path, and that of its part behind scheme and bucket.
+
+        The second is ``None`` for a path in home's own bucket, which cannot be a prefix mismatch.
+        """
         normal = normalise(path)
         return path_hash(normal), None if normal.startswith(self._own) else path_hash(without_authority(normal))
 
     def add_hashes(self, here: int, elsewhere: int | None) -> None:
-        """Add a path by what :meth:`hashes` made of it, perhaps on another machine."""
+        """Add a path by its :meth:`hashes`, which may have been made on another machine."""
         self._here.add(here)
         if elsewhere is not None:
             self._elsewhere.add(elsewhere)
@@ -90,6 +93,6 @@ class ReferencedPaths:
     def __len__(self) -> int:
         return len(self._here)
 
-    def has_twin_elsewhere(self, path: str) -> bool:
+    def has_prefix_mismatch(self, path: str) -> bool:
         """Whether, most probably, the same path is referenced under another scheme, bucket or host."""
         return len(self._elsewhere) > 0 and path_hash(without_authority(path)) in self._elsewhere

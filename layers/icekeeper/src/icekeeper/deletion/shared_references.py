@@ -1,4 +1,4 @@
-"""What the tables that share files with one need, and what is pinned or staged of them; read anew as they move on.
+"""The files that other tables need of a shared location, pinned and staged ones included; read anew as they change.
 
 The catalog entry of such a table may be out of date, as the table's own may be: newer metadata beside it is looked for.
 """
@@ -28,7 +28,7 @@ __all__ = ["SharedReferences"]
 
 
 class _Followed:
-    """One table, and what of its references has been read."""
+    """One table, and those of its references that have been read."""
 
     def __init__(self, context: OperationContext, catalog: Catalog, table: LoadedTable) -> None:
         self.catalog, self.table = catalog, table
@@ -41,16 +41,16 @@ class _Followed:
         return identity_of(self.catalog, self.table)
 
     def knows(self, metadata_file: str) -> bool:
-        """Whether a (normalised) metadata file is of the table's past, or where it is now."""
+        """Whether a (normalised) metadata file is the table's current one, or in its metadata log."""
         known = metadata_files(self.table.metadata, self.table.metadata_location)
         return metadata_file in map(normalise, known)
 
 
 class SharedReferences:
-    """What tables that share a location need, and what is pinned or staged of them."""
+    """The files that tables which share a location need, and those that are pinned or staged of them."""
 
     def __init__(self, context: OperationContext, tables: Sequence[Claims], own: LoadedTable) -> None:
-        """``own``: the table that is cleaned, whose references its caller knows.
+        """``own``: the table whose files are deleted; the caller knows its references.
 
         Raises:
             OperationRefused: one of them has a newer head that its catalog entry does not know.
@@ -69,7 +69,7 @@ class SharedReferences:
             followed.held.look(followed.table.metadata)
         identity = identity_of(context.catalog, own)
         for followed in _newest_entries(self._followed.values()):
-            # Beside the table that is cleaned its caller looks.
+            # Metadata beside the table that is cleaned is looked for by the caller.
             if _which(followed.identity) != _which(identity):
                 self._look_beside(followed)
 
@@ -81,12 +81,12 @@ class SharedReferences:
 
     @property
     def tables(self) -> Sequence[LoadedTable]:
-        """As they are now."""
+        """The tables as they were last loaded."""
         return [followed.table for followed in self._followed.values()]
 
-    def has_twin_elsewhere(self, path: str) -> bool:
-        """As :meth:`ReferencedPaths.has_twin_elsewhere`."""
-        return self._paths.has_twin_elsewhere(path)
+    def has_prefix_mismatch(self, path: str) -> bool:
+        """As :meth:`ReferencedPaths.has_prefix_mismatch`."""
+        return self._paths.has_prefix_mismatch(path)
 
     def look_again(self) -> None:
         """Look at every table's pointer, and add what came to be referenced since.
@@ -149,7 +149,7 @@ class SharedReferences:
 
 
 def _newest_entries(entries: Collection[_Followed]) -> Iterator[_Followed]:
-    """The entries of each table but those that another entry of the same table has left behind."""
+    """The catalog entries without those that are out of date: another entry of the same table knows their state."""
     same: defaultdict[tuple[str, str], dict[str, _Followed]] = defaultdict(dict)
     for one in entries:
         same[_which(one.identity)].setdefault(normalise(one.table.metadata_location), one)

@@ -34,9 +34,9 @@ def listed_metadata(storage: Storage, table: LoadedTable) -> Sequence[ListedObje
 
 
 def read_strays(storage: Storage, table: LoadedTable, listed: Iterable[ListedObject]) -> Sequence[StrayMetadata]:
-    """Those of the listed metadata files that are the table's, but not known to it, and not surely of its past.
+    """Read those of the listed metadata files that belong to the table, but are unknown to it and may be newer.
 
-    Only what lies where the table keeps its metadata is looked at: elsewhere are the files of others.
+    Files outside of the table's metadata folders are passed over: they belong to others.
 
     Raises:
         StorageError: the store does not answer, so that what one of them says is not known.
@@ -68,9 +68,9 @@ def read_strays(storage: Storage, table: LoadedTable, listed: Iterable[ListedObj
 
 
 def needed_by(storage: Storage, stray: StrayMetadata, known: References) -> Iterator[str]:
-    """What a stray metadata file refers to beyond what is ``known`` to be needed; the file itself, too.
+    """The paths that a stray metadata file references, itself included, without those ``known`` to be needed.
 
-    What it refers to may be gone already, when the table has expired it since; that needs no protection.
+    A manifest may be gone already, because the table has expired it since; then there is nothing to protect.
 
     Raises:
         MetadataUnreadable: something that is there cannot be read.
@@ -96,7 +96,7 @@ def needed_by(storage: Storage, stray: StrayMetadata, known: References) -> Iter
 
 
 def _is_of(table: TableMetadata, found: TableMetadata) -> bool:
-    """By the UUID; a v1 table without one has it since a newer state, or never, and is known by its location."""
+    """Whether metadata belong to the table, by UUID.  Where one has none (v1), the location decides."""
     if table.uuid and found.uuid:
         return table.uuid.lower() == found.uuid.lower()
     return normalise(table.location) == normalise(found.location)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from icekeeper.detection.layout_signals import clustering_signals, partition_signals
 from icekeeper.detection.proposal import REQUESTED, Proposal, Skip
@@ -13,35 +14,38 @@ from icekeeper.metadata.format_versions import MAINTAINED_FORMAT_VERSIONS
 from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
 from icekeeper.state.store import LastSeen
 
-__all__ = ["as_requested", "assess"]
+__all__ = ["TableFindings", "as_requested", "assess"]
 
 _PRIORITY_DIGITS = 4
 
 
-def assess(
-    table: str,
-    metadata: TableMetadata,
-    resolved: ResolvedPolicy,
-    *,
-    now_ms: int,
-    expirable: int,
-    expirable_refs: int = 0,
-    last_seen: LastSeen | None = None,
-    manifest_count: int | None = None,
-    failed_loads: int = 0,
-    clustering: str | None = None,
-) -> Proposal | Skip:
-    """Propose a table for maintenance, or say why not.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFindings:
+    """What was found out about a table beside its metadata and policy."""
 
-    ``now_ms`` is epoch milliseconds.  ``expirable`` and ``expirable_refs`` are the numbers of snapshots and refs that
-    the expiry plan of this moment holds, pins considered.  ``last_seen`` silences what the head's summary hints at,
-    once a pass under this very policy found nothing to do at this very snapshot.  ``manifest_count`` counts the
-    entries of the head's manifest list.  ``failed_loads`` are past the grace period; a pass cleans up after them also
-    where maintenance is disabled (rule 104), unless the deployment forbids it.  ``clustering`` is the recipe by
-    which compaction would cluster files, if it would.
-    """
+    now_ms: int
+    """Epoch milliseconds at which the table is assessed."""
+    expirable: int
+    """How many snapshots the expiry plan of this moment holds, pins considered."""
+    expirable_refs: int = 0
+    """How many branches and tags it holds."""
+    last_seen: LastSeen | None = None
+    """What the last pass saw.  Where it found nothing to do, under this very policy at this very snapshot, the head's
+    summary is no sign of work."""
+    manifest_count: int | None = None
+    """How many manifests the head's manifest list has, where it was read."""
+    failed_loads: int = 0
+    """How many failed loads are past the grace period.  A pass cleans up after them also where maintenance is disabled
+    (rule 104), unless the deployment forbids it."""
+    clustering: str | None = None
+    """The recipe by which compaction would cluster files; ``None`` where it would not."""
+
+
+def assess(table: str, metadata: TableMetadata, resolved: ResolvedPolicy, found: TableFindings) -> Proposal | Skip:
+    """Propose a table for maintenance, or say why not."""
+    now_ms, last_seen = found.now_ms, found.last_seen
     uuid = metadata.uuid or ""
-    cleaning = [] if resolved.is_stopped or not gc_enabled(metadata) else list(load_signals(failed_loads))
+    cleaning = [] if resolved.is_stopped or not gc_enabled(metadata) else list(load_signals(found.failed_loads))
     if disabled := resolved.why_disabled():
         return _proposal(table, cleaning, uuid) if cleaning else Skip(table, disabled)
     if metadata.format_version not in MAINTAINED_FORMAT_VERSIONS:
@@ -53,9 +57,9 @@ def assess(
 
     signals: list[Signal] = cleaning
     if resolved.runs(Operation.EXPIRE_SNAPSHOTS) and gc_enabled(metadata):
-        signals.extend(expiry_signals(metadata, resolved.policy, now_ms=now_ms, expirable=expirable))
-        signals.extend(ref_signals(expirable_refs))
-    # What a pass under other settings saw is no news of these.
+        signals.extend(expiry_signals(metadata, resolved.policy, now_ms=now_ms, expirable=found.expirable))
+        signals.extend(ref_signals(found.expirable_refs))
+    # What a pass under other settings saw says nothing about these.
     seen = last_seen if last_seen is not None and last_seen.fingerprint == resolved.fingerprint() else None
     known_idle = head is not None and seen is not None and seen.idle and seen.snapshot_id == head.snapshot_id
     if head is not None:
@@ -63,10 +67,10 @@ def assess(
             looked_ms = None if seen is None else seen.finished_ms
             signals.extend(partition_signals(metadata, resolved.policy, now_ms=now_ms, last_looked_ms=looked_ms))
         if not known_idle:
-            signals.extend(summary_signals(head, resolved, manifest_count))
-            if clustering is not None and resolved.runs(Operation.COMPACT) and resolved.policy.rewrite_enabled:
+            signals.extend(summary_signals(head, resolved, found.manifest_count))
+            if found.clustering is not None and resolved.runs(Operation.COMPACT) and resolved.policy.rewrite_enabled:
                 idle_at = seen.snapshot_id if seen is not None and seen.idle else None
-                signals.extend(clustering_signals(metadata, head, resolved.policy, clustering, idle_at))
+                signals.extend(clustering_signals(metadata, head, resolved.policy, found.clustering, idle_at))
     if signals:
         return _proposal(table, signals, uuid)
     if head is None:
@@ -75,9 +79,9 @@ def assess(
 
 
 def as_requested(found: Proposal | Skip, resolved: ResolvedPolicy, uuid: str) -> Proposal | Skip:
-    """What becomes of an assessed table that a person asked a pass for: it comes first, whatever its need.
+    """The proposal for a table that a person requested a pass for: it has the highest priority, whatever was found.
 
-    Only a deployment that forbids maintenance says no; what else speaks against a pass, the pass reports.
+    It is skipped only where the deployment forbids maintenance; any other obstacle is for the pass to report.
     """
     if resolved.is_stopped:
         return Skip(found.table, f"{REQUESTED}, but {resolved.why_disabled()}")
@@ -90,5 +94,5 @@ def _proposal(table: str, signals: Sequence[Signal], uuid: str) -> Proposal:
 
 
 def _priority(signals: Iterable[Signal]) -> float:
-    """``1 − 1 / ∏(1 + weight)``: 0 without need, towards 1 as any need grows, and never less for one need more."""
+    """``1 − 1 / ∏(1 + weight)``: 0 without signals, towards 1 as weights grow; one more signal never lowers it."""
     return round(1 - 1 / math.prod(1 + signal.weight for signal in signals), _PRIORITY_DIGITS)

@@ -1,15 +1,15 @@
-"""From a loaded table to its assessment: policy resolved, memory and pins looked up, expiry planned."""
+"""Makes the function that assesses a loaded table: it resolves the policy, reads what is remembered, plans expiry."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.detection.assess import as_requested, assess
+from icekeeper.detection.assess import TableFindings, as_requested, assess
 from icekeeper.detection.layout_signals import wanted_clustering
 from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.errors import MaintenanceError, PolicyError
@@ -23,16 +23,19 @@ __all__ = [
     "Assessor",
     "Observer",
     "PolicyResolver",
-    "assess_one",
     "assessor",
+    "load_or_skip",
+    "skip_on_error",
 ]
 
 log = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
+
 PolicyResolver = Callable[[LoadedTable], ResolvedPolicy]
 """The settings that hold for a table; raises PolicyError."""
 Observer = Callable[[LoadedTable, TableIdentity, ResolvedPolicy | PolicyError], None]
-"""Told of every table that was loaded, with its settings or what is wrong with them."""
+"""Called with every table that was loaded, and its settings or what is wrong with them."""
 
 
 class Assessor(Protocol):
@@ -79,10 +82,7 @@ def assessor(
         pinned = [pin.snapshot_id for pin in memory.pins]
         plan = plan_expiry(metadata, policy, now_ms=now_ms, pinned=pinned)
         grace_ms = policy.orphan_older_than_ms
-        found = assess(
-            str(loaded.name),
-            metadata,
-            resolved,
+        findings = TableFindings(
             now_ms=now_ms,
             expirable=0 if isinstance(plan, Nothing) else len(plan.snapshot_ids),
             expirable_refs=0 if isinstance(plan, Nothing) else len(plan.refs),
@@ -90,22 +90,17 @@ def assessor(
             failed_loads=sum(load.can_be_cleaned(now_ms, grace_ms) for load in memory.loads),
             clustering=wanted_clustering(metadata, policy) if resolved.runs(Operation.COMPACT) else None,
         )
+        found = assess(str(loaded.name), metadata, resolved, findings)
         found = as_requested(found, resolved, identity.uuid) if is_requested else found
         return replace(found, location=identity.location) if isinstance(found, Proposal) else found
 
     return assess_table
 
 
-def assess_one(
-    catalog: Catalog, table: TableName, assess_table: Callable[[LoadedTable], Proposal | Skip]
-) -> Proposal | Skip:
-    """Load one table, once, and assess it; what speaks against that becomes the reason it is skipped."""
+def skip_on_error(table: TableName, work: Callable[[], Result]) -> Result | Skip:
+    """What ``work`` returns; an exception becomes the reason why the table is skipped, so that the scan goes on."""
     try:
-        try:
-            loaded = catalog.load(table)
-        except PolicyError as error:
-            return Skip(str(table), str(error), is_error=True, is_gone=True)
-        return assess_table(loaded)
+        return work()
     except MaintenanceError as error:
         return Skip(str(table), str(error), is_error=True)
     except OSError as error:
@@ -114,6 +109,18 @@ def assess_one(
         # Documents are read as they are; one that breaks the specification must not stop the scan of the others.
         reason = f"the metadata does not follow the specification: {type(error).__name__} {error}"
         return Skip(str(table), reason, is_error=True)
-    except Exception as error:  # whatever one table makes us trip over must not stop the scan of the others
+    except Exception as error:  # a bug that one table brings to light must not stop the scan of the others
         log.exception("%s could not be assessed", table)
         return Skip(str(table), f"the table cannot be assessed: {type(error).__name__} {error}", is_error=True)
+
+
+def load_or_skip(catalog: Catalog, table: TableName) -> LoadedTable | Skip:
+    """Load one table; a table that the catalog does not have any more is skipped, and marked as gone.
+
+    Raises:
+        MaintenanceError: it cannot be loaded.
+    """
+    try:
+        return catalog.load(table)
+    except PolicyError as error:
+        return Skip(str(table), str(error), is_error=True, is_gone=True)

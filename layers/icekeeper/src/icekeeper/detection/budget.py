@@ -1,4 +1,4 @@
-"""Work on many items in several threads for so long, and know which were begun."""
+"""Works on many items in several threads within a time budget, and reports which were begun."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BEGINNING_SHARE = 0.9
 
 @dataclass(slots=True)
 class Reached(Generic[Item, Result]):
-    """What was done in time.  Items are begun in their order: the first ``begun`` ones had their turn."""
+    """Items and results that were done in time; the first ``begun`` items, in their order, were begun."""
 
     done: list[tuple[Item, Result]] = field(default_factory=list)
     begun: int = 0

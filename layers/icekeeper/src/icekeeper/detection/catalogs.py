@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CatalogSource:
-    """A catalog that is opened when its turn comes."""
+    """A catalog that is not opened yet."""
 
     name: str
     open: Callable[[], Catalog]

@@ -1,4 +1,4 @@
-"""Which tables of some catalogs need work: policies, state and the operations' own plans, put together for a scan."""
+"""Detects which tables of some catalogs need work, by their policies, the state and the operations' own plans."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def detect(
 ) -> FleetReport:
     """Which tables of these catalogs need work, and why; reads one metadata document per table.
 
-    ``cursor`` is that of the last report.
+    ``cursor`` is that of the last report, ``overrides`` and ``unsafe`` are as for a pass; at most ``threads`` tables
+    are loaded at a time.
 
     Raises:
         PolicyError: the deployment's settings are wrong.

@@ -1,7 +1,7 @@
-"""Signs that files lie in another way than the policy asks, or stay longer than it allows (pure).
+"""Signals that files are not clustered as the policy asks, or that partitions are past their retention (pure).
 
-Which files those are only manifests tell, so both are guesses that a pass confirms; and each falls silent once a pass
-under this very policy has looked: until as much has been added again, or until the next partition may have ended.
+Only manifests say which files those are, so both are guesses that a pass confirms.  Each is silent after a pass under
+the same policy has looked: until as much has been added again, or until the next partition may have ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PARTITION_WEIGHT = 0.1
 
 
 def wanted_clustering(metadata: TableMetadata, policy: Policy) -> str | None:
-    """How compaction would cluster the table, as its snapshots' summaries say it; ``None``: not at all.
+    """The recipe by which compaction would cluster the table, as written in snapshot summaries; ``None``: not at all.
 
     Raises:
         PolicyError: the policy names an order or columns that the table does not have.
@@ -43,7 +43,7 @@ def wanted_clustering(metadata: TableMetadata, policy: Policy) -> str | None:
 def clustering_signals(
     metadata: TableMetadata, head: Snapshot, policy: Policy, recipe: str, seen_idle_at: int | None
 ) -> Iterable[Signal]:
-    """Files that came since the last snapshot which a rewrite clustered by this recipe.
+    """A signal when enough files were added since the last snapshot that a rewrite clustered by this recipe.
 
     ``seen_idle_at`` is a snapshot over which a pass under this policy found nothing to do.  Rewrites of others that
     moved files without clustering them count like new files.
@@ -67,7 +67,7 @@ def clustering_signals(
 def partition_signals(
     metadata: TableMetadata, policy: Policy, *, now_ms: int, last_looked_ms: int | None
 ) -> Iterable[Signal]:
-    """Partitions may have passed their retention since a pass under this policy looked (``last_looked_ms``).
+    """A signal when partitions may have passed their retention since a pass under this policy (``last_looked_ms``).
 
     Partitions end by the hour where the table is partitioned so, else by the day at most.
     """

@@ -92,7 +92,7 @@ class FleetReport:
     skipped: tuple[FleetSkip, ...]
     cursor: tuple[str, str] | None
     not_reached: int = 0
-    """Tables that the time did not suffice for."""
+    """How many tables were not reached within the time budget."""
 
     @property
     def errors(self) -> int:

@@ -1,4 +1,4 @@
-"""Which tables of a catalog people asked a pass for, whatever they called the catalog and the table (pure)."""
+"""Which tables of a catalog have a request for a pass, under whatever name it was filed (pure)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["RequestedTables", "requested_tables", "told_of_none"]
 
 @dataclass(frozen=True, slots=True)
 class RequestedTables:
-    """What people ask of one catalog."""
+    """The requests that concern one catalog."""
 
     tables: tuple[TableName, ...]
-    """Where to look first, by name; whose request it is tells only the loaded table."""
+    """Names of the tables to load first; only a loaded table says which requests are for it."""
     told: tuple[MaintenanceRequest, ...]
-    """Those that were left for tables of this catalog under its own name."""
+    """Requests filed under this catalog's own name."""
     pending: tuple[MaintenanceRequest, ...]
-    """Those of all catalogs: one may mean a table that has another name here."""
+    """Requests of all catalogs: one may be for a table that has another name here."""
 
     def told_here(self, table: TableName) -> tuple[MaintenanceRequest, ...]:
         """The requests for the table that had this name in this catalog; of one created anew perhaps one for each."""
@@ -35,14 +35,14 @@ class RequestedTables:
 
 
 def told_of_none(pending: Sequence[MaintenanceRequest], catalogs: Sequence[Catalog]) -> tuple[MaintenanceRequest, ...]:
-    """Requests whose catalog none of these is called: another name may mean one of them."""
+    """The requests filed under a catalog name that none of these has; one of them may be meant by another name."""
     return tuple(request for request in pending if not any(_is_told_of(request, catalog) for catalog in catalogs))
 
 
 def requested_tables(
     listed: ListedCatalog, pending: Sequence[MaintenanceRequest], strangers: Iterable[MaintenanceRequest]
 ) -> RequestedTables:
-    """What concerns one catalog; ``strangers`` are looked for among its tables, in whatever case."""
+    """The requests that concern one catalog; those in ``strangers`` are matched to its tables by name, in any case."""
     told = tuple(request for request in pending if _is_told_of(request, listed.catalog))
     sought = {str(request.identity.table).lower() for request in strangers}
     found = (table for table in listed.tables or () if sought and str(table).lower() in sought)

@@ -1,4 +1,4 @@
-"""A scan over many catalogs: what a person asked for first, then every table in turn, within one time budget."""
+"""A scan over many catalogs: what a person asked for first, then every table, round robin, within one time budget."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Protocol
 from icekeeper.activity import scan_finished, scan_started
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.detection.assessor import Assessor, Observer, assess_one
+from icekeeper.detection.assessor import Assessor, Observer, load_or_skip, skip_on_error
 from icekeeper.detection.budget import Reached, within_budget
 from icekeeper.detection.catalogs import CatalogSource, ListedCatalog, listed_catalog
 from icekeeper.detection.proposal import FleetProposal, FleetReport, FleetSkip, Proposal, Skip
 from icekeeper.detection.requested import RequestedTables, requested_tables, told_of_none
-from icekeeper.detection.turns import Turn, fair_order
+from icekeeper.detection.scan_order import FleetTable, round_robin
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.health.examine import examine
 from icekeeper.health.lake_log import LakeLog
+from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
@@ -33,7 +34,7 @@ _LISTING_SHARE = 0.5
 
 
 class AssessorOf(Protocol):
-    """Makes the assessor of one catalog, which tells ``observe`` of every table."""
+    """Makes the assessor of one catalog, which calls ``observe`` with every table."""
 
     def __call__(self, catalog: Catalog, observe: Observer) -> Assessor: ...
 
@@ -43,6 +44,7 @@ class _Place:
     """One catalog during the scan."""
 
     catalog: Catalog
+    selected: tuple[TableName, ...]
     assess_table: Assessor
     health: LakeLog
     requests: RequestedTables
@@ -50,24 +52,24 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What became of one table."""
+    """What was found out about one table."""
 
     found: Proposal | Skip
     request: MaintenanceRequest | None = None
     stale: tuple[MaintenanceRequest, ...] = ()
-    """Requests for a table of this name that is gone."""
+    """Requests for an earlier table of this name, which is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scanner:
     """A scan of catalogs under the deployment's settings, at one time.
 
-    Tables with a pending request come first, whatever the filters say.  The others follow in a fair order after a
-    cursor; the report's cursor is for the next scan.  ``detection_timeout_s`` bounds the whole; at most
+    Tables with a pending request come first, whatever the filters say.  The others follow in round-robin order after
+    a cursor; the report's cursor is for the next scan.  ``detection_timeout_s`` bounds the whole; at most
     ``max_jobs_per_detection`` proposals remain, ordered by need.  Health is recorded of every table that was loaded,
     maintained or not.  Where there are several catalogs, one that is not listed in half of the time is left out.
 
-    A request for a table that is gone is told of and dropped; every other is claimed by the run that serves it.
+    A request for a table that is gone is reported and dropped; every other is claimed by the run that serves it.
     """
 
     settings: Policy
@@ -90,33 +92,29 @@ class Scanner:
         scan_started(len(sources))
         deadline_s = started_s + self.settings.detection_timeout_s
         catalogs, skipped = self._opened(sources, deadline_s)
-        pending = self.store.requests.pending()
-        strangers = told_of_none(pending, [listed.catalog for listed in catalogs])
-        places: dict[str, _Place] = {}
-        turns: list[Turn] = []
-        for listed in catalogs:
-            name = listed.catalog.name
-            if name in places:
-                skipped.append(FleetSkip(name, "", "another catalog has the same name", True))
-                continue
-            places[name] = self._place(listed, assessor_of, requested_tables(listed, pending, strangers))
-            turns += [Turn(name, str(table), table) for table in listed.selected]
-        asked = [Turn(name, str(table), table) for name, place in places.items() for table in place.requests.tables]
-        asked_for, selected = {turn.cursor for turn in asked}, {turn.cursor for turn in turns}
-        order = fair_order((turn for turn in turns if turn.cursor not in asked_for), cursor)
+        places = self._places(catalogs, assessor_of, skipped)
+        entries = [FleetTable(name, str(table), table) for name, place in places.items() for table in place.selected]
+        asked = [
+            FleetTable(name, str(table), table) for name, place in places.items() for table in place.requests.tables
+        ]
+        asked_for, selected = (
+            {entry.cursor for entry in asked},
+            {entry.cursor for entry in entries},
+        )
+        order = round_robin((entry for entry in entries if entry.cursor not in asked_for), cursor)
         reached = within_budget(
-            lambda turn: _reach(places[turn.catalog], turn, is_selected=turn.cursor in selected),
-            [*fair_order(asked, None), *order],
+            lambda entry: _reach(places[entry.catalog], entry, is_selected=entry.cursor in selected),
+            [*round_robin(asked, None), *order],
             threads=self.threads,
             budget_s=max(0.0, deadline_s - self.monotonic_s()),
             monotonic_s=self.monotonic_s,
         )
         self._drop_stale_requests(reached)
         proposals, more = _ranked(reached, places, self.settings, self.store, self.now_ms)
-        done = {turn.cursor for turn, _ in reached.done}
-        missed = [turn for turn in (*asked, *order) if turn.cursor not in done]
+        done = {entry.cursor for entry, _ in reached.done}
+        missed = [entry for entry in (*asked, *order) if entry.cursor not in done]
         late = _late_reason(self.settings)
-        skipped += [*more, *(FleetSkip(turn.catalog, turn.text, late) for turn in missed)]
+        skipped += [*more, *(FleetSkip(entry.catalog, entry.text, late) for entry in missed)]
         report = FleetReport(
             scanned=len(reached.done),
             listed=len(selected),
@@ -138,7 +136,7 @@ class Scanner:
     def _opened(
         self, sources: Sequence[CatalogSource], deadline_s: float
     ) -> tuple[list[ListedCatalog], list[FleetSkip]]:
-        """The catalogs that were listed in time, and what is wrong with the others."""
+        """The catalogs that were listed in time, and a skip with the reason for each of the others."""
         left_s = max(0.0, deadline_s - self.monotonic_s())
         opened = within_budget(
             lambda source: listed_catalog(source, self.settings),
@@ -153,6 +151,25 @@ class Scanner:
         skipped += [FleetSkip(source.name, "", late, True) for source in sources if id(source) not in answered]
         return [result for _, result in opened.done if isinstance(result, ListedCatalog)], skipped
 
+    def _places(
+        self, catalogs: Sequence[ListedCatalog], assessor_of: AssessorOf, skipped: list[FleetSkip]
+    ) -> dict[str, _Place]:
+        """The catalogs by name; of two with the same name the second is added to ``skipped``.
+
+        Raises:
+            StorageError: the requests cannot be read from the state.
+        """
+        pending = self.store.requests.pending()
+        strangers = told_of_none(pending, [listed.catalog for listed in catalogs])
+        places: dict[str, _Place] = {}
+        for listed in catalogs:
+            name = listed.catalog.name
+            if name in places:
+                skipped.append(FleetSkip(name, "", "another catalog has the same name", True))
+            else:
+                places[name] = self._place(listed, assessor_of, requested_tables(listed, pending, strangers))
+        return places
+
     def _place(self, listed: ListedCatalog, assessor_of: AssessorOf, requests: RequestedTables) -> _Place:
         catalog = listed.catalog
         health = LakeLog(self.store.lake_stats, catalog.name, catalog.warehouse)
@@ -162,10 +179,10 @@ class Scanner:
         def observe(loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy | PolicyError) -> None:
             health.observe(examine(identity, loaded.metadata, resolved, now_ms=self.now_ms))
 
-        return _Place(catalog, assessor_of(catalog, observe), health, requests)
+        return _Place(catalog, listed.selected, assessor_of(catalog, observe), health, requests)
 
-    def _drop_stale_requests(self, reached: Reached[Turn, _Found]) -> None:
-        """Those for tables that are gone: they are told of in this report, and no run will ever serve them."""
+    def _drop_stale_requests(self, reached: Reached[FleetTable, _Found]) -> None:
+        """Claim the requests for tables that are gone: this report tells of them, and no run will ever serve them."""
         served = {found.request.identity.key for _, found in reached.done if found.request is not None}
         for request in (one for _, found in reached.done for one in found.stale):
             if request.identity.key not in served:  # under another name
@@ -173,7 +190,7 @@ class Scanner:
 
 
 def _late_reason(settings: Policy) -> str:
-    """Why a table is skipped that the time did not suffice for."""
+    """Why a table is skipped for which the time did not suffice."""
     return f"not reached within detection_timeout_s {settings.detection_timeout_s}"
 
 
@@ -182,78 +199,79 @@ def _over_limit_reason(settings: Policy) -> str:
     return f"beyond max_jobs_per_detection {settings.max_jobs_per_detection}"
 
 
-def _reach(place: _Place, turn: Turn, *, is_selected: bool) -> _Found:
+def _reach(place: _Place, entry: FleetTable, *, is_selected: bool) -> _Found:
     """Load and assess one table; a request counts only for the very table that it was left for."""
-    told = place.requests.told_here(turn.table)
-    meant: tuple[MaintenanceRequest, ...] = ()
-    stale: tuple[MaintenanceRequest, ...] = ()
+    told = place.requests.told_here(entry.table)
 
-    def assess_table(loaded: LoadedTable) -> Proposal | Skip:
-        nonlocal meant, stale
-        meant = place.requests.meant(identity_of(place.catalog, loaded))
-        stale = tuple(request for request in told if request not in meant)
-        if not meant and not is_selected:
-            return Skip(turn.text, "a pass was requested for a table of this name that is gone")
-        return place.assess_table(loaded, is_requested=bool(meant))
+    def load() -> tuple[LoadedTable, tuple[MaintenanceRequest, ...]] | Skip:
+        loaded = load_or_skip(place.catalog, entry.table)
+        if isinstance(loaded, Skip):
+            return loaded
+        return loaded, place.requests.meant(identity_of(place.catalog, loaded))
 
-    found = assess_one(place.catalog, turn.table, assess_table)
-    if isinstance(found, Skip) and found.is_gone:
-        stale = told
+    reached = skip_on_error(entry.table, load)
+    if isinstance(reached, Skip):
+        return _Found(reached, stale=told if reached.is_gone else ())
+    loaded, meant = reached
+    stale = tuple(request for request in told if request not in meant)
+    if not meant and not is_selected:
+        return _Found(Skip(entry.text, "a pass was requested for a table of this name that is gone"), stale=stale)
+    found = skip_on_error(entry.table, lambda: place.assess_table(loaded, is_requested=bool(meant)))
     return _Found(found, meant[0] if meant else None, stale)
 
 
 def _ranked(
-    reached: Reached[Turn, _Found], places: Mapping[str, _Place], settings: Policy, store: StateStore, now_ms: int
+    reached: Reached[FleetTable, _Found], places: Mapping[str, _Place], settings: Policy, store: StateStore, now_ms: int
 ) -> tuple[list[FleetProposal], list[FleetSkip]]:
-    """The most urgent proposals of tables that nobody maintains now, and what speaks against the others.
+    """The most urgent proposals, without tables that are being maintained, and a skip for each of the others.
 
-    Leases are asked for table by table, only until there are enough proposals.
+    The lease of a table is looked up only until there are enough proposals.
     """
-    wanted: list[tuple[tuple[object, ...], Turn, FleetProposal]] = []
+    wanted: list[tuple[tuple[object, ...], FleetTable, FleetProposal]] = []
     skipped: list[FleetSkip] = []
-    for turn, result in reached.done:
+    for entry, result in reached.done:
         found, request = result.found, result.request
         if isinstance(found, Skip):
-            skipped.append(FleetSkip(turn.catalog, turn.text, found.reason, found.is_error))
+            skipped.append(FleetSkip(entry.catalog, entry.text, found.reason, found.is_error))
             continue
-        warehouse = places[turn.catalog].catalog.warehouse
+        warehouse = places[entry.catalog].catalog.warehouse
         settings_of_request = {} if request is None else dict(request.settings)
-        item = FleetProposal(turn.catalog, warehouse, found, request is not None, settings_of_request)
+        item = FleetProposal(entry.catalog, warehouse, found, request is not None, settings_of_request)
         # People first, who waited longest before; then by need.
         asked_ms = 0 if request is None else request.requested_ms
-        wanted.append(((request is None, asked_ms, -found.priority, *turn.cursor), turn, item))
+        wanted.append(((request is None, asked_ms, -found.priority, *entry.cursor), entry, item))
     proposals: list[FleetProposal] = []
     chosen: dict[str, FleetProposal] = {}
-    for _, turn, item in sorted(wanted, key=lambda entry: entry[0]):
-        key = _identity(item, turn).key
+    for _, entry, item in sorted(wanted, key=lambda entry: entry[0]):
+        key = _identity(item, entry).key
         if len(proposals) >= settings.max_jobs_per_detection:
-            skipped.append(FleetSkip(turn.catalog, turn.text, _over_limit_reason(settings)))
+            skipped.append(FleetSkip(entry.catalog, entry.text, _over_limit_reason(settings)))
         elif (first := chosen.get(key)) is not None:
             # Both would have the run's one lease, and be maintained at once.
             same = f"it is the same table as {first.proposal.table} of catalog {first.catalog}"
-            skipped.append(FleetSkip(turn.catalog, turn.text, same))
-        elif holder := _holder(item, turn, store, now_ms):
-            skipped.append(FleetSkip(turn.catalog, turn.text, f"being maintained by {holder}"))
+            skipped.append(FleetSkip(entry.catalog, entry.text, same))
+        elif holder := _holder(item, entry, store, now_ms):
+            skipped.append(FleetSkip(entry.catalog, entry.text, f"being maintained by {holder}"))
         else:
             proposals.append(item)
             chosen[key] = item
     return proposals, skipped
 
 
-def _holder(item: FleetProposal, turn: Turn, store: StateStore, now_ms: int) -> str | None:
+def _holder(item: FleetProposal, entry: FleetTable, store: StateStore, now_ms: int) -> str | None:
     try:
-        lease = store.leases.current(_identity(item, turn).key, now_ms=now_ms)
+        lease = store.leases.current(_identity(item, entry).key, now_ms=now_ms)
     except StorageError:  # the run asks again before it begins
         return None
     return None if lease is None else lease.holder
 
 
-def _identity(item: FleetProposal, turn: Turn) -> TableIdentity:
-    return TableIdentity(item.catalog, item.warehouse, turn.table, item.proposal.uuid, item.proposal.location)
+def _identity(item: FleetProposal, entry: FleetTable) -> TableIdentity:
+    return TableIdentity(item.catalog, item.warehouse, entry.table, item.proposal.uuid, item.proposal.location)
 
 
-def _next_cursor(order: Sequence[Turn], begun: int, cursor: tuple[str, str] | None) -> tuple[str, str] | None:
-    """After the last table that was begun; the old one when it came to none, ``None`` when it came to all."""
+def _next_cursor(order: Sequence[FleetTable], begun: int, cursor: tuple[str, str] | None) -> tuple[str, str] | None:
+    """The last table that was begun; the old cursor when none was, ``None`` when all were."""
     if begun >= len(order):
         return None
     return order[begun - 1].cursor if begun > 0 else cursor

@@ -1,6 +1,6 @@
-"""Signs of need that table metadata shows without a manifest being read: snapshots and the head's summary (pure).
+"""Signals that a table needs work, from its snapshots and the head's summary, without reading a manifest (pure).
 
-A counter that is missing or no number (:mod:`icekeeper.health.counters`) is no sign of anything.
+A counter that is missing or not a number (:mod:`icekeeper.health.counters`) gives no signal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DELETED_ROWS_WEIGHT = 10
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One sign of need: in words, and as a weight that is about 1 at the threshold and grows with the need."""
+    """One reason why a table needs work: in words, and as a weight that is about 1 at the threshold and grows."""
 
     reason: str
     weight: float
@@ -53,20 +53,20 @@ def expiry_signals(metadata: TableMetadata, policy: Policy, *, now_ms: int, expi
 
 
 def ref_signals(expirable_refs: int) -> Iterable[Signal]:
-    """Branches and tags past their ``max-ref-age-ms``."""
+    """A signal when branches or tags are past their ``max-ref-age-ms``."""
     if expirable_refs:
         verb = "is" if expirable_refs == 1 else "are"
         yield Signal(f"{counted(expirable_refs, 'branch or tag', 'branches or tags')} {verb} past max-ref-age-ms", 1.0)
 
 
 def load_signals(failed_loads: int) -> Iterable[Signal]:
-    """Failed loads past the grace period, whose files wait to be deleted."""
+    """A signal when files of failed loads are past the grace period and can be deleted."""
     if failed_loads:
         yield Signal(f"files of {counted(failed_loads, 'failed load')} can be cleaned", 0.1)
 
 
 def summary_signals(head: Snapshot, resolved: ResolvedPolicy, manifest_count: int | None) -> Iterable[Signal]:
-    """Small files, delete debt and many manifests, as the head's summary counts them.
+    """Signals for small files, many deletes and many manifests, as the head's summary counts them.
 
     ``manifest_count`` is the number of entries in the manifest list, where the caller has read it.
     """

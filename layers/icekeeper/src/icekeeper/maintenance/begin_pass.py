@@ -1,4 +1,4 @@
-"""The beginning of a pass: the table is loaded, the policy checked against it, what is remembered of it read."""
+"""Begins a pass: loads the table, checks the policy against it, records where it has files."""
 
 from __future__ import annotations
 

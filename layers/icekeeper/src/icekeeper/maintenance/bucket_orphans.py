@@ -15,15 +15,15 @@ from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, metada
 from icekeeper.deletion.other_tables import CatalogTables, load_all, recorded_claims
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.errors import MaintenanceError, PolicyError
-from icekeeper.maintenance.run_operation import attempt
+from icekeeper.maintenance.run_operation import run_guarded
 from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.model import TableName
-from icekeeper.operations.orphans.clear import Listed, clear_orphans
+from icekeeper.operations.orphans.candidates import CandidateCollector
+from icekeeper.operations.orphans.delete_orphans import TableCandidates, delete_orphans
 from icekeeper.operations.orphans.inventory import InventoryFiles
 from icekeeper.operations.orphans.remove_orphans import why_skipped
-from icekeeper.operations.orphans.sift import Sieve
-from icekeeper.operations.orphans.territory import Territory
+from icekeeper.operations.orphans.table_locations import TableLocations
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.bucket_outcome import BucketOutcome, ForeignTable, Outside
@@ -38,7 +38,7 @@ __all__ = ["BucketSweep", "run_bucket_pass"]
 
 _OPERATION = Operation.REMOVE_ORPHANS
 _FIRST_PATHS = 20
-# One metadata file of a folder tells whose it is; a bucket full of foreign tables is still told by these.
+# One metadata file of a folder says whose it is; of a bucket full of foreign tables so many are reported.
 _FOREIGN_FOLDERS = 1_000
 
 
@@ -57,25 +57,25 @@ class BucketSweep:
 
 
 @dataclass(slots=True)
-class _Swept:
-    """A table whose orphans may go."""
+class _TableSearch:
+    """A table whose orphans are looked for."""
 
     context: OperationContext
     table: LoadedTable
     references: References
-    sieve: Sieve
+    collector: CandidateCollector
     older_than_ms: int
 
 
 @dataclass(slots=True)
-class _Beyond:
-    """What lies under no table's location."""
+class _Outside:
+    """The listed files that lie in no table's location."""
 
     files: int = 0
     size: int = 0
     first: list[str] = field(default_factory=list)
     metadata: dict[str, str] = field(default_factory=dict)
-    """One metadata file of each folder."""
+    """Folder → one metadata file in it."""
 
     def add(self, found: ListedObject) -> None:
         self.files += 1
@@ -87,7 +87,7 @@ class _Beyond:
 
 
 def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
-    """Sweep every table of the bucket; the journal gets every table of which something was deleted.
+    """Remove the orphans of every table of the bucket; the journal gets each table of which something was deleted.
 
     Raises:
         PolicyError: the catalog has no table below the address.
@@ -100,22 +100,22 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
     outcomes: dict[str, OperationOutcome] = {
         str(name): refused(_OPERATION, f"{name} cannot be loaded: {reason}") for name, reason in tables.unreadable
     }
-    swept: dict[TableName, _Swept] = {}
+    searches: dict[TableName, _TableSearch] = {}
     for name, one in _prepared(asked, tables):
-        if isinstance(one, _Swept):
-            swept[name] = one
+        if isinstance(one, _TableSearch):
+            searches[name] = one
         else:
             outcomes[str(name)] = one
-    beyond = _Beyond()
+    outside = _Outside()
     foreign: list[ForeignMetadata] = []
-    if swept:
-        one = next(iter(swept.values()))
+    if searches:
+        one = next(iter(searches.values()))
         storage = one.context.storage(one.table)
         source = _source(storage, asked)
-        _deal_out(source.objects(), tables, swept, beyond)
-        foreign += _foreign_beyond(storage, beyond)
-        for name, one in swept.items():
-            outcome, strangers = _clear(one, tables, is_current=source.is_current)
+        _assign_to_tables(source.objects(), tables, searches, outside)
+        foreign += _foreign_outside(storage, outside)
+        for name, one in searches.items():
+            outcome, strangers = _delete(one, tables, is_current=source.is_current)
             outcomes[str(name)] = outcome
             foreign += strangers
             if outcome.files_deleted:
@@ -126,7 +126,7 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
         run_id=asked.run_id,
         dry_run=asked.dry_run,
         tables=dict(sorted(outcomes.items())),
-        outside=Outside(beyond.files, beyond.size, tuple(beyond.first)),
+        outside=Outside(outside.files, outside.size, tuple(outside.first)),
         foreign=_by_table(foreign, {table.metadata.uuid for table in tables.loaded}),
     )
 
@@ -137,8 +137,11 @@ def _source(storage: Storage, asked: BucketSweep) -> FileSource:
     return InventoryFiles(storage, asked.inventory, asked.bucket)
 
 
-def _prepared(asked: BucketSweep, tables: CatalogTables) -> Iterator[tuple[TableName, _Swept | OperationOutcome]]:
-    """Every table that could be loaded, each once however many entries of the catalog name it."""
+def _prepared(asked: BucketSweep, tables: CatalogTables) -> Iterator[tuple[TableName, _TableSearch | OperationOutcome]]:
+    """Every table that could be loaded with its search, or the reason why there is none.
+
+    Of several catalog entries of one table only the first is searched.
+    """
     referenced = ReferencedPaths(asked.bucket)
     first_of: dict[tuple[str, str], TableName] = {}
     for table in tables.loaded:
@@ -151,76 +154,94 @@ def _prepared(asked: BucketSweep, tables: CatalogTables) -> Iterator[tuple[Table
         )
 
 
-def _prepare(asked: BucketSweep, table: LoadedTable, referenced: ReferencedPaths) -> _Swept | OperationOutcome:
-    """Read what a table needs, before the listing, whether it is swept or not: other tables could hold its files.
+def _prepare(asked: BucketSweep, table: LoadedTable, referenced: ReferencedPaths) -> _TableSearch | OperationOutcome:
+    """Read what a table references, before the listing, also where none of its own orphans may go.
 
-    The outcome already, where nothing of the table may go.
+    Its files may lie in the location of a table that is searched.
     """
     try:
         context = asked.make_context(table)
     except MaintenanceError as error:
         return failed(_OPERATION, str(error))
-    references, grace_ms = References(), context.policy.orphan_older_than_ms
-    older_than_ms = 0
+    preparation = _Preparation(asked, table, referenced)
+    outcome = run_guarded(_OPERATION, context, preparation.run)
+    if outcome.status is not Status.SUCCEEDED:
+        return outcome
+    collector = CandidateCollector(referenced, preparation.older_than_ms)
+    return _TableSearch(context, table, preparation.references, collector, preparation.older_than_ms)
 
-    def follow(context: OperationContext) -> OperationOutcome:
-        nonlocal older_than_ms
-        referenced.update(reachable_paths(context.reader(table), table.metadata_location, references))
-        referenced.update(context.memory.pinned_metadata())
+
+@dataclass(slots=True)
+class _Preparation:
+    """Reads what one table references, and decides whether its files are looked for at all."""
+
+    asked: BucketSweep
+    table: LoadedTable
+    referenced: ReferencedPaths
+    """What any table of the bucket references; this table's paths are added."""
+    references: References = field(default_factory=References)
+    older_than_ms: int = 0
+
+    def run(self, context: OperationContext) -> OperationOutcome:
+        """Succeeded, or skipped with the reason why nothing of the table may go."""
+        table, location = self.table, self.table.metadata.location
+        self.referenced.update(reachable_paths(context.reader(table), table.metadata_location, self.references))
+        self.referenced.update(context.memory.pinned_metadata())
         reason = context.resolved.why_not(_OPERATION)
-        if reason is None and not may_be_under(table.metadata.location, asked.bucket):
-            reason = f"its location {table.metadata.location} is not below {asked.bucket}"
+        if reason is None and not may_be_under(location, self.asked.bucket):
+            reason = f"its location {location} is not below {self.asked.bucket}"
         if reason is not None:
             return skipped(_OPERATION, reason)
         skip = why_skipped(context, table)
         if skip is not None:
             return skip
-        older_than_ms = context.stores.trusted_now_ms(table, grace_ms, "orphan_older_than_hours") - grace_ms
+        grace_ms = context.policy.orphan_older_than_ms
+        self.older_than_ms = context.stores.trusted_now_ms(table, grace_ms, "orphan_older_than_hours") - grace_ms
         return succeeded(_OPERATION, "its references are known")
 
-    outcome = attempt(_OPERATION, context, follow)
-    if outcome.status is not Status.SUCCEEDED:
-        return outcome
-    return _Swept(context, table, references, Sieve(referenced, older_than_ms), older_than_ms)
 
-
-def _deal_out(
-    objects: Iterable[ListedObject], tables: CatalogTables, swept: Mapping[TableName, _Swept], beyond: _Beyond
+def _assign_to_tables(
+    objects: Iterable[ListedObject],
+    tables: CatalogTables,
+    searches: Mapping[TableName, _TableSearch],
+    outside: _Outside,
 ) -> None:
-    territory = Territory((table.name, table.metadata.location) for table in tables.loaded)
+    locations = TableLocations((table.name, table.metadata.location) for table in tables.loaded)
     for found in objects:
-        owners = territory.owners(found.path)
+        owners = locations.tables_around(found.path)
         if not owners:
-            beyond.add(found)
+            outside.add(found)
         for owner in owners:  # those that share a location are refused when it comes to deleting
-            if owner in swept:
-                swept[owner].sieve.add(found)
+            if owner in searches:
+                searches[owner].collector.add(found)
 
 
-def _clear(one: _Swept, tables: CatalogTables, *, is_current: bool) -> tuple[OperationOutcome, list[ForeignMetadata]]:
-    sifted = one.sieve.sifted()
+def _delete(
+    one: _TableSearch, tables: CatalogTables, *, is_current: bool
+) -> tuple[OperationOutcome, list[ForeignMetadata]]:
+    candidates = one.collector.candidates()
     found: list[ForeignMetadata] = []
 
-    def clear(context: OperationContext) -> OperationOutcome:
+    def delete(context: OperationContext) -> OperationOutcome:
         found.extend(
             foreign_metadata(
-                context.storage(one.table), one.table.metadata, [one.path for one in sifted.metadata_files]
+                context.storage(one.table), one.table.metadata, [one.path for one in candidates.metadata_files]
             )
         )
-        listed = Listed(one.table, sifted, one.references, one.older_than_ms, is_current, tuple(found))
-        return clear_orphans(context, listed, partial(tables.others_of, one.table.name))
+        listed = TableCandidates(one.table, candidates, one.references, one.older_than_ms, is_current, tuple(found))
+        return delete_orphans(context, listed, partial(tables.others_of, one.table.name))
 
-    outcome = attempt(_OPERATION, one.context, clear)
+    outcome = run_guarded(_OPERATION, one.context, delete)
     return outcome, found
 
 
-def _foreign_beyond(storage: Storage, beyond: _Beyond) -> list[ForeignMetadata]:
-    owners = (metadata_owner(storage, path) for path in beyond.metadata.values())
+def _foreign_outside(storage: Storage, outside: _Outside) -> list[ForeignMetadata]:
+    owners = (metadata_owner(storage, path) for path in outside.metadata.values())
     return [owner for owner in owners if owner is not None]
 
 
 def _by_table(foreign: Iterable[ForeignMetadata], known: Container[str | None]) -> tuple[ForeignTable, ...]:
-    """Tables that the catalog does not know; a metadata file that cannot be read stands for itself."""
+    """The tables that the catalog does not know, each once; a metadata file that cannot be read counts as one."""
     by_table = {
         (found.uuid, found.location or found.path): ForeignTable(found.uuid, found.location, found.path)
         for found in foreign
@@ -229,7 +250,7 @@ def _by_table(foreign: Iterable[ForeignMetadata], known: Container[str | None]) 
     return tuple(by_table.values())
 
 
-def _record(one: _Swept, outcome: OperationOutcome) -> None:
+def _record(one: _TableSearch, outcome: OperationOutcome) -> None:
     context = one.context
     context.state.record_pass(
         PassRecord(

@@ -1,13 +1,11 @@
-"""The end of a pass: what it did goes into the journal, what it saw is remembered."""
+"""Ends a pass: writes what it did into the journal and remembers what it saw."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
 
-from icekeeper.errors import (
-    StorageError,
-)
+from icekeeper.errors import StorageError
 from icekeeper.maintenance.begin_pass import PassStart
 from icekeeper.report.clock_skew import clock_warning
 from icekeeper.report.outcome import PassOutcome, Status
@@ -19,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def with_warnings(outcome: PassOutcome) -> PassOutcome:
-    """What went wrong beside the operations, as far as their outcomes and metrics say."""
+    """The outcome with warnings about what went wrong beside the operations: staged files, clocks."""
     staged = outcome.staged
     problem = () if staged is None or staged.problem is None else (staged.problem,)
     met = [*(part.metrics for part in outcome.operations), *(() if staged is None else (staged.metrics,))]

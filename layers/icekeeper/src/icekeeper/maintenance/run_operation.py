@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeAlias
 
 from icekeeper.activity import operation_finished, operation_started, progress_of
 from icekeeper.deletion.claims import remember_claims
@@ -30,11 +29,9 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, failed, refused, skipped
 
-__all__ = ["OPERATIONS", "Passing", "attempt", "run_operation"]
+__all__ = ["OPERATIONS", "run_guarded", "run_operation"]
 
 log = logging.getLogger(__name__)
-
-Passing: TypeAlias = tuple[type[Exception], ...]
 
 OPERATIONS: Mapping[Operation, Callable[[OperationContext], OperationOutcome]] = {
     Operation.EXPIRE_PARTITIONS: expire_partitions,
@@ -47,8 +44,10 @@ OPERATIONS: Mapping[Operation, Callable[[OperationContext], OperationOutcome]] =
 }
 
 
-def run_operation(operation: Operation, context: OperationContext, *, passing: Passing = ()) -> OperationOutcome:
-    """Run one operation of a pass that has begun; ``passing`` are errors for the caller, who tries again."""
+def run_operation(
+    operation: Operation, context: OperationContext, *, reraised: tuple[type[Exception], ...] = ()
+) -> OperationOutcome:
+    """Run one operation of a pass that has begun; errors in ``reraised`` are raised to the caller, who tries again."""
     reason = context.resolved.why_not(operation)
     if reason is not None:
         return skipped(operation, reason)
@@ -60,17 +59,17 @@ def run_operation(operation: Operation, context: OperationContext, *, passing: P
         take_over(operation, context)
         return OPERATIONS[operation](context)
 
-    return attempt(operation, context, work, passing=passing)
+    return run_guarded(operation, context, work, reraised=reraised)
 
 
-def attempt(
+def run_guarded(
     operation: Operation,
     context: OperationContext,
     work: Callable[[OperationContext], OperationOutcome],
     *,
-    passing: Passing = (),
+    reraised: tuple[type[Exception], ...] = (),
 ) -> OperationOutcome:
-    """Run one operation; whatever it raises becomes its outcome, but for ``passing`` errors."""
+    """Run one operation; whatever it raises becomes its outcome, except errors in ``reraised``."""
     told = str(context.table), operation.value, context.run_id
     operation_started(*told)
     started_s = time.perf_counter()
@@ -81,7 +80,7 @@ def attempt(
         outcome = refused(operation, str(error))
     except MetadataUnreadable as error:
         outcome = (refused if FACTS[operation].is_destructive else failed)(operation, str(error))
-    except passing:
+    except reraised:
         raise
     except PolicyError as error:  # a table dropped meanwhile, a malformed property: what was done is still reported
         outcome = failed(operation, str(error))

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def take_over(operation: Operation, context: OperationContext) -> None:
-    """Switch off what the bucket would do beside us; nothing where it does nothing, and in a dry run.
+    """Switch off the table bucket's own operation, if it has one that does the same; does nothing in a dry run.
 
     Raises:
         OperationRefused: it could not be switched off; two must not do the same work.

@@ -1,4 +1,4 @@
-"""The commit of a rewrite: groups that other commits overtook are dropped, the others land together."""
+"""Commits a rewrite: groups that other commits overtook are dropped, the others land together."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from icekeeper.pass_context.context import OperationContext
 __all__ = ["CommittedRewrite", "ReplacementOn", "Rewrite", "commit_rewrite"]
 
 ReplacementOn: TypeAlias = Callable[[TableMetadata, RebaseResult], tuple[FileReplacement, Collection[str]] | Nothing]
-"""What the groups that still hold replace on a head, and in which manifests."""
+"""Returns what the groups that still hold replace on a head, and the manifests that list the replaced files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """What was rewritten, and what that relies on."""
+    """A rewrite to commit: its groups, what each relies on, and the files that were written."""
 
     loaded: LoadedTable
     """The table at planning."""

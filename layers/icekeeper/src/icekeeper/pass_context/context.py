@@ -1,4 +1,4 @@
-"""What every operation is handed: the seams and the settings of one pass over one table."""
+"""The context that every operation gets: catalog, stores, engine, state and settings of one pass over one table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import Clock
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.snapshot import SnapshotWriter
-from icekeeper.commit.transaction import Committed, commit_with_retries
+from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import CommitStateUnknown, MaintenanceError
 from icekeeper.metadata.table_reader import TableReader
@@ -49,9 +49,9 @@ class OperationContext:
     resolved: ResolvedPolicy
     state: StateStore
     memory: TableMemory
-    """What is remembered about this table."""
+    """Reads and writes what is remembered about this table."""
     clock: Clock
-    """This machine's; how old something is, :meth:`now_ms` says."""
+    """This machine's clock; the age of files is judged by :meth:`now_ms`."""
     stores: Stores
     run_id: str
     engine: Engine
@@ -59,15 +59,15 @@ class OperationContext:
     progress: Progress = silent
     sleep: Callable[[float], None] = time.sleep
     orphan_candidates: FileSource | None = None
-    """What orphan removal looks at instead of listing: what a listing of this very pass has found."""
+    """The files that orphan removal looks at instead of listing; an earlier step of this pass has listed them."""
     only_lists: bool = False
-    """Whether another process deletes what this one lists, and is asked there whether it may."""
+    """Whether this process only lists; another one deletes, and checks there that it may."""
     other_catalog: Callable[[str, str], Catalog | None] = lambda name, warehouse: None
     """Opens another catalog that is served here, by its name and warehouse; ``None`` where it cannot be opened."""
     footprint: Footprint = field(default_factory=Footprint)
-    """Where this pass has seen files of the table."""
+    """The folders in which this pass has seen files of the table."""
     running: Job | None = None
-    """The job whose files are being written."""
+    """The rewrite that is running, if there is one."""
 
     @property
     def policy(self) -> Policy:
@@ -128,7 +128,7 @@ class OperationContext:
             yield replace(self, running=job, progress=progress)
 
     def will_write(self, records: Iterable[str]) -> None:
-        """Told what a running job is going to write, before it does: paths, or records of planned files.
+        """Record what the running job is going to write, before it does: paths, or records of planned files.
 
         Raises:
             StorageError: it could not be recorded, so it must not be written.
@@ -148,15 +148,17 @@ class OperationContext:
             self.catalog,
             head,
             prepare,
-            max_retries=self.policy.max_commit_retries,
-            discard=lambda paths: self.discard(head, paths),
-            pinned_metadata=lambda: (
-                *self.memory.pinned_metadata(),
-                *metadata_of_other_entries(self.state, self.catalog, head, self.other_catalog),
+            CommitTerms(
+                max_retries=self.policy.max_commit_retries,
+                discard=lambda paths: self.discard(head, paths),
+                pinned_metadata=lambda: (
+                    *self.memory.pinned_metadata(),
+                    *metadata_of_other_entries(self.state, self.catalog, head, self.other_catalog),
+                ),
+                renew=lambda: None if self.running is None else self.running.renew(),
+                traces=lambda shown: newer_metadata(self.storage(shown), shown),
+                sleep=self.sleep,
             ),
-            renew=lambda: None if self.running is None else self.running.renew(),
-            traces=lambda shown: newer_metadata(self.storage(shown), shown),
-            sleep=self.sleep,
         )
 
     def commit_outputs(
@@ -186,7 +188,7 @@ class OperationContext:
                 self.leaves_files()
 
     def leaves_files(self) -> None:
-        """Told when files of the running job may be there without being in the table: they are cleaned later."""
+        """Note that files of the running job may exist without being in the table: a later pass cleans them."""
         if self.running is not None:
             self.running.leaves_files()
 

@@ -1,4 +1,4 @@
-"""Where a table has files, as its manifests are read: the folders that its files lie in, less what differs per file.
+"""Collects the folders in which a table has files while its manifests are read, without those of partition and hash.
 
 A data file lies in a root (``<location>/data``, a ``write.data.path``, the folder of an imported table), below it in
 folders of its partition (``day=2026-01-01``) and, with an object-storage layout, in folders of a hash.  The root is
@@ -31,7 +31,7 @@ _MOST_ROOTS = 1_000
 
 
 def data_root(path: str) -> str:
-    """The normalised folder of a data file, less its folders of partition and hash."""
+    """The root of a data file: its normalised folder, without those of its partition and of a hash."""
     return _normalised(spelled_root(path))
 
 
@@ -42,7 +42,7 @@ def spelled_root(path: str) -> str:
 
 
 def data_folders(metadata: TableMetadata) -> tuple[str, ...]:
-    """The normalised folders in which the table keeps its data and nothing else: all below them has one root."""
+    """The normalised folders in which the table keeps data files and nothing else; each counts as one root."""
     places = {normalise(metadata.data_location), normalise(f"{metadata.location}/data")}
     others = (metadata.location, metadata.metadata_directory)
     return tuple(sorted(place for place in places if not any(may_be_under(other, place) for other in others)))
@@ -63,7 +63,7 @@ def _root_of_folder(folder: str, hashed: re.Pattern[str]) -> str:
 
 
 class Footprint:
-    """The roots of the data and delete files that were seen of a table in this pass; of too many, the whole store."""
+    """The roots of the data and delete files that this pass has seen of a table; beyond 1,000, the whole bucket."""
 
     def __init__(self) -> None:
         self._folders: set[str] = set()
@@ -84,11 +84,11 @@ class Footprint:
             self._roots.add(root if len(self._roots) < _MOST_ROOTS else normalise(authority(path)))
 
     def roots(self) -> frozenset[str]:
-        """Normalised folders."""
+        """The normalised roots that were seen."""
         return frozenset(self._roots)
 
     def news(self) -> frozenset[str]:
-        """Those that were not asked for before."""
+        """The roots that were seen since the last call."""
         new = self.roots() - self._told
         self._told |= new
         return new

@@ -1,4 +1,4 @@
-"""What keeps the ground under a rewrite while it runs, and its files from being taken for orphans.
+"""Protects a running rewrite: what it reads from expiry, and what it writes from orphan removal.
 
 A pin in the state store holds the planning snapshot and all above it, so that an expiry of another process does not
 delete what is being read.  A staged load names the files that the rewrite will write, *before* it writes them: the
@@ -56,15 +56,15 @@ class Job:
         self._load = self._memory.store.staging.stage(load, records)
 
     def leaves_files(self) -> None:
-        """Some of the files may be there without being in the table: they are cleaned from the record later."""
+        """Note that some of the files may exist without being in the table: a later pass cleans them by the record."""
         self._leaves_files = True
 
     def may_have_landed(self) -> None:
-        """How a commit of the files ended is not known: the record stays as it is until its lease runs out."""
+        """Note that a commit of the files may have landed: the record stays as it is until its lease runs out."""
         self._may_have_landed = True
 
     def renew(self) -> None:
-        """Prolong pin and record when a part of the lease has passed; asked before every commit.
+        """Prolong pin and record once a quarter of the lease has passed; called before every commit.
 
         Raises:
             PlanStale: the record ran out and another pass took the files for those of a dead job.
@@ -91,7 +91,7 @@ class Job:
         self._memory.store.add_pin(self._pin)
 
     def _settle(self) -> None:
-        """The record goes when every file is in the table or gone, and else says that the job failed."""
+        """Forget the record when every file is in the table or deleted; else mark the job as failed."""
         if self._load is None or self._may_have_landed:
             return
         staging = self._memory.store.staging

@@ -1,7 +1,7 @@
-"""Metadata files of a table that were written since what the catalog shows: traces of commits that it does not show.
+"""Reads the metadata files that were written after the state that the catalog shows: commits that it may hide.
 
-A catalog may be read through a replica that lags; the store is not.  Asked only where a refused commit may have landed
-(rule 65).
+A catalog may be read through a replica that lags; a store does not lag.  Read only where a refused commit may have
+landed (rule 65).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from icekeeper.storage.storage import Storage
 
 __all__ = ["newer_metadata"]
 
-# Where the store does not tell which of them are younger than the table's current one, so many of the youngest are.
+# Where the store does not say how old the current metadata file is, so many of the youngest others are read.
 _MOST = 16
 
 
 def newer_metadata(storage: Storage, table: LoadedTable) -> Iterator[TableMetadata]:
-    """What the metadata files say that the table does not know, and that are not older than its current one.
+    """The metadata in files that the table does not know and that are not older than its current one.
 
-    Nothing where the store does not list: S3 table buckets, and stores that we cannot delete from either.
+    Empty where the store cannot list: S3 table buckets, and stores that we cannot delete from either.
 
     Raises:
         StorageError: the store does not answer.

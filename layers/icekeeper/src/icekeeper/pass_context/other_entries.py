@@ -1,4 +1,4 @@
-"""Other catalog entries of the table that is committed to: the metadata files that they are at must stay.
+"""Finds the metadata files that other catalog entries of a table point at; a commit must not delete them.
 
 A commit deletes the metadata files that fall off the log, where the table's property
 ``write.metadata.delete-after-commit.enabled`` asks for it.  An entry that another catalog, or another name, has of the
@@ -20,7 +20,7 @@ __all__ = ["metadata_of_other_entries"]
 def metadata_of_other_entries(
     state: StateStore, catalog: Catalog, head: LoadedTable, other_catalog: Callable[[str, str], Catalog | None]
 ) -> Iterator[str]:
-    """The metadata files that other entries of the same table are at; all of its log where one cannot be loaded.
+    """The metadata files that other entries of the same table point at; the whole log where one cannot be loaded.
 
     Raises:
         StorageError: the state store failed.

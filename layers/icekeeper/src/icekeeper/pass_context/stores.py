@@ -1,4 +1,4 @@
-"""The stores that one pass works with, and the time by each of them: only a store's clock says how old a file is.
+"""The stores of one pass, and the time by the clock of each: only a store's own clock says how old a file is.
 
 A machine whose clock is days ahead would take files in flight for old ones.  So the store is asked once, and from then
 on its time is our own clock less the difference, for as long as nobody sets our clock: then the store is asked again.
@@ -42,14 +42,14 @@ class ClockSkew:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """A difference, and when it was measured: by our clock, and by the seconds that nobody can set."""
+    """A clock difference, and when it was measured: by our clock, and by one that nobody can set."""
 
     skew: ClockSkew
     ours_ms: int
     steady_ms: int
 
     def holds_at(self, ours_ms: int, steady_ms: int) -> bool:
-        """Whether our clock went on since as clocks do."""
+        """Whether nobody has set our clock since: it went on as much as the steady one."""
         return ahead_ms(ours_ms - self.ours_ms, steady_ms - self.steady_ms) == 0
 
 
@@ -95,7 +95,7 @@ class Stores:
         return {CLOCK_SKEW: max(self._told, key=abs)} if self._told else {}
 
     def _look(self, loaded: LoadedTable) -> tuple[ClockSkew, int]:
-        """The difference that holds now, and our time from which to take it; told in the log when it is measured."""
+        """The difference that holds now, and our time (epoch milliseconds); a large difference is logged once."""
         location = loaded.metadata.location
         ours_ms, steady_ms = self._clock(), int(steady_s() * 1000)
         known = self._measured.get(location)

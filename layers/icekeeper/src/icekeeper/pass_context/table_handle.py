@@ -1,4 +1,4 @@
-"""A table, and what is remembered about it, for what is asked of a table outside of a pass."""
+"""A table and what is remembered about it, for commands that work on it outside of a pass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["TableHandle"]
 
 @dataclass(frozen=True, slots=True)
 class TableHandle:
-    """The seams around one table, by its name."""
+    """Catalog, state store and clocks for one table, by its name."""
 
     catalog: Catalog
     table: TableName
@@ -41,7 +41,7 @@ class TableHandle:
         return self.catalog.load(self.table)
 
     def memory(self, loaded: LoadedTable) -> TableMemory:
-        """What is remembered about the table, by the clock of its store."""
+        """Reads and writes what is remembered about the table, by the clock of its store."""
         stores = Stores(self.clock, self.store_clock, may_write=True)
         return TableMemory(self.state, identity_of(self.catalog, loaded), partial(stores.now_ms, loaded))
 

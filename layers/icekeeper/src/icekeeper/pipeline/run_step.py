@@ -90,7 +90,7 @@ def run_step(
     context = step.context if listed is None else _with_listed_orphans(step.context, listed)
     if max_bytes is not None:
         context = _limited(context, max_bytes)
-    outcome = run_operation(event.operation, context, passing=RETRIED)
+    outcome = run_operation(event.operation, context, reraised=RETRIED)
     outcome = _with_earlier_commits(step, outcome, before)
     if listed is not None:
         counted = {key: listed["metrics"].get(key, 0) for key in _OF_THE_LISTING}
@@ -108,7 +108,7 @@ def list_orphans(deployment: Deployment, event: OperationEvent, engine: Engine) 
     """
     step = open_step(deployment, event, engine, dry_run=True)
     context = replace(step.context, only_lists=True)  # this function has no right to delete
-    outcome = run_operation(Operation.REMOVE_ORPHANS, context, passing=RETRIED)
+    outcome = run_operation(Operation.REMOVE_ORPHANS, context, reraised=RETRIED)
     document = outcome.to_json(event.run_id, deployment.control.listings(f"{step.folder}/listed"))
     must_record = step.context.policy.orphan_min_sightings > 1
     if outcome.status is not Status.SUCCEEDED or (not outcome.files_planned and not must_record):

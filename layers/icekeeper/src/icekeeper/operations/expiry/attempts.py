@@ -1,4 +1,4 @@
-"""Attempts to land one expiry on newer and newer heads, and what the last one frees."""
+"""Commits one expiry: prepared anew on each newer head, until an attempt lands; then deletes what it freed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.transaction import Committed
 from icekeeper.deletion.delete import DeletedFiles
-from icekeeper.deletion.needs import GC_DISABLED, FileNeeds
+from icekeeper.deletion.file_needs import GC_DISABLED, FileNeeds
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, MetadataUnreadable, PolicyError, StorageError
 from icekeeper.metadata.format_versions import require_writable
@@ -29,7 +29,7 @@ __all__ = ["Expiry", "ExpiryAttempts"]
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """What one attempt removes; the last attempt's is what landed."""
+    """What one attempt to commit removes; that of the last attempt has landed."""
 
     plan: ExpiryPlan
     base: LoadedTable
@@ -45,7 +45,7 @@ class Expiry:
 
 
 class ExpiryAttempts:
-    """One expiry; what expires only on a newer head than the first is left to the next pass."""
+    """The attempts to commit one expiry.  What expires only on a newer head than the first is left to the next pass."""
 
     def __init__(self, context: OperationContext) -> None:
         self.expiry: Expiry | None = None
@@ -55,9 +55,9 @@ class ExpiryAttempts:
         self.kept_for_writers = 0
         """Snapshots that stay only because a streaming writer finds its last commit by them."""
         self.lost_refs: tuple[LostRef, ...] = ()
-        """Refs that went with the commit although nobody meant them to."""
+        """Refs that the catalog dropped with the commit although it did not ask for that."""
         self.unchecked: str | None = None
-        """Why it cannot be told which refs went with the commit: then nothing is deleted."""
+        """Why it is not known which refs were dropped with the commit: then nothing is deleted."""
         self._context = context
         self._list = list_name(context.run_id)
         self._remembered: Unreferenced | None = None
@@ -79,11 +79,11 @@ class ExpiryAttempts:
         return removal_of(head.metadata, plan, self.expiry.unused)
 
     def land(self, loaded: LoadedTable) -> Expiry | Nothing:
-        """Commit, having remembered which files are to be deleted afterwards.
+        """Commit; which files are to be deleted afterwards is recorded before.
 
         Raises:
             MaintenanceError: nothing was committed.
-            CommitStateUnknown: that is not known; a later pass finds out by the references.
+            CommitStateUnknown: whether it landed is not known; a later pass finds out by the references.
         """
         try:
             # Planning may take minutes.  A catalog that compares only what is asserted would not notice a tag that was
@@ -104,7 +104,7 @@ class ExpiryAttempts:
         return self.expiry
 
     def delete(self, expiry: Expiry) -> DeletedFiles:
-        """Delete what landed freed, where files can be deleted at all.
+        """Delete the files that the commit freed, where files can be deleted at all.
 
         Raises:
             MaintenanceError: as :func:`delete_unneeded`; a later pass takes over the rest.
@@ -138,7 +138,7 @@ class ExpiryAttempts:
             self._context.memory.forget_deletions(self._list)
 
     def _look_after_refs(self, committed: Committed, expiry: Expiry) -> None:
-        """Find out what the commit took away besides; put back what can be, and hold the files of the rest."""
+        """Find refs that were dropped with the commit; put back those that can be, and pin what the others need."""
         gone = set(expiry.plan.snapshot_ids)
         base, after = expiry.base, committed.table
         if gone:
@@ -172,7 +172,7 @@ class ExpiryAttempts:
         return plan or Nothing(NOTHING_TO_EXPIRE)
 
     def _freed(self, head: LoadedTable, plan: ExpiryPlan) -> Expiry:
-        """When the last attempt was at the same snapshots, only what is new on this head is read."""
+        """What the plan frees on this head; where the last attempt had the same snapshots, only what is new is read."""
         expired, reader, before = set(plan.snapshot_ids), self._context.reader(head), self.expiry
         unused = UnusedMetadata()
         if before is not None and (before.plan, before.base.metadata_location) == (plan, head.metadata_location):
@@ -191,7 +191,7 @@ class ExpiryAttempts:
         return Expiry(plan, head, needs, unreferenced, unreferenced.candidates.paths(), unused)
 
     def _ask(self, head: LoadedTable, needs: FileNeeds, unreferenced: Unreferenced) -> None:
-        """Leave out what others need; nobody is asked where nothing would be deleted."""
+        """Take files that others need out of the candidates; nobody is asked where nothing would be deleted."""
         candidates = unreferenced.candidates
         if not any(True for _ in candidates) or not self._context.storage(head).can_delete(head.metadata.location):
             return

@@ -1,4 +1,4 @@
-"""Files that may go, until something that stays turns out to name them (pure).
+"""The files that an expiry may free: added by what expires, taken out by what stays and references them (pure).
 
 A million of them must fit beside everything else: a path is held once, its normalised form only as a hash.  Two paths
 with one hash are told apart by their text, so a chance collision costs nothing.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 
-from icekeeper.deletion.twins import same_path_elsewhere, without_authority
+from icekeeper.deletion.prefix_mismatch import prefix_mismatch_error, without_authority
 from icekeeper.storage.paths import is_under, normalise
 
 __all__ = ["Candidates"]
@@ -27,12 +27,12 @@ class Candidates:
         self._sizes = array("q")
         self._holds_rows = bytearray()
         self.files_left = 0
-        """Data and delete files among them: what only the entries of a manifest can still save."""
+        """How many of them are data and delete files; only manifest entries can still take these out."""
         self.size = 0
-        """Bytes of all that are left."""
+        """Bytes of all candidates that are left."""
 
     def add(self, path: str, size: int, *, holds_rows: bool = False) -> None:
-        """Take in a path once, however it is spelled; ``holds_rows``: a data or delete file, not metadata."""
+        """Add a path, once however it is spelled; ``holds_rows``: a data or delete file, not metadata."""
         if not any(is_under(path, location) for location in self._owned) or self._is_held(path):
             return
         key = hash(without_authority(path))
@@ -50,7 +50,7 @@ class Candidates:
         self.size += size
 
     def spare(self, path: str) -> None:
-        """Something that stays names this path.
+        """Take a path out, because something that stays references it.
 
         Raises:
             OperationRefused: a candidate is the same path under another scheme, bucket or host.
@@ -61,17 +61,17 @@ class Candidates:
             if candidate is None or without_authority(candidate) != bare:
                 continue
             if normalise(candidate) != normalise(path):
-                raise same_path_elsewhere(candidate, path)
+                raise prefix_mismatch_error(candidate, path)
             self._take_out(place)
 
     def leave_out(self, is_needed: Callable[[str], bool]) -> None:
-        """Take out what somebody needs who is asked only now."""
+        """Take out every path for which ``is_needed`` answers yes."""
         for place, path in enumerate(self._paths):
             if path is not None and is_needed(path):
                 self._take_out(place)
 
     def paths(self) -> tuple[str, ...]:
-        """Those that are left, in order."""
+        """The paths that are left, sorted."""
         return tuple(sorted(self))
 
     def __iter__(self) -> Iterator[str]:

@@ -1,22 +1,22 @@
 """The ``expire_snapshots`` operation: remove snapshots by one commit, then delete what only they held (rule 69).
 
-Which files go is computed before the commit, from the very state that the commit swaps out: when a reference that
-decides cannot be read, nothing is committed and nothing deleted.
+Which files go is computed before the commit, from the very state that the commit replaces: when a manifest or manifest
+list that decides cannot be read, nothing is committed and nothing deleted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from icekeeper.clock import stopwatch
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.deletion.delete import DeletedFiles
-from icekeeper.deletion.needs import GC_DISABLED
+from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.attempts import Expiry, ExpiryAttempts
-from icekeeper.operations.expiry.leftover_refs import check_leftovers
+from icekeeper.operations.expiry.leftover_refs import CheckedLeftovers, check_leftovers
 from icekeeper.operations.expiry.leftovers import Leftovers, delete_leftovers, unfinished
 from icekeeper.operations.expiry.lost_refs import LostRef, tell_lost_refs
 from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
@@ -28,6 +28,19 @@ from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeede
 __all__ = ["expire_snapshots"]
 
 _OPERATION = Operation.EXPIRE_SNAPSHOTS
+
+
+@dataclass(frozen=True, slots=True)
+class _Resumed:
+    """What interrupted runs had left, and what became of it."""
+
+    left: Leftovers
+    checked: CheckedLeftovers
+    deleted: DeletedFiles
+
+    @property
+    def sentences(self) -> list[str]:
+        return [self.checked.doubt or _of_leftovers(self.deleted)] if self.left.files else []
 
 
 def expire_snapshots(context: OperationContext) -> OperationOutcome:
@@ -50,64 +63,75 @@ def expire_snapshots(context: OperationContext) -> OperationOutcome:
             prepared = attempts.prepare(loaded)
             return _preview(prepared if attempts.expiry is None else attempts.expiry, left, attempts.kept_for_writers)
         checked = check_leftovers(context, loaded, left)
-        resumed = delete_leftovers(context, loaded, checked.may_go)
+        resumed = _Resumed(left, checked, delete_leftovers(context, loaded, checked.may_go))
         expiry = attempts.land(loaded)
-        lost = (*checked.lost, *attempts.lost_refs)
-        sentences = [checked.doubt or _of_leftovers(resumed)] if left.files else []
-        sentences += _of_writers(attempts.kept_for_writers)
-        metrics: dict[str, int | float] = {
-            "expire_snapshots.snapshots_kept_for_writers": attempts.kept_for_writers,
-            **({"expire_snapshots.files_resumed": len(resumed.deleted)} if left.files else {}),
-            **({"expire_snapshots.refs_lost": len(lost)} if lost else {}),
-        }
         if isinstance(expiry, Nothing):
-            metrics["expire_snapshots.duration_ms"] = elapsed_ms()
-            if not left.files:
-                return skipped(_OPERATION, "; ".join([expiry.reason, *sentences]), metrics=metrics)
-            metrics["expire_snapshots.files_failed"] = len(resumed.failed)
-            outcome = succeeded(
-                _OPERATION,
-                "; ".join(sentences),
-                metrics=metrics,
-                files_planned=left.files,
-                files_deleted=resumed.deleted,
-            )
-            return _alarmed(outcome, lost)
-        deleted = attempts.delete(expiry)
-        count = len(expiry.plan.snapshot_ids)
-        unused = expiry.unused if attempts.cleans_metadata else UnusedMetadata()
-        sentences.insert(0, f"expired {count} snapshot(s), deleted {len(deleted.deleted)} unreferenced file(s)")
-        if attempts.unchecked is not None:
-            sentences.append(
-                f"its files stay until it can be told which refs went with the commit: {attempts.unchecked}"
-            )
-        if unused:
-            sentences.append(_of_metadata("removed", unused))
-        elif context.policy.clean_expired_metadata and not attempts.cleans_metadata:
-            sentences.append("the catalog refused to remove unused partition specs and schemas")
-        outcome = succeeded(
-            _OPERATION,
-            "; ".join(sentences),
-            metrics={
-                "expire_snapshots.snapshots_expired": count,
-                "expire_snapshots.refs_expired": len(expiry.plan.refs),
-                "expire_snapshots.files_deleted": len(deleted.deleted),
-                "expire_snapshots.files_failed": len(deleted.failed) + len(resumed.failed),
-                "expire_snapshots.files_left_to_bucket": 0 if attempts.can_delete else len(expiry.files),
-                "expire_snapshots.bytes_reclaimable": expiry.size,
-                "expire_snapshots.specs_removed": len(unused.spec_ids),
-                "expire_snapshots.schemas_removed": len(unused.schema_ids),
-                **metrics,
-                "expire_snapshots.duration_ms": elapsed_ms(),
-            },
-            files_planned=(*left.files, *expiry.files),
-            files_deleted=(*resumed.deleted, *deleted.deleted),
-        )
-        return _alarmed(outcome, lost)
+            outcome = _nothing_expired(expiry, resumed, attempts)
+        else:
+            outcome = _expired(context, expiry, resumed, attempts)
+        lost = (*checked.lost, *attempts.lost_refs)
+        metrics: dict[str, int | float] = {
+            **outcome.metrics,
+            "expire_snapshots.snapshots_kept_for_writers": attempts.kept_for_writers,
+            **({"expire_snapshots.files_resumed": len(resumed.deleted.deleted)} if left.files else {}),
+            **({"expire_snapshots.refs_lost": len(lost)} if lost else {}),
+            "expire_snapshots.duration_ms": elapsed_ms(),
+        }
+        return _alarmed(replace(outcome, metrics=metrics), lost)
+
+
+def _nothing_expired(nothing: Nothing, resumed: _Resumed, attempts: ExpiryAttempts) -> OperationOutcome:
+    """The outcome when no snapshot or ref expired: skipped, unless files of an interrupted run were left."""
+    sentences = [*resumed.sentences, *_of_writers(attempts.kept_for_writers)]
+    if not resumed.left.files:
+        return skipped(_OPERATION, "; ".join([nothing.reason, *sentences]))
+    return succeeded(
+        _OPERATION,
+        "; ".join(sentences),
+        metrics={"expire_snapshots.files_failed": len(resumed.deleted.failed)},
+        files_planned=resumed.left.files,
+        files_deleted=resumed.deleted.deleted,
+    )
+
+
+def _expired(
+    context: OperationContext, expiry: Expiry, resumed: _Resumed, attempts: ExpiryAttempts
+) -> OperationOutcome:
+    """Delete the files that the commit freed, and say what was done."""
+    deleted = attempts.delete(expiry)
+    count = len(expiry.plan.snapshot_ids)
+    unused = expiry.unused if attempts.cleans_metadata else UnusedMetadata()
+    sentences = [
+        f"expired {count} snapshot(s), deleted {len(deleted.deleted)} unreferenced file(s)",
+        *resumed.sentences,
+        *_of_writers(attempts.kept_for_writers),
+    ]
+    if attempts.unchecked is not None:
+        sentences.append(f"its files stay until it can be told which refs went with the commit: {attempts.unchecked}")
+    if unused:
+        sentences.append(_of_metadata("removed", unused))
+    elif context.policy.clean_expired_metadata and not attempts.cleans_metadata:
+        sentences.append("the catalog refused to remove unused partition specs and schemas")
+    return succeeded(
+        _OPERATION,
+        "; ".join(sentences),
+        metrics={
+            "expire_snapshots.snapshots_expired": count,
+            "expire_snapshots.refs_expired": len(expiry.plan.refs),
+            "expire_snapshots.files_deleted": len(deleted.deleted),
+            "expire_snapshots.files_failed": len(deleted.failed) + len(resumed.deleted.failed),
+            "expire_snapshots.files_left_to_bucket": 0 if attempts.can_delete else len(expiry.files),
+            "expire_snapshots.bytes_reclaimable": expiry.size,
+            "expire_snapshots.specs_removed": len(unused.spec_ids),
+            "expire_snapshots.schemas_removed": len(unused.schema_ids),
+        },
+        files_planned=(*resumed.left.files, *expiry.files),
+        files_deleted=(*resumed.deleted.deleted, *deleted.deleted),
+    )
 
 
 def _alarmed(outcome: OperationOutcome, lost: Sequence[LostRef]) -> OperationOutcome:
-    """Refused, whatever else was done, when a ref was lost: somebody must decide what becomes of it."""
+    """Turn the outcome into a refusal when a ref was lost, whatever else was done: a person must decide about it."""
     if not lost:
         return outcome
     told = tell_lost_refs(lost)
@@ -115,7 +139,7 @@ def _alarmed(outcome: OperationOutcome, lost: Sequence[LostRef]) -> OperationOut
 
 
 def _preview(expiry: Expiry | PreparedCommit | Nothing, left: Leftovers, kept_for_writers: int) -> OperationOutcome:
-    """What a real run against this head would take."""
+    """The outcome of a dry run: what a real run on this head would remove and delete."""
     leftovers = [f"would delete {len(left.files)} file(s) that an interrupted run left behind"] if left.files else []
     also = [*leftovers, *_of_writers(kept_for_writers)]
     if not isinstance(expiry, Expiry):

@@ -1,4 +1,4 @@
-"""Refs that an interrupted run's commit took away, found before its leftovers are deleted.
+"""Finds the refs that were dropped with an interrupted run's commit, before its leftovers are deleted.
 
 A run that died between its commit and its look at the refs leaves a list that is still marked as unchecked.
 """
@@ -24,16 +24,19 @@ __all__ = ["CheckedLeftovers", "check_leftovers"]
 
 @dataclass(frozen=True, slots=True)
 class CheckedLeftovers:
-    """What of the leftovers may go now, and what the interrupted runs' commits took away besides."""
+    """The leftovers that may be deleted now, and the refs that were dropped with the interrupted runs' commits."""
 
     may_go: Leftovers
     lost: tuple[LostRef, ...] = ()
     doubt: str | None = None
-    """Why nothing may go: it cannot be told what was lost."""
+    """Why nothing may be deleted: which refs were lost is not known."""
 
 
 def check_leftovers(context: OperationContext, loaded: LoadedTable, left: Leftovers) -> CheckedLeftovers:
-    """Hold what lost refs need.  While the log cannot be read the lists stay; what it does not tell is left to orphans.
+    """Pin what lost refs need.
+
+    While the metadata log cannot be read the lists stay; where it does not reach back far enough they are forgotten,
+    and their files are left to orphan removal.
 
     Raises:
         StorageError: the state store fails; the lists stay.

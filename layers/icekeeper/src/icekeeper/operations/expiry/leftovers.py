@@ -1,4 +1,4 @@
-"""Files that an interrupted run unreferenced and did not come to delete (rule 79).
+"""Deletes the files that an interrupted run has unreferenced, but not deleted (rule 79).
 
 The list of what an expiry frees is remembered before its commit and forgotten after its deletions.  What a later pass
 finds there is checked against the newest references, every one of them: when the commit never landed, the files are
@@ -14,7 +14,7 @@ from itertools import chain
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.delete import DeletedFiles, delete_unneeded
-from icekeeper.deletion.needs import FileNeeds
+from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.metadata.reachability import metadata_files, statistics_files
 from icekeeper.operations.expiry.candidates import Candidates
@@ -27,7 +27,7 @@ UNCHECKED = ":unchecked"
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """Lists of interrupted runs, and what of them nothing references."""
+    """The names of the lists that interrupted runs left, and those of their files that nobody needs."""
 
     lists: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ def list_name(run_id: str) -> str:
 
 
 def unfinished(context: OperationContext, loaded: LoadedTable) -> Leftovers:
-    """What interrupted runs left of this table; nothing where objects cannot be deleted.
+    """What interrupted runs left behind; empty where objects cannot be deleted.
 
     Raises:
         MetadataUnreadable: a reference cannot be read; the lists stay.
@@ -74,7 +74,7 @@ def unfinished(context: OperationContext, loaded: LoadedTable) -> Leftovers:
 
 
 def delete_leftovers(context: OperationContext, loaded: LoadedTable, found: Leftovers) -> DeletedFiles:
-    """Finish what was left; the lists go, but for what still could not be deleted.
+    """Delete the files and forget the lists; what still could not be deleted stays recorded.
 
     Raises:
         MaintenanceError: as :func:`delete_unneeded`; the lists stay.
@@ -94,7 +94,7 @@ def delete_leftovers(context: OperationContext, loaded: LoadedTable, found: Left
 def delete_remembered(
     context: OperationContext, known: LoadedTable, name: str, files: Sequence[str], needs: FileNeeds
 ) -> DeletedFiles:
-    """Delete what was remembered under ``name``; what could not be deleted stays remembered, the rest is forgotten.
+    """Delete the files recorded under ``name``; what could not be deleted stays recorded, the rest is forgotten.
 
     Raises:
         MaintenanceError: as :func:`delete_unneeded`; the list stays.

@@ -1,4 +1,4 @@
-"""What snapshots list, without a manifest being opened."""
+"""Lists the manifests of snapshots from their manifest lists, without opening a manifest."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Branches and tags that a catalog dropped together with the snapshots of an expiry.
+"""Pins what branches and tags need that a catalog dropped together with the snapshots of an expiry.
 
-A commit asserts every ref that is known.  One that was made between the last look at the table and the commit is not,
-and REST catalogs take it away with its snapshot without a word.  They do not take the snapshot back either, since its
-sequence number is overtaken.  So what such a ref needs is held by a pin until a person decides (platform 29).
+A commit asserts every ref that is known.  It cannot assert one that was made between the last load of the table and the
+commit, and REST catalogs drop such a ref with its snapshot without an error.  They do not accept the snapshot back
+either, since its sequence number is overtaken.  So a pin holds what the ref needs until a person decides (platform 29).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["LostRef", "hold_lost_refs", "tell_lost_refs"]
 
 @dataclass(frozen=True, slots=True)
 class LostRef:
-    """A ref that went with its snapshot, and the pin that holds what it needs."""
+    """A ref that was dropped with its snapshot, and the pin that holds what it needs."""
 
     ref: Ref
     pin: Pin
 
 
 def hold_lost_refs(memory: TableMemory, swap: Swap, dropped: Collection[str]) -> tuple[LostRef, ...]:
-    """Pin what the refs need that went with their snapshot; ``dropped`` are those that were to go.
+    """Pin what each ref needs that was dropped with its snapshot, except those that were meant to go (``dropped``).
 
     Raises:
         StorageError: a pin cannot be written; nothing must be deleted.
@@ -43,7 +43,7 @@ def hold_lost_refs(memory: TableMemory, swap: Swap, dropped: Collection[str]) ->
 
 
 def tell_lost_refs(lost: Sequence[LostRef]) -> str:
-    """What happened, and what to do about it."""
+    """A sentence for people: what happened to each ref, and what to do about it."""
     return "; ".join(
         f"{one.ref.type} '{one.ref.name}' was made while the expiry was being committed, and the catalog dropped it "
         f"with its snapshot {one.ref.snapshot_id}: its files are kept by pin '{one.pin.name}'; register "

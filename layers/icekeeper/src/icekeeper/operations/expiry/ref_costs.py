@@ -1,4 +1,4 @@
-"""What each branch, tag and snapshot costs: the bytes that only it holds.
+"""Computes what each branch, tag and snapshot costs: the bytes that only it holds.
 
 A branch holds every file of every snapshot in its history, a tag those of its one snapshot (which is what dropping it
 would give back); a file that two refs reach is held by neither alone.  Manifests never change, so each is opened once,
@@ -74,10 +74,10 @@ class TableCosts:
     refs: tuple[RefCost, ...]
     snapshots: tuple[SnapshotCost, ...]
     bytes_without_ref: int
-    """Reached only by snapshots that are in no ref's history."""
+    """Bytes reached only by snapshots that are in no ref's history."""
     files: int
     bytes: int
-    """Everything that the table's snapshots reach."""
+    """Number and bytes of everything that the table's snapshots reach."""
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -174,7 +174,7 @@ class _Reached:
         self._ids: dict[int, int] = {}
 
     def add(self, path: str, size: int, mask: int) -> None:
-        """More snapshots reach the file; its size is the first one told."""
+        """Add the snapshots in ``mask`` to those that reach the file; its size is that of the first call."""
         key = hash(normalise(path))
         place = self._places.setdefault(key, len(self._sizes))
         if place == len(self._sizes):

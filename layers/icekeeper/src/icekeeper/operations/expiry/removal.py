@@ -1,4 +1,4 @@
-"""The commit that removes snapshots, and the repair of what some catalogs remove besides."""
+"""Prepares the commit that removes snapshots, and restores refs that some catalogs drop with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["removal_of", "restore_refs"]
 
 
 def removal_of(metadata: TableMetadata, plan: ExpiryPlan, unused: UnusedMetadata) -> PreparedCommit:
-    """One commit; every ref that is known is asserted, because some catalogs drop refs with snapshots."""
+    """The commit for a plan; it asserts every ref that is known, because some catalogs drop refs with snapshots."""
     gone = set(plan.snapshot_ids)
     updates: list[dict[str, Any]] = [{"action": "remove-snapshot-ref", "ref-name": name} for name in plan.refs]
     for action, entries in (
@@ -41,7 +41,7 @@ def removal_of(metadata: TableMetadata, plan: ExpiryPlan, unused: UnusedMetadata
 
 
 def restore_refs(context: OperationContext, base: TableMetadata, plan: ExpiryPlan) -> None:
-    """Read back, and put back a ref that the catalog dropped although its snapshot is there.
+    """Load the table, and put back refs of ``base`` that the catalog dropped although their snapshot is there.
 
     Raises:
         CommitConflict: a ref is lost and cannot be put back.

@@ -55,7 +55,7 @@ def plan_expiry(
 
 
 def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: Iterable[int] = ()) -> ExpiryPlan:
-    """What expires at ``now_ms``, and what that leaves for streaming writers alone; the plan may be empty.
+    """The plan at ``now_ms`` (epoch milliseconds), which may be empty.
 
     ``pinned`` are snapshot ids that readers or running jobs rely on: nothing at or above the oldest of them expires.
     When the policy names snapshots (``snapshot_expire_ids``), only these expire, whatever the retention says; those
@@ -97,7 +97,7 @@ def aged_refs(metadata: TableMetadata, now_ms: int) -> tuple[str, ...]:
 
 
 def check_retention(metadata: TableMetadata, policy: Policy) -> None:
-    """What the policy or the table asks of expiry must fit the table, before anything runs.
+    """Check, before anything runs, that what the policy and the table's properties ask of expiry fits the table.
 
     Raises:
         PolicyError: a snapshot to expire is none of the table's, or the head of a ref; a malformed table property.
@@ -118,7 +118,7 @@ def check_retention(metadata: TableMetadata, policy: Policy) -> None:
 
 
 def refuse_protected(metadata: TableMetadata, policy: Policy, pinned: Iterable[int]) -> None:
-    """Object to snapshots that the policy names and that must stay; those gone already are no matter.
+    """Refuse when the policy names a snapshot that must stay; those that have expired already are passed over.
 
     Raises:
         OperationRefused: one is at or above the oldest pin, or has become the head of a ref since the pass began.

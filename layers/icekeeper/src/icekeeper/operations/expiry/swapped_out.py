@@ -1,4 +1,4 @@
-"""The two states between which a commit landed, as the metadata log tells (rule 78).
+"""Finds the state that a commit really replaced, by the metadata log (rule 78).
 
 A REST catalog makes a commit on whatever is newest, if only what the commit requires still holds.  So the state that it
 swapped out may be a newer one than the commit was prepared on, with refs that nobody here has ever seen.  Each state
@@ -25,7 +25,7 @@ _MOST_STATES = 500
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """What a commit swapped out, with the file it lies in, and what came in its place."""
+    """The state that a commit replaced (``before``, in the file ``location``), and the one that came in its place."""
 
     location: str
     before: TableMetadata
@@ -38,10 +38,10 @@ def find_swap(
     storage: Storage,
     known: LoadedTable | None = None,
 ) -> Swap | None:
-    """The last state for which ``is_before`` holds, and the one after it; for ``now`` it does not hold any more.
+    """The last state for which ``is_before`` holds, and the one after it; for ``now`` it must not hold any more.
 
-    ``known`` is a state that was read already; mostly it is the one to find.  ``None``: the log does not reach back so
-    far, or the files that it names are gone.
+    ``known`` is a state that was read already; mostly it is the one to find.  Returns ``None`` when the log does not
+    reach back so far, or the files that it names are gone.
 
     Raises:
         MetadataUnreadable: a state cannot be read or parsed.
@@ -65,7 +65,7 @@ def find_swap(
 
 
 def _read(storage: Storage, location: str) -> TableMetadata | None:
-    """``None`` for a file that is gone."""
+    """The metadata in a file; ``None`` if the file is gone."""
     try:
         return parse_document(storage.read(location), location)
     except MetadataUnreadable:

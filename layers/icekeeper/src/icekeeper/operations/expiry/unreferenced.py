@@ -39,12 +39,12 @@ __all__ = ["Unreferenced", "still_unreferenced", "unreferenced_files"]
 
 @dataclass(slots=True)
 class Unreferenced:
-    """What an expiry frees, and the references of what stays, for the guard before each deletion."""
+    """The files that an expiry frees, and the references that stay, for the check before each deletion."""
 
     candidates: Candidates
     references: References
     kept_specs: frozenset[int] | None = None
-    """The partition specs of manifests that stay; ``None``: some of these would have to be opened to know."""
+    """The partition specs of the manifests that stay; ``None`` where some would have to be opened to know."""
     keeps_deletes: bool = True
     """Whether a manifest of delete files stays."""
 
@@ -55,7 +55,7 @@ def unreferenced_files(
     owned: Sequence[str],
     is_held: Callable[[str], bool] = lambda path: False,
 ) -> Unreferenced:
-    """What is freed when the snapshots of these ids go; only under ``owned``, and nothing that ``is_held``.
+    """The files that are freed when the snapshots of these ids expire: under ``owned``, and not ``is_held``.
 
     Raises:
         MetadataUnreadable: a manifest list or a manifest that decides cannot be read.
@@ -99,7 +99,7 @@ def unreferenced_files(
 
 
 def still_unreferenced(reader: TableReader, expired: Collection[int], before: Unreferenced) -> None:
-    """Take from ``before``, which held for an older head, what the newest head has come to reference.
+    """Take out of ``before``, computed on an older head, the files that the newest head has come to reference.
 
     Only what is new on this head is read: on a busy table there is no time for more.
 
@@ -163,7 +163,7 @@ def _kept(reader: TableReader, staying: Sequence[Snapshot], line: Collection[int
 
 
 def _dropped(reader: TableReader, gone: Sequence[Snapshot], kept: _Kept, candidates: Candidates) -> _Dropped:
-    """Manifest lists and dropped manifests become candidates on the way."""
+    """Find the manifests that only expired snapshots list; these and their manifest lists become candidates."""
     dropped = _Dropped()
     may_be_live: dict[str, bool] = {}
     for snapshot, size, manifests in listed_manifests(reader, gone):

@@ -1,4 +1,4 @@
-"""Partition specs and schemas that nothing uses any more once snapshots are gone (rule 80) (pure).
+"""Which partition specs and schemas nothing uses any more once snapshots have expired (rule 80) (pure).
 
 The model is ``cleanExpiredMetadata`` of Iceberg-Java's RemoveSnapshots, with more care: a schema whose snapshot expired
 may still say what a delete file or a partition spec means by a column that was dropped.  Then all schemas stay.
@@ -36,7 +36,7 @@ class UnusedMetadata:
         return updates
 
     def requirements(self, metadata: TableMetadata) -> list[dict[str, Any]]:
-        """What must still hold at the commit: nobody has gone back to a spec or schema meanwhile."""
+        """The commit's requirements: the default spec and the current schema are still the same."""
         requirements: list[dict[str, Any]] = []
         if self.spec_ids:
             requirements.append({"type": "assert-default-spec-id", "default-spec-id": metadata.default_spec_id})
@@ -49,7 +49,7 @@ class UnusedMetadata:
 def unused_metadata(
     metadata: TableMetadata, expired: Collection[int], used_specs: Collection[int] | None, has_deletes: bool
 ) -> UnusedMetadata:
-    """What goes together with the snapshots of these ids.
+    """The specs and schemas that go together with the expired snapshots (ids).
 
     ``used_specs`` are those of the manifests that the other snapshots list, ``None`` when that is not known;
     ``has_deletes``: one of these manifests holds delete files.

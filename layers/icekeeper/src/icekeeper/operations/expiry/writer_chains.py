@@ -1,8 +1,8 @@
-"""The snapshots by which streaming writers find back to their last commit (rule 75) (pure).
+"""Which snapshots streaming writers need to find their last commit (rule 75) (pure).
 
-A writer walks from the head over the parents to its newest mark, and gives up at the first one that is missing.  So it
-is the way that must stay, and not only the snapshot with the mark.  A writer that has not committed for long is taken
-for dead: it must not stop expiry for ever.
+A writer walks from the head from parent to parent to the newest snapshot that it marked, and gives up at the first one
+that is missing.  So every snapshot on the way must stay, not only the marked one.  A writer that has not committed for
+long is taken for dead, so that it cannot stop expiry for ever.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def writer_chains(metadata: TableMetadata, refs: Iterable[Ref], policy: Policy, 
 
 
 def refuse_broken_chains(metadata: TableMetadata, policy: Policy, now_ms: int) -> None:
-    """Object to snapshots that the policy names and that a writer's way leads over.
+    """Refuse when the policy names a snapshot that a writer needs to find its last commit.
 
     Raises:
         OperationRefused: without one of them a writer would not find its last commit.

@@ -1,4 +1,4 @@
-"""Which partitions a manifest may hold, as a planner sees it in the manifest list (pure).
+"""Which partitions a manifest may hold, by its summaries in the manifest list (pure).
 
 Specification, "Manifest Lists", ``field_summary``: a manifest is opened for a partition when every field's bounds admit
 its value.
@@ -19,7 +19,7 @@ from icekeeper.model import ManifestFile, PartitionFieldSummary, PartitionValue
 __all__ = ["PartitionOrder", "PartitionRange", "average_opened", "partition_order", "range_of"]
 
 PartitionOrder: TypeAlias = tuple[tuple[int, Any], ...]
-"""Partition values in a form whose order is theirs: nulls first, NaN last."""
+"""Partition values in a form that sorts as they do: nulls first, NaN last."""
 
 _NULL, _NAN = (0, 0), (2, 0)
 # Bounds of two sections tell nothing: in one of the two orders of uuids that readers use they are the wrong way round.
@@ -28,7 +28,7 @@ _BOTH = frozenset(uuid_section(end) for _, end in _ALL_UUIDS)
 
 
 def partition_order(types: Sequence[str], partition: Sequence[PartitionValue]) -> PartitionOrder:
-    """Where a partition stands; ``types`` are the result types of the spec's fields."""
+    """The sort key of a partition; ``types`` are the result types of the spec's fields."""
     return tuple(
         _NULL if value is None else _NAN if value != value else (1, comparable(kind, value))
         for kind, value in zip(types, partition, strict=True)
@@ -99,7 +99,7 @@ def _field_range(kind: str, summary: PartitionFieldSummary) -> _FieldRange:
 
 
 def _sections(field: _FieldRange) -> frozenset[int]:
-    """Of a field of uuids."""
+    """The sections in which the values of a uuid field lie."""
     found = {uuid_section(end[1]) for end in (field.low, field.high) if end is not None}
     return frozenset(found | {0} if field.has_null else found or {0})
 

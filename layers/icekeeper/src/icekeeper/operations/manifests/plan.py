@@ -44,9 +44,10 @@ class ManifestGroup:
     kind: ManifestKind
     manifests: tuple[ManifestFile, ...]
     outputs: int
-    """An estimate: merged entries often compress into fewer.  More than there were only where they must be apart."""
+    """An estimate of how many manifests replace them: merged entries often compress into fewer.  More than before only
+    where entries must not share a manifest."""
     live_bytes: int
-    """Of its entries, without headers."""
+    """Bytes of its live entries, without headers."""
     room: int
     """Bytes of entries that one manifest of the target size holds."""
 
@@ -142,8 +143,11 @@ def _unsettled(
     room: int,
     header_bytes: int,
 ) -> list[ManifestFile]:
-    """All but the leading manifests that are large, and whose partitions come before those of every later one: days
-    that are over.  Without partitions, all but the oldest large ones."""
+    """The manifests that are not settled.
+
+    Settled are, in partition order, the leading ones that are large and end before the next one begins: days that are
+    over.  Without partitions, the oldest large ones are settled.
+    """
     if not fields:
         ordered = sorted(manifests, key=lambda m: m.min_sequence_number)
         settled = 0
@@ -195,7 +199,7 @@ def _wanted(manifests: Sequence[ManifestFile], room: int, header_bytes: int, sec
 
 
 def _live_bytes(manifest: ManifestFile, header_bytes: int) -> float:
-    """By the share of its entries that are live; entries of unknown number are all taken for live."""
+    """Bytes of the live entries, by their share of all entries; where counts are unknown all are taken for live."""
     live = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
     dead = manifest.deleted_files_count or 0
     share = live / (live + dead) if live + dead else float(manifest.may_have_live_files)

@@ -16,7 +16,7 @@ from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.model import ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.manifests.partition_ranges import PartitionOrder, average_opened, range_of
 from icekeeper.operations.manifests.plan import NO_ENTRIES, ManifestPlan, plan_manifests
-from icekeeper.operations.manifests.rewrite import RewrittenManifests, write_manifests
+from icekeeper.operations.manifests.write_manifests import PlannedRewrite, RewrittenManifests, write_planned
 from icekeeper.pass_context.branch import branch_head
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
@@ -36,7 +36,7 @@ class _Planned:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """What was written for a plan; it serves every head that still lists what it replaces."""
+    """The manifests written for a plan; they fit every head that still lists those that they replace."""
 
     planned: _Planned
     plan: ManifestPlan
@@ -79,12 +79,12 @@ def rewrite_manifests(context: OperationContext) -> OperationOutcome:
 
 @dataclass(slots=True)
 class _Attempts:
-    """The attempts to commit: what one has written serves the next for as long as it still holds."""
+    """The attempts to commit: the manifests of one attempt are used by the next for as long as they still hold."""
 
     context: OperationContext
     last: _Attempt | None = None
     outputs: list[str] = field(default_factory=list)
-    """What the last attempt wrote."""
+    """Paths of the manifests that the last attempt wrote."""
 
     def prepare(self, head: LoadedTable) -> PreparedCommit | Nothing:
         """The commit for this head."""
@@ -122,15 +122,12 @@ def _plan(context: OperationContext, head: LoadedTable) -> _Planned:
 
 
 def _write(context: OperationContext, planned: _Planned, plan: ManifestPlan, outputs: list[str]) -> _Attempt:
-    """Write what the plan asks for; ``outputs`` names it before it is there."""
+    """Write the manifests of the plan; their paths are added to ``outputs`` before they are written."""
     rewritten = RewrittenManifests(staged=outputs)
     head = planned.head
-    write_manifests(
-        head.metadata,
-        plan,
+    write_planned(
+        PlannedRewrite(head.metadata, plan, dict(head.io_properties), manifest_target_bytes(head.metadata)),
         context.engine,
-        dict(head.io_properties),
-        target_bytes=manifest_target_bytes(head.metadata),
         into=rewritten,
         will_write=context.will_write,
         on_done=lambda done, total: context.progress("rewrite_manifests: steps", done, total),

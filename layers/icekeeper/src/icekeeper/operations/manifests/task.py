@@ -1,4 +1,4 @@
-"""What workers are told and tell when manifests are rewritten.  Plain picklable values.
+"""The tasks and results of workers that rewrite manifests: plain picklable values.
 
 The entries of a group are cut into *lanes* by partition order; each lane is put into manifests by one worker.
 """
@@ -15,15 +15,15 @@ from icekeeper.operations.manifests.cuts import OrderKey
 from icekeeper.operations.manifests.partition_ranges import PartitionOrder
 from icekeeper.storage.attempt_names import PlannedFile
 
-__all__ = ["EntryPart", "KindOfTable", "Lane", "LaneResult", "SampleTask", "SplitTask"]
+__all__ = ["EntryPart", "Lane", "LaneResult", "ManifestsOfTable", "SampleTask", "SplitTask"]
 
 
 @dataclass(frozen=True, slots=True)
-class KindOfTable:
-    """Which manifests of which table."""
+class ManifestsOfTable:
+    """The manifests of one spec and content type of a table."""
 
     document: Mapping[str, Any]
-    """Of the table's metadata what manifests are written by."""
+    """The part of the table metadata that is needed to write manifests."""
     spec_id: int
     content: ManifestContent
     io_properties: Mapping[str, str]
@@ -31,9 +31,9 @@ class KindOfTable:
 
 @dataclass(frozen=True, slots=True)
 class SampleTask:
-    """Look at the entries of some manifests."""
+    """Sample the entries of some manifests."""
 
-    kind: KindOfTable
+    kind: ManifestsOfTable
     manifests: tuple[ManifestFile, ...]
 
 
@@ -41,7 +41,7 @@ class SampleTask:
 class SplitTask:
     """Read some manifests and send every live entry to its lane."""
 
-    kind: KindOfTable
+    kind: ManifestsOfTable
     manifests: tuple[ManifestFile, ...]
     bounds: tuple[OrderKey, ...]
     first_lane: int
@@ -58,9 +58,9 @@ class EntryPart:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Put entries into these manifests; as few as the room in each allows."""
+    """Write the entries of one lane into these manifests, into as few as their size allows."""
 
-    kind: KindOfTable
+    kind: ManifestsOfTable
     outputs: tuple[PlannedFile, ...]
     target_bytes: int
     attempt: int = 0
@@ -76,5 +76,5 @@ class LaneResult:
 
     written: tuple[ManifestFile, ...] = ()
     partitions: tuple[PartitionOrder, ...] = ()
-    """Some of those that it holds, evenly taken."""
+    """Some of the partitions that it holds, taken at even distances."""
     error: str | None = None

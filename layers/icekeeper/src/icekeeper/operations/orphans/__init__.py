@@ -1,1 +1,1 @@
-"""Orphan removal: what is listed, what is referenced, what goes, and what stands in the way."""
+"""Orphan removal: lists a table's files and deletes those that nothing references."""

@@ -1,4 +1,4 @@
-"""Folders on this machine that hold nothing any more (rule 100); object stores have none.
+"""Removes folders on this machine that have become empty (rule 100); object stores have none.
 
 A writer makes a folder and then a file in it, and fails when the folder vanishes in between.  So only folders go in
 which nothing was created or removed within the grace period, looked at before any file is deleted.
@@ -24,7 +24,7 @@ def removable_folders(metadata: TableMetadata, older_than_ms: int, protected: Pa
     """
     if not is_local(metadata.location):
         return ()
-    # A writer takes it for granted that these are there.
+    # Writers rely on it that these exist.
     roots = {normalise(f"{metadata.location}/{name}") for name in ("data", "metadata")}
     roots |= {normalise(metadata.data_location), normalise(metadata.metadata_directory)}
     return [
@@ -42,5 +42,5 @@ def any_empty(folders: Sequence[str]) -> bool:
 
 
 def remove_empty(folders: Sequence[str]) -> int:
-    """Remove those that are empty, and those that only held such; how many went."""
+    """Remove the folders that are empty, or become so on the way; returns how many were removed."""
     return sum(remove_if_empty(folder) for folder in folders)

@@ -1,4 +1,4 @@
-"""Files from a list that somebody else made: plain text, CSV, Parquet, ORC, or an Amazon S3 Inventory report.
+"""Reads which files there are from a list: plain text, CSV, Parquet, ORC, or an Amazon S3 Inventory report.
 
 Source: Amazon S3 user guide, "Locating your inventory list" (manifest.json) and "Amazon S3 Inventory list" (columns).
 A report may be a day old, so every orphan found by it is looked at in the store before it goes.
@@ -26,7 +26,7 @@ _MANIFEST = "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class InventoryFiles:
-    """What a list says lies under a location; entries elsewhere are passed over."""
+    """The files of a list that lie under a location; all others are passed over."""
 
     storage: Storage
     address: str
@@ -43,7 +43,7 @@ class InventoryFiles:
         return chain.from_iterable(part() for part in self.parts())
 
     def parts(self) -> Sequence[SourcePart]:
-        """One per file of the list.
+        """One part per file of the list.
 
         Raises:
             PolicyError: the manifest is not one.

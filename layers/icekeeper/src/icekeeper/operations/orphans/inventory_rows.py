@@ -1,4 +1,4 @@
-"""The rows of one file of an inventory, in each format that one comes in, as listed objects."""
+"""Reads one file of an inventory, in any of its formats, as listed objects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WANTED = ("path", "bucket", "key", "size", "lastmodifieddate", "lastmodified", 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What a manifest says about its files: the columns of CSV, which then has no header, and the bucket."""
+    """What an inventory's manifest says of its files: the columns of CSV (which then has no header), and the bucket."""
 
     names: tuple[str, ...] | None
     bucket: str
@@ -39,7 +39,7 @@ class Columns:
 def file_rows(storage: Storage, path: str, location: str, columns: Columns | None) -> Iterator[ListedObject]:
     """Every current object that a file names; paths of keys are spelled with the location's scheme.
 
-    A plain text file has one path a line and no ages: what it names is young.
+    A plain text file has one path a line and no ages, so that its files count as young.
 
     Raises:
         PolicyError: a column is missing, or a value is not what it should be.
@@ -111,7 +111,7 @@ def _arrow_rows(batch: pa.RecordBatch) -> Iterator[Mapping[str, Any]]:
 
 
 def _text(storage: Storage, path: str) -> Iterator[str]:
-    """Decompressed by what the file says of itself, line by line."""
+    """The lines of a text file, decompressed if it begins as gzip does."""
     with storage.open_input(path) as stream:
         plain: Any = gzip.GzipFile(fileobj=stream) if stream.read(2) == _GZIP_MAGIC else stream
         stream.seek(0)
@@ -143,7 +143,7 @@ def _flag(value: Any) -> bool:
 
 
 def _epoch_ms(value: Any) -> int | None:
-    """``None`` where it is empty; a moment without a zone is UTC, as reports have it."""
+    """Epoch milliseconds of a cell, ``None`` if it is empty; a time without a zone is UTC, as in S3's reports."""
     if value is None or value == "":
         return None
     moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))

@@ -1,7 +1,7 @@
-"""Orphans known without a listing, where a store allows none: nothing is deleted, but people are told.
+"""Finds orphans without a listing, where a store cannot list: nothing is deleted, but the outcome names them.
 
-The metadata history names what older snapshots needed; the state store names what our own failed jobs wrote
-(rule 102).  Nothing depends on the answer, so what cannot be read here is only left out.
+The metadata log leads to the files of older snapshots, the state store to those that our own failed jobs wrote
+(rule 102).  Nothing depends on the answer, so metadata that cannot be read is left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PARALLEL_LOOKS = 16
 
 
 def known_orphans(context: OperationContext, table: LoadedTable, reason: str) -> OperationOutcome:
-    """Skipped for the reason; planned are the files that are known to be there and needed by nothing.
+    """Skip orphan removal for ``reason``; ``files_planned`` are known files that exist and that nothing references.
 
     Raises:
         MetadataUnreadable: the table's own references cannot be read.
@@ -51,7 +51,7 @@ def known_orphans(context: OperationContext, table: LoadedTable, reason: str) ->
 
 
 def _of_history(table: LoadedTable, storage: Storage) -> Iterator[str]:
-    """What the documents of the metadata log needed: their snapshots, and what their own logs name."""
+    """The paths that the documents of the metadata log reference: files of snapshots, and older metadata files."""
     references = References(snapshots=set(table.metadata.snapshots))
     for entry in table.metadata.metadata_log:
         location = str(entry["metadata-file"])

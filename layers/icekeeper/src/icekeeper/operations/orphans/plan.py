@@ -1,6 +1,6 @@
-"""Which old, unreferenced files are orphans: a set of refusals, and nothing else (pure).
+"""Which candidates are orphans: each reason for a file to stay, and nothing else (pure).
 
-What an orphan is (rule 95), and in which folders (rule 98).
+What counts as an orphan (rule 95), and in which folders (rule 98).
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ FEW_ORPHANS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class OrphanPlan:
-    """Files to delete, and how many old unreferenced ones are left alone."""
+    """The files to delete, and the old unreferenced ones that stay, by reason."""
 
     orphans: tuple[ListedObject, ...]
     protected: int
+    """How many stay because something protects them."""
     of_other_tables: int
-    """Below the location of another table of the catalog: that table's business."""
+    """How many lie in a folder of another table of the catalog, which takes care of them."""
     in_other_folders: tuple[str, ...] = ()
-    """In folders where the table never had files: told, and removed only when the folder is named."""
+    """Paths in folders where the table never had files; reported, and deleted only when a person names the folder."""
     of_other_formats: tuple[str, ...] = ()
-    """In the folder of a table of another format, which may need them: told."""
+    """Paths in the folder of a table of another format, which may need them; reported."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -93,10 +94,10 @@ def plan_orphans(
 
 
 def swept_folders(metadata: TableMetadata, data_roots: Iterable[str], named: Iterable[str]) -> tuple[str, ...]:
-    """Where an unreferenced file is an orphan: where the table keeps its files, or has ever kept some.
+    """The folders in which an unreferenced file counts as an orphan (rule 98).
 
-    Below its location ``data/`` and ``metadata/``, or what its properties say instead; the folders in which data files
-    of it were ever seen (``data_roots``); and those that the policy names.
+    ``data/`` and ``metadata/`` in the table's location, and what its properties say instead; the folders in which its
+    data files were ever seen (``data_roots``); and those that the policy names (``named``).
     """
     home = metadata.location
     own = (f"{home}/data", f"{home}/metadata", metadata.data_location, metadata.metadata_directory)
@@ -104,7 +105,7 @@ def swept_folders(metadata: TableMetadata, data_roots: Iterable[str], named: Ite
 
 
 def _is_text(path: str) -> bool:
-    """A local name may be any bytes; one that is no UTF-8 can be neither recorded nor told."""
+    """Whether a path is valid UTF-8: a local name may be any bytes, and others can be neither recorded nor printed."""
     return path.isascii() or not any("\ud800" <= character <= "\udfff" for character in path)
 
 
@@ -119,7 +120,7 @@ def is_hidden_beside(path: str, location: str) -> bool:
 
 
 def refuse_mass_deletion(orphans: int, listed: int, limit: Fraction, source: str) -> None:
-    """Refuse when too large a share of the listed files would go; nobody's setting holds only above a thousand files.
+    """Refuse when too large a share of the listed files would go; the default limit holds only above 1,000 files.
 
     Raises:
         OperationRefused: names both numbers and the key.

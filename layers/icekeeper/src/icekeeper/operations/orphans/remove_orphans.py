@@ -1,4 +1,4 @@
-"""The ``remove_orphans`` operation: what is listed, what is referenced, and the difference past its grace period."""
+"""The ``remove_orphans`` operation: delete listed files that nothing references, once their grace period is over."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from functools import partial
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import stopwatch
-from icekeeper.deletion.needs import GC_DISABLED
+from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.deletion.other_tables import other_tables
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.reachability import References, metadata_files, statistics_files
-from icekeeper.operations.orphans.clear import Listed, clear_orphans
-from icekeeper.operations.orphans.difference import DISTRIBUTED_ABOVE, live_files, sift_by_engine, sift_here
+from icekeeper.operations.orphans.compare_listing import (
+    DISTRIBUTED_ABOVE,
+    Comparison,
+    compare_by_engine,
+    compare_here,
+    live_files,
+)
+from icekeeper.operations.orphans.delete_orphans import TableCandidates, delete_orphans
 from icekeeper.operations.orphans.inventory import InventoryFiles
 from icekeeper.operations.orphans.known_orphans import known_orphans
 from icekeeper.pass_context.context import OperationContext
@@ -41,15 +47,15 @@ def remove_orphans(context: OperationContext) -> OperationOutcome:
         skip = why_skipped(context, table)
         if skip is not None:
             return skip
-        listed = _list(context, table)
-        outcome = clear_orphans(context, listed, partial(other_tables, context))
+        found = _list_candidates(context, table)
+        outcome = delete_orphans(context, found, partial(other_tables, context))
         if context.dry_run:
             return outcome
         return replace(outcome, metrics={**outcome.metrics, "remove_orphans.duration_ms": elapsed_ms()})
 
 
 def why_skipped(context: OperationContext, table: LoadedTable) -> OperationOutcome | None:
-    """The outcome where nothing of a table may be deleted, or not here; ``None`` to go on.
+    """The outcome of a table whose files must not, or cannot, be deleted; ``None`` if they can.
 
     Raises:
         TableUnsupported: this version does not maintain the table's format.
@@ -67,8 +73,11 @@ def why_skipped(context: OperationContext, table: LoadedTable) -> OperationOutco
     return known_orphans(context, table, reason)
 
 
-def _list(context: OperationContext, table: LoadedTable) -> Listed:
-    """References first and then the listing; what is committed meanwhile is asked for afterwards."""
+def _list_candidates(context: OperationContext, table: LoadedTable) -> TableCandidates:
+    """List the table's files and compare them with its references, which are read before the listing.
+
+    :func:`delete_orphans` reads what was committed since.
+    """
     storage, reader, metadata = context.storage(table), context.reader(table), table.metadata
     inventory = context.policy.orphan_inventory
     source: FileSource
@@ -90,15 +99,14 @@ def _list(context: OperationContext, table: LoadedTable) -> Listed:
         *(path for path in lists if path is not None),
         *manifests,
     ]
+    asked = Comparison(source, metadata.location, documents, manifests, references, older_than_ms)
     if live_files(manifests.values()) > DISTRIBUTED_ABOVE:
-        sifted = sift_by_engine(
-            context.engine, storage, source, metadata.location, documents, manifests, references, older_than_ms
-        )
+        candidates = compare_by_engine(asked, context.engine, storage)
     else:
-        sifted = sift_here(source, metadata.location, documents, manifests, references, reader, older_than_ms)
-    if not sifted.listed and inventory is not None and context.orphan_candidates is None:
+        candidates = compare_here(asked, reader)
+    if not candidates.listed and inventory is not None and context.orphan_candidates is None:
         raise OperationRefused(
             f"{inventory} (orphan_inventory) names no file under {metadata.location}, where at least the table's "
             "metadata is; nothing was deleted; name the inventory of the table's bucket, or set orphan_inventory=none"
         )
-    return Listed(table, sifted, references, older_than_ms, source.is_current)
+    return TableCandidates(table, candidates, references, older_than_ms, source.is_current)

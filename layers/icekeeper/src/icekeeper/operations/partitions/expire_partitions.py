@@ -25,7 +25,7 @@ from icekeeper.operations.partitions.plan import (
     ExpiryPlan,
     LivePartitions,
     goes_with,
-    partitions_with_twins,
+    partitions_sharing_files,
 )
 from icekeeper.pass_context.branch import branch_head
 from icekeeper.pass_context.context import OperationContext
@@ -39,7 +39,7 @@ _OPERATION = Operation.EXPIRE_PARTITIONS
 
 @dataclass(frozen=True, slots=True)
 class _Drop:
-    """What leaves the table at one head."""
+    """The files that leave the table on one head."""
 
     metadata_location: str
     plan: ExpiryPlan
@@ -124,7 +124,7 @@ def _plan(context: OperationContext, head: LoadedTable, cutoff_ms: int) -> _Drop
             expired.append((manifest, key, file))
         else:
             staying.append(hash(file.file_path))
-    spared = partitions_with_twins(((key, file.file_path) for _, key, file in expired), staying)
+    spared = partitions_sharing_files(((key, file.file_path) for _, key, file in expired), staying)
     plan = replace(plan, partitions=plan.partitions - spared)
     if not plan.partitions:
         return Nothing(NOTHING_TO_EXPIRE)

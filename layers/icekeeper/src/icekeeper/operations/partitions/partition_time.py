@@ -51,7 +51,7 @@ class _TimeField:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTimes:
-    """What a table's partitions say about time, spec by spec."""
+    """How to read the end of a partition, by partition spec."""
 
     fields: Mapping[int, Sequence[_TimeField]]
     pattern: TimePattern | None = None
@@ -74,7 +74,7 @@ class PartitionTimes:
         return self.pattern is not None and values is not None and self.pattern.end_ms(values) is None
 
     def judged(self, spec_id: int) -> Sequence[_TimeField]:
-        """The fields of a spec that tell a time by themselves."""
+        """The fields of a spec that hold a date or time without a pattern."""
         return self.fields.get(spec_id, ())
 
     def _read(self, spec_id: int, partition: Sequence[PartitionValue]) -> list[str] | None:

@@ -16,7 +16,7 @@ from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
 from icekeeper.operations.partitions.partition_time import PartitionTimes
 from icekeeper.policy.values import text_of
 
-__all__ = ["NOTHING_TO_EXPIRE", "NO_RETENTION", "ExpiryPlan", "LivePartitions", "goes_with", "partitions_with_twins"]
+__all__ = ["NOTHING_TO_EXPIRE", "NO_RETENTION", "ExpiryPlan", "LivePartitions", "goes_with", "partitions_sharing_files"]
 
 NO_RETENTION = "no partition_retention_hours is set"
 NOTHING_TO_EXPIRE = "no partitions to expire"
@@ -33,16 +33,16 @@ class ExpiryPlan:
 
 @dataclass(slots=True)
 class LivePartitions:
-    """Collects the partitions of live data files, and decides when all are known."""
+    """Collects the partitions of live data files; once all are added, :meth:`plan` decides which expire."""
 
     times: PartitionTimes
     ends: dict[PartitionKey, int] = field(default_factory=dict)
     unparsed: set[PartitionKey] = field(default_factory=set)
     has_younger: bool = False
-    """A partition that was not looked at is known to be younger than what expires."""
+    """Whether a partition that was not added is known to be younger than those that expire."""
 
     def add(self, spec_id: int, partition: tuple[PartitionValue, ...]) -> None:
-        """A live data file is in this partition."""
+        """Add the partition of a live data file."""
         key = partition_key(spec_id, partition)
         if key in self.ends or key in self.unparsed:
             return
@@ -71,20 +71,20 @@ class LivePartitions:
         return ExpiryPlan(frozenset(key for _, _, key in chosen), len(self.unparsed))
 
 
-def partitions_with_twins(
+def partitions_sharing_files(
     expired: Iterable[tuple[PartitionKey, str]], staying: Collection[int]
 ) -> frozenset[PartitionKey]:
-    """The partitions that hold a file which another partition holds, too: dropping its path would empty both, so they
-    stay.
+    """The partitions that share a file with another one: a delete goes by path, so dropping one would empty both.
 
-    ``expired`` are the files that are to go, by path; ``staying`` the hashes of the paths of all others.
+
+    ``expired`` are partition and path of each file that is to go; ``staying`` the hashes of all other paths.
     """
     partitions: dict[str, set[PartitionKey]] = defaultdict(set)
     for key, path in expired:
         partitions[path].add(key)
     elsewhere = {hash(path) for path in partitions}.intersection(staying)
-    twins = (keys for path, keys in partitions.items() if len(keys) > 1 or hash(path) in elsewhere)
-    return frozenset(key for keys in twins for key in keys)
+    shared = (keys for path, keys in partitions.items() if len(keys) > 1 or hash(path) in elsewhere)
+    return frozenset(key for keys in shared for key in keys)
 
 
 def goes_with(

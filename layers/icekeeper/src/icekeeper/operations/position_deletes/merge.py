@@ -1,6 +1,6 @@
 """The work unit: position delete files in; one delete file, one Puffin file of vectors, or an error out.
 
-Positions are held as one bitmap per data file, which is what bounds memory, and what sorts them and drops doubles.
+Positions are held as one bitmap per data file, which is what bounds memory, sorts them and drops duplicates.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CREATED_BY = {"created-by": "icekeeper"}
 
 @dataclass(slots=True)
 class _Positions:
-    """What is deleted, by data file; ``read`` counts rows before dangling ones and doubles are dropped."""
+    """Data file → deleted positions; ``read`` counts rows before dangling ones and duplicates are dropped."""
 
     by_path: dict[str, BitMap64] = field(default_factory=dict)
     read: int = 0
@@ -83,7 +83,7 @@ def _collect(found: _Positions, delete: PositionDeletes, targets: Mapping[str, i
 
 
 def _write(task: MergeTask, by_path: Mapping[str, BitMap64], storage: Storage) -> tuple[DataFile, ...]:
-    """After an error nothing that was written here remains."""
+    """Write the output; after an error it is removed."""
     path = task.path
     try:
         return (_write_vectors if task.into_vectors else _write_delete_file)(task, by_path, storage)

@@ -126,12 +126,12 @@ class _Reached:
     """The live data files of some partitions, and those that a delete names, wherever they are."""
 
     whole: frozenset[PartitionKey]
-    """Partitions of which every file is known."""
+    """Partitions whose live data files were all collected."""
     places: dict[PartitionKey, tuple[int, tuple[PartitionValue, ...]]]
     """Spec id and values of a partition."""
     targets: dict[PartitionKey, list[Target]] = field(default_factory=lambda: defaultdict(list))
     partition_of: dict[str, PartitionKey] = field(default_factory=dict)
-    """Of the files that are targets."""
+    """Path of a target → its partition."""
     listed_twice: set[str] = field(default_factory=set)
 
     @classmethod
@@ -182,7 +182,7 @@ def _is_readable(delete: LiveEntry) -> bool:
 def _bins(
     deletes: Iterable[LiveEntry], home: Callable[[LiveEntry], PartitionKey], metadata: TableMetadata, policy: Policy
 ) -> list[tuple[PartitionKey, list[LiveEntry]]]:
-    """What to merge, each with the partition that it reaches."""
+    """The bins of delete files to merge, each with the partition that it reaches."""
     by_partition: dict[PartitionKey, list[LiveEntry]] = defaultdict(list)
     for delete in deletes:
         by_partition[home(delete)].append(delete)

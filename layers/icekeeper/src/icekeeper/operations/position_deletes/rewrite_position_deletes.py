@@ -1,4 +1,4 @@
-"""The ``rewrite_position_deletes`` operation: many small position delete files into few, or into deletion vectors."""
+"""The ``rewrite_position_deletes`` operation merges small position delete files, in v3 into deletion vectors."""
 
 from __future__ import annotations
 

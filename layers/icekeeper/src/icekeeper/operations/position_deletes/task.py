@@ -1,4 +1,4 @@
-"""The work unit of merging position deletes: plain picklable values, no catalog, no policy."""
+"""Task and result of merging position deletes: plain picklable values, no catalog, no policy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PositionDeletes:
     sequence_number: int
     record_count: int
     named_file: str | None = None
-    """The one data file that it names: its rows about others delete nothing, as no reader looks for them there."""
+    """The one data file that it names; its rows for other files delete nothing, because no reader applies them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Cleans what failed loads and dead jobs staged: from the record, never by listing, whatever operations a pass runs."""
+"""Deletes the files that failed loads and dead jobs staged: by their record, never by listing, in every pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import replace
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.delete import delete_unneeded
-from icekeeper.deletion.needs import GC_DISABLED
+from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.deletion.recorded_files import recorded_files
 from icekeeper.errors import MaintenanceError, OperationRefused
 from icekeeper.masking import masked
@@ -100,9 +100,9 @@ def _clean(context: OperationContext, plan: CleaningPlan) -> StagedOutcome | Non
 
 
 def _declared(context: OperationContext) -> Callable[[StagedLoad], StagedLoad | None]:
-    """Says of a dead job that it failed, so that it can no longer commit what is being deleted.
+    """Makes a function that marks a dead job as failed, so that it can no longer commit what is being deleted.
 
-    The answer is the record as it is then, ``None`` when the job woke up.
+    It returns the record as it is then, ``None`` when the job has gone on meanwhile.
     """
 
     def declared(load: StagedLoad) -> StagedLoad | None:
@@ -115,7 +115,7 @@ def _declared(context: OperationContext) -> Callable[[StagedLoad], StagedLoad | 
 
 
 def _forget(context: OperationContext, load: StagedLoad) -> bool:
-    """Whether the record is gone; one that somebody changed meanwhile stays."""
+    """Forget the record; ``False`` when it stays, because somebody changed it meanwhile."""
     return context.dry_run or context.state.staging.forget(load)
 
 

@@ -1,4 +1,4 @@
-"""Which recorded loads are settled in this pass (pure).
+"""Which recorded loads are cleaned up in this pass (pure).
 
 As in Modak (rule 104): staged files of loads that ended in failed are deleted after the grace period,
 driven by the load journal rather than by listing.
@@ -18,20 +18,20 @@ from icekeeper.storage.paths import is_under
 
 __all__ = ["CleaningPlan", "may_be_staged", "plan_cleaning", "require_stageable"]
 
-# Files of one pass, so that memory stays bounded; a load is never divided.
+# So many files are cleaned in one pass at most, so that memory stays bounded; a load is never divided.
 MAX_FILES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """Loads whose files may go, longest failed first, and adopted ones that need no record any more."""
+    """Failed loads whose files may be deleted, longest failed first, and adopted ones that need no record any more."""
 
     failed: tuple[StagedLoad, ...]
     adopted: tuple[StagedLoad, ...]
 
 
 def plan_cleaning(loads: Iterable[StagedLoad], *, now_ms: int, grace_ms: int) -> CleaningPlan:
-    """Decide at ``now_ms``.
+    """Decide at ``now_ms`` (epoch milliseconds).
 
     A failed load waits for the grace period, as orphans do: until then a commit that nobody told us about may still
     name its files.  An adopted one is protected for as long; then its files are in the table, or nobody's.

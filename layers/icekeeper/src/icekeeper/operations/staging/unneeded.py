@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.deletion.needs import FileNeeds
+from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.metadata.reachability import reachable_paths
 from icekeeper.pass_context.context import OperationContext
@@ -16,7 +16,7 @@ __all__ = ["unneeded_files"]
 def unneeded_files(
     context: OperationContext, table: LoadedTable, paths: Sequence[str]
 ) -> tuple[Sequence[str], FileNeeds]:
-    """Those of ``paths`` that may go, and what is asked again before each batch of them.
+    """Those of ``paths`` that may be deleted, and the :class:`FileNeeds` to ask again before each batch of them.
 
     Raises:
         OperationRefused: a table that may need one cannot be loaded, or there is a newer head of this one.
@@ -28,7 +28,7 @@ def unneeded_files(
         return (), needs
     reader, home = context.reader(table), table.metadata.location
     needed = ReferencedPaths(home, reachable_paths(reader, table.metadata_location, needs.references))
-    free = [path for path in paths if path not in needed and not needed.has_twin_elsewhere(path)]
+    free = [path for path in paths if path not in needed and not needed.has_prefix_mismatch(path)]
     if free:
         needs.ask(free)
     return [path for path in free if not needs.need(path)], needs

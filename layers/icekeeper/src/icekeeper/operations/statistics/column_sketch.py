@@ -86,7 +86,7 @@ def _one_nan(bits: pa.Array, values: pa.Array, iceberg_type: str) -> pa.Array:
 
 
 def _decimal_hashes(values: pa.Array, iceberg_type: str) -> pa.Array:
-    """Of unscaled big-endian numbers in as few bytes as they need."""
+    """Hashes of decimals: of their unscaled value, big-endian in as few bytes as it needs."""
     words = pa.Array.from_buffers(_U64, 2 * len(values), [None, values.buffers()[1]], offset=2 * values.offset)
     pairs = pa.FixedSizeListArray.from_arrays(words, 2)
     low, high = pc.list_element(pairs, 0), pc.list_element(pairs, 1)

@@ -1,4 +1,4 @@
-"""Which columns statistics are kept of (pure): primitive ones at the top, or those that the policy names.
+"""Which columns get statistics (pure): the primitive ones at the top level, or those that the policy names.
 
 Iceberg-Java's ``compute_table_stats`` chooses alike: by default the primitive columns of the top level.
 """
@@ -18,7 +18,7 @@ __all__ = ["StatisticsColumns", "statistics_columns"]
 
 @dataclass(frozen=True, slots=True)
 class StatisticsColumns:
-    """Field id → Iceberg type, and how many columns are of types that have no statistics."""
+    """Field id → Iceberg type, and how many columns have a type without statistics."""
 
     types: Mapping[int, str]
     unsupported: int

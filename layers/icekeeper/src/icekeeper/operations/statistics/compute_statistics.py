@@ -1,4 +1,4 @@
-"""The ``compute_statistics`` operation: what a branch's head lacks of table and partition statistics."""
+"""The ``compute_statistics`` operation writes the table and partition statistics that a branch's head lacks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _OPERATION = Operation.COMPUTE_STATISTICS
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A plan with what it needs of statistics files that exist."""
+    """A plan, and the blobs of existing statistics files that it needs."""
 
     plan: StatisticsPlan
     carried: Mapping[StoredBlob, tuple[PuffinBlob, bytes]]
@@ -52,7 +52,7 @@ class _Work:
 
 @dataclass(slots=True)
 class _Written:
-    """Files written, the updates that register them by path, and what to tell of them."""
+    """Paths of the files written, path → the update that registers it, and metrics."""
 
     paths: list[str] = field(default_factory=list)
     updates: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -97,7 +97,7 @@ def _work(
     snapshot: Snapshot | None,
     columns: StatisticsColumns,
 ) -> _Work | Nothing:
-    """A statistics file that turns out to be of no use is a cache that was lost: plan again without it."""
+    """Plan, and fetch the blobs that the plan needs; where a statistics file is unusable, plan again without it."""
     manifests = [] if snapshot is None else reader.manifests(snapshot)
     unusable: set[str] = set()
     while True:
@@ -184,7 +184,7 @@ def _entries(reader: TableReader, snapshot: Snapshot) -> Iterator[tuple[Manifest
 
 
 def _commit(context: OperationContext, loaded: LoadedTable, snapshot_id: int, written: _Written) -> Nothing | None:
-    """Statistics say what one snapshot holds, so other commits do not matter, as long as it is there."""
+    """Register the files; returns why not.  Other commits do not matter as long as the snapshot is there."""
     branch = context.policy.branch
 
     def landed(metadata: TableMetadata) -> bool:

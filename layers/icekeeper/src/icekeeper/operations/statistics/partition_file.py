@@ -37,7 +37,7 @@ def partition_file_format(metadata: TableMetadata) -> PartitionFileFormat:
 def encode_partition_file(
     metadata: TableMetadata, rows: Sequence[PartitionStatistics], file_format: PartitionFileFormat
 ) -> bytes:
-    """The file.
+    """The bytes of the file.
 
     Raises:
         TableUnsupported: a partition type cannot be written.

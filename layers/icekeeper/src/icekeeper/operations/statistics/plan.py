@@ -41,7 +41,7 @@ may be promoted, so only a sketch that says the column's type can be united with
 
 @dataclass(frozen=True, slots=True)
 class RowFile:
-    """A data file whose rows count, and the delete entries that reach it."""
+    """A data file whose rows are counted, and the delete entries that reach it."""
 
     file: DataFile
     spec_id: int
@@ -66,7 +66,7 @@ class StoredBlob:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Columns of some files; ``base`` are sketches of the rows before them, by field id."""
+    """The columns (field id → type) to read of some files; ``base``: field id → the sketch of all rows before them."""
 
     types: Mapping[int, str]
     files: tuple[RowFile, ...]
@@ -80,10 +80,10 @@ class StatisticsPlan:
     snapshot_id: int
     sequence_number: int
     carried: tuple[StoredBlob, ...]
-    """Blobs that still hold."""
+    """Existing blobs that still describe the snapshot's rows."""
     readings: tuple[Reading, ...]
     partitions: bool
-    """Whether it lacks a partition statistics file."""
+    """Whether to write a partition statistics file, because the snapshot has none."""
 
     @property
     def blobs(self) -> int:
@@ -96,7 +96,7 @@ class StatisticsPlan:
 
 
 class _State(IntEnum):
-    """What happened to the rows since a blob was computed; the least is the best."""
+    """What happened to the rows since a blob was computed."""
 
     SAME = 0
     APPENDED = 1

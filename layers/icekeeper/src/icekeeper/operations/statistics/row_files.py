@@ -1,4 +1,4 @@
-"""The data files whose rows statistics are about, read from manifests, with the deletes that reach them."""
+"""Reads from manifests the data files whose rows are counted, with the deletes that reach them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def appended_files(reader: TableReader, snapshots: Sequence[Snapshot]) -> list[R
 
 
 def _changes(reader: TableReader, snapshot: Snapshot) -> Iterator[tuple[ManifestFile, ManifestEntry]]:
-    """What a snapshot added and removed is in the manifests that it wrote."""
+    """The entries that a snapshot added or removed; they are in the manifests that it wrote."""
     written = [m for m in reader.manifests(snapshot) if m.added_snapshot_id == snapshot.snapshot_id]
     for manifest, entries in reader.entries(written):
         for entry in entries:
@@ -75,7 +75,7 @@ def _unreadable(file: DataFile, why: str) -> TableUnsupported:
 
 
 def _bare(file: DataFile) -> DataFile:
-    """Without the metrics of its columns, which are most of an entry."""
+    """The file without its column metrics, which are most of an entry."""
     return replace(
         file,
         column_sizes=None,

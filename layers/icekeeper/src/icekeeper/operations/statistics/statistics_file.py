@@ -1,4 +1,4 @@
-"""The Puffin file of a plan: blobs that are carried over, and those just computed.
+"""Encodes the Puffin file of a plan: blobs that are carried over, and those just computed.
 
 Sketches are stored as they are: hashes do not compress.  Source: Puffin specification, blob type
 ``apache-datasketches-theta-v1``; Spark and Trino read the property ``ndv``.
@@ -21,7 +21,7 @@ def statistics_file(
     fetched: Mapping[StoredBlob, tuple[PuffinBlob, bytes]],
     computed: Mapping[int, tuple[str, ThetaSketch]],
 ) -> PuffinFile:
-    """Carried blobs keep the snapshot that they were computed from; the others are of the plan's."""
+    """The file.  Carried blobs keep the snapshot that they were computed from; the others get the plan's."""
     contents = [fetched[stored] for stored in plan.carried]
     for field_id, (kind, sketch) in computed.items():
         blob = PuffinBlob(

@@ -1,4 +1,4 @@
-"""The work unit of statistics: some files in, one sketch per column out; run here or by Spark."""
+"""What a worker does for statistics: reads some files and makes one sketch per column; run here or by Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from icekeeper.storage.storage import Storage
 
 __all__ = ["SketchResult", "SketchTask", "sketch_rows", "sketch_tasks"]
 
-# Bytes of files that are worth a worker.
+# About so many bytes of files make one task: enough to be worth a worker.
 _TASK_BYTES = 128 * 1024 * 1024
 
 
@@ -46,7 +46,7 @@ class SketchResult:
 def sketch_tasks(
     metadata: TableMetadata, readings: Sequence[Reading], io_properties: Mapping[str, str]
 ) -> list[SketchTask]:
-    """The work units of a plan.
+    """The tasks of a plan.
 
     Raises:
         TableUnsupported: an equality delete cannot be applied by this version.
@@ -62,7 +62,7 @@ def sketch_tasks(
 
 
 def _portions(files: Sequence[RowFile]) -> Iterator[list[RowFile]]:
-    """Files of one partition side by side, as they share their deletes."""
+    """Portions of the files; those of one partition are kept together, because they share their deletes."""
     portion: list[RowFile] = []
     held = 0
     for file in sorted(files, key=lambda f: (f.spec_id, repr(f.file.partition))):
@@ -76,7 +76,7 @@ def _portions(files: Sequence[RowFile]) -> Iterator[list[RowFile]]:
 
 
 def sketch_rows(task: SketchTask) -> SketchResult:
-    """Read, apply deletes, sketch.  Never raises for what concerns only these files."""
+    """Read the rows, apply deletes, and sketch each column; what concerns only these files is returned as an error."""
     paths = {field_id: column_path(task.rows.schema["fields"], field_id) or () for field_id in task.types}
     sketches = {field_id: ColumnSketch(kind) for field_id, kind in task.types.items()}
     tally = Tally()

@@ -1,7 +1,7 @@
-"""Listed files against references: in this process, or dealt out to an engine's workers where there are too many.
+"""Compares the listed files with the references: in this process, or on an engine's workers where there are too many.
 
-Both ways sift with the same function.  Workers get paths by the hash of what lies behind scheme and bucket, so that a
-file and every spelling of a reference to it meet at one worker.
+Both ways find candidates by the same function.  Paths are dealt out to workers by the hash of their part behind scheme
+and bucket, so that a file and every spelling of a reference to it come to the same worker.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+from icekeeper.deletion.prefix_mismatch import without_authority
 from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
-from icekeeper.deletion.twins import without_authority
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.manifest_read import decode_live_files
 from icekeeper.metadata.reachability import References
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
-from icekeeper.operations.orphans.sift import Sifted, join_sifted, sift
+from icekeeper.operations.orphans.candidates import OrphanCandidates, find_candidates, join_candidates
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.sources import FileSource, SourcePart
 from icekeeper.storage.storage import Storage
 
-__all__ = ["DISTRIBUTED_ABOVE", "live_files", "sift_by_engine", "sift_here"]
+__all__ = ["DISTRIBUTED_ABOVE", "Comparison", "compare_by_engine", "compare_here", "live_files"]
 
 DISTRIBUTED_ABOVE = 10_000_000
-"""References.  They take 80 MB as hashes (twice that while they are sorted), but some ten microseconds each, one after
-the other: beyond two minutes of one core, starting workers pays."""
+"""The number of references above which workers compare.  So many take 80 MB as hashes (twice that while they are
+sorted), and some ten microseconds each: beyond two minutes of one core, starting workers pays."""
 
 _REFERENCES_PER_PART = 250_000
 _MANIFESTS_PER_TASK = 50
@@ -40,66 +40,66 @@ _Item: TypeAlias = tuple[str, Any]
 
 
 def live_files(manifests: Iterable[ManifestFile]) -> int:
-    """How many entries the manifests hold, repetitions included, as far as their lists say."""
+    """The number of live entries in the manifests by the counts in their manifest lists; a missing count is 0."""
     return sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in manifests)
 
 
-def sift_here(
-    source: FileSource,
-    home: str,
-    documents: Iterable[str],
-    manifests: Mapping[str, ManifestFile],
-    references: References,
-    reader: TableReader,
-    older_than_ms: int,
-) -> Sifted:
-    """In this process: references as hashes, the listing streamed past them.
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A listing, and what its files are compared with."""
+
+    source: FileSource
+    home: str
+    """The table's location."""
+    documents: Sequence[str]
+    """Paths that are referenced by anything but a manifest: metadata files, manifest lists, manifests, statistics."""
+    manifests: Mapping[str, ManifestFile]
+    """Path → manifest of every snapshot; what these reference is read."""
+    references: References
+    """Records which manifests were read."""
+    older_than_ms: int
+    """Epoch milliseconds; only files that were modified before are old."""
+
+
+def compare_here(asked: Comparison, reader: TableReader) -> OrphanCandidates:
+    """Compare in this process: references are held as hashes, and the listing is streamed past them.
 
     Raises:
         MetadataUnreadable: a manifest cannot be read.
         StorageError: the files cannot be listed.
     """
-    referenced = ReferencedPaths(home, documents)
-    referenced.update(references.held(reader, manifests.values()))
-    return sift(source.objects(), referenced, older_than_ms)
+    referenced = ReferencedPaths(asked.home, asked.documents)
+    referenced.update(asked.references.held(reader, asked.manifests.values()))
+    return find_candidates(asked.source.objects(), referenced, asked.older_than_ms)
 
 
-def sift_by_engine(
-    engine: Engine,
-    storage: Storage,
-    source: FileSource,
-    home: str,
-    documents: Sequence[str],
-    manifests: Mapping[str, ManifestFile],
-    references: References,
-    older_than_ms: int,
-) -> Sifted:
-    """By an engine's workers, with the same result; they list and read manifests themselves.
+def compare_by_engine(asked: Comparison, engine: Engine, storage: Storage) -> OrphanCandidates:
+    """Compare on an engine's workers, which list and read manifests themselves; the result is the same.
 
     Raises:
         MetadataUnreadable: a manifest cannot be read.
         StorageError: the files cannot be listed, or the engine broke.
     """
-    unseen = [path for path in manifests if path not in references.manifests]
-    references.manifests.update(unseen)
-    count = max(2, -(-live_files(manifests.values()) // _REFERENCES_PER_PART))
+    unseen = [path for path in asked.manifests if path not in asked.references.manifests]
+    asked.references.manifests.update(unseen)
+    home, count = asked.home, max(2, -(-live_files(asked.manifests.values()) // _REFERENCES_PER_PART))
     chunks = [unseen[start : start + _MANIFESTS_PER_TASK] for start in range(0, len(unseen), _MANIFESTS_PER_TASK)]
     tasks = [
-        _Task(home, count, documents=tuple(documents)),
+        _Task(home, count, documents=tuple(asked.documents)),
         *(_Task(home, count, storage=storage, manifests=tuple(chunk)) for chunk in chunks),
-        *(_Task(home, count, listed=part) for part in source.parts()),
+        *(_Task(home, count, listed=part) for part in asked.source.parts()),
     ]
-    merge = partial(_merge, home, older_than_ms)
+    merge = partial(_merge, home, asked.older_than_ms)
     results = engine.exchange(_split, tasks, merge, range(count), lambda done: None)
     for _, error in results:
         if error is not None:
             raise error
-    return join_sifted(sifted for sifted, _ in results)
+    return join_candidates(candidates for candidates, _ in results)
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """One of three kinds of work: paths at hand, manifests to read, a share of the files to list."""
+    """One of three kinds of work: paths at hand (``documents``), manifests to read, or a share of the files to list."""
 
     home: str
     parts: int
@@ -145,7 +145,7 @@ def _part(path: str, parts: int) -> int:
 
 
 def _in_items(kind: str, values: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, _Item]]:
-    """Many values an item: every item costs a pickle."""
+    """Puts up to ``_ITEM_PATHS`` values for the same part into one item, because every item costs a pickle."""
     waiting: defaultdict[int, list[Any]] = defaultdict(list)
     for part, value in values:
         waiting[part].append(value)
@@ -155,7 +155,9 @@ def _in_items(kind: str, values: Iterable[tuple[int, Any]]) -> Iterator[tuple[in
         yield part, (kind, rest)
 
 
-def _merge(home: str, older_than_ms: int, part: int, items: Iterator[_Item]) -> tuple[Sifted, StorageError | None]:
+def _merge(
+    home: str, older_than_ms: int, part: int, items: Iterator[_Item]
+) -> tuple[OrphanCandidates, StorageError | None]:
     referenced = ReferencedPaths(home)
     objects: list[tuple[str, int, int | None]] = []
     error: StorageError | None = None
@@ -167,4 +169,4 @@ def _merge(home: str, older_than_ms: int, part: int, items: Iterator[_Item]) -> 
             objects += payload
         else:
             error = MetadataUnreadable(payload) if kind == "unreadable" else StorageError(payload)
-    return sift((ListedObject(*found) for found in objects), referenced, older_than_ms), error
+    return find_candidates((ListedObject(*found) for found in objects), referenced, older_than_ms), error

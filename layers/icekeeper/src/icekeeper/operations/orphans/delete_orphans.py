@@ -1,4 +1,4 @@
-"""From what a listing came to, to files deleted: every guard of one table, in order (rule 95)."""
+"""Deletes the orphans among a table's candidates, after every guard was asked, in this order (rule 95)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from itertools import chain
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.claims import known_data_roots
 from icekeeper.deletion.delete import delete_unneeded, still_old
+from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, refuse_foreign
-from icekeeper.deletion.needs import FileNeeds
 from icekeeper.deletion.neighbours import Claims, Neighbours, has_its_own_bucket
 from icekeeper.deletion.owned_locations import owned_locations
+from icekeeper.deletion.prefix_mismatch import find_prefix_mismatch, prefix_mismatch_error
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.deletion.shared_references import SharedReferences
-from icekeeper.deletion.twins import find_twin, same_path_elsewhere
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.metadata.table_reader import TableReader
+from icekeeper.operations.orphans.candidates import OrphanCandidates, without_referenced
 from icekeeper.operations.orphans.empty_folders import any_empty, removable_folders, remove_empty
 from icekeeper.operations.orphans.plan import OrphanPlan, plan_orphans, refuse_mass_deletion, swept_folders
-from icekeeper.operations.orphans.sift import Sifted, without_referenced
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Metrics, OperationOutcome, succeeded
@@ -29,106 +29,118 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import PathSet, may_be_under
 from icekeeper.storage.storage import Storage
 
-__all__ = ["Listed", "clear_orphans"]
+__all__ = ["TableCandidates", "delete_orphans"]
 
 _OPERATION = Operation.REMOVE_ORPHANS
 _WHAT = "remove_orphans: files"
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A table's files, sifted by the references that the table had before."""
+class TableCandidates:
+    """The candidates among a table's files, compared with the references that the table had before the listing."""
 
     before: LoadedTable
-    sifted: Sifted
+    """The table as it was loaded before the listing."""
+    candidates: OrphanCandidates
     references: References
-    """Followed so far; what came since is asked of them."""
+    """What has been read of the table's references; the newer ones are read on top."""
     older_than_ms: int
+    """Epoch milliseconds; only files that were modified before are old."""
     is_current: bool
-    """Whether the files were listed just now; else each is looked at before it goes."""
+    """Whether the files were listed just now; else the store is asked about each before it is deleted."""
     foreign: tuple[ForeignMetadata, ...] | None = None
     """Whose the unreferenced metadata files are, where that has been read already."""
 
 
-def clear_orphans(
-    context: OperationContext, listed: Listed, others: Callable[[], Iterable[Claims]]
+@dataclass(frozen=True, slots=True)
+class _Cleared:
+    """What every guard has let through."""
+
+    table: LoadedTable
+    candidates: OrphanCandidates
+    plan: OrphanPlan
+    needs: FileNeeds
+    folders: Sequence[str]
+    """Folders of this machine to remove if they are empty, the deepest first."""
+
+
+def delete_orphans(
+    context: OperationContext, found: TableCandidates, others: Callable[[], Iterable[Claims]]
 ) -> OperationOutcome:
-    """Delete what nothing speaks for; ``others`` tells of the other tables of the catalog, when they matter.
+    """Ask every guard about the candidates and delete those that nobody needs.
+
+    ``others`` loads the other tables of the catalog; it is called only when there is something to delete.
 
     Raises:
         OperationRefused: a guard saw danger; nothing was deleted, or nothing more.
         MetadataUnreadable: a reference cannot be read; as above.
         StorageError: a store failed.
     """
-    table = _after(context, listed.before)  # after the listing (rule 96): what was committed meanwhile is referenced
-    needs = FileNeeds(context, table, listed.references)
-    new = reachable_paths(context.reader(table), table.metadata_location, listed.references)
+    return _delete(context, found, _ask_guards(context, found, others))
+
+
+def _ask_guards(context: OperationContext, found: TableCandidates, others: Callable[[], Iterable[Claims]]) -> _Cleared:
+    table = _after(context, found.before)  # after the listing (rule 96): what was committed meanwhile is referenced
+    needs = FileNeeds(context, table, found.references)
+    new = reachable_paths(context.reader(table), table.metadata_location, found.references)
     needed = ReferencedPaths(table.metadata.location, chain(new, needs.held.pinned))
-    sifted = without_referenced(listed.sifted, needed)
+    candidates = without_referenced(found.candidates, needed)
     protected = PathSet((*context.policy.orphan_protected_prefixes, *context.memory.staged_paths()))
-    unknown = [found for found in sifted.metadata_files if not protected.may_contain(found.path)]
-    foreign = _foreign(context.storage(table), table, listed, unknown)
-    folders = removable_folders(table.metadata, listed.older_than_ms, protected)
+    unknown = [one for one in candidates.metadata_files if not protected.may_contain(one.path)]
+    foreign = _foreign(context.storage(table), table, found, unknown)
+    folders = removable_folders(table.metadata, found.older_than_ms, protected)
     neighbours = Neighbours()
-    if (sifted.unreferenced or foreign or any_empty(folders)) and not has_its_own_bucket(table.metadata.location):
+    if (candidates.unreferenced or foreign or any_empty(folders)) and not has_its_own_bucket(table.metadata.location):
         neighbours = needs.ask_every_table(tuple(others()))
-        foreign = [found for found in foreign if found.path not in needs.shared]
-    theirs = PathSet((*neighbours.left_alone, *sifted.other_formats))
+        foreign = [one for one in foreign if one.path not in needs.shared]
+    theirs = PathSet((*neighbours.left_alone, *candidates.other_formats))
     folders = [folder for folder in folders if not theirs.may_contain(folder)]
-    needs.look_for_other_heads(unknown if listed.is_current else None)
-    sifted = without_referenced(sifted, needs.shared)
+    needs.look_for_other_heads(unknown if found.is_current else None)
+    candidates = without_referenced(candidates, needs.shared)
     plan = plan_orphans(
         table.metadata,
-        sifted.unreferenced,
+        candidates.unreferenced,
         protected=protected,
         other_tables=neighbours.left_alone,
-        other_formats=sifted.other_formats,
+        other_formats=candidates.other_formats,
         swept=swept_folders(table.metadata, _data_roots(context, table), context.policy.orphan_sweep_prefixes),
         is_needed=needs.need,
     )
-    _refuse_twins(context, table, sifted, needs.shared)
+    _refuse_prefix_mismatches(context, table, candidates, needs.shared)
     refuse_foreign(foreign, neighbours.explain)
-    return _delete(context, table, listed, sifted, plan, needs, folders)
+    return _Cleared(table, candidates, plan, needs, folders)
 
 
-def _delete(
-    context: OperationContext,
-    table: LoadedTable,
-    listed: Listed,
-    sifted: Sifted,
-    plan: OrphanPlan,
-    needs: FileNeeds,
-    folders: Sequence[str],
-) -> OperationOutcome:
-    """What is left of the orphans when all have been asked: those that are ripe go, unless they are too many."""
+def _delete(context: OperationContext, found: TableCandidates, cleared: _Cleared) -> OperationOutcome:
+    """Delete the orphans that enough passes have seen, unless they are too many; in a dry run only report them."""
+    table, candidates, plan = cleared.table, cleared.candidates, cleared.plan
     storage, policy = context.storage(table), context.policy
-    if not listed.is_current:
-        plan = replace(plan, orphans=tuple(still_old(storage, plan.paths, listed.older_than_ms)))
+    if not found.is_current:
+        plan = replace(plan, orphans=tuple(still_old(storage, plan.paths, found.older_than_ms)))
     ripe = _ripe(context, plan)
-    refuse_mass_deletion(
-        len(ripe), sifted.listed, policy.orphan_max_delete_ratio, context.resolved.sources["orphan_max_delete_ratio"]
-    )
-    metrics = _metrics(table, sifted, plan, ripe)
-    paths = tuple(found.path for found in ripe)
+    ratio_source = context.resolved.sources["orphan_max_delete_ratio"]
+    refuse_mass_deletion(len(ripe), candidates.listed, policy.orphan_max_delete_ratio, ratio_source)
+    metrics = _metrics(table, candidates, plan, ripe)
+    paths = tuple(orphan.path for orphan in ripe)
     if context.dry_run:
         summary = f"would remove {len(paths)} orphan file(s)"
-        return succeeded(_OPERATION, summary + _left_alone(plan, sifted), metrics=metrics, files_planned=paths)
+        return succeeded(_OPERATION, summary + _left_alone(plan, candidates), metrics=metrics, files_planned=paths)
     # A pass that waits for no further sighting also ends what earlier ones, under another setting, have counted.
     context.memory.remember_orphans(context.run_id, plan.paths if policy.orphan_min_sightings > 1 else ())
 
     def confirm(batch: Sequence[str]) -> Sequence[str]:
-        return [found.path for found in still_old(storage, batch, listed.older_than_ms)]
+        return [orphan.path for orphan in still_old(storage, batch, found.older_than_ms)]
 
-    result = delete_unneeded(context, table, paths, _WHAT, needs, None if listed.is_current else confirm)
+    result = delete_unneeded(context, table, paths, _WHAT, cleared.needs, None if found.is_current else confirm)
     if policy.orphan_min_sightings > 1:
         context.memory.forget_orphans(result.deleted)
     return succeeded(
         _OPERATION,
-        f"removed {len(result.deleted)} orphan file(s){_left_alone(plan, sifted)}",
+        f"removed {len(result.deleted)} orphan file(s){_left_alone(plan, candidates)}",
         metrics={
             "remove_orphans.orphans_removed": len(result.deleted),
             "remove_orphans.files_failed": len(result.failed),
-            "remove_orphans.folders_removed": remove_empty(folders),
+            "remove_orphans.folders_removed": remove_empty(cleared.folders),
             **metrics,
         },
         files_planned=paths,
@@ -137,6 +149,7 @@ def _delete(
 
 
 def _after(context: OperationContext, before: LoadedTable) -> LoadedTable:
+    """The table as it is after the listing.  Raises OperationRefused when it was replaced or moved."""
     after = context.load()
     if (after.metadata.uuid, after.metadata.location) != (before.metadata.uuid, before.metadata.location):
         raise OperationRefused(f"{after.name} was replaced or moved during the listing; nothing was deleted")
@@ -144,12 +157,12 @@ def _after(context: OperationContext, before: LoadedTable) -> LoadedTable:
 
 
 def _foreign(
-    storage: Storage, table: LoadedTable, listed: Listed, unknown: Sequence[ListedObject]
+    storage: Storage, table: LoadedTable, found: TableCandidates, unknown: Sequence[ListedObject]
 ) -> list[ForeignMetadata]:
-    paths = [found.path for found in unknown]
-    if listed.foreign is None:
+    paths = [one.path for one in unknown]
+    if found.foreign is None:
         return foreign_metadata(storage, table.metadata, paths)
-    return [found for found in listed.foreign if found.path in set(paths)]
+    return [one for one in found.foreign if one.path in set(paths)]
 
 
 def _data_roots(context: OperationContext, table: LoadedTable) -> Iterable[str]:
@@ -158,8 +171,8 @@ def _data_roots(context: OperationContext, table: LoadedTable) -> Iterable[str]:
     return (*known, *(root for root in context.footprint.roots() if may_be_under(root, home)))
 
 
-def _left_alone(plan: OrphanPlan, sifted: Sifted) -> str:
-    """Told, because these files may be of a table that no catalog served here knows."""
+def _left_alone(plan: OrphanPlan, candidates: OrphanCandidates) -> str:
+    """What the summary says of unreferenced files that stay: they may be of a table that no catalog here knows."""
     told = ""
     if plan.in_other_folders:
         count, first = len(plan.in_other_folders), plan.in_other_folders[0]
@@ -169,7 +182,7 @@ def _left_alone(plan: OrphanPlan, sifted: Sifted) -> str:
         )
     if plan.of_other_formats:
         count, first = len(plan.of_other_formats), plan.of_other_formats[0]
-        folder = min(folder for folder in sifted.other_formats if may_be_under(first, folder))
+        folder = min(folder for folder in candidates.other_formats if may_be_under(first, folder))
         told += (
             f"; {count} unreferenced file(s), as {first}, lie in {folder}, a table of another format, which may need "
             "them: they stay, until its log folder is removed"
@@ -177,22 +190,28 @@ def _left_alone(plan: OrphanPlan, sifted: Sifted) -> str:
     return told
 
 
-def _refuse_twins(context: OperationContext, table: LoadedTable, sifted: Sifted, shared: SharedReferences) -> None:
-    """Hashes have said "probably": now the references are read again, for the one that it is."""
-    if not sifted.twins:
+def _refuse_prefix_mismatches(
+    context: OperationContext, table: LoadedTable, candidates: OrphanCandidates, shared: SharedReferences
+) -> None:
+    """Read the references again to find a real prefix mismatch: the candidates were compared by hashes only.
+
+    Raises:
+        OperationRefused: a candidate is referenced under another scheme, bucket or host.
+    """
+    if not candidates.prefix_mismatches:
         return
     tables = (table, *shared.tables)
     readers = ((one, TableReader(one.metadata, context.storage(one).read)) for one in tables)
     needed = chain.from_iterable(
         reachable_paths(reader, one.metadata_location, References()) for one, reader in readers
     )
-    twin = find_twin(sifted.twins, chain(needed, context.memory.pinned_metadata()))
-    if twin is not None:
-        raise same_path_elsewhere(*twin)
+    mismatch = find_prefix_mismatch(candidates.prefix_mismatches, chain(needed, context.memory.pinned_metadata()))
+    if mismatch is not None:
+        raise prefix_mismatch_error(*mismatch)
 
 
 def _ripe(context: OperationContext, plan: OrphanPlan) -> Sequence[ListedObject]:
-    """Orphans that enough passes have seen, this one counted."""
+    """The orphans that ``orphan_min_sightings`` passes have seen, this one included."""
     wanted = context.policy.orphan_min_sightings
     if wanted == 1:
         return plan.orphans
@@ -200,12 +219,14 @@ def _ripe(context: OperationContext, plan: OrphanPlan) -> Sequence[ListedObject]
     return [found for found in plan.orphans if seen.get(found.path, 0) + 1 >= wanted]
 
 
-def _metrics(table: LoadedTable, sifted: Sifted, plan: OrphanPlan, ripe: Sequence[ListedObject]) -> Metrics:
+def _metrics(
+    table: LoadedTable, candidates: OrphanCandidates, plan: OrphanPlan, ripe: Sequence[ListedObject]
+) -> Metrics:
     # Data and metadata paths elsewhere may be shared with other tables, of which a listing shows no sign.
     elsewhere = [path for path in owned_locations(table.metadata) if not may_be_under(path, table.metadata.location)]
     return {
-        "remove_orphans.files_listed": sifted.listed,
-        "remove_orphans.files_too_young": sifted.too_young,
+        "remove_orphans.files_listed": candidates.listed,
+        "remove_orphans.files_too_young": candidates.too_young,
         "remove_orphans.files_protected": plan.protected,
         "remove_orphans.files_of_other_tables": plan.of_other_tables,
         "remove_orphans.files_in_other_folders": len(plan.in_other_folders),

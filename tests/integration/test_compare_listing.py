@@ -1,4 +1,4 @@
-"""The difference by an engine's workers is that of one process, on both engines; failures keep their names."""
+"""The comparison by an engine's workers is that of one process, on both engines; failures keep their names."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.reachability import References
-from icekeeper.operations.orphans import difference, remove_orphans
-from icekeeper.operations.orphans.difference import live_files, sift_by_engine
-from icekeeper.operations.orphans.sift import Sifted, sift
+from icekeeper.operations.orphans import compare_listing, remove_orphans
+from icekeeper.operations.orphans.candidates import OrphanCandidates, find_candidates
+from icekeeper.operations.orphans.compare_listing import Comparison, compare_by_engine, live_files
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.storage.listing import ListedObject
@@ -52,36 +52,46 @@ class Given:
         return [partial(tuple, self.listed[number::3]) for number in range(3)]
 
 
-def by_engine(engine: Engine, listed: Sequence[ListedObject], references: Sequence[str]) -> Sifted:
-    return sift_by_engine(engine, Storage({}), Given(listed), HOME, references, {}, References(), LIMIT_MS)
+def comparison(source: Given, references: Sequence[str]) -> Comparison:
+    return Comparison(source, HOME, references, {}, References(), LIMIT_MS)
+
+
+def by_engine(engine: Engine, listed: Sequence[ListedObject], references: Sequence[str]) -> OrphanCandidates:
+    return compare_by_engine(comparison(Given(listed), references), engine, Storage({}))
 
 
 def in_order_of_path(listed: Iterable[ListedObject]) -> list[ListedObject]:
     return sorted(listed, key=lambda found: (found.path, found.modified_ms or 0, found.size))
 
 
-def in_order(sifted: Sifted) -> tuple[object, ...]:
-    unreferenced = in_order_of_path(sifted.unreferenced)
-    return sifted.listed, sifted.too_young, unreferenced, in_order_of_path(sifted.metadata_files), sorted(sifted.twins)
+def in_order(candidates: OrphanCandidates) -> tuple[object, ...]:
+    unreferenced = in_order_of_path(candidates.unreferenced)
+    return (
+        candidates.listed,
+        candidates.too_young,
+        unreferenced,
+        in_order_of_path(candidates.metadata_files),
+        sorted(candidates.prefix_mismatches),
+    )
 
 
 @given(st.lists(LISTED, max_size=30), st.lists(REFERENCES, max_size=10))
 @settings(max_examples=40)
 def test_workers_come_to_the_same(listed: list[ListedObject], references: list[str]) -> None:
-    here = sift(listed, ReferencedPaths(HOME, references), LIMIT_MS)
+    here = find_candidates(listed, ReferencedPaths(HOME, references), LIMIT_MS)
     assert in_order(by_engine(LocalEngine(1), listed, references)) == in_order(here)
 
 
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalTable:
-    """Four appends, old; every difference goes through the engine, in several parts and tasks."""
+    """Four appends, old; every comparison goes through the engine, in several parts and tasks."""
     made = LocalTable(local_catalog, tmp_path)
     made.fill(4)
     grow_old(Path(path) for path in made.files())
     monkeypatch.setattr(remove_orphans, "DISTRIBUTED_ABOVE", 0)
-    monkeypatch.setattr(difference, "_REFERENCES_PER_PART", 3)
-    monkeypatch.setattr(difference, "_MANIFESTS_PER_TASK", 2)
-    monkeypatch.setattr(difference, "_ITEM_PATHS", 2)
+    monkeypatch.setattr(compare_listing, "_REFERENCES_PER_PART", 3)
+    monkeypatch.setattr(compare_listing, "_MANIFESTS_PER_TASK", 2)
+    monkeypatch.setattr(compare_listing, "_ITEM_PATHS", 2)
     return made
 
 
@@ -134,7 +144,7 @@ class Torn(Given):
 
 def test_a_listing_that_fails_in_a_worker_fails() -> None:
     with pytest.raises(StorageError, match="cannot be listed") as caught:
-        sift_by_engine(LocalEngine(1), Storage({}), Torn([]), HOME, [], {}, References(), LIMIT_MS)
+        compare_by_engine(comparison(Torn([]), []), LocalEngine(1), Storage({}))
     assert not isinstance(caught.value, MetadataUnreadable)
 
 

@@ -1,4 +1,4 @@
-"""Did it land?  Looks at the table until that is known, or until it is known that it cannot be told.
+"""Finds out whether a commit landed: looks at the table until that is known, or certain never to be known.
 
 A server may act and answer "no", and a client or proxy that repeats a request may hear "conflict" about its own
 success.  So a "no" is compared with the newest head.  A head that is as it was before fits a refusal, but a replica
@@ -18,10 +18,10 @@ from icekeeper.commit.attempt import PreparedCommit, Verdict, is_as_before, is_o
 from icekeeper.errors import CatalogBusy, CommitConflict, CommitRefused, CommitStateUnknown, MaintenanceError
 from icekeeper.metadata.document import TableMetadata
 
-__all__ = ["SLOW", "Observer", "Traces", "Undecided", "backoff_seconds"]
+__all__ = ["SLOW", "OutcomeResolver", "Traces", "Undecided", "backoff_seconds"]
 
 Traces = Callable[[LoadedTable], Iterable[TableMetadata]]
-"""Metadata of a table that the store holds since a state of it, whether or not the catalog shows it."""
+"""Reads the metadata files that the store has received since a state of the table, also those the catalog hides."""
 
 # 50 ms, 100 ms, 200 ms, ... capped at 5 s, as SeaweedFS's worker waits (rule 59).
 _FIRST_BACKOFF_S = 0.05
@@ -42,7 +42,7 @@ def backoff_seconds(attempt: int) -> float:
 
 
 class Undecided(MaintenanceError):
-    """A "no" about a table that is as it was before: the same commit may be sent again, on ``head``."""
+    """The catalog said no, but the table is as it was before: the same commit may be sent again, on ``head``."""
 
     def __init__(self, no: CommitConflict | CatalogBusy, head: LoadedTable) -> None:
         super().__init__(f"{no}, but the table is as it was before")
@@ -51,7 +51,7 @@ class Undecided(MaintenanceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Observer:
+class OutcomeResolver:
     """Finds out what became of attempts.  Each method answers with the table once it shows the attempt, or with why the
     attempt certainly did not land.
 

@@ -1,4 +1,4 @@
-"""Which table of a catalog a file lies under: the innermost location around it (pure)."""
+"""In which table's location a file lies: the innermost location that contains it (pure)."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterable
 from icekeeper.model import TableName
 from icekeeper.storage.paths import is_under, normalise
 
-__all__ = ["Territory"]
+__all__ = ["TableLocations"]
 
 
-class Territory:
-    """Locations of tables; asked in the time of one path's depth, however many tables there are."""
+class TableLocations:
+    """The locations of many tables; a lookup takes as many steps as the path has folders."""
 
     def __init__(self, locations: Iterable[tuple[TableName, str]]) -> None:
         self._tables: dict[str, list[tuple[TableName, str]]] = {}
         for name, location in locations:
             self._tables.setdefault(normalise(location), []).append((name, location))
 
-    def owners(self, path: str) -> tuple[TableName, ...]:
-        """The tables at the innermost location around a file: one, none, or several that share it.
+    def tables_around(self, path: str) -> tuple[TableName, ...]:
+        """The tables whose location is the innermost one that contains the file: one, none, or several that share it.
 
-        A file that only another spelling puts there (``%2F``, ``..``) is nobody's.
+        A path that lies there only after normalisation (``%2F``, ``..``) belongs to none of them.
         """
         folder = normalise(path).rpartition("/")[0]
         while folder:

@@ -1,7 +1,7 @@
-"""Reads the manifests of a table that nobody has looked at yet, to know in which folders its files lie.
+"""Reads the manifests that were added since the last pass, to learn in which folders the table has files.
 
-A guest that only expires snapshots, or has nothing to do, must be known to the owner of its files as well.  What was
-looked at is remembered, so that each manifest is read once for this.
+A table may have files in another table's folder.  Whoever deletes there must know it, also when a pass over the guest
+only expires snapshots or does nothing.  Up to where manifests were read is recorded, so that each is read only once.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
 from icekeeper.state.claims import TableClaims
 
-__all__ = ["look_at_new_files", "newest_marks"]
+__all__ = ["newest_marks", "read_new_manifests"]
 
 
-def look_at_new_files(reader: TableReader, before: Iterable[TableClaims]) -> None:
-    """Show the reader's ``see`` every file of the manifests that came since the table was looked at.
+def read_new_manifests(reader: TableReader, before: Iterable[TableClaims]) -> None:
+    """Pass every file of the manifests that were added since ``before`` to the reader's ``see``.
 
     Raises:
         MetadataUnreadable: a manifest list or manifest is missing or damaged.
@@ -32,7 +32,7 @@ def look_at_new_files(reader: TableReader, before: Iterable[TableClaims]) -> Non
 
 
 def newest_marks(metadata: TableMetadata) -> tuple[int, int]:
-    """The sequence number and the time up to which a table that was looked at now has been looked at."""
+    """The sequence number and the time (epoch milliseconds) up to which the table's manifests are read by now."""
     return metadata.last_sequence_number, max((s.timestamp_ms for s in metadata.snapshots.values()), default=-1)
 
 
@@ -41,7 +41,7 @@ def _new_manifests(reader: TableReader, new: Sequence[Snapshot], sequence_number
     found: dict[str, ManifestFile] = {}
     for manifest in reader.manifests_of(new):
         adder = manifest.added_snapshot_id
-        # Manifests of v1 have no number; of one whose snapshot is gone it is not known when it came.
+        # Manifests of v1 have no sequence number; when one came whose snapshot is gone is not known.
         is_new_v1 = manifest.sequence_number == 0 and (adder in ids or adder not in snapshots)
         if manifest.may_have_live_files and (manifest.sequence_number > sequence_number or is_new_v1):
             found[manifest.manifest_path] = manifest

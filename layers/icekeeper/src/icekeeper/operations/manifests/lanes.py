@@ -1,4 +1,4 @@
-"""The work unit of rewriting manifests: entries read and dealt out to lanes, lanes written as manifests."""
+"""What a worker does when manifests are rewritten: reads entries and sends each to its lane, or writes a lane."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
 from icekeeper.operations.manifests.cuts import OrderKey, even_cuts
 from icekeeper.operations.manifests.partition_ranges import partition_order
-from icekeeper.operations.manifests.task import EntryPart, KindOfTable, Lane, LaneResult, SampleTask, SplitTask
+from icekeeper.operations.manifests.task import EntryPart, Lane, LaneResult, ManifestsOfTable, SampleTask, SplitTask
 from icekeeper.storage.storage import Storage
 
 __all__ = ["MAX_PARTITIONS", "evenly", "sample_entries", "split_entries", "write_lane"]
@@ -26,16 +26,16 @@ __all__ = ["MAX_PARTITIONS", "evenly", "sample_entries", "split_entries", "write
 Value = TypeVar("Value")
 
 MAX_PARTITIONS = 1000
-"""Partitions that a lane names, and that planning is measured by."""
-# Entries that are sent at once.
+"""How many partitions a lane reports at most; by these is measured how many manifests a planner opens."""
+# How many entries are sent at once.
 _PART_ENTRIES = 2000
 _SAMPLED_ENTRIES = 2000
-# Blocks that make up a manifest at least, so that cuts find the ends of partitions.
+# A manifest has at least so many blocks, so that cuts can fall on the ends of partitions.
 _BLOCKS_PER_MANIFEST = 32
 
 
 def sample_entries(task: SampleTask) -> list[OrderKey]:
-    """The order keys of some entries of the manifests, evenly taken.
+    """The order keys of some entries of the manifests, taken at even distances.
 
     Raises:
         MetadataUnreadable: a manifest cannot be read.
@@ -45,7 +45,7 @@ def sample_entries(task: SampleTask) -> list[OrderKey]:
 
 
 def split_entries(task: SplitTask) -> Iterator[tuple[int, EntryPart]]:
-    """Every live entry, sent to its lane; what cannot be read is told to the group's first lane."""
+    """Every live entry with the number of its lane; a manifest that cannot be read is an error for the first lane."""
     waiting: dict[int, list[tuple[OrderKey, StoredEntry]]] = defaultdict(list)
     try:
         for key, entry in _entries(task.kind, task.manifests):
@@ -61,7 +61,7 @@ def split_entries(task: SplitTask) -> Iterator[tuple[int, EntryPart]]:
 
 
 def write_lane(lane: Lane, parts: Iterator[EntryPart]) -> LaneResult:
-    """Put what a lane got into manifests; an attempt that fails leaves nothing of its own behind."""
+    """Write the entries of a lane into manifests; an attempt that fails removes what it wrote."""
     found: list[tuple[OrderKey, StoredEntry]] = []
     error: str | None = None
     for part in parts:
@@ -102,7 +102,7 @@ def _write(
             yield encoded.manifest
 
 
-def _entries(kind: KindOfTable, manifests: Sequence[ManifestFile]) -> Iterator[tuple[OrderKey, StoredEntry]]:
+def _entries(kind: ManifestsOfTable, manifests: Sequence[ManifestFile]) -> Iterator[tuple[OrderKey, StoredEntry]]:
     metadata = TableMetadata(kind.document)
     types = partition_types(metadata, kind.spec_id)
     copier = EntryCopier(metadata, kind.spec_id)
@@ -114,6 +114,6 @@ def _entries(kind: KindOfTable, manifests: Sequence[ManifestFile]) -> Iterator[t
 
 
 def evenly(values: Sequence[Value], most: int) -> list[Value]:
-    """At most so many of the values, in order."""
+    """At most ``most`` of the values, in order, taken at even distances."""
     step = max(1, -(-len(values) // most))
     return list(values[::step])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from icekeeper.model import TableName
-from icekeeper.operations.orphans.territory import Territory
+from icekeeper.operations.orphans.table_locations import TableLocations
 
 OUTER, INNER, TWIN, OTHER = (TableName(("ns",), name) for name in ("outer", "inner", "twin", "other"))
-TERRITORY = Territory(
+TERRITORY = TableLocations(
     [
         (OUTER, "s3://b/w/outer"),
         (INNER, "s3a://b/w/outer/data/inner/"),
@@ -37,9 +37,9 @@ TERRITORY = Territory(
     ],
 )
 def test_a_file_belongs_to_the_innermost_table_around_it(path: str, owners: tuple[TableName, ...]) -> None:
-    assert TERRITORY.owners(path) == owners
+    assert TERRITORY.tables_around(path) == owners
 
 
 def test_a_warehouse_without_tables_owns_nothing() -> None:
-    assert Territory([]).owners("/w/t/f") == ()
-    assert Territory([(OTHER, "file:///w/t")]).owners("/w/t/f") == (OTHER,)
+    assert TableLocations([]).tables_around("/w/t/f") == ()
+    assert TableLocations([(OTHER, "file:///w/t")]).tables_around("/w/t/f") == (OTHER,)

@@ -1,4 +1,4 @@
-"""Who needs a file?  The one object that everything asks which deletes files, when it plans and before every batch.
+"""Answers who needs a file.  Every deletion asks :class:`FileNeeds` when it plans, and again before every batch.
 
 It knows what the table itself references, the tables that may share files with it, what pins, staged loads and running
 jobs hold, newer metadata of the table that its catalog entry does not know, and where the table may delete at all
@@ -38,12 +38,12 @@ GC_DISABLED = "gc.enabled is false: this table's files must not be deleted"  # (
 
 
 class FileNeeds:
-    """Asked about the files of one table.
+    """Knows who needs files of one table.
 
     Args:
         context: the pass.
         table: the table as it was loaded.
-        references: what the caller has followed of the table's own references, and knows not to need the files.
+        references: those of the table's own references that the caller has read, and knows not to need the files.
     """
 
     def __init__(self, context: OperationContext, table: LoadedTable, references: References | None = None) -> None:
@@ -71,7 +71,7 @@ class FileNeeds:
         return is_allowed(path, self._allowed) and any(is_under(path, location) for location in self._owned)
 
     def ask(self, paths: Iterable[str]) -> None:
-        """Ask everybody who may need files that this table's own snapshots or loads named.
+        """Find out who else may need files that this table's own snapshots or loads named.
 
         Raises:
             OperationRefused: a table that may need them cannot be loaded, or there is a newer head of one.
@@ -101,7 +101,7 @@ class FileNeeds:
         self._left_alone.add(folder for folder in theirs if self._is_theirs_alone(folder))
 
     def ask_every_table(self, others: Sequence[Claims]) -> Neighbours:
-        """The same, of ``others`` (every other table of the catalog) and of the tables of other catalogs.
+        """Find which of ``others`` (all other tables of the catalog), and which of other catalogs, may need files.
 
         What lies in a folder of theirs below this table's location is theirs altogether.
 
@@ -132,7 +132,7 @@ class FileNeeds:
             self._newer.update(map(normalise, needed_by(storage, stray, self.references)))
 
     def need(self, path: str) -> bool:
-        """Whether anybody needs the file, or it is not the table's to delete; of what was known when it last looked."""
+        """Whether anybody needs the file, or the table must not delete it, as of the last :meth:`look_again`."""
         normal = normalise(path)
         return (
             normal in self._since
@@ -141,13 +141,13 @@ class FileNeeds:
             or (not self._elsewhere_is_known and not is_under(path, self._home))
             or self.held.hold(path)
             or path in self.shared
-            or self.shared.has_twin_elsewhere(path)
+            or self.shared.has_prefix_mismatch(path)
             or self._left_alone.may_contain(path)
             or (self._other_formats.may_contain(path) and not self._is_own_metadata(path))
         )
 
     def look_again(self) -> None:
-        """Read every pointer, pin and load anew: asked just before each batch.
+        """Read every catalog pointer, pin and staged load anew; called just before each batch.
 
         Raises:
             OperationRefused: the table was replaced, its files must not be deleted any more, or a table that shares
@@ -209,7 +209,7 @@ class FileNeeds:
             )
 
     def _way_to_forget(self, claims: TableClaims) -> str:
-        """Of an entry whose catalog may be gone, so that nobody can drop it there any more."""
+        """What the refusal advises where the entry's catalog may be gone, so that nobody can drop it there any more."""
         catalog = self._context.catalog
         if (claims.catalog, claims.warehouse) == (catalog.name, catalog.warehouse):
             return ""
