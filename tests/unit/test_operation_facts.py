@@ -200,7 +200,7 @@ CHECKS: tuple[Check, ...] = (
 )
 INVENTED = StepFacts(
     name="invent_rows",
-    does="Invent rows",
+    description="Invent rows",
     switches=("row_invention_enabled",),
     commits=True,
     function="invent_few_rows",

@@ -84,7 +84,7 @@ class StepFacts:
     """One step of a pass: an operation, or :data:`CLEAN_STAGED`."""
 
     name: str
-    does: str
+    description: str
     """What the step does, as the state machine's console shows it."""
     switches: tuple[str, ...] = ()
     """Policy keys; the step is skipped when all of them are false."""
@@ -114,7 +114,7 @@ class StepFacts:
 STEP_FACTS: tuple[StepFacts, ...] = (
     StepFacts(
         name=Operation.EXPIRE_PARTITIONS.value,
-        does="Drop partitions past their retention",
+        description="Drop partitions past their retention",
         is_opt_in=True,  # it changes rows
         commits=True,
         deletes_rows=True,
@@ -122,7 +122,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
     ),
     StepFacts(
         name=Operation.COMPACT.value,
-        does="Merge small data files and apply deletes",
+        description="Merge small data files and apply deletes",
         # Either is reason enough to run.
         switches=("rewrite_enabled", "delete_compaction_enabled"),
         built_in=BuiltIn.COMPACTION,
@@ -132,7 +132,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
     ),
     StepFacts(
         name=Operation.REWRITE_POSITION_DELETES.value,
-        does="Merge position deletes, drop dangling ones",
+        description="Merge position deletes, drop dangling ones",
         switches=("delete_compaction_enabled",),
         built_in=BuiltIn.COMPACTION,
         commits=True,
@@ -144,7 +144,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
     ),
     StepFacts(
         name=Operation.EXPIRE_SNAPSHOTS.value,
-        does="Drop old snapshots and what only they reference",
+        description="Drop old snapshots and what only they reference",
         switches=("snapshot_expiry_enabled",),
         built_in=BuiltIn.SNAPSHOT_MANAGEMENT,
         commits=True,
@@ -153,7 +153,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
     ),
     StepFacts(
         name=Operation.REMOVE_ORPHANS.value,
-        does="Delete old files that nothing references",
+        description="Delete old files that nothing references",
         switches=("orphan_sweep_enabled",),
         built_in=BuiltIn.UNREFERENCED_FILE_REMOVAL,
         deletes_files=True,
@@ -163,7 +163,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
     ),
     StepFacts(
         name=Operation.REWRITE_MANIFESTS.value,
-        does="Merge small manifests",
+        description="Merge small manifests",
         switches=("manifest_rewrite_enabled",),
         commits=True,
         function="rewrite_manifests",
@@ -171,7 +171,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
     ),
     StepFacts(
         name=Operation.COMPUTE_STATISTICS.value,
-        does="Count distinct values",
+        description="Count distinct values",
         is_opt_in=True,  # it costs a full read
         commits=True,
         function="compact_small",
@@ -179,7 +179,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
     ),
     StepFacts(
         name=CLEAN_STAGED,
-        does="Delete the files of failed loads, from the record",
+        description="Delete the files of failed loads, from the record",
         deletes_files=True,
         function="clean_staged",
     ),

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icekeeper.catalogs.kind import CatalogKind, canonical_name, kind_of
-from icekeeper.catalogs.lent_properties import table_bucket_properties
 from icekeeper.catalogs.table_bucket_arn import TableBucketArn
+from icekeeper.catalogs.table_bucket_properties import table_bucket_properties
 from icekeeper.errors import PolicyError
 
 __all__ = [

@@ -8,8 +8,8 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.kind import CatalogKind, canonical_name, kind_of
-from icekeeper.catalogs.lent_properties import table_bucket_properties
 from icekeeper.catalogs.table_bucket_arn import TableBucketArn
+from icekeeper.catalogs.table_bucket_properties import table_bucket_properties
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.masking import remember_secrets
 from icekeeper.pyiceberg_private.configuration import configured_catalogs, merged
