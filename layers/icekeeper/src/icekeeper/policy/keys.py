@@ -152,22 +152,19 @@ class Policy(BaseModel):
     # parameters.
     detection_interval_s: int = _key(
         3600,
-        "seconds between scans; accepted for SeaweedFS's configuration and not used here: the stack's parameter "
-        "ScheduleExpression decides",
+        "not used, accepted for SeaweedFS's configuration: the stack's parameter ScheduleExpression decides",
         ge=1,
         json_schema_extra=_DEPLOYMENT,
     )
     max_concurrent_jobs: int = _key(
         4,
-        "tables maintained at once; set by the stack's parameter MaxConcurrentTables, which decides: another value "
-        "changes nothing",
+        "tables maintained at once; only the stack's parameter MaxConcurrentTables, which sets it, has an effect",
         ge=1,
         json_schema_extra=_DEPLOYMENT,
     )
     max_concurrent_jobs_per_worker: int = _key(
         2,
-        "jobs one worker runs at once; accepted for SeaweedFS's configuration and not used here: each job has its own "
-        "workers",
+        "not used, accepted for SeaweedFS's configuration: in the stack each job has its own workers",
         ge=1,
         json_schema_extra=_DEPLOYMENT,
     )
