@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from icekeeper.catalogs.load import served_catalog
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name
 from icekeeper.cli.console import EXIT_OK, people, print_json
-from icekeeper.deletion.forgotten_claims import claims_near, forget_claims
-from icekeeper.report.terminal import print_claims
-from icekeeper.runtime import Runtime
-from icekeeper.state.claims import TableClaims
+
+if TYPE_CHECKING:
+    from icekeeper.state.claims import TableClaims
 
 __all__ = ["claims_app"]
 
@@ -24,6 +22,10 @@ claims_app = typer.Typer(
 @claims_app.command("list")
 def claims_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
     """Print which tables, of any catalog that shares the state, may need files in this table's folders."""
+    from icekeeper.deletion.forgotten_claims import claims_near
+    from icekeeper.report.terminal import print_claims
+    from icekeeper.runtime import Runtime
+
     found = [claims_json(one) for one in claims_near(Runtime.open(catalog).table(table_name(table)))]
     if as_json:
         print_json({"table": table, "claims": found})
@@ -44,6 +46,10 @@ def claims_forget(
     as_json: AsJson = False,
 ) -> int:
     """Forget a table that is gone for good, with its catalog: its files are no longer spared; the journal tells who."""
+    from icekeeper.catalogs.load import served_catalog
+    from icekeeper.deletion.forgotten_claims import forget_claims
+    from icekeeper.runtime import Runtime
+
     handle = Runtime.open(catalog).table(table_name(table))
     forgotten = forget_claims(handle, by_catalog, table_name(by_table), by_warehouse, served_catalog, force=force)
     if as_json:
