@@ -1,10 +1,9 @@
-"""What happened, counted: metrics in CloudWatch's embedded format, which are lines of a function's log.
+"""Metrics in CloudWatch's embedded metric format: lines in a function's log that CloudWatch turns into metrics.
 
-Custom metrics are billed for every hour in which a name and dimensions were told, so ``METRICS_PER_TABLE`` decides how
-many there are: totals always (dimension ``service``); what a pass did by table (``catalog``, ``service``, ``table``),
-unless it is ``none``; and with ``all`` also how each table of the lake looks, which grows with the lake and not with
-the work.
-What is 0 is not told by table: a sum is the same without it.
+Custom metrics are billed by the hour for every combination of name and dimensions, so ``METRICS_PER_TABLE`` decides how
+many there are.  Totals (dimension ``service``) are always written.  ``passes`` (the default) adds what each pass did,
+by table (``catalog``, ``service``, ``table``).  ``all`` also adds the health of each table of the lake, whose number
+grows with the lake and not with the work.  ``none`` writes totals only.  What a pass did is left out where it is 0.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from icekeeper.report.outcome import Status
 from icekeeper.state.lake_stats import LakeStats
 from observability import logger
 
-__all__ = ["tell_detection", "tell_run", "tell_table"]
+__all__ = ["emit_detection", "emit_run", "emit_table"]
 
 _SERVICE = "icekeeper"
-# The most that one document of the embedded metric format holds.
+# One document of the embedded metric format holds at most this many.
 _MAX_METRICS = 100
 _PASSES = {"succeeded": "PassesSucceeded", "partial": "PassesPartial", "failed": "PassesFailed"}
 
 
-def tell_detection(deployment: Deployment, found: Detected) -> None:
-    """Count what a scan came to, and how the lake looks."""
+def emit_detection(deployment: Deployment, found: Detected) -> None:
+    """Write the counts of a scan, and the totals of the lake."""
     _emit(
         {
             "TablesScanned": found.scanned,
@@ -48,12 +47,12 @@ def tell_detection(deployment: Deployment, found: Detected) -> None:
         return
     try:
         _tell_lake(list(_remembered(deployment)))
-    except Exception as error:  # health is told beside a scan, and never costs it
+    except Exception as error:  # a failure to report health must not fail the scan
         logger.warning("how the lake looks cannot be told: %s %s", type(error).__name__, error)
 
 
-def tell_table(item: Item, report: TableReport) -> None:
-    """Count how a table's pass ended, and what its operations did."""
+def emit_table(item: Item, report: TableReport) -> None:
+    """Write how a table's pass ended, and what its operations did."""
     totals: dict[str, float] = {}
     if report.status in _PASSES:
         totals[_PASSES[report.status]] = 1
@@ -65,8 +64,8 @@ def tell_table(item: Item, report: TableReport) -> None:
     _emit(totals)
 
 
-def tell_run(report: Mapping[str, Any]) -> None:
-    """Count the passes that ended without telling themselves that they failed."""
+def emit_run(report: Mapping[str, Any]) -> None:
+    """Write the number of passes that failed and whose own report has not counted them."""
     if report.get("untold"):
         _emit({_PASSES["failed"]: report["untold"]})
 
@@ -80,7 +79,7 @@ def _tell_lake(lake: Sequence[LakeStats]) -> None:
 
 
 def _remembered(deployment: Deployment) -> Iterator[LakeStats]:
-    for address in deployment.addresses(unreachable=lambda error: None):  # it was told by the scan
+    for address in deployment.addresses(unreachable=lambda error: None):  # the scan has logged it
         try:
             warehouse = deployment.runtime_at(address).catalog.warehouse
         except MaintenanceError:
@@ -93,7 +92,10 @@ def _wanted() -> str:
 
 
 def _emit(values: Mapping[str, int | float], table: tuple[str, str] | None = None, *, total: bool = True) -> None:
-    """By ``service``; of a table (its catalog's name and its own) also by these, or without ``total`` only so."""
+    """Write metrics with the dimension ``service``.
+
+    With ``table``, the names of a catalog and a table, they have these dimensions too; without ``total`` only these.
+    """
     names = sorted(values)
     of_table = {} if table is None else {"catalog": table[0], "table": table[1]}
     for start in range(0, len(names), _MAX_METRICS):

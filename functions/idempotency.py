@@ -1,17 +1,17 @@
-"""Work that must not be done by two attempts at once: Lambda's caller tries again while the first may still run.
+"""Keeps two attempts at a step from running at once: Step Functions may try again while the first still runs.
 
-What happens once is remembered in the state table, under ``pk = "idempotency"``; the state itself names every one of
-its partitions ``KIND#NAME`` (``icekeeper.state.dynamodb.items``), so the two never meet.  An attempt that raises
-forgets itself, one that is killed bars others until its own deadline, and one that ended gives its answer again.
+Attempts are recorded in the state table, under ``pk = "idempotency"``; the state itself names all its partitions
+``KIND#NAME`` (``icekeeper.state.dynamodb.items``), so the two never meet.  An attempt that raises removes its record;
+one that is killed bars others until its own deadline; the answer of one that ended is given to repetitions.
 
 * Operations and ``clean_staged``: key are run, table, operation and plan.  A plan that was made again has another
   digest, so an answer never hides what is still to be done.
-* ``list_orphans``: changes no table, but a late attempt would put its list over the one that is being worked off.
-* ``plan``: a late attempt would put its plan over the one whose digest the state machine has; every step would refuse.
+* ``list_orphans``: changes no table, but a late attempt would overwrite the list that is being deleted.
+* ``plan``: a late attempt would overwrite the plan whose digest the state machine has; every step would refuse.
 * ``detect``: a late attempt that finds nothing would give back the fleet's lease, which its run still needs.
 * ``report`` of a table: a repetition would write the journal's entry and count the metrics twice.
 
-Not: ``lease``, whose writes are conditional, and whose answer must be asked for anew each time; ``report`` of a run,
+Not guarded are ``lease``, whose writes are conditional and whose answer must be new each time, and ``report`` of a run,
 which writes the same document again.
 """
 
@@ -45,7 +45,7 @@ _REMEMBERED_S = 24 * 60 * 60
 
 @cache
 def _memory() -> DynamoDBPersistenceLayer | None:
-    """``None`` where the state is a file: a laptop's or a test's, which nobody else shares."""
+    """Where attempts are recorded; ``None`` where the state is a file, which no other machine shares."""
     address = parse_address(os.environ)
     if address is None:
         return None
@@ -61,10 +61,10 @@ def _memory() -> DynamoDBPersistenceLayer | None:
 
 
 def once(step: str, key: Mapping[str, Any], context: Any, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Do the work, unless an attempt under the same key is doing it or has done it: then its answer is the answer.
+    """Do the work and return its answer; if an attempt under the same key has ended before, return that one's answer.
 
     Raises:
-        IdempotencyAlreadyInProgressError: another attempt may still be at it; the state machine waits by this name.
+        IdempotencyAlreadyInProgressError: another attempt may still run; the state machine retries this error later.
         StorageError: the state table cannot be used; nothing was begun.
     """
     memory = _memory()
@@ -91,9 +91,9 @@ def once(step: str, key: Mapping[str, Any], context: Any, work: Callable[[], dic
     try:
         return dict(barred(key=dict(key)))
     except (IdempotencyPersistenceLayerError, IdempotencyInconsistentStateError) as error:
-        if errors:  # what went wrong, rather than that it could not be forgotten
+        if errors:  # the error of the work matters, and not that the record of the attempt could not be removed
             raise errors[0] from None
-        if answers:  # a repetition finds the outcome that the work left
+        if answers:  # the work is done: a repetition finds its outcome in the control bucket
             logger.warning("that %s ended could not be remembered: %s", step, error)
             return answers[0]
         raise StorageError(f"the state table does not tell whether {step} is being done already: {error}") from error

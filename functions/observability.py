@@ -26,7 +26,7 @@ def _without_secrets(line: Mapping[str, Any]) -> str:
     return json.dumps(masked_document(line), ensure_ascii=False, default=lambda other: masked(str(other)))
 
 
-# Of the package's own name: what the package logs is its child's line, and looks the same.
+# Named like the package, whose loggers are then its children, so that their lines look the same.
 logger = Logger(service="icekeeper", name="%(name)s", json_serializer=_without_secrets)
 
 
@@ -37,7 +37,7 @@ def deployment() -> Deployment:
 
 
 def function(handler: Handler) -> Handler:
-    """A handler whose lines carry the run's name from the first to the last, and nothing of the call before."""
+    """Decorates a handler: all its log lines have the field ``run_id``, and no field of the call before."""
 
     @functools.wraps(handler)
     def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
@@ -54,17 +54,17 @@ def function(handler: Handler) -> Handler:
         except Exception as error:  # a bug: Lambda's own report of it does not say which run
             logger.exception("%s broke", context.function_name)
             told = f"{type(error).__name__}: {error}"
-            if masked(told) != told:  # Lambda and Step Functions would tell it, too
+            if masked(told) != told:  # Lambda and Step Functions would show the secret too
                 raise RuntimeError(masked(told)) from None
             raise
 
-    # The run is the execution's name: what Step Functions' own log calls it, too.
+    # A run's id is the name of its execution, which the log of Step Functions shows too.
     decorated: Handler = logger.inject_lambda_context(handle, correlation_id_path="run_id", clear_state=True)
     return decorated
 
 
 def about(run_id: str, item: Item | None = None, *, step: str | None = None) -> None:
-    """What every further line of this call is about."""
+    """Add run, catalog, table and step as fields to every further line of this call."""
     logger.append_keys(run_id=run_id)
     if item is not None:
         logger.append_keys(catalog=item.catalog, table=item.table)

@@ -36,5 +36,5 @@ def carry_out(event: dict[str, Any], context: Any, function: str, *, max_bytes: 
 
 
 def step_key(asked: OperationEvent) -> dict[str, str]:
-    """What makes two attempts attempts of the same step."""
+    """The key by which two attempts are attempts at the same step."""
     return {"run_id": asked.run_id, "table": asked.item.identity.spelling, "plan": asked.plan.digest}

@@ -15,8 +15,8 @@ def fleet_run() -> State:
     """The whole definition.
 
     A payload holds 256 KB.  A table's result is its name, status and summary; with 100 tables a summary must stay below
-    1 KB.  Report tells a table whose execution ended by itself as failed: what the Map's output says of it is its
-    description, or nothing, and the proposals say whom it missed.
+    1 KB.  A table whose execution failed has no result in the Map's output, but a description or nothing: Report finds
+    it among the proposals and counts it as failed.
     """
     return {
         "Comment": "Keeps Iceberg tables healthy, one pass per table that needs it",
@@ -28,7 +28,7 @@ def fleet_run() -> State:
 
 def _detect() -> States:
     return {
-        # It gives the fleet's lease back itself when it proposes nothing: Report is not reached then.
+        # The function gives the fleet's lease back itself when it proposes nothing, because Report does not run then.
         "Detect": {
             **function_task(
                 "detect",
@@ -69,7 +69,7 @@ def _maintain_tables() -> State:
         "ResultPath": "$.tables",
         "Catch": [
             catch([*not_read, "States.Timeout"], to="ReportUnread", into="$.failed"),
-            # Results that are too long together; the tables were maintained, and left their reports in the bucket.
+            # Together the results are too long; the tables were maintained, and their reports are in the bucket.
             catch(["States.DataLimitExceeded"], to="ResultsTooLong", into="$.failed"),
         ],
         "Next": "Report",

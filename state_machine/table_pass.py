@@ -35,7 +35,7 @@ DATA_AT_FIRST: Mapping[str, Any] = {
     "outcomes": {},
     "failures": {},
 }
-"""What a table's execution begins with; every state keeps it and adds to it."""
+"""The data that a table's execution begins with; every state keeps them and adds to them."""
 _THIS_TABLE = {"run_id.$": "$.run_id", "item.$": "$.item"}
 
 
@@ -138,16 +138,16 @@ def _plan(*, first: str) -> States:
 
 
 def _step(step: StepFacts, after: str) -> States:
-    """A choice, a state for the function and one for the job; ``after`` follows whatever happens."""
+    """The states of one step: a choice by its route, the function, and the Glue job; ``after`` is the state behind."""
     name = camel(step.name)
     first = name if step.lister is None else camel(step.lister)
     states = {f"Route{name}": _route(step, {"function": first, "glue": f"{name}Job"}, after)}
     if step.lister is not None:
         states |= _listing(step, step.lister, after)
-    states[name] = {**_by_function(step, step.function, after, comment=step.does), "Next": after}
+    states[name] = {**_by_function(step, step.function, after, comment=step.description), "Next": after}
     if step.job is not None:
         states[f"{name}Job"] = {
-            **job_task(step.job.script, step.name, comment=f"{step.does}, in a Glue job"),
+            **job_task(step.job.script, step.name, comment=f"{step.description}, in a Glue job"),
             "ResultPath": f"$.outcomes.{step.name}",
             "Catch": [given_up(to=after, into=f"$.failures.{step.name}")],
             "Next": after,
@@ -159,7 +159,7 @@ def _route(step: StepFacts, to: Mapping[str, str], after: str) -> State:
     routes = ["function"] if step.job is None else ["function", "glue"]
     return {
         "Type": "Choice",
-        "Comment": f"{step.does}; none, small or large",
+        "Comment": f"{step.description}; none, small or large",
         "Choices": [
             {"Variable": f"$.plan.routes.{step.name}", "StringEquals": route, "Next": to[route]} for route in routes
         ],
@@ -185,7 +185,7 @@ def _by_function(step: StepFacts, function: str, after: str, *, comment: str, co
 
 
 def _listing(step: StepFacts, lister: str, after: str) -> States:
-    """A function without the right to delete lists first; where there is nothing, the one with it is never called."""
+    """The states of a listing: a function without the right to delete lists; the deleting one runs if any was found."""
     what = lister.removeprefix("list_")
     any_found = f"Any{camel(what)}"
     comment = f"List the {what} into the control bucket"

@@ -55,13 +55,13 @@ _OF_LAMBDA = _retry(
     interval_s=2,
     attempts=4,
 )
-# It was killed, most likely for want of memory: once more.
+# The process was killed, most likely for lack of memory: try once more.
 _KILLED = _retry(["Runtime.ExitError", "Runtime.OutOfMemory"], interval_s=10, attempts=1)
 _PASSING = _retry(["StorageError", "CommitConflict", "CommitStateUnknown"], interval_s=2, attempts=3)
-# A crashed attempt bars its repetition for as long as it could still have been running: 15 minutes.
+# A crashed attempt bars its repetition for as long as it could still run: 15 minutes.
 _FIRST_MAY_RUN = _retry(["IdempotencyAlreadyInProgressError"], interval_s=60, attempts=12, rate=1.5, longest_s=300)
 _NO_CAPACITY = _retry(["Glue.ConcurrentRunsExceededException"], interval_s=30, attempts=10, rate=1.5, longest_s=300)
-# Glue has one name for whatever went wrong in a job: once more, unless the deployment says otherwise.
+# Glue reports every failure of a job under this one name: try once more, unless JobRetryLimit says otherwise.
 _JOB_FAILED = _retry(["States.TaskFailed"], interval_s=10, attempts="${JobRetryLimit}")
 
 
@@ -70,8 +70,8 @@ def function_task(
 ) -> State:
     """A task that calls a function, by its folder in functions/, and keeps the fields of its answer that are named.
 
-    It has no ``ResultPath``, ``Catch`` and ``Next`` yet.  Whatever acts twice when it is repeated waits for its first
-    attempt; leases are the same when they are taken twice.
+    It has no ``ResultPath``, ``Catch`` and ``Next`` yet.  A repeated task waits until its first attempt surely ended;
+    only ``lease`` does not, because taking a lease twice is the same as once.
     """
     first = () if function == "lease" else (_FIRST_MAY_RUN,)
     selected = {"ResultSelector": {f"{name}.$": f"$.Payload.{name}" for name in answers}} if answers else {}
@@ -110,12 +110,12 @@ def job_task(script: str, operation: str, *, comment: str) -> State:
 
 
 def catch(errors: Sequence[str], *, to: str, into: str) -> State:
-    """Goes to the state ``to`` with what went wrong in ``into``, a path in the state's data."""
+    """A catch that goes to the state ``to``, with the error at ``into``, a path in the state's data."""
     return {"ErrorEquals": list(errors), "ResultPath": into, "Next": to}
 
 
 def given_up(*, to: str, into: str) -> State:
-    """The catch of whatever no retry has mended; it comes last."""
+    """The catch of every error that remains after the retries; it comes last."""
     return catch(["States.TaskFailed", "States.Timeout"], to=to, into=into)
 
 

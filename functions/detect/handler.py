@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloudwatch import tell_detection
+from cloudwatch import emit_detection
 from icekeeper.pipeline.detect_tables import detect_tables
 from icekeeper.pipeline.events import DetectEvent, parse_event
 from idempotency import once
@@ -22,7 +22,7 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
     def work() -> dict[str, Any]:
         answer, found = detect_tables(deployment(), asked)
         logger.info("%s", found.reason, extra={"proposals": len(found.items)})
-        tell_detection(deployment(), found)
+        emit_detection(deployment(), found)
         return dict(answer)
 
     return once("detect", asked.model_dump(mode="json"), context, work)

@@ -1,4 +1,4 @@
-"""List a table's orphans, and leave the list in the control bucket."""
+"""List a table's orphans, and write the list to the control bucket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plan one table's pass, and leave the plan in the control bucket."""
+"""Plan one table's pass, and write the plan to the control bucket."""
 
 from __future__ import annotations
 

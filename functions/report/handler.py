@@ -1,10 +1,10 @@
-"""Gather how a table's pass ended, or how a run did, and tell it."""
+"""Gather how a table's pass or a whole run ended; write the journal, metrics and a log line."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from cloudwatch import tell_run, tell_table
+from cloudwatch import emit_run, emit_table
 from icekeeper.pipeline.events import ReportRunEvent, ReportTableEvent, parse_event
 from icekeeper.pipeline.report_run import report_run
 from icekeeper.pipeline.report_table import report_table
@@ -22,7 +22,7 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
         about(run.run_id)
         told = dict(report_run(deployment(), run))
         logger.info("run %s: %s", told["status"], told["summary"], extra={"status": told["status"]})
-        tell_run(told)
+        emit_run(told)
         return told
     asked = parse_event(ReportTableEvent, event)
     about(asked.run_id, asked.item)
@@ -30,7 +30,7 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
     def work() -> dict[str, Any]:
         report = report_table(deployment(), asked)
         logger.info("pass %s: %s", report.status, report.summary, extra={"status": report.status})
-        tell_table(asked.item, report)
+        emit_table(asked.item, report)
         return report.to_json()
 
     plan = None if asked.plan is None else asked.plan.digest

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.catalogs.pointer import commit_document, load_document
+from icekeeper.catalogs.pointer import PointerCatalog, commit_document, load_document
 from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.errors import CommitConflict
 from icekeeper.model import TableName
@@ -50,9 +50,8 @@ class _JavasPointer:
             self._java.take_over(location)
             return location
 
-        return commit_document(
-            self._storage, base, requirements, updates, swap=swap, load=self.load, clock=system_clock
-        )
+        pointers = PointerCatalog(storage=self._storage, load=self.load, clock=system_clock)
+        return commit_document(pointers, base, requirements, updates, swap=swap)
 
 
 class SharedTable(TableUnderMaintenance):

@@ -101,7 +101,7 @@ UNKNOWN_TO: dict[str, tuple[str, ...]] = {
 PURE = (
     "icekeeper.catalogs.addresses",
     "icekeeper.catalogs.kind",
-    "icekeeper.catalogs.lent_properties",
+    "icekeeper.catalogs.table_bucket_properties",
     "icekeeper.catalogs.table_bucket_arn",
     "icekeeper.commit.attempt",
     "icekeeper.commit.history",

@@ -200,7 +200,7 @@ CHECKS: tuple[Check, ...] = (
 )
 INVENTED = StepFacts(
     name="invent_rows",
-    does="Invent rows",
+    description="Invent rows",
     switches=("row_invention_enabled",),
     commits=True,
     function="invent_few_rows",
@@ -265,5 +265,5 @@ def test_the_page_says_what_a_table_bucket_does_in_place_of_which_operation() ->
     assert {name: re.findall(r"`(\w+)`", cell) for name, cell in told.items()} == {
         built_in.value: [facts.name for facts in FACTS.values() if facts.built_in is built_in] for built_in in BuiltIn
     }
-    (ours,) = re.findall(r"^(.*) are always ours\.", text, re.MULTILINE)
+    (ours,) = re.findall(r"^Icekeeper always runs (.*) itself\.", text, re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", ours)) == {facts.name for facts in FACTS.values() if facts.built_in is None}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.catalogs.pointer import commit_document, load_document
+from icekeeper.catalogs.pointer import PointerCatalog, commit_document, load_document
 from icekeeper.errors import CommitConflict, CommitRefused, CommitStateUnknown, MaintenanceError, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import render_document
@@ -51,7 +51,8 @@ class Pointer:
 
     def commit(self, base: LoadedTable, swap: Callable[[str], str], **more: Any) -> LoadedTable:
         updates = [{"action": "set-properties", "updates": {"a": swap.__qualname__}}]
-        return commit_document(self.storage, base, [], updates, swap=swap, load=self.load, clock=lambda: 1, **more)
+        catalog = PointerCatalog(storage=self.storage, load=self.load, clock=lambda: 1, **more)
+        return commit_document(catalog, base, [], updates, swap=swap)
 
     def documents(self) -> int:
         return len(list(self.folder.rglob("*.metadata.json")))

@@ -13,7 +13,7 @@ from rich.console import Console
 from icekeeper.demo.measure import Contents, Figures
 from icekeeper.demo.seaweedfs import running_seaweedfs
 from icekeeper.demo.tables import NAMESPACE, MessyTable
-from icekeeper.demo.tell import tell_contents, tell_figures
+from icekeeper.demo.terminal import print_contents, print_figures
 from icekeeper.pipeline.run_leases import FLEET_LEASE
 from icekeeper.state.open import open_state
 from icekeeper.state.store import PassRecord
@@ -91,9 +91,9 @@ def run_pipeline(folder: Path, console: Console) -> PipelineRun:
     tell_history(console, run.execution, run.passes)
     tell_journal(console, tuple(run.journal.values()))
     tell_metrics(console, run.metrics)
-    tell_figures(console, [(table, *run.figures[_name(table)]) for table in lake.tables])
+    print_figures(console, [(table, *run.figures[_name(table)]) for table in lake.tables])
     console.print("orphans stay until they are older than orphan_older_than_hours, 72 unless set", style="dim")
-    tell_contents(console, [(table, *run.rows[_name(table)]) for table in lake.tables])
+    print_contents(console, [(table, *run.rows[_name(table)]) for table in lake.tables])
     return run
 
 

@@ -1,6 +1,6 @@
-"""What Icekeeper is doing, as log lines whose facts are fields too: a structured formatter (Powertools) picks them up.
+"""Log lines about what Icekeeper is doing; each has its facts as fields too, for structured formatters (Powertools).
 
-Every line has ``event``; times are seconds.  Names of fields are none of those that a log record has itself.
+Every line has the field ``event``; times are in seconds.  No field has the name of an attribute of a log record.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ log = logging.getLogger(__name__)
 Progress: TypeAlias = Callable[[str, int, int], None]
 """``(what, done, total)``, called as work goes on."""
 
-# A line for each tenth of the work, and while a tenth takes longer, one now and then.
+# A line for each tenth of the work, and one every 30 seconds while a tenth takes longer.
 _STEPS = 10
 _LONGEST_SILENCE_S = 30.0
 _SHORTEST_SILENCE_S = 3.0
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """Progress for nobody."""
+    """Ignore progress."""
 
 
 def scan_started(catalogs: int) -> None:
-    """A scan begins; how many catalogs it is going to open."""
+    """Log that a scan begins; ``catalogs`` is how many it is going to open."""
     log.info("scan of %d catalog(s) started", catalogs, extra={"event": "scan_started", "catalogs": catalogs})
 
 
 def scan_finished(*, listed: int, scanned: int, proposals: int, skipped: int, errors: int, seconds: float) -> None:
-    """A scan ended; ``errors`` are among ``skipped``."""
+    """Log that a scan ended; ``errors`` are counted among ``skipped``."""
     counts = {"listed": listed, "tables": scanned, "proposals": proposals, "skipped": skipped, "errors": errors}
     log.info(
         "scan finished: %d of %d table(s) in %.1f s, %d proposed, %d skipped, %d of them for errors",
@@ -56,13 +56,13 @@ def scan_finished(*, listed: int, scanned: int, proposals: int, skipped: int, er
 
 
 def operation_started(table: str, operation: str, run_id: str) -> None:
-    """An operation of a pass begins."""
+    """Log that an operation of a pass begins."""
     fields = {"event": "operation_started", "table": table, "operation": operation, "run_id": run_id}
     log.info("%s: %s started", table, operation, extra=fields)
 
 
 def operation_finished(table: str, operation: str, run_id: str, *, status: str, summary: str, seconds: float) -> None:
-    """An operation of a pass ended; ``summary`` is its sentence."""
+    """Log that an operation of a pass ended; ``summary`` is the sentence of its outcome."""
     fields = {"event": "operation_finished", "table": table, "operation": operation, "run_id": run_id}
     more = {"status": status, "summary": summary, "seconds": round(seconds, 3)}
     log.info("%s: %s %s: %s", table, operation, status, summary, extra={**fields, **more})
@@ -76,9 +76,9 @@ def progress_of(
     *,
     monotonic_s: Callable[[], float] = time.monotonic,
 ) -> Progress:
-    """A progress callback that logs every tenth of the work, and passes everything on to another.
+    """A progress callback that logs every tenth of the work, and passes each call on to ``and_then``.
 
-    Work that is done in no time is told of only at its end: lines are at least some seconds apart.
+    Lines are at least three seconds apart, except the one at the end.
     """
     told: dict[str, tuple[int, float]] = {}
 

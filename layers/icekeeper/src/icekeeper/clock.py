@@ -1,4 +1,4 @@
-"""The clock seam: real time for runs, a settable one for tests; and the time as a server tells it."""
+"""Clocks: the system's, one that tests can set in its place, and the time that a server tells."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ __all__ = [
 
 HOUR_MS = 3_600_000
 TOLD_SKEW_MS = 60_000
-"""Clocks that differ by more are worth telling of."""
-# A Date header has whole seconds, as some file systems have; and an answer is on its way for a while.
+"""Clocks that differ by more milliseconds than this are reported."""
+# A Date header has whole seconds, as have times of some file systems; and an answer takes a while to arrive.
 _PRECISION_MS = 2_000
 
 Clock: TypeAlias = Callable[[], int]
@@ -37,7 +37,10 @@ def system_clock() -> int:
 
 
 def steady_s() -> float:
-    """Seconds that nobody who sets the clock moves; where the system counts them (Linux), those asleep are included."""
+    """Seconds from an arbitrary start, which setting the clock does not change.
+
+    On Linux they include the time that the machine was asleep.
+    """
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
@@ -47,13 +50,16 @@ def iso_utc(epoch_ms: int) -> str:
 
 
 def ahead_ms(ours_ms: int, theirs_ms: int | None) -> int:
-    """How far our clock is ahead of another one (negative: behind it); 0 where that is not known, or not measurable."""
+    """How many milliseconds our clock is ahead of another one (negative: behind it).
+
+    0 where the other time is not known, or the difference is within the two seconds that measuring is exact to.
+    """
     difference = 0 if theirs_ms is None else ours_ms - theirs_ms
     return difference if abs(difference) > _PRECISION_MS else 0
 
 
 class ServerClock:
-    """What the time is by a server's newest answer, whose ``Date`` header says so to the second (RFC 9110, 6.6.1).
+    """A server's time, by the ``Date`` header of its newest answer, which is exact to the second (RFC 9110, 6.6.1).
 
     Never ahead of the server's own clock; behind it by a second and the time an answer takes.  Threads may share it.
     """
@@ -62,18 +68,18 @@ class ServerClock:
         self._heard: tuple[int, float] | None = None
 
     def listen(self, client: Any) -> None:
-        """Hear every answer that a boto3 client gets, refusals too."""
+        """Take the time from every answer that a boto3 client gets, errors included."""
         client.meta.events.register("after-call", self._answered)
 
     def now_ms(self) -> int | None:
-        """Epoch milliseconds; ``None`` while no answer said."""
+        """Epoch milliseconds; ``None`` while no answer has told the time."""
         if self._heard is None:
             return None
         said_ms, heard_s = self._heard
         return said_ms + int((steady_s() - heard_s) * 1000)
 
     def hear(self, date: str) -> None:
-        """Take in a ``Date`` header; one that is none says nothing."""
+        """Take the time from the text of a ``Date`` header; a malformed one is ignored."""
         try:
             said_ms = int(parsedate_to_datetime(date).timestamp() * 1000)
         except ValueError:
@@ -86,6 +92,6 @@ class ServerClock:
 
 @contextmanager
 def stopwatch() -> Iterator[Callable[[], int]]:
-    """Whole milliseconds since entering."""
+    """Yields a function that returns the whole milliseconds since entering."""
     started_s = time.perf_counter()
     yield lambda: int((time.perf_counter() - started_s) * 1000)

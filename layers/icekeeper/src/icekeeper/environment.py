@@ -1,4 +1,4 @@
-"""Which variables of an environment are set: an empty one is not."""
+"""Which variables of an environment count as set: an empty one does not."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@
         │   └── CatalogBusy    … because of load: try again later
         └── MetadataUnreadable a metadata file, manifest list or manifest is missing or damaged
 
-What a state machine catches is never ``CommitRefused``: the commit loop looks, and raises ``StorageError`` in the
-catalog's own words.
+No state machine sees a ``CommitRefused``: the commit loop looks at the newest head and, if the commit is not there,
+raises ``StorageError`` in the catalog's own words.
 
 "Nothing to do" is an outcome (:class:`icekeeper.model.Nothing`), never an error.  The message is always one
 sentence for a person, and says what to do where that is known.
@@ -49,7 +49,7 @@ __all__ = [
 class MaintenanceError(Exception):
     """Root of the tree; ``type(error).__name__`` is the name that state machines catch.
 
-    Its message tells no secret that this process was given, whatever library it quotes.
+    Secrets that this process was given are masked in the message, also where it quotes a library.
     """
 
     def __init__(self, *told: object) -> None:
@@ -95,7 +95,7 @@ class StorageError(MaintenanceError):
 class CommitRefused(StorageError):
     """A catalog answered a commit with a refusal; it may have carried the commit out nevertheless.
 
-    ``left`` are files that the swap itself has staged; they go with the others once the refusal is believed.
+    ``left`` are files that the swap itself has staged; the commit loop deletes them once it believes the refusal.
     """
 
     def __init__(self, *told: object, left: Sequence[str] = ()) -> None:

@@ -1,12 +1,11 @@
-"""What of a configuration may be told to people: values of the keys on a list.  Every other value is a secret.
+"""Masks secrets in text.  Values of the properties on a list may be shown to people; every other value is a secret.
 
-A list of what is secret would miss the next key that PyIceberg or a header brings; a list of what may be shown only
-hides too much (rule 119).  Addresses on the list are shown without the password and the parameters in them.
+A list of secret properties would miss the next one that PyIceberg or a header brings; a list of those that may be shown
+at worst hides too much (rule 119).  Addresses on the list are shown without the password and the parameters in them.
 
-Errors, exceptions of libraries and log lines are made far from the properties that they must not tell.  So whoever
-connects by properties remembers their secrets for this process (:func:`remember_secrets`), and whatever goes out to
-people passes through :func:`masked`: every :class:`icekeeper.errors.MaintenanceError`, log lines and tracebacks, and
-what the command prints.
+Errors, exceptions of libraries and log lines are made far from the properties whose values they must not show.  So code
+that connects by properties calls :func:`remember_secrets`, and all text for people passes through :func:`masked`: every
+:class:`icekeeper.errors.MaintenanceError`, log lines and tracebacks, and what the command prints.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ from urllib.parse import quote, quote_plus, unquote
 __all__ = ["MaskingFormatter", "address_to_show", "mask", "masked", "masked_document", "remember_secrets", "secrets_of"]
 
 _MASK = "***"
-# Shorter ones are found in ordinary words; those remembered for a whole process meet more words than one sentence's.
+# Shorter values occur in ordinary words.  Those that are remembered for the whole process meet more words than those
+# that are masked in one sentence, so they must be longer.
 _SHORTEST = 4
 _SHORTEST_REMEMBERED = 8
 _MOST_REMEMBERED = 200
@@ -61,13 +61,13 @@ _SHOWN = frozenset(
 _USER_IN_ADDRESS = re.compile(r"(?P<before>[a-z][a-z0-9+.-]*://[^\s/@:\"']*:)(?P<password>[^\s\"']*)@", re.IGNORECASE)
 _BARE_USER = re.compile(r"^[a-z0-9+.-]+://(?P<user>[^@/]+)@", re.IGNORECASE)
 _PARAMETER = re.compile(r"(?<=[?&;])(?P<name>[^=&;\s]+)=(?P<value>[^&;\s]+)")
-# Parts of a value that may be told alone: of "id:secret", of "Bearer token", of "AccountKey=…;EndpointSuffix=…".
+# Libraries may show a part of a value alone: of "id:secret", of "Bearer token", of "AccountKey=…;EndpointSuffix=…".
 _SHORTEST_PART = 8
 _PARTS = re.compile(r"(?:^|[;&?,])[^=;&?,]*?=([^;&,]+)")
 
 
 def secrets_of(properties: Mapping[str, Any]) -> frozenset[str]:
-    """All that must not be told of a catalog's or store's properties, nested ones included."""
+    """The values of a catalog's or store's properties, nested ones included, that must not be shown."""
     return frozenset(
         secret
         for key, value in _leaves(properties)
@@ -83,13 +83,13 @@ def mask(text: str, properties: Mapping[str, Any]) -> str:
 
 
 def address_to_show(address: str) -> str:
-    """An address without the password and the parameters in it; nothing else decides how it looks."""
+    """An address without the password and the parameters in it; everything else is shown as it is."""
     plain = _USER_IN_ADDRESS.sub(rf"\g<before>{_MASK}@", address)
     return _PARAMETER.sub(rf"\g<name>={_MASK}", plain) if "://" in plain else plain
 
 
 class _Remembered:
-    """The secrets of the newest properties that this process was given: a catalog may lend others for each table."""
+    """The secrets of the newest 200 sets of properties of this process: a catalog may vend credentials per table."""
 
     def __init__(self) -> None:
         self._forms: OrderedDict[frozenset[tuple[str, str]], frozenset[str]] = OrderedDict()
@@ -117,7 +117,7 @@ _remembered = _Remembered()
 
 
 def remember_secrets(properties: Mapping[str, Any]) -> None:
-    """From now on :func:`masked` hides the secrets of these properties."""
+    """Make :func:`masked` hide the secrets of these properties from now on."""
     _remembered.add(properties)
 
 
@@ -162,7 +162,7 @@ def _in_address(value: str) -> Iterator[str]:
         return
     if user := _USER_IN_ADDRESS.match(value):
         yield user["password"]
-        # Whoever takes a part of it for the port or the host tells that part.
+        # A library that takes a part of the password for the port or the host shows that part.
         yield from re.split(r"[/?#@:]", user["password"])
     elif bare := _BARE_USER.match(value):
         yield bare["user"]
@@ -178,7 +178,7 @@ def _with_parts(value: str) -> Iterator[str]:
 
 
 def _longest_first(forms: Iterable[str]) -> tuple[str, ...]:
-    """One secret may hold another."""
+    """The forms, the longest first, because one secret may contain another."""
     return tuple(sorted(forms, key=len, reverse=True))
 
 
@@ -189,7 +189,7 @@ def _without(text: str, forms: Iterable[str]) -> str:
 
 
 def _forms(secret: str) -> set[str]:
-    """As it may stand in an address, a JSON document or a Python string."""
+    """A secret as it may stand in plain text, an address, a JSON document or a Python string."""
     forms = {
         secret,
         quote(secret),

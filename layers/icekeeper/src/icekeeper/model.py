@@ -1,7 +1,7 @@
 """The frozen vocabulary: Iceberg's terms as plain immutable values.
 
 Partition values and bounds stay in the raw form in which Avro stores them (dates as days, uuids as big-endian bytes,
-decimals too, in as few bytes as they need), so that an entry that is read and written again is unchanged.  Terms:
+decimals as big-endian bytes of the least length), so that an entry that is read and written again is unchanged.  Terms:
 Iceberg table specification, sections "Manifests" and "Manifest Lists".
 """
 
@@ -124,7 +124,7 @@ class DataFile:
 
 
 class LiveFile(NamedTuple):
-    """As much of a live entry as tells which object is needed, and how large it is.
+    """A live file by path, offset and size in bytes, without statistics.
 
     The size is that of the whole object, also where a deletion vector is only a part of it (rule 14).
     """
@@ -137,21 +137,21 @@ class LiveFile(NamedTuple):
 
 
 class FileIdentity(NamedTuple):
-    """What tells of a path whether it is still the file that it was, or was removed and added again since."""
+    """What tells whether a path is still the same live file, or was removed and added again in between."""
 
     sequence_number: int
-    """Its data sequence number: which deletes reach it."""
+    """The file's data sequence number, by which deletes apply to it."""
     size: int
     snapshot_id: int | None
     """The snapshot that added it."""
     file_sequence_number: int | None
-    """``None`` where a writer lost it."""
+    """``None`` where a writer dropped it."""
 
     def is_same(self, other: FileIdentity) -> bool:
         """Whether both describe one file of the same path.
 
-        Adding a file again changes the snapshot that added it and its file sequence number.  Writers of v2's early days
-        lost or overwrote the latter when they carried entries over, so it alone proves nothing.
+        Adding a file again changes the snapshot that added it and its file sequence number.  Early writers of format
+        version 2 dropped or overwrote the latter when they copied entries, so it alone proves nothing.
         """
         if (self.sequence_number, self.size) != (other.sequence_number, other.size):
             return False
@@ -167,7 +167,7 @@ class ManifestEntry:
     snapshot_id: int | None
     sequence_number: int | None
     file_sequence_number: int | None
-    """``None`` also after reading, where a writer of v2's early days lost it; no reader needs it."""
+    """``None`` also after reading, where an early writer of format version 2 dropped it; no reader needs it."""
     file: DataFile
 
     @property
@@ -219,7 +219,7 @@ class ManifestFile:
 
 
 class LiveEntry(NamedTuple):
-    """A live entry with the manifest that holds it, which says the entry's partition spec."""
+    """A live entry with the manifest that holds it, which names the entry's partition spec."""
 
     manifest: ManifestFile
     entry: ManifestEntry

@@ -1,7 +1,7 @@
-"""What is true of each operation, said once; all that runs one derives from this table or is tested against it.
+"""The facts of each operation in one table: policy, routes, functions, jobs and state machine derive from it.
 
-``tests/unit/test_operation_facts.py`` names what is missing for an operation that stands here: its work, its keys, its
-function, its rights, its page.  CONTRIBUTING.md, "How to add an operation", goes through them.
+``tests/unit/test_operation_facts.py`` fails for an operation of this table that lacks its work, its policy keys, its
+function, its rights or its documentation.  CONTRIBUTING.md, "How to add an operation", goes through them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class BuiltIn(StrEnum):
 
 
 class Measure(StrEnum):
-    """What of a table tells how much work an operation will have."""
+    """How the work that an operation will have on a table is measured."""
 
     BYTES_TO_COMPACT = "bytes of the files that the plan rewrites"
     BYTES_WITH_DELETES = "bytes of the table, or none where it has no delete files"
@@ -61,7 +61,7 @@ class Measure(StrEnum):
 
 
 class Limit(StrEnum):
-    """Which of the deployment's settings says how much of it a function can do."""
+    """The environment variable that says how much of a measure a function can do."""
 
     COMPACTION_BYTES = "ICEKEEPER_SMALL_COMPACTION_MB"
     MANIFEST_ENTRIES = "ICEKEEPER_SMALL_MANIFESTS"
@@ -70,7 +70,7 @@ class Limit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlueJob:
-    """What does a step that is too large for a function, and what is too large: ``measure`` above ``times * limit``."""
+    """The Glue job that runs a step in place of its function, when ``measure`` is above ``times * limit``."""
 
     script: str
     """``glue_jobs/SCRIPT.py``."""
@@ -84,37 +84,37 @@ class StepFacts:
     """One step of a pass: an operation, or :data:`CLEAN_STAGED`."""
 
     name: str
-    does: str
-    """For whoever looks at the state machine in the console."""
+    description: str
+    """What the step does, as the state machine's console shows it."""
     switches: tuple[str, ...] = ()
-    """The keys of the policy that turn it off when all of them are false."""
+    """Policy keys; the step is skipped when all of them are false."""
     is_opt_in: bool = False
-    """Whether only a policy that names it runs it: it is no part of ``operations=all``."""
+    """Whether it runs only where the policy names it: it is no part of ``operations=all``."""
     built_in: BuiltIn | None = None
-    """What a table bucket does in its place, unless that is switched off."""
+    """The table bucket's own operation that does the same work, unless that is switched off."""
     commits: bool = False
     """Whether it changes the table; its function needs the right to write files and to commit."""
     deletes_rows: bool = False
     """Whether the rows of the table are fewer after its commit."""
     deletes_files: bool = False
-    """Whether it deletes files itself; its function needs the right to."""
+    """Whether it deletes files itself; its function needs the right to delete."""
     function: str
     """``functions/FUNCTION/handler.py``."""
     lister: str | None = None
-    """The function that finds out, without the right to change anything, whether there is anything to do."""
+    """A function without the right to delete, which runs first and finds out whether there is anything to delete."""
     job: GlueJob | None = None
-    """``None``: its work is on metadata only, and always fits into a function."""
+    """``None``: it works on metadata only, which always fits into a function."""
 
     @property
     def is_destructive(self) -> bool:
-        """Whether metadata that it cannot read are a reason to refuse, rather than merely a failure."""
+        """Whether the operation is refused, rather than failed, when it cannot read metadata."""
         return self.deletes_rows or self.deletes_files
 
 
 STEP_FACTS: tuple[StepFacts, ...] = (
     StepFacts(
         name=Operation.EXPIRE_PARTITIONS.value,
-        does="Drop partitions past their retention",
+        description="Drop partitions past their retention",
         is_opt_in=True,  # it changes rows
         commits=True,
         deletes_rows=True,
@@ -122,7 +122,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
     ),
     StepFacts(
         name=Operation.COMPACT.value,
-        does="Merge small data files and apply deletes",
+        description="Merge small data files and apply deletes",
         # Either is reason enough to run.
         switches=("rewrite_enabled", "delete_compaction_enabled"),
         built_in=BuiltIn.COMPACTION,
@@ -132,7 +132,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
     ),
     StepFacts(
         name=Operation.REWRITE_POSITION_DELETES.value,
-        does="Merge position deletes, drop dangling ones",
+        description="Merge position deletes, drop dangling ones",
         switches=("delete_compaction_enabled",),
         built_in=BuiltIn.COMPACTION,
         commits=True,
@@ -144,7 +144,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
     ),
     StepFacts(
         name=Operation.EXPIRE_SNAPSHOTS.value,
-        does="Drop old snapshots and what only they reference",
+        description="Drop old snapshots and what only they reference",
         switches=("snapshot_expiry_enabled",),
         built_in=BuiltIn.SNAPSHOT_MANAGEMENT,
         commits=True,
@@ -153,7 +153,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
     ),
     StepFacts(
         name=Operation.REMOVE_ORPHANS.value,
-        does="Delete old files that nothing references",
+        description="Delete old files that nothing references",
         switches=("orphan_sweep_enabled",),
         built_in=BuiltIn.UNREFERENCED_FILE_REMOVAL,
         deletes_files=True,
@@ -163,7 +163,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
     ),
     StepFacts(
         name=Operation.REWRITE_MANIFESTS.value,
-        does="Merge small manifests",
+        description="Merge small manifests",
         switches=("manifest_rewrite_enabled",),
         commits=True,
         function="rewrite_manifests",
@@ -171,7 +171,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
     ),
     StepFacts(
         name=Operation.COMPUTE_STATISTICS.value,
-        does="Count distinct values",
+        description="Count distinct values",
         is_opt_in=True,  # it costs a full read
         commits=True,
         function="compact_small",
@@ -179,7 +179,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
     ),
     StepFacts(
         name=CLEAN_STAGED,
-        does="Delete the files of failed loads, from the record",
+        description="Delete the files of failed loads, from the record",
         deletes_files=True,
         function="clean_staged",
     ),
@@ -191,7 +191,7 @@ STEPS: tuple[str, ...] = tuple(step.name for step in STEP_FACTS)
 FACTS: Mapping[Operation, StepFacts] = {Operation(step.name): step for step in STEP_FACTS if step.name != CLEAN_STAGED}
 
 OPT_IN_OPERATIONS = frozenset(operation for operation, facts in FACTS.items() if facts.is_opt_in)
-"""Never part of ``operations=all``."""
+"""Operations that are no part of ``operations=all``."""
 
 ALL_OPERATIONS: tuple[Operation, ...] = tuple(operation for operation in FACTS if operation not in OPT_IN_OPERATIONS)
 """What ``operations=all`` means: in canonical order (rule 58), without the opt-ins."""

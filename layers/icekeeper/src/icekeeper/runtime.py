@@ -1,6 +1,6 @@
 """The composition root: settings and environment become a catalog, a state store, an engine and a clock.
 
-What is asked of a runtime is imported then: to show a table's policy nothing that rewrites files is needed.
+A method imports what it needs when it is called: to show a table's policy, nothing that rewrites files is imported.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _spark() -> Iterator[Engine]:
 
 
 class Runtime:
-    """What a command, a function or a job works with; everything that it opens it also closes."""
+    """What a command, a function or a job works with: a catalog, the state, clocks, and the policies of tables."""
 
     def __init__(
         self,
@@ -87,7 +87,10 @@ class Runtime:
         store_clock: StoreClock = store_now_ms,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``other_catalog`` opens another catalog by name and warehouse; ``None`` where that is not possible."""
+        """``other_catalog`` opens another catalog by name and warehouse, or returns ``None``.
+
+        ``environment`` is the process's own unless given; ``sleep`` waits between attempts to commit.
+        """
         self._other_catalog = other_catalog
         self.catalog = catalog
         self.state = state
@@ -130,7 +133,7 @@ class Runtime:
 
         Raises:
             PolicyError: unknown table, or settings that are wrong.
-            LeaseHeld: a run of the pipeline maintains it, which shares this state.
+            LeaseHeld: a run of the pipeline that shares this state maintains the table now.
             StorageError: the table cannot be loaded, or the state cannot be written.
         """
         from icekeeper.maintenance.run_pass import run_pass
@@ -158,7 +161,7 @@ class Runtime:
         dry_run: bool = False,
         progress: Progress = silent,
     ) -> OperationContext:
-        """What the operations of one pass over one table are handed; a run id is made up unless given."""
+        """The context of one pass over one table; ``run_id`` is a new UUID unless given."""
         from icekeeper.pass_context.context import operation_context
 
         return operation_context(
@@ -177,7 +180,7 @@ class Runtime:
         )
 
     def table(self, name: TableName) -> TableHandle:
-        """One table and what is remembered about it, for what is asked of it outside of a pass."""
+        """One table and what is remembered about it, for work outside of a pass (pins, staged loads, settings)."""
         from icekeeper.pass_context.table_handle import TableHandle
 
         return TableHandle(self.catalog, name, self.state, self.clock, store_clock=self.store_clock)
@@ -239,7 +242,7 @@ class Runtime:
     def health(
         self, table: TableName, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False
     ) -> LakeStats:
-        """How a table looks now, maintained or not; reads its metadata document and the head's manifest list.
+        """The health of a table now, maintained or not; reads its metadata document and the head's manifest list.
 
         Raises:
             PolicyError: unknown table.

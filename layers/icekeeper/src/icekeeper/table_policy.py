@@ -1,4 +1,4 @@
-"""From the deployment's settings, the policy file and a loaded table to the policy that holds for it (rule 113)."""
+"""The policy of one table, made of the deployment's settings, the policy file and the table's properties (rule 113)."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class TablePolicies:
         self._environment = environment
 
     def deployment(self, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
-        """What holds without any table, for detection and sweeps.
+        """The policy without any table's settings, for detection and for the orphans of a whole bucket.
 
         Raises:
             PolicyError: settings that are wrong, also those of the policy file.
             StorageError: the policy file cannot be read.
         """
-        _ = self._file  # a broken one stops whatever would go by it, before anything is done
+        _ = self._file  # read now, so that a malformed file is an error before anything is done
         check_allowed_prefixes(self._environment)
         return resolve(layers_for({}, self._environment, overrides), unsafe=unsafe)
 
@@ -64,10 +64,10 @@ class TablePolicies:
 
 
 def read_policy_file(address: str, storage: Storage | None = None) -> PolicyFile:
-    """The policy file at an address; no rules without an address, or where a bucket has no such object.
+    """Read the policy file at an address; without an address, or where a bucket has no such object, there are no rules.
 
     A deployed stack always names an object of its control bucket, so that somebody can put one there later.  A local
-    file is named by somebody who has it.
+    file that is named must exist.
 
     Raises:
         PolicyError: the file is malformed, or a local one does not exist.
@@ -93,7 +93,7 @@ def read_policy_file(address: str, storage: Storage | None = None) -> PolicyFile
 
 
 def _sort_columns(metadata: TableMetadata) -> tuple[str, ...]:
-    """The top-level columns of the table's own sort order; none where it has others, too."""
+    """The columns of the table's own sort order; empty if one of them is nested in another column."""
     names = {field["id"]: field["name"] for field in metadata.current_schema["fields"]}
     fields = (field for field in metadata.default_sort_order_fields if field["transform"] != "void")
     columns = [names.get(field.get("source-id")) for field in fields]

@@ -1,1 +1,1 @@
-"""What people tell Icekeeper of one table: pins, staged loads, settings."""
+"""What people and loading jobs set for one table: pins, staged loads, settings."""

@@ -1,4 +1,4 @@
-"""Loads as their writers tell of them: staged, adopted by a commit, failed."""
+"""What writers declare about their loads: files are staged, a commit has adopted them, or the load has failed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["declare_load", "list_loads", "stage_load"]
 
 
 def stage_load(handle: TableHandle, name: str, files: Collection[str], prefixes: Collection[str]) -> StagedLoad:
-    """Record files, or folders whose files are all of this load, that await adoption; a pending load gets more.
+    """Record files that await adoption, or folders whose files all belong to this load; adds to a pending load.
 
     Raises:
         PolicyError: no such table, a path that is not below its location, or the load has ended; nothing was changed.
@@ -43,10 +43,10 @@ def stage_load(handle: TableHandle, name: str, files: Collection[str], prefixes:
 
 
 def declare_load(handle: TableHandle, name: str, state: LoadState) -> StagedLoad:
-    """Say that a load was adopted by a commit, or that it failed; saying so again changes nothing.
+    """Record that a commit adopted a load, or that the load failed; a repetition changes nothing.
 
     Raises:
-        PolicyError: no such table or load, it is a job's, or it failed and may be deleted already.
+        PolicyError: no such table or user's load, or the load has failed before, so that its files may be deleted.
         CommitConflict: somebody else changed the record at this moment.
         StorageError: catalog or state store failed.
     """
@@ -66,7 +66,7 @@ def declare_load(handle: TableHandle, name: str, state: LoadState) -> StagedLoad
 
 
 def list_loads(handle: TableHandle) -> Sequence[StagedLoad]:
-    """Every load that is not settled, those of running and dead jobs too, by name.
+    """Every load that is on record, those of running and dead jobs too, ordered by name.
 
     Raises:
         PolicyError: no such table.

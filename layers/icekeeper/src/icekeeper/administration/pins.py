@@ -1,6 +1,6 @@
-"""Pins: a reader asks that a snapshot, all above it, and its metadata file stay for a while (rule 74).
+"""Pins: a reader asks that a snapshot, all newer ones, and its metadata file stay for a while (rule 74).
 
-Engines that do not know our state store see a pin that was also written as an Iceberg tag.
+A pin may also be written as an Iceberg tag, for engines that do not know Icekeeper's state store.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from icekeeper.storage.storage import Storage
 __all__ = ["CURRENT", "add_pin", "list_pins", "remove_pin", "require_name"]
 
 CURRENT = "current"
-# Names of jobs' pins have a colon in them, so that nobody's name is one of theirs.
+# Names of jobs' pins contain a colon, so that no name of a person's pin is the same.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-# Amazon S3 Tables keeps each table in a bucket of its own that it names so.  "Snapshot management … if you configure
+# Amazon S3 Tables keeps each table in a bucket of its own, whose name ends so.  "Snapshot management … if you configure
 # branches or tags with a retention … is skipped" (Amazon S3 user guide, "Considerations and limitations").
 _AWS_TABLE_BUCKET = "--table-s3"
 _RETRIES = Policy().max_commit_retries
 
 
 def add_pin(handle: TableHandle, *, snapshot: str, ttl_ms: int, name: str | None = None, with_tag: bool = False) -> Pin:
-    """Pin a snapshot (an id, or ``current``) for so many milliseconds; one of that name is prolonged, never shortened.
+    """Pin a snapshot (an id, or ``current``) for ``ttl_ms``; a pin of that name is prolonged, never shortened.
 
     Raises:
         PolicyError: no such table or snapshot, or the name is another pin's or ref's; nothing was changed.
@@ -60,7 +60,7 @@ def add_pin(handle: TableHandle, *, snapshot: str, ttl_ms: int, name: str | None
         identity=memory.identity,
         name=chosen,
         snapshot_id=snapshot_id,
-        # Whoever holds the pin already reads by that file.
+        # The holder of an earlier pin of this name already reads by that file.
         metadata_location=loaded.metadata_location if before is None else before.metadata_location,
         expires_ms=expires_ms if before is None else max(expires_ms, before.expires_ms),
         tag=tag,
@@ -134,7 +134,7 @@ def _snapshot_id(loaded: LoadedTable, text: str) -> int:
 
 
 def _require_still_there(handle: TableHandle, pin: Pin) -> None:
-    """An expiry may have read the pins before this one was there, and have committed by now."""
+    """Raise OperationRefused if snapshot or metadata file is gone: an expiry may have read the pins before this one."""
     now = handle.load()
     if not handle.memory(now).identity.is_same_table(pin.identity) or pin.snapshot_id not in now.metadata.snapshots:
         raise OperationRefused(f"snapshot {pin.snapshot_id} expired while it was being pinned; pin a newer one")
@@ -189,7 +189,7 @@ def _write_tag(handle: TableHandle, memory: TableMemory, loaded: LoadedTable, pi
 
 
 def _remove_tag(handle: TableHandle, memory: TableMemory, loaded: LoadedTable, pin: Pin) -> None:
-    """Unless it is gone, or somebody moved it."""
+    """Remove the pin's tag, unless it is gone already, or somebody moved it."""
 
     def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
         found = head.metadata.refs.get(pin.tag or "")
@@ -229,7 +229,9 @@ def _commit(
         prepare,
         CommitTerms(
             max_retries=_RETRIES,
-            discard=partial(handle.discard, loaded),  # a document that was refused; a ref needs no other files
+            discard=partial(
+                handle.discard, loaded
+            ),  # the metadata file of a refused commit; refs need no others
             pinned_metadata=memory.pinned_metadata,
             sleep=handle.sleep,
         ),

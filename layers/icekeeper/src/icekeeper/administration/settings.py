@@ -1,7 +1,7 @@
 """Settings of one table, kept with it as table properties ``icekeeper.<key>`` (rule 116).
 
-They are changed by one commit of properties alone, prepared anew on every head: what another writer did meanwhile
-stays, and the policy that is checked is the one that will hold.
+One commit of properties alone changes them.  It is prepared anew on every head, so that changes of other writers stay,
+and the policy that is checked is the one that will hold.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RETRIES = Policy().max_commit_retries
 
 
 def set_settings(handle: TableHandle, settings: Mapping[str, str], resolve_policy: ResolvePolicy) -> ResolvedPolicy:
-    """Give the table these settings; the policy that holds afterwards.
+    """Set these settings on the table; returns the policy that holds afterwards.
 
     Raises:
         PolicyError: no such table, or the policy would be wrong, or a bound of the deployment would overrule a value;
@@ -54,7 +54,7 @@ def set_settings(handle: TableHandle, settings: Mapping[str, str], resolve_polic
 
 
 def unset_settings(handle: TableHandle, keys: Sequence[str], resolve_policy: ResolvePolicy) -> ResolvedPolicy:
-    """Take these settings away from the table, misspelt ones too; the policy that holds afterwards.
+    """Remove these settings from the table, misspelt ones too; returns the policy that holds afterwards.
 
     Raises:
         PolicyError: no such table, a key that neither exists nor is set on the table, or the policy would be wrong
@@ -76,7 +76,7 @@ def unset_settings(handle: TableHandle, keys: Sequence[str], resolve_policy: Res
 
 
 def reset_settings(handle: TableHandle, resolve_policy: ResolvePolicy) -> ResolvedPolicy:
-    """Take every setting ``icekeeper.<key>`` away from the table; Iceberg's own properties stay.
+    """Remove every ``icekeeper.<key>`` from the table; returns the policy that holds then.  Other properties stay.
 
     Raises:
         PolicyError: no such table, or the policy would be wrong without them; nothing was changed.
@@ -96,7 +96,10 @@ def _change(
     resolve_policy: ResolvePolicy,
     check: Callable[[LoadedTable], object],
 ) -> ResolvedPolicy:
-    """Set and remove properties, those that make a difference; ``check`` is asked before each attempt."""
+    """Commit the changes of properties that make a difference; ``check`` may raise before each attempt.
+
+    ``changes`` gets the properties of the head and returns those to set and those to remove.
+    """
     loaded = handle.load()
 
     def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
@@ -122,7 +125,7 @@ def _change(
         prepare,
         CommitTerms(
             max_retries=_RETRIES,
-            discard=partial(handle.discard, loaded),  # a document that was refused; properties need no other files
+            discard=partial(handle.discard, loaded),  # the metadata file of a refused commit; nothing else was written
             pinned_metadata=handle.memory(loaded).pinned_metadata,
             sleep=handle.sleep,
         ),

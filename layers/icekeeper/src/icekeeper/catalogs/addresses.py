@@ -1,12 +1,11 @@
-"""Which catalogs a deployment serves, told by its settings; nothing is opened here.
+"""Which catalogs a deployment serves, by its settings; nothing is opened here.
 
-``ICEKEEPER_CATALOGS`` is a comma-separated list of names of configured catalogs; left out, all of the catalog file.
-``ICEKEEPER_TABLE_BUCKETS`` is one of ARNs of table buckets, or ``all``; each becomes a catalog that has the bucket's
-name, and its ARN as warehouse.
+``ICEKEEPER_CATALOGS`` is a comma-separated list of configured catalogs; when it is not set, all catalogs of the catalog
+file are served.  ``ICEKEEPER_TABLE_BUCKETS`` is a comma-separated list of ARNs of table buckets, or ``all``; each
+becomes a catalog with the bucket's name, and with its ARN as warehouse.
 
-Two names for the same tables would have every table looked at twice in each scan, so two names that the settings spell
-out for one warehouse are an error; a bucket that ``all`` merely finds gives way to the catalog that is configured for
-it.
+Two names for the same tables would have every table looked at twice in each scan.  So two settings that name one
+warehouse are an error, and a bucket that ``all`` finds is left out where a configured catalog serves it already.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icekeeper.catalogs.kind import CatalogKind, canonical_name, kind_of
-from icekeeper.catalogs.lent_properties import table_bucket_properties
 from icekeeper.catalogs.table_bucket_arn import TableBucketArn
+from icekeeper.catalogs.table_bucket_properties import table_bucket_properties
 from icekeeper.errors import PolicyError
 
 __all__ = [
@@ -42,7 +41,7 @@ Catalogs = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class CatalogAddress:
-    """How to open one catalog; what is written down of it holds no secrets."""
+    """How to open one catalog; :meth:`to_json` leaves the properties out, which may hold secrets."""
 
     name: str
     warehouse: str | None
@@ -62,11 +61,11 @@ def named_addresses(
     Args:
         environment: holds ``ICEKEEPER_CATALOGS`` and ``ICEKEEPER_TABLE_BUCKETS``.
         catalogs: what is configured.
-        unless_named: the configured ones to take when ``ICEKEEPER_CATALOGS`` names none.
+        unless_named: the configured catalogs to take when ``ICEKEEPER_CATALOGS`` is not set.
 
     Raises:
-        PolicyError: a variable names what is not configured or no table bucket; or two names mean the same tables, or
-            two catalogs have one name.
+        PolicyError: a variable names a catalog that is not configured, or has text that is no ARN of a table bucket;
+            two names mean the same tables; or two catalogs have one name.
     """
     addresses = [_configured(name, catalogs) for name in _items(environment, CATALOGS) or unless_named]
     addresses += [_table_bucket(bucket, catalogs) for bucket in _buckets(environment)]
@@ -83,7 +82,7 @@ def named_addresses(
 
 
 def wants_all_buckets(environment: Mapping[str, str]) -> bool:
-    """Whether the table buckets are to be found.
+    """Whether ``ICEKEEPER_TABLE_BUCKETS`` is ``all``, so that the S3 Tables API must list the buckets.
 
     Raises:
         PolicyError: ``all`` stands beside ARNs.
@@ -95,10 +94,11 @@ def wants_all_buckets(environment: Mapping[str, str]) -> bool:
 
 
 def add_found(addresses: Sequence[CatalogAddress], arns: Iterable[str], catalogs: Catalogs) -> Sequence[CatalogAddress]:
-    """The addresses, and those of the found table buckets that none of them is about.
+    """The addresses, followed by those of the found table buckets that no address serves yet.
 
     Raises:
-        PolicyError: several configured catalogs are about one of them, and differ; or it has another catalog's name.
+        PolicyError: several configured catalogs have a found bucket as warehouse, and differ; or a bucket has the name
+            of another catalog.
     """
     known = {_tables_of(address): address for address in addresses}
     for arn in arns:
@@ -108,10 +108,10 @@ def add_found(addresses: Sequence[CatalogAddress], arns: Iterable[str], catalogs
 
 
 def find_address(addresses: Sequence[CatalogAddress], name: str | None) -> CatalogAddress:
-    """The address that a person means by a name or an ARN, or by none where there is only one.
+    """The address of the catalog with this name or warehouse; ``None`` finds the only catalog there is.
 
     Raises:
-        PolicyError: there is no such catalog, or more than one.
+        PolicyError: no catalog fits, or more than one.
     """
     served = ", ".join(sorted(a.name for a in addresses)) or "none"
     wanted = [a for a in addresses if name is None or name in (a.name, a.warehouse)]
@@ -128,7 +128,7 @@ def address_from_json(document: Mapping[str, Any], catalogs: Catalogs) -> Catalo
     """The address that :meth:`CatalogAddress.to_json` wrote, with properties as they are configured now.
 
     Raises:
-        PolicyError: that catalog is no longer configured, or is about another warehouse by now.
+        PolicyError: that catalog is no longer configured, or has another warehouse by now.
     """
     name, warehouse = str(document["catalog"]), document.get("warehouse") or None
     if name.lower() in catalogs:
@@ -145,7 +145,7 @@ def address_from_json(document: Mapping[str, Any], catalogs: Catalogs) -> Catalo
 
 
 def _with_distinct_names(addresses: Iterable[CatalogAddress]) -> Sequence[CatalogAddress]:
-    """What was recorded of a catalog elsewhere is found again by its name."""
+    """The same addresses; raises PolicyError if two share a name, by which records of a catalog are found again."""
     seen: dict[str, CatalogAddress] = {}
     for address in addresses:
         if seen.setdefault(address.name, address) is not address:
@@ -187,7 +187,7 @@ def _table_bucket(bucket: TableBucketArn, catalogs: Catalogs) -> CatalogAddress:
 
 
 def _tables_of(address: CatalogAddress) -> Hashable:
-    """Equal for addresses behind which the same tables are."""
+    """A key that is equal for addresses of the same tables."""
     properties = address.properties
     kind = kind_of(address.name, properties)
     if kind is CatalogKind.SQL:

@@ -1,4 +1,4 @@
-"""What the catalogs of AWS share: clients by PyIceberg's properties, and what became of a swap that AWS was asked for.
+"""What the catalogs of AWS share: clients made from PyIceberg's properties, and errors of a swap made ours.
 
 Errors are told apart by their codes: a typed boto3 exception does not match what other servers answer (platform 33).
 """
@@ -37,7 +37,7 @@ class AwsClients:
 
     repeating: Any
     once: Any
-    """For swaps: one that is sent twice would lose against itself."""
+    """For swaps: of a swap that is sent twice, the second is answered with a conflict with the first."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -53,11 +53,11 @@ class AwsService:
     client: str
     """Its name in boto3, and the first prefix of its properties: ``glue`` for ``glue.endpoint``."""
     prefixes: tuple[str, ...]
-    """Where region and credentials are looked for, in this order; then boto3's default chain."""
+    """Prefixes of the properties that region and credentials are taken from, in this order; then boto3's own chain."""
     conflict_codes: frozenset[str]
     missing_codes: frozenset[str]
     unknown_codes: frozenset[str] = frozenset()
-    """Answered with a status below 500 although the request may have been carried out."""
+    """Codes that come with a status below 500 although the request may have been carried out."""
 
     def connect(self, properties: Mapping[str, str]) -> AwsClients:
         """Prepare the clients; nothing is sent, unless a role is to be assumed.
@@ -76,7 +76,7 @@ class AwsService:
         return AwsClients(repeating=client(3), once=client(1))
 
     def describe(self, error: Exception, properties: Mapping[str, str]) -> str:
-        """What went wrong, without secrets, as the end of a sentence that begins with the catalog."""
+        """What went wrong, without secrets, as the end of a sentence whose beginning names the catalog."""
         return mask(describe_failure(error, properties.get(f"{self.client}.endpoint")), properties)
 
     def is_missing(self, error: Exception) -> bool:
@@ -86,8 +86,11 @@ class AwsService:
     def swap_error(
         self, error: Exception, table: TableName, unusable: Callable[[Exception], StorageError]
     ) -> MaintenanceError:
-        """What to raise about a swap that failed: what ``unusable`` makes of it when it surely was never sent, and
-        else what the answer says (:mod:`icekeeper.catalogs.commit_answer`)."""
+        """The error to raise for a swap that failed.
+
+        ``unusable`` makes it when the swap was surely never sent; else it is what the answer proves
+        (:mod:`icekeeper.catalogs.commit_answer`).
+        """
         if isinstance(error, ClientError):
             answer = answer_of_aws(
                 error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0),

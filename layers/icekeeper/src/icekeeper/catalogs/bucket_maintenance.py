@@ -1,7 +1,7 @@
 """What an AWS table bucket maintains by itself, through the S3 Tables API.
 
-An answer that leaves one of the operations out, or has no word for its status, counts as enabled, which is what AWS
-does unless told otherwise.  Source: Amazon S3 API reference, "GetTableMaintenanceConfiguration",
+An operation that an answer leaves out, or gives no status, counts as enabled, which is AWS's default.  Source: Amazon
+S3 API reference, "GetTableMaintenanceConfiguration",
 "GetTableBucketMaintenanceConfiguration", "PutTableMaintenanceConfiguration".
 """
 
@@ -37,8 +37,8 @@ _ARN = re.compile(r"arn:[^:]+:s3tables:(?P<region>[^:]*):[^:]*:bucket/.+")
 _FAILURES = (BotoCoreError, ClientError, ResponseParserError)
 _TABLE_WIDE = (BuiltIn.COMPACTION, BuiltIn.SNAPSHOT_MANAGEMENT)
 _BUCKET_WIDE = (BuiltIn.UNREFERENCED_FILE_REMOVAL,)
-# Long enough for a scan to ask once for many tables; a warm function lives for hours, and one that knew less than the
-# next would find every plan of the other stale.
+# Long enough for a scan to ask once for many tables.  Not longer: a warm function lives for hours, and with an outdated
+# answer it would find every plan of another function stale.
 _REMEMBERED_S = 10.0
 
 
@@ -52,7 +52,7 @@ class TableBucketMaintenance:
         properties: Mapping[str, str],
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``connect`` makes the S3 Tables client, when it is first needed; ``properties`` hold its secrets."""
+        """``connect`` makes the S3 Tables client when it is first needed; secrets of ``properties`` are masked."""
         self._arn = arn
         self._connect = connect
         self._properties = properties
@@ -61,7 +61,7 @@ class TableBucketMaintenance:
         self._asked_s = 0.0
 
     def read(self, table: TableName) -> BucketMaintenance:
-        """What the bucket does for a table; what it does for all of them is asked again after some seconds."""
+        """What the bucket does for a table; the answer about all tables of the bucket is remembered for seconds."""
         own = self._ask(_TABLE_WIDE, lambda client: client.get_table_maintenance_configuration(**self._address(table)))
         shared, now_s = self._bucket_wide, self._monotonic_s()
         if shared is None or now_s - self._asked_s > _REMEMBERED_S:
@@ -72,7 +72,7 @@ class TableBucketMaintenance:
         return BucketMaintenance({**own.states, **shared.states}, {**own.unreadable, **shared.unreadable})
 
     def disable(self, table: TableName, built_in: BuiltIn) -> None:
-        """Switch off one of a table's own; its settings are sent along as they are, so that they stay stated.
+        """Switch off one operation of the bucket for one table, and keep its settings.
 
         Raises:
             StorageError: it could not be switched off, its settings cannot be read, or it is an operation of the whole
@@ -82,7 +82,7 @@ class TableBucketMaintenance:
             raise StorageError(f"{built_in.value} is switched off for all tables of a bucket, not for one")
         found = self.read(table)
         state = found.states.get(built_in)
-        if state is None:  # to switch it off all the same would take its settings away: how long snapshots are kept
+        if state is None:  # switching it off without its settings would erase them, such as how long snapshots are kept
             raise StorageError(f"its settings cannot be read: {found.unreadable[built_in]}")
         value: dict[str, Any] = {"status": "disabled"}
         if state.settings:
@@ -112,7 +112,7 @@ class TableBucketMaintenance:
 
 
 def maintenance_behind(properties: Mapping[str, str]) -> TableBucketMaintenance | None:
-    """That of the table bucket whose ARN is the warehouse of a REST catalog; ``None`` for any other warehouse."""
+    """The maintenance of the table bucket whose ARN a REST catalog has as warehouse; ``None`` for other warehouses."""
     arn = properties.get("warehouse") or ""
     region = region_of_table_bucket(arn)
     if region is None:
@@ -124,7 +124,7 @@ def maintenance_behind(properties: Mapping[str, str]) -> TableBucketMaintenance 
 
 
 def region_of_table_bucket(arn: str) -> str | None:
-    """The region in the ARN of a table bucket, which may be empty; ``None`` for anything else."""
+    """The region in the ARN of a table bucket, which may be empty; ``None`` for any other text."""
     match = _ARN.fullmatch(arn)
     return None if match is None else match["region"]
 

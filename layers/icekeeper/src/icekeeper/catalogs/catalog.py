@@ -33,11 +33,11 @@ class BuiltInMaintenance(Protocol):
     """The maintenance that a table bucket does by itself."""
 
     def read(self, table: TableName) -> BucketMaintenance:
-        """What it does for a table; never raises: what cannot be read is part of the answer."""
+        """What the bucket does for a table; never raises: the answer says which part of it could not be read."""
         ...
 
     def disable(self, table: TableName, built_in: BuiltIn) -> None:
-        """Switch off one of its operations for one table; what it was set to stays stated there.
+        """Switch off one of its operations for one table, and keep the operation's settings.
 
         Raises:
             StorageError: it could not be switched off.
@@ -46,7 +46,7 @@ class BuiltInMaintenance(Protocol):
 
 
 class Catalog(Protocol):
-    """What every adapter does; one contract suite holds over all of them."""
+    """What every catalog adapter does; one contract suite tests all of them."""
 
     @property
     def name(self) -> str: ...
@@ -85,9 +85,10 @@ class Catalog(Protocol):
         """Swap ``base`` for the state after ``updates``; on failure no partial state is visible.
 
         Raises:
-            CommitConflict: it was answered that the table is no longer at ``base``, or a requirement does not hold.
+            CommitConflict: the catalog answered that the table is no longer at ``base``, or that a requirement does not
+                hold.
             CommitRefused: the catalog answered that it does not commit (``CatalogBusy``: not now).
             CommitStateUnknown: the request was sent and its outcome is not known.
-            StorageError, PolicyError: any other one: the swap failed before it was sent.
+            StorageError, PolicyError: of any other class: the swap failed before it was sent.
         """
         ...

@@ -1,8 +1,8 @@
-"""What a catalog's answer to a commit proves (pure).  Only a proof says that it did not land (rule 64).
+"""What a catalog's answer says about the outcome of a commit (pure).  Only a proof shows that it failed (rule 64).
 
 A server may act on a request and still answer with any status, and whatever stands between it and us (a proxy, a load
-balancer, a gateway) answers for it when it is late.  So an answer is the catalog's own only when it says so in the
-catalog's own words, and even then the newest head has the last word (``commit/transaction.py``).
+balancer, a gateway) answers in its place when it is late.  So an answer counts as the catalog's own only if it has the
+catalog's error document, and even then the newest head has the last word (``commit/transaction.py``).
 Sources: the Iceberg REST catalog specification (``ErrorModel``, ``CommitStateUnknownException``); RFC 9110.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["CommitAnswer", "ErrorDocument", "answer_of_aws", "answer_of_rest", "
 
 
 class CommitAnswer(Enum):
-    """What the answer says about the commit; nothing but the table's metadata proves the first or the third."""
+    """What the answer says about the commit; only the table's metadata prove ``LANDED`` or ``REFUSED``."""
 
     LANDED = "landed"
     CONFLICT = "conflict"
@@ -80,7 +80,7 @@ _AWS_UNKNOWN_CODES = frozenset(
 
 
 def answer_of_rest(status: int, error: ErrorDocument | None) -> CommitAnswer:
-    """What a REST catalog's answer says; ``error`` is ``None`` where the body is no error of a catalog."""
+    """What a REST catalog's answer says; ``error`` is ``None`` where the body is no error document of a catalog."""
     if error is not None and error.type == _STATE_UNKNOWN:
         return CommitAnswer.UNKNOWN
     if 200 <= status < 300:
@@ -97,7 +97,7 @@ def answer_of_rest(status: int, error: ErrorDocument | None) -> CommitAnswer:
 def answer_of_aws(
     status: int, code: str, *, conflict_codes: Collection[str], unknown_codes: Collection[str]
 ) -> CommitAnswer:
-    """What an error of AWS says, by its code; boto3 gives the bare status as the code of what is no error of AWS."""
+    """What an error of AWS says, by its code; where the body is no error of AWS, boto3 gives the status as code."""
     if code in conflict_codes:
         return CommitAnswer.CONFLICT
     if code in _AWS_BUSY_CODES:
@@ -110,12 +110,12 @@ def answer_of_aws(
 def _by_status(status: int) -> CommitAnswer:
     if status == 429:
         return CommitAnswer.BUSY
-    # 3xx is about another address, 408 about a server that waited for itself, 5xx about one that failed midway.
+    # 3xx names another address, 408 comes from a server that gave up waiting, 5xx from one that failed midway.
     return CommitAnswer.REFUSED if 400 <= status < 500 and status != 408 else CommitAnswer.UNKNOWN
 
 
 def error_of(answer: CommitAnswer, table: TableName, words: str) -> MaintenanceError:
-    """The error by which the commit loop is told; ``words`` are the catalog's own, and say who it is."""
+    """The error that tells the commit loop of an answer; ``words`` name the catalog and quote it."""
     if answer is CommitAnswer.CONFLICT:
         return CommitConflict(f"{table}: {words}")
     if answer is CommitAnswer.REFUSED:

@@ -1,4 +1,4 @@
-"""The catalogs that a deployment serves: those that its settings name, and the table buckets that are found."""
+"""The catalogs that a deployment serves: those that its settings name, and table buckets that S3 Tables lists."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def fleet_catalogs(
         environment: holds ``ICEKEEPER_CATALOGS`` and ``ICEKEEPER_TABLE_BUCKETS``; with ``all``, S3 Tables is asked.
         catalog_file: what is configured; PyIceberg's own configuration (``PYICEBERG_CATALOG__…``) wins over it.
         find: lists the table buckets.
-        unreachable: told when they cannot be listed, and of each found one that clashes with another catalog; the
-            catalogs that are known without are then returned.
+        unreachable: called with the error when the buckets cannot be listed, and for each listed bucket that clashes
+            with another catalog; the other catalogs are then returned.
 
     Raises:
-        PolicyError: the settings are malformed, or give tables two names or two catalogs one.
-        StorageError: the table buckets cannot be listed, and nobody wants to be told.
+        PolicyError: the settings are malformed, name the same tables twice, or give two catalogs one name.
+        StorageError: the table buckets cannot be listed, and ``unreachable`` is not given.
     """
     catalogs = known_catalogs(catalog_file)
     named = named_addresses(environment, catalogs, unless_named=tuple(catalog_file))
@@ -80,7 +80,7 @@ def recorded_address(document: Mapping[str, Any], catalog_file: Catalogs) -> Cat
     """The address that :meth:`CatalogAddress.to_json` wrote, as it is configured now; no table buckets are listed.
 
     Raises:
-        PolicyError: that catalog is no longer configured, or is about another warehouse by now.
+        PolicyError: that catalog is no longer configured, or has another warehouse by now.
     """
     return address_from_json(document, known_catalogs(catalog_file))
 

@@ -1,10 +1,10 @@
 """The AWS Glue Data Catalog: tables in ordinary S3 buckets, swapped by the version id that Glue keeps for every table.
 
-Only the pointer moves; whatever else Glue knows about a table (columns, owner, …) is sent back as it was, since
-maintenance changes no schema.  A commit reads Glue's entry once more, checks that it still points at the commit's base,
-and sends it back on the condition that its version is still that one.
+A commit reads Glue's entry of the table, checks that it still points at the commit's base, and sends it back with the
+new pointer, on the condition that the entry's version is still the same.  Everything else in the entry (columns, owner,
+…) is sent back as it was, since maintenance changes no schema.
 
-Resource links are left out: they name tables of another database or account, which are maintained there, under one
+Resource links are left out: they point at tables of another database or account, which are maintained there under one
 name.  Source: AWS Glue API reference, "GetTable" and "UpdateTable"; the properties are those of PyIceberg's
 ``GlueCatalog``.
 """
@@ -20,7 +20,7 @@ from icekeeper.catalogs.aws_service import AWS_ERRORS, AwsService
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
 from icekeeper.catalogs.io_properties import file_io_properties
-from icekeeper.catalogs.pointer import Swap, commit_document, load_document
+from icekeeper.catalogs.pointer import PointerCatalog, Swap, commit_document, load_document
 from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, StorageError
 from icekeeper.model import TableName
@@ -120,8 +120,8 @@ class GlueCatalog:
                 f"catalog {self._name} names no version of {base.name}, so a commit could undo another writer's;"
                 " nothing was sent"
             )
-        swap = self._swap(base, entry)
-        return commit_document(self._storage, base, requirements, updates, swap=swap, load=self.load, clock=self._clock)
+        pointers = PointerCatalog(storage=self._storage, load=self.load, clock=self._clock)
+        return commit_document(pointers, base, requirements, updates, swap=self._swap(base, entry))
 
     def close(self) -> None:
         """Close the connections."""
@@ -146,7 +146,11 @@ class GlueCatalog:
         return swap
 
     def _make_sure(self, table: TableName, location: str) -> None:
-        """Glue answers success without a word about the table, so it is asked."""
+        """Read the entry again, because Glue's answer of success shows nothing of the table.
+
+        Raises:
+            CommitStateUnknown: the entry cannot be read, or points elsewhere.
+        """
         try:
             shown = self._entry(table).get("Parameters", {}).get(POINTER) == location
         except (PolicyError, StorageError) as error:
@@ -155,7 +159,7 @@ class GlueCatalog:
             raise error_of(CommitAnswer.UNKNOWN, table, "Glue points elsewhere by now")
 
     def _table_input(self, entry: Mapping[str, Any]) -> Any:
-        """Of an entry, all that can be sent back: what boto3's own description of ``UpdateTable`` takes."""
+        """The fields of an entry that ``UpdateTable`` accepts, by boto3's own description of it."""
         operation = self._clients.once.meta.service_model.operation_model("UpdateTable")
         return _accepted(operation.input_shape.members["TableInput"], entry)
 
@@ -193,7 +197,7 @@ def _is_iceberg(entry: Mapping[str, Any]) -> bool:
 
 
 def _accepted(shape: Any, value: Any) -> Any:
-    """The part of an answer that fits the shape of a request, down to the last field."""
+    """The fields of an answer that the shape of a request has, at every level."""
     if shape.type_name == "structure":
         return {key: _accepted(shape.members[key], item) for key, item in value.items() if key in shape.members}
     if shape.type_name == "list":

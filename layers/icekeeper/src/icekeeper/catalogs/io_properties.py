@@ -1,4 +1,4 @@
-"""Which of a catalog's properties its tables' files need."""
+"""Which properties of a catalog are needed to reach its tables' files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 __all__ = ["file_io_properties"]
 
-# What signs in to the catalog, not to the store: files, Spark workers and reports never need it.
+# Properties for signing in to the catalog and not to the store: files and Spark workers never need them.
 _CATALOG_ONLY = frozenset({"credential", "token", "type", "uri"})
 _CATALOG_ONLY_PREFIXES = ("auth", "header.", "oauth2-", "rest.", "ssl")
 

@@ -1,4 +1,4 @@
-"""Which kind of catalog some properties describe."""
+"""Which kind of catalog the properties of a catalog describe."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ INFERRED = {"http": CatalogKind.REST, "sqlite": CatalogKind.SQL, "postgresql": C
 
 
 def kind_of(name: str, properties: Mapping[str, Any]) -> CatalogKind:
-    """The kind that ``type`` or ``py-catalog-impl`` names, else what the address tells.
+    """The kind that ``type`` or ``py-catalog-impl`` names, else the one that ``uri`` implies.
 
     Raises:
-        PolicyError: it is another one, or none can be told.
+        PolicyError: the properties name a kind that is not supported, or imply none.
     """
     stated = properties.get("py-catalog-impl") or str(properties.get("type") or "").lower()
     if stated:
@@ -48,9 +48,9 @@ def kind_of(name: str, properties: Mapping[str, Any]) -> CatalogKind:
 
 
 def canonical_name(name: str, kind: CatalogKind) -> str:
-    """The one spelling of a configured catalog's name, under which its tables are told.
+    """The one spelling of a configured catalog's name that Icekeeper shows and records.
 
-    PyIceberg finds catalogs whatever their case.  A SQL catalog keeps its name in its rows, as it was spelled: another
-    spelling is another catalog there.
+    PyIceberg ignores the case of catalog names, so they become lower case.  A SQL catalog stores its name in its rows
+    as it was spelled, so that another spelling is another catalog.
     """
     return name if kind is CatalogKind.SQL else name.lower()

@@ -8,8 +8,8 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.kind import CatalogKind, canonical_name, kind_of
-from icekeeper.catalogs.lent_properties import table_bucket_properties
 from icekeeper.catalogs.table_bucket_arn import TableBucketArn
+from icekeeper.catalogs.table_bucket_properties import table_bucket_properties
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.masking import remember_secrets
 from icekeeper.pyiceberg_private.configuration import configured_catalogs, merged
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def known_catalogs(catalog_file: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, dict[str, Any]]:
-    """Properties by lower-case catalog name: a catalog file's, over which PyIceberg's own configuration wins.
+    """Properties by lower-case catalog name: those of a catalog file, overlaid by PyIceberg's own configuration.
 
     Raises:
         PolicyError: PyIceberg's configuration is not valid.
@@ -38,9 +38,9 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
     ``type: rest``, ``sql`` and ``glue`` are PyIceberg's own; ``type: s3tables`` with ``warehouse`` set to the ARN of a
     table bucket speaks the S3 Tables API (also as ``py-catalog-impl: icekeeper.catalogs.s3tables.S3TablesCatalog``).
 
-    The ARN of a table bucket in place of a name opens that bucket without any configuration; a configured catalog of
-    that warehouse lends its endpoints and credentials.  The catalog's name is then always the bucket's,
-    for whoever opens the bucket by ARN, on a laptop or in a fleet.
+    The ARN of a table bucket in place of a name opens that bucket without any configuration; endpoints and credentials
+    are those of a configured catalog with that warehouse, if there is one.  The catalog is then always named after the
+    bucket, on a laptop and in a fleet.
 
     Raises:
         PolicyError: there is no such catalog, its type is not supported, or its properties are incomplete.
@@ -74,9 +74,9 @@ def configured_catalog(name: str, warehouse: str) -> Catalog | None:
 
 
 def served_catalog(name: str, warehouse: str) -> Catalog | None:
-    """A catalog that PyIceberg's configuration knows by this name, or a table bucket by its address.
+    """Open the catalog that PyIceberg's configuration knows by this name, or the table bucket with this ARN.
 
-    ``None`` where there is none, or the name stands for another warehouse by now.
+    ``None`` where there is no such catalog, or the name stands for another warehouse by now.
 
     Raises:
         PolicyError: its type is not supported, or its properties are incomplete.

@@ -1,8 +1,8 @@
-"""What catalogs share that only hold a pointer to the newest metadata file: stage a document, then swap the pointer.
+"""Commits of catalogs that only hold a pointer to the newest metadata file: write a new file, then swap the pointer.
 
-The document exists before the pointer names it, under a name nobody else has.  A swap that surely did not happen takes
-its document away again; one of unknown outcome leaves it, because it may be the table by now.  A catalog that says "no"
-is not believed until the pointer has shown it (rule 67).
+The file is written under a unique name before the pointer names it.  When the swap surely did not happen, the file is
+deleted again; when the outcome is unknown, it stays, because it may be the table by now.  A catalog that says "no" is
+not believed until the pointer has shown it (rule 67).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -22,9 +23,7 @@ from icekeeper.errors import (
     MetadataUnreadable,
     StorageError,
 )
-from icekeeper.metadata.document import (
-    TableMetadata,
-)
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document, render_document
 from icekeeper.metadata.requirements import check_requirements
 from icekeeper.metadata.updates import apply_updates
@@ -33,7 +32,7 @@ from icekeeper.storage.paths import is_under, normalise
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import store_now_ms
 
-__all__ = ["Swap", "commit_document", "load_document", "next_metadata_location"]
+__all__ = ["PointerCatalog", "Swap", "commit_document", "load_document", "next_metadata_location"]
 
 Swap = Callable[[str], str]
 """Point the table at a new metadata location if it is still at its base; returns the new token.
@@ -42,6 +41,20 @@ Raises CommitConflict or CommitRefused when the catalog says no, another Storage
 CommitStateUnknown when in doubt."""
 
 _VERSION = re.compile(r"^(\d+)-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointerCatalog:
+    """What a commit uses of a catalog that holds pointers."""
+
+    storage: Storage
+    """Where the metadata files are."""
+    load: Callable[[TableName], LoadedTable]
+    """Loads a table's newest state."""
+    clock: Clock
+    conflict_is_proof: bool = False
+    """Whether a CommitConflict of the swap proves that it lost: nothing in between can have repeated the swap, or
+    answered in the catalog's place."""
 
 
 def load_document(storage: Storage, location: str) -> TableMetadata:
@@ -73,40 +86,36 @@ def next_metadata_location(metadata: TableMetadata, base_location: str) -> str:
 
 
 def commit_document(
-    storage: Storage,
+    catalog: PointerCatalog,
     base: LoadedTable,
     requirements: Sequence[Mapping[str, Any]],
     updates: Sequence[Mapping[str, Any]],
     *,
     swap: Swap,
-    load: Callable[[TableName], LoadedTable],
-    clock: Clock,
-    conflict_is_proof: bool = False,
 ) -> LoadedTable:
-    """Stage the document that the updates make of ``base`` and swap the pointer to it.
-
-    With ``conflict_is_proof`` nothing between us and the pointer can have repeated the swap or answered for it.
+    """Write the metadata file that the updates make of ``base`` and swap the pointer to it; returns the new state.
 
     Raises:
-        CommitConflict: a requirement does not hold, or the pointer had moved; nothing is left behind, but for the
-            document when the pointer is shown where it was.
-        CommitRefused: the catalog refused.  Its pointer has moved and shows that it meant it: nothing is left behind;
-            or it is where it was: ``left`` names the document.
-        CommitStateUnknown: the swap may have happened; the staged document is kept.
-        StorageError: the document could not be written, or the swap was never sent; nothing is left behind.
+        CommitConflict: a requirement does not hold, or the pointer had moved.  The new file is deleted, unless the
+            pointer is still shown at ``base``.
+        CommitRefused: the catalog refused.  If its pointer has moved to another commit, the new file is deleted; if
+            the pointer is still at ``base``, the file stays and ``left`` names it.
+        CommitStateUnknown: the swap may have happened; the new file stays.
+        StorageError: the file could not be written, or the swap was never sent; nothing is left behind.
     """
     check_requirements(base.metadata, requirements)
-    now_ms = _not_ahead(clock(), store_now_ms(storage, base.metadata.location, True))
+    storage = catalog.storage
+    now_ms = _not_ahead(catalog.clock(), store_now_ms(storage, base.metadata.location, True))
     metadata = apply_updates(base.metadata, updates, metadata_location=base.metadata_location, now_ms=now_ms)
     location = next_metadata_location(metadata, base.metadata_location)
     try:
         storage.write(location, render_document(metadata, compress=_compressed(metadata)))
         token = swap(location)
     except (CommitConflict, StorageError) as no:
-        doubtful = CommitRefused if conflict_is_proof else CommitRefused | CommitConflict
-        if isinstance(no, doubtful) and (swapped := _swapped(base, location, load, no)):
+        doubtful = CommitRefused if catalog.conflict_is_proof else CommitRefused | CommitConflict
+        if isinstance(no, doubtful) and (swapped := _swapped(base, location, catalog.load, no)):
             return swapped
-        # Where nothing can be deleted, the bucket removes unreferenced files by itself.
+        # In a table bucket, where nothing can be deleted, the bucket removes unreferenced files by itself.
         storage.delete([location])
         raise
     _delete_dropped_metadata(storage, base, metadata)
@@ -116,12 +125,12 @@ def commit_document(
 def _swapped(
     base: LoadedTable, location: str, load: Callable[[TableName], LoadedTable], no: MaintenanceError
 ) -> LoadedTable | None:
-    """The table, if it is or was at ``location`` although the catalog said no; ``None`` if it surely never was.
+    """The table as it is now, if our swap to ``location`` landed although the catalog said no; ``None`` if it did not.
 
     Raises:
-        CommitConflict: there was one, though the pointer is where it was; the document may be the table by now.
-        CommitRefused: so it was, and so is the pointer: a reader that lags shows that after our own success, too.
-        CommitStateUnknown: neither is certain.
+        CommitConflict: the catalog said so, but shows the pointer still at ``base``; the new file may be the table.
+        CommitRefused: likewise for a refusal: a replica that lags shows the same after our own success.
+        CommitStateUnknown: whether the swap landed cannot be told.
     """
     try:
         now = load(base.name)
@@ -132,10 +141,10 @@ def _swapped(
     if normalise(location) in history:
         return now
     if isinstance(no, CommitConflict) and normalise(now.metadata_location) == normalise(base.metadata_location):
-        raise no  # that explains no conflict, but a reader that lags shows it after our own success
+        raise no  # a pointer that did not move explains no conflict; a replica that lags shows it after our success
     if isinstance(no, CommitRefused) and normalise(now.metadata_location) == normalise(base.metadata_location):
         raise type(no)(str(no), left=(location,)) from no
-    # The log is one unbroken chain that ends at the pointer: what came after the base is all there, if the base is.
+    # The metadata log is one unbroken chain that ends at the pointer: if the base is in it, so is every file after it.
     if normalise(base.metadata_location) in history:
         return None
     raise CommitStateUnknown(
@@ -144,14 +153,17 @@ def _swapped(
 
 
 def _not_ahead(ours_ms: int, stores_ms: int | None) -> int:
-    """The time of a commit.  One that lies in the future would bar other writers until then: Iceberg-Java refuses to
-    commit a minute before the last update (``TableMetadata``, "Invalid update timestamp")."""
+    """The time of a commit, in epoch milliseconds: ours, or the store's if ours is more than a minute ahead of it.
+
+    A commit in the future would bar other writers until then: Iceberg-Java refuses to commit more than a minute before
+    the last update (``TableMetadata``, "Invalid update timestamp").
+    """
     ahead = ahead_ms(ours_ms, stores_ms)
     return ours_ms - ahead if ahead > TOLD_SKEW_MS else ours_ms
 
 
 def _compressed(metadata: TableMetadata) -> bool:
-    # Any other codec is read by its file name as uncompressed, so uncompressed is what gets written.
+    # A reader tells the codec by the file's name, which says gzip or nothing: any other codec is written uncompressed.
     return metadata.properties.get("write.metadata.compression-codec", "none").strip().lower() == "gzip"
 
 

@@ -1,7 +1,7 @@
 """REST catalogs: raw JSON through PyIceberg's authenticated session (SigV4, OAuth, tokens), so no field is lost.
 
 The server compares and swaps: it checks the *requirements* of a commit, not the state that the commit was based on.
-What must not have changed meanwhile must therefore be said in a requirement (rule 68).
+So each thing that must not have changed meanwhile needs a requirement (rule 68).
 Source: the Iceberg REST catalog specification, ``rest-catalog-open-api.yaml``.
 """
 
@@ -38,7 +38,7 @@ __all__ = ["RestCatalog"]
 TABLE = "namespaces/{namespace}/tables/{table}"
 # NotImplementedError: the server does not offer an endpoint.
 REST_ERRORS = (pyiceberg.exceptions.RESTError, pyiceberg.exceptions.OAuthError, NotImplementedError)
-# What goes wrong before a request is sent: there is no token, or nothing to sign it with.
+# Raised before a request is sent: there is no token, or no credentials to sign it with.
 NEVER_SENT = (*REST_ERRORS, BotoCoreError)
 
 
@@ -54,7 +54,7 @@ class RestCatalog:
         """
         self._name = name
         self._properties = {key: value for key, value in properties.items() if isinstance(value, str)}
-        # Every value, nested and of whatever type: what signs in must not be told.
+        # Every value, nested and of whatever type: they may hold secrets, which messages must not show.
         self._secrets = dict(properties)
         self._uri = address_to_show(str(properties["uri"]))
         try:
@@ -82,7 +82,7 @@ class RestCatalog:
 
     @property
     def built_in_maintenance(self) -> TableBucketMaintenance | None:
-        """That of the AWS table bucket which the warehouse names; other servers have none."""
+        """The maintenance of the AWS table bucket that the warehouse names; ``None`` for other servers."""
         return self._maintenance
 
     def list_tables(self) -> Iterator[TableName]:
@@ -180,7 +180,7 @@ class RestCatalog:
     def _message(self, response: requests.Response) -> str:
         error = read_error(_json(response))
         message = error.message if error is not None else response.text or str(response.reason)
-        # Masked before it is cut: of a secret at the edge a part would be left.
+        # Masked before it is cut: otherwise a part of a secret could remain at the end.
         told = " ".join(mask(message, self._secrets).split())
         return told if error is not None else told[:200]
 
@@ -204,7 +204,7 @@ def _json(response: requests.Response) -> Any:
 
 
 def _never_sent(error: Exception) -> bool:
-    """Whether a request surely failed before a byte of it was sent; in doubt, no."""
+    """Whether a request surely failed before a byte of it was sent; in doubt, false."""
     if isinstance(error, requests.ConnectTimeout):
         return True
     cause = error.args[0] if error.args else None

@@ -15,7 +15,7 @@ from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
 from icekeeper.catalogs.io_properties import file_io_properties
-from icekeeper.catalogs.pointer import Swap, commit_document, load_document
+from icekeeper.catalogs.pointer import PointerCatalog, Swap, commit_document, load_document
 from icekeeper.catalogs.table_bucket_arn import TableBucketArn
 from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
@@ -60,6 +60,7 @@ class S3TablesCatalog:
             self._properties.setdefault("s3.region", self._properties.get("client.region") or region)
         self._io_properties = file_io_properties(self._properties)
         self._storage = Storage(self._io_properties)
+
         try:
             self._clients = S3_TABLES.connect(self._properties)
         except AWS_ERRORS as error:
@@ -88,8 +89,8 @@ class S3TablesCatalog:
 
     def load(self, table: TableName) -> LoadedTable:
         try:
-            # The token first: if another commit comes in between, the document is newer than the token, and the swap
-            # fails.  The other way round it would succeed and undo that commit (platform 34).
+            # The token is read before the document: a commit in between outdates the token, so that our swap fails.
+            # Read the other way round, the swap would succeed and undo that commit (platform 34).
             pointer = self._clients.repeating.get_table_metadata_location(**self._address(table))
         except AWS_ERRORS as error:
             if S3_TABLES.is_missing(error):
@@ -104,9 +105,8 @@ class S3TablesCatalog:
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
     ) -> LoadedTable:
-        return commit_document(
-            self._storage, base, requirements, updates, swap=self._swap(base), load=self.load, clock=self._clock
-        )
+        pointers = PointerCatalog(storage=self._storage, load=self.load, clock=self._clock)
+        return commit_document(pointers, base, requirements, updates, swap=self._swap(base))
 
     def close(self) -> None:
         """Close the connections."""

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
 from icekeeper.catalogs.io_properties import file_io_properties
-from icekeeper.catalogs.pointer import commit_document, load_document
+from icekeeper.catalogs.pointer import PointerCatalog, commit_document, load_document
 from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import CommitConflict, PolicyError, StorageError
 from icekeeper.masking import address_to_show, mask
@@ -27,7 +27,7 @@ class SqlCatalog:
     """A catalog in a SQL database, as PyIceberg and Iceberg-Java's JDBC catalog share it."""
 
     def __init__(self, name: str, properties: Mapping[str, Any], *, clock: Clock = system_clock) -> None:
-        """Connect; a database without catalog tables gets them, as with PyIceberg.
+        """Connect; catalog tables are created in a database without any, as PyIceberg does.
 
         Raises:
             PolicyError: the driver for this kind of database is not installed.
@@ -39,13 +39,14 @@ class SqlCatalog:
         self._properties = dict(properties)
         self._io_properties = file_io_properties(properties)
         self._storage = Storage(self._io_properties)
+
         try:
             self._client = PyIcebergSqlCatalog(name, **properties)
         except ImportError as error:
             raise PolicyError(f"catalog {name}: the driver of its database is not installed: {error}") from error
         except SQLAlchemyError as error:
             raise self._unusable(error) from error
-        except ValueError as error:  # of an address whose password holds a slash, SQLAlchemy takes a part for the port
+        except ValueError as error:  # a slash in the password: SQLAlchemy takes a part of the password for the port
             raise PolicyError(
                 f"catalog {name}: its uri {address_to_show(str(properties['uri']))} cannot be parsed;"
                 " write special characters of the password as %2F and the like"
@@ -93,16 +94,9 @@ class SqlCatalog:
             self._swap(base, location)
             return location
 
-        return commit_document(
-            self._storage,
-            base,
-            requirements,
-            updates,
-            swap=swap,
-            load=self.load,
-            clock=self._clock,
-            conflict_is_proof=True,  # one transaction of ours saw no row at the base
-        )
+        # A conflict is proof, because our own transaction saw no row at the base.
+        pointers = PointerCatalog(storage=self._storage, load=self.load, clock=self._clock, conflict_is_proof=True)
+        return commit_document(pointers, base, requirements, updates, swap=swap)
 
     def close(self) -> None:
         """Close the connections."""
@@ -121,8 +115,10 @@ class SqlCatalog:
             raise error_of(CommitAnswer.UNKNOWN, base.name, words) from error
 
     def _move(self, connection: Connection, base: LoadedTable, location: str) -> None:
-        """One transaction; whoever leaves the connection rolls back what was not committed, unless the database commits
-        each statement by itself."""
+        """Swap the pointer in one transaction.
+
+        Leaving the connection rolls back what was not committed, unless the database commits each statement by itself.
+        """
         table = base.name
         statement = sql_swap(self._client, ".".join(table.namespace), table.name, base.token, location)
         try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 __all__ = ["TableBucketArn"]
 
-# Amazon S3 API reference, "TableBucketARN"; servers that play AWS are freer with accounts and names.
+# Amazon S3 API reference, "TableBucketARN"; servers that emulate AWS allow other accounts and names.
 _ARN = re.compile(r"arn:[a-z0-9-]+:s3tables:(?P<region>[a-z0-9-]*):(?P<account>[^:]*):bucket/(?P<name>[^:/,*\s]+)")
 EXAMPLE = "arn:aws:s3tables:us-east-1:111122223333:bucket/NAME"
 
@@ -26,7 +26,7 @@ class TableBucketArn:
         """Take an ARN apart.
 
         Raises:
-            ValueError: it is none; the message begins with what it is, and says what it must be.
+            ValueError: the text is no such ARN; the message quotes it and says what it must be.
         """
         match = _ARN.fullmatch(text)
         if match is None:

@@ -31,7 +31,7 @@ def find_table_buckets(properties: Mapping[str, str] | None = None) -> Iterator[
     boto3's default chain and ``AWS_ENDPOINT_URL_S3TABLES``.  Source: Amazon S3 API reference, "ListTableBuckets".
 
     Raises:
-        StorageError: the service does not answer or refuses; buckets that came before were real.
+        StorageError: the service does not answer or refuses; the buckets given before the error exist.
     """
     chosen = dict(properties or {})
     remember_secrets(chosen)
@@ -40,7 +40,7 @@ def find_table_buckets(properties: Mapping[str, str] | None = None) -> Iterator[
         try:
             for page in clients.repeating.get_paginator("list_table_buckets").paginate(type=OURS_TO_MAINTAIN):
                 for bucket in page["tableBuckets"]:
-                    # A server that knows no types, or ignores the question, is not trusted to have sorted them.
+                    # Checked again: a server may ignore the parameter, or know no types.
                     if bucket.get("type", OURS_TO_MAINTAIN) == OURS_TO_MAINTAIN:
                         yield TableBucket(bucket["name"], bucket["arn"])
         finally:

@@ -1,4 +1,4 @@
-"""Which table a catalog has loaded, for good, whatever it calls it."""
+"""The lasting identity of a table that a catalog has loaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["identity_of"]
 
 
 def identity_of(catalog: Catalog, loaded: LoadedTable) -> TableIdentity:
-    """The table by its UUID and location, with the names that it goes by here."""
+    """The table's UUID and normalised location, with the names by which this catalog knows it."""
     metadata = loaded.metadata
     return TableIdentity(
         catalog.name, catalog.warehouse, loaded.name, metadata.uuid or "", normalise(metadata.location)

@@ -3,7 +3,7 @@
 Exit codes: 0 every operation succeeded or was skipped; 1 the pass is failed or partial, damage was found, or
 something cannot be reached or read; 2 the call itself is wrong.
 
-A command imports what it needs when it runs: the help, and what is wrong with a call, are told at once.
+A command imports what it needs when it runs, so that help and mistakes in a call are shown at once.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def demo(
 
 
 def _start_logging() -> None:
-    # Libraries log what they handle themselves; a person reads our sentence instead.
+    # CRITICAL by default: libraries log errors that they handle themselves, and people get our one sentence instead.
     level = (os.environ.get("ICEKEEPER_LOG") or "CRITICAL").upper()
     if level not in logging.getLevelNamesMapping():
         known = ", ".join(logging.getLevelNamesMapping())
@@ -186,11 +186,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         print_error("Interrupted", "interrupted; files written so far are cleaned up by later passes", as_json=as_json)
         return EXIT_FAILED
-    except BrokenPipeError:  # whoever read our output has seen enough; Python must not try to flush the rest
+    except BrokenPipeError:  # the reader of our output has closed it; Python must not try to flush the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except Exception as error:
-        # Documents are read as they are: one breaks the specification, or we have a bug.
+        # Table metadata are read unchecked: a document breaks the specification, or this is a bug.
         log.exception("unexpected")
         kind = type(error).__name__
         print_error(kind, f"unexpected {kind}: {error} (ICEKEEPER_LOG=ERROR shows where)", as_json=as_json)

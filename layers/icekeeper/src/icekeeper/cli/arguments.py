@@ -66,7 +66,7 @@ def time_ms(text: str, option: str) -> int:
     """``90s``, ``30m``, ``6h`` or ``7d`` in milliseconds.
 
     Raises:
-        PolicyError: it is none of these, or longer than a year; the message names the option.
+        PolicyError: the text has another form, or the time is 0 or above 366 days; the message names the option.
     """
     match = re.fullmatch(r"([0-9]{1,9})([smhd])", text.strip())
     seconds = 0 if match is None else int(match.group(1)) * _SECONDS[match.group(2)]

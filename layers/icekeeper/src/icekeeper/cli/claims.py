@@ -1,4 +1,4 @@
-"""``icekeeper claims``: which tables keep files near one from being deleted, and forgetting those that are gone."""
+"""``icekeeper claims``: list the tables whose files near another table are spared, and forget those that are gone."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def claims_forget(
 
 
 def claims_json(claims: TableClaims) -> dict[str, Any]:
-    """One entry as the documents show it; folders in their normal spelling."""
+    """One entry as the JSON documents show it; folders are normalised."""
     return {
         "catalog": claims.catalog,
         "warehouse": claims.warehouse,

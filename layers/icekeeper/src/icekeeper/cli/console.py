@@ -1,7 +1,7 @@
 """What the command prints: JSON on standard output for programs, text and progress for people.
 
 With ``--json`` standard output holds exactly one JSON document, also for errors (rule 120); everything else goes to
-standard error.  What draws on terminals is imported by what draws.
+standard error.  ``rich`` is imported only by functions that print for people.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _WIDTH_WITHOUT_TERMINAL = 1_000
 
 
 def people(*, as_json: bool) -> Console:
-    """Where text for people goes: standard output, or standard error when programs read the former."""
+    """The console for text for people: standard output, or standard error when programs read standard output."""
     from rich.console import Console
 
     console = Console(stderr=as_json, highlight=False, emoji=False)
@@ -55,31 +55,31 @@ def people(*, as_json: bool) -> Console:
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """One document on standard output, and nothing after it."""
+    """Print one JSON document on standard output, with secrets masked."""
     sys.stdout.write(json.dumps(masked_document(document), indent=2, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 
 def print_error(kind: str, message: str, *, as_json: bool) -> None:
-    """One clear sentence on standard error; with ``--json`` also the error document."""
+    """Print one sentence on standard error; with ``--json`` also the error document on standard output."""
     from rich.console import Console
 
     if as_json:
         print_json({"error": {"type": kind, "message": message}})
-    # Never wrapped or coloured, nor a name like :cat: drawn: paths and keys must stay whole.
-    # Some messages of others have several lines.
+    # Never wrapped or coloured, and :cat: is no emoji: paths and keys must stay as they are.
+    # Some messages of libraries have several lines.
     sentence = " ".join(masked(message).split())
     Console(stderr=True, highlight=False, emoji=False).print(f"error: {sentence}", soft_wrap=True, markup=False)
 
 
 def print_failed(sentence: str) -> int:
-    """Say on standard error what the document or table on standard output says in full; the exit code for it."""
+    """Print on standard error, in one sentence, what standard output says in full; returns the exit code."""
     print_error("", sentence, as_json=False)
     return EXIT_FAILED
 
 
 def listings() -> ListingWriter:
-    """Where lists of files go that are too long for a document: in the state's folder."""
+    """A writer for lists of files that are too long for a document: it writes them to the state's folder."""
     from icekeeper.report.outcome import listing_in
     from icekeeper.state.open import state_folder
 
@@ -87,7 +87,7 @@ def listings() -> ListingWriter:
 
 
 def print_usage_error(error: Exception, *, as_json: bool) -> None:
-    """What typer says about a call that it cannot take; a group without a command shows its help this way."""
+    """Print typer's error about a wrong call; for a group without a command, that error is the help text."""
     message = str(getattr(error, "format_message", error.__str__)()).replace("Value error, ", "")
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stderr.write(f"{message}\n")
@@ -97,7 +97,7 @@ def print_usage_error(error: Exception, *, as_json: bool) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[ProgressCallback]:
-    """Bars on standard error while work goes on; nothing at all where that is no terminal."""
+    """Show progress bars on standard error while the block runs; nothing where that is no terminal."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -120,7 +120,10 @@ def progress_bar() -> Iterator[ProgressCallback]:
 
 @contextmanager
 def waiting(text: str) -> Iterator[Callable[[str], None]]:
-    """A line on standard error that says what is waited for and how long; nothing where that is no terminal."""
+    """Show a line on standard error that says what the command waits for, and for how long it has waited.
+
+    Yields a function that changes the text; it does nothing where standard error is no terminal.
+    """
     from rich.console import Console
 
     console = Console(stderr=True)

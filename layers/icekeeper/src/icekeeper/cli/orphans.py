@@ -47,5 +47,5 @@ def orphans(
 
 
 def _address(bucket: str) -> str:
-    """A bare word is the name of an S3 bucket."""
+    """The address of a bucket or folder; text without a slash is the name of an S3 bucket."""
     return bucket.rstrip("/") if "/" in bucket else f"s3://{bucket}"

@@ -77,7 +77,7 @@ def pin_remove(
 
 
 def pin_json(pin: Pin) -> dict[str, Any]:
-    """One pin as the documents show it."""
+    """One pin as the JSON documents show it."""
     return {
         "name": pin.name,
         "snapshot_id": pin.snapshot_id,

@@ -1,4 +1,4 @@
-"""``icekeeper request``: ask the deployed stack for a pass over one table, out of schedule."""
+"""``icekeeper request``: ask the deployed stack for a pass over one table, outside the schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``icekeeper stage``: loads tell which of their files await adoption, and what became of them."""
+"""``icekeeper stage``: record which files of a load await adoption, and how the load ended."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["main"]
 
-# httpfs and avro first: the Iceberg extension needs both.
+# In the order of loading: the Iceberg extension needs httpfs and avro.
 _EXTENSIONS = ("duckdb_extension_httpfs", "duckdb_extension_avro", "duckdb_extension_iceberg")
 
 
@@ -25,7 +25,7 @@ def main() -> int:
         connection = _connect(request["s3"])
         scan = _scan(request["metadata_location"], request["snapshot_id"])
         columns = [row[0] for row in connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()]
-        # By name: an engine may put columns into another order without changing a row.
+        # Sorted by name: an engine may put columns into another order without changing a row.
         names = ", ".join(_identifier(column) for column in sorted(columns))
         if request["what"] == "checksum":
             _checksum(connection, scan, names)

@@ -35,7 +35,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Rows at the head and at a tag, counted and hashed by DuckDB."""
+    """The rows at the head and at a tag (``None``: the table has none), counted and hashed by DuckDB."""
 
     head: TableChecksum
     tagged: TableChecksum | None
@@ -45,7 +45,7 @@ class Contents:
 
 
 def measure(loaded: LoadedTable, storage: Storage) -> Figures:
-    """Count by metadata and by one listing of the table's location."""
+    """Count a table's files, snapshots and orphans, from its metadata and one listing of its location."""
     metadata = loaded.metadata
     reader = TableReader(metadata, storage.read)
     head = metadata.current_snapshot
@@ -53,7 +53,7 @@ def measure(loaded: LoadedTable, storage: Storage) -> Figures:
     data = [m for m in manifests if m.content is ManifestContent.DATA]
     needed = {normalise(path) for path in reachable_files(reader, loaded.metadata_location)}
     listed = list(storage.list(metadata.location))
-    # A metadata file that a catalog forgot to log is bookkeeping; what counts as an orphan here is what costs.
+    # Metadata files that the log no longer names are not counted: they are small, and no writer left them by mistake.
     unknown = [f for f in listed if normalise(f.path) not in needed and not f.path.endswith(".metadata.json")]
     return Figures(
         data_files=sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in data),

@@ -21,7 +21,7 @@ from icekeeper.catalogs.load import open_catalog
 from icekeeper.demo.measure import Contents, Figures, measure, read_contents
 from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
 from icekeeper.demo.tables import NAMESPACE, MessyTable, create_messy_tables
-from icekeeper.demo.tell import tell_contents, tell_figures
+from icekeeper.demo.terminal import print_contents, print_figures
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
@@ -35,7 +35,7 @@ __all__ = ["DemoResult", "explore", "run_demo"]
 
 CATALOG = "demo"
 BUCKET = "icekeeper-demo"
-# A demonstration cannot wait a week: old means a moment ago.
+# No retention and no grace period: a demonstration cannot wait for a week.
 SETTINGS = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1", "orphan_older_than_hours": "0"}
 # Object stores give ages in whole seconds.
 _SECONDS_UNTIL_OLD = 1.5
@@ -63,14 +63,14 @@ class TableStory:
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """Every table's story; ``seconds`` without set-up of the machine."""
+    """All tables before and after; ``seconds`` is the time of the whole demonstration."""
 
     stories: tuple[TableStory, ...]
     seconds: float
 
     @property
     def ok(self) -> bool:
-        """Every table was proposed, maintained, and holds the rows it held."""
+        """Whether every table was proposed and maintained, and holds the rows it held."""
         return all(story.ok for story in self.stories)
 
     def to_json(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class DemoResult:
 
 
 def run_demo(keep: Path | None, engine: EngineName, console: Console) -> DemoResult:
-    """Run the whole demonstration; everything it starts and writes is gone afterwards, save what ``keep`` names.
+    """Run the whole demonstration; everything that it starts and writes is removed at the end, except for ``keep``.
 
     Raises:
         PolicyError: ``keep`` already holds something.
@@ -126,8 +126,8 @@ def run_demo(keep: Path | None, engine: EngineName, console: Console) -> DemoRes
             for table in tables
         )
         result = DemoResult(stories, time.perf_counter() - started)
-    tell_figures(console, [(s.table, s.before, s.after) for s in stories])
-    tell_contents(console, [(s.table, s.rows_before, s.rows_after) for s in stories])
+    print_figures(console, [(s.table, s.before, s.after) for s in stories])
+    print_contents(console, [(s.table, s.rows_before, s.rows_after) for s in stories])
     verdict = "every table is healthy and holds the rows it held" if result.ok else "something is wrong, see above"
     console.print(f"\n{verdict} ({result.seconds:.0f} s)")
     if keep is not None:
@@ -193,7 +193,7 @@ def _runtime(properties: Mapping[str, str], folder: Path) -> Runtime:
 
 @contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
-    """A folder that goes away, also when the process is asked to end; or the one to keep."""
+    """A temporary folder, which is removed at the end, also when the process is terminated; or the folder ``keep``."""
     # Loopback is never behind a proxy, and a terminated process must still stop its server.
     os.environ["NO_PROXY"] = ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1"]))
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -43,7 +43,7 @@ _BLOCK = 1 + len(_PORT_FLAGS)
 _GRPC_OFFSET = 10_000  # weed listens for gRPC at every port + 10000
 # Ports and gRPC ports both lie below 32768, where Linux begins to hand out ports to outgoing connections.
 _FIRST_PORT, _LAST_PORT = 20_000, 22_700
-# weed puts its gRPC sockets there, whatever TMPDIR says, and does not remove all of them at every exit.
+# weed puts its gRPC sockets into /tmp, whatever TMPDIR says, and does not remove all of them at every exit.
 _GRPC_SOCKETS = "/tmp/seaweedfs-{role}-grpc-{port}.sock"
 _GRPC_ROLES = ("s3", "admin", "master", "filer", "volume")
 

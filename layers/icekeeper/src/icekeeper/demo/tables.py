@@ -1,4 +1,4 @@
-"""Four tables in the state in which streaming writers, careless jobs and time leave them."""
+"""Creates the four tables of the demonstration, each as unmaintained as streaming writers and crashed jobs leave it."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _customers(catalog: Catalog, storage: Storage) -> MessyTable:
                 update.update_column("customer_id", LongType())
                 update.delete_column("fax")
                 update.add_column("city", StringType())
-    # What a crashed writer leaves: files that no snapshot ever came to know.
+    # As crashed writers leave them: files that no snapshot refers to.
     location = table.location().rstrip("/")
     for _ in range(12):
         storage.write(f"{location}/data/00000-0-{uuid.uuid4()}.parquet", b"PAR1" + bytes(20_000))

@@ -19,9 +19,9 @@ class WritesFiles(Protocol):
 
 
 def in_attempt(task: Task, run: int, number: int) -> Task:
-    """The task as attempt ``number`` of a run does it, both counted from 0; what writes no file stays as it is.
+    """The task for attempt ``number`` of run ``run``, both counted from 0; a task that writes no file is unchanged.
 
-    An attempt too many gets no other one's number: it gets one under which no task writes.
+    An attempt beyond the limit gets the number ``MAX_ATTEMPTS``, with which no task writes, and not that of another.
     """
     if not isinstance(task, WritesFiles):
         return task

@@ -1,4 +1,4 @@
-"""The seam to whatever runs the expensive part of an operation."""
+"""The interface of engines, which run the expensive part of an operation."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Part = TypeVar("Part")
 
 
 class Engine(Protocol):
-    """Runs a pure, picklable work unit over tasks, here or elsewhere.
+    """Runs a pure, picklable function over tasks, in this process or by workers.
 
-    What writes files, a task or a part, has a method ``in_attempt``: an engine that may begin it more than once tells
-    it which attempt this is, each number once, so that attempts never touch each other's files.
+    A task or part that writes files has a method ``in_attempt``.  An engine that may begin it more than once passes it
+    a number, each number once, so that attempts never touch each other's files.
     """
 
     @property
@@ -26,10 +26,10 @@ class Engine(Protocol):
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
     ) -> list[Result]:
-        """Results in the order of ``tasks``; ``on_done`` is told how many are finished.
+        """The results in the order of ``tasks``; ``on_done`` is called with the number of finished tasks.
 
         Raises:
-            StorageError: the engine itself broke; which tasks ran is not known.
+            StorageError: the engine itself failed; which tasks ran is not known.
         """
         ...
 
@@ -41,12 +41,13 @@ class Engine(Protocol):
         parts: Sequence[Part],
         on_done: Callable[[int], None],
     ) -> list[Result]:
-        """Send what ``split`` makes of the tasks to parts, by number, and ``merge`` what each part got.
+        """A shuffle: ``split`` makes ``(part number, item)`` of each task, ``merge`` gets the items of each part.
 
-        Results are in the order of ``parts``; a part that got nothing is merged too.  The items of a part come in any
-        order, one at a time, and are never all in memory.  ``on_done`` counts tasks and then parts.
+        Results are in the order of ``parts``; a part without items is merged too.  The items of a part come in any
+        order, one at a time, and are never all in memory.  ``on_done`` is called with the number of finished tasks, and
+        then of tasks and parts.
 
         Raises:
-            StorageError: the engine itself broke; which work ran is not known.
+            StorageError: the engine itself failed; which work ran is not known.
         """
         ...

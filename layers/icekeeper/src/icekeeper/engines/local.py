@@ -1,4 +1,4 @@
-"""The local engine: the work unit in a pool of processes on this machine; what they exchange waits on its disk."""
+"""The local engine: tasks run in a pool of processes on this machine; items of an exchange wait on its disk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Part = TypeVar("Part")
 
 
 class LocalEngine:
-    """One process per core at most; a single task runs in this process, which saves starting one."""
+    """At most one process per core; a single task runs in the calling process, which saves starting one."""
 
     name = "local"
 
@@ -36,7 +36,7 @@ class LocalEngine:
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
     ) -> list[Result]:
-        """See :class:`icekeeper.pass_context.context.Engine`."""
+        """See :class:`icekeeper.engines.engine.Engine`."""
         with self._pool(len(tasks)) as pool:
             return _run(pool, function, tasks, on_done)
 
@@ -48,7 +48,7 @@ class LocalEngine:
         parts: Sequence[Part],
         on_done: Callable[[int], None],
     ) -> list[Result]:
-        """See :class:`icekeeper.pass_context.context.Engine`; items wait in a temporary directory."""
+        """See :class:`icekeeper.engines.engine.Engine`; items wait in a temporary directory."""
         with (
             tempfile.TemporaryDirectory(prefix="icekeeper-exchange-") as folder,
             self._pool(max(len(tasks), len(parts))) as pool,
@@ -60,7 +60,7 @@ class LocalEngine:
 
     @contextmanager
     def _pool(self, tasks: int) -> Iterator[ProcessPoolExecutor | None]:
-        """``None``: one process is enough, and this one will do."""
+        """A pool of processes; ``None`` where one process is enough, so that the calling one does the work."""
         processes = min(self._processes, tasks)
         if processes <= 1:
             yield None
@@ -74,7 +74,7 @@ class LocalEngine:
         except BrokenProcessPool as error:
             raise StorageError("a worker process died, probably for lack of memory; nothing was committed") from error
         finally:
-            pool.shutdown(cancel_futures=True)  # interrupted: what has not begun never does
+            pool.shutdown(cancel_futures=True)  # after an interrupt, tasks that have not begun never begin
 
 
 def _run(
@@ -112,7 +112,7 @@ class _Merge:
 
 
 def _spill(work: _Split) -> None:
-    """One file per task and part: no two processes write the same."""
+    """Write the items of a task to one file per task and part, so that no two processes write the same file."""
     for part, item in work.function(work.task):
         folder = Path(work.folder) / str(part)
         folder.mkdir(exist_ok=True)
@@ -133,7 +133,7 @@ def _items(folder: Path) -> Iterator[Any]:
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for work for ever."""
+    """End this worker when its parent ends: without that, a worker whose parent was killed would wait for ever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_exit_after, args=(parent.join,), daemon=True).start()

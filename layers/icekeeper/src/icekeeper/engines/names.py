@@ -1,4 +1,4 @@
-"""What engines are called where people choose one."""
+"""The names of engines on the command line."""
 
 from __future__ import annotations
 

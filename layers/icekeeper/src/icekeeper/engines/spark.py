@@ -1,7 +1,7 @@
-"""The Spark engine: the work unit as tasks of an RDD, on a local session or inside a Glue job.
+"""The Spark engine: tasks run as tasks of an RDD, on a local session or inside a Glue job.
 
-Spark distributes and retries; the bytes are handled by the same Arrow code as everywhere (platform 1).  This is the one
-module besides ``glue_jobs/`` that imports pyspark.
+Spark distributes and retries; the bytes are handled by the same Arrow code as everywhere (platform 1).  No other module
+imports pyspark.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ _STATUS_POLL_SECONDS = 0.02
 # Set by spark-submit for the Python it starts (org.apache.spark.deploy.PythonRunner).
 _UNDER_SUBMIT = "PYSPARK_GATEWAY_PORT"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
-# Spark counts attempts at a task within an attempt at its stage, and tells Python only the former (platform 6).  So no
-# stage is begun twice on sessions started here; where items that tasks sent each other were lost, a new run of ours
-# begins, with numbers of its own.  taskAttemptId would be unique too, but nobody could try all of its values.
+# Spark counts attempts at a task within an attempt at its stage, and tells Python only the former (platform 6).  So
+# sessions that are started here never begin a stage twice; where items of an exchange were lost, the engine begins a
+# new run, whose attempts have numbers of their own.  taskAttemptId would be unique too, but has too many values for a
+# record of all file names.
 _ATTEMPTS = {
     "spark.task.maxFailures": str(ATTEMPTS_PER_RUN),
     "spark.stage.maxConsecutiveAttempts": "1",
     "spark.speculation": "false",
 }
-# In the message of a stage that could not fetch what was sent to it (org.apache.spark.shuffle.FetchFailedException).
+# In the message of a stage that could not fetch its shuffled input (org.apache.spark.shuffle.FetchFailedException).
 _LOST_ITEMS = "FetchFailed"
 _STATUS_SECONDS = 10.0
 
@@ -91,7 +92,7 @@ def local_session() -> Iterator[SparkSession]:
 
 
 class SparkEngine:
-    """Runs tasks through a Spark context that somebody else owns."""
+    """Runs tasks through a Spark context that the caller owns."""
 
     name = "spark"
 
@@ -101,7 +102,7 @@ class SparkEngine:
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
     ) -> list[Result]:
-        """See :class:`icekeeper.pass_context.context.Engine`; one Spark task per task, results in order."""
+        """See :class:`icekeeper.engines.engine.Engine`; one Spark task per task, results in order."""
         if not tasks:
             return []
         rdd = self._context.parallelize(tasks, len(tasks)).map(_with_cheap_start(function))
@@ -115,9 +116,9 @@ class SparkEngine:
         parts: Sequence[Part],
         on_done: Callable[[int], None],
     ) -> list[Result]:
-        """See :class:`icekeeper.pass_context.context.Engine`; a shuffle whose values are whatever ``split`` made.
+        """See :class:`icekeeper.engines.engine.Engine`; a shuffle whose values are whatever ``split`` made.
 
-        The parts are begun again, under numbers of their own, when items were lost with the machine that kept them.
+        When items were lost with the machine that kept them, the parts run again, as attempts with new numbers.
         """
         if not parts:
             return []
@@ -140,13 +141,13 @@ class SparkEngine:
 
     @property
     def _repeats_stages(self) -> bool:
-        """Whether somebody else's session may begin a stage again by itself, which counts attempts from 0 again."""
+        """Whether this session, started by others, may begin a stage again: its attempts then count from 0 again."""
         return self._context.getConf().get("spark.stage.maxConsecutiveAttempts") != "1"
 
     def _was_one_stage_attempt(self, group: str) -> bool:
-        """Whether a job that succeeded began its last stage once; else two attempts may have had one number.
+        """Whether a job that succeeded began its last stage only once; else two attempts may have had one number.
 
-        The job's end is told after everything that happened before it.
+        Waits until Spark reports the job's end, which comes after the reports of its stages.
         """
         tracker = self._context.statusTracker()
         deadline = time.monotonic() + _STATUS_SECONDS
@@ -201,7 +202,7 @@ def _with_cheap_start(function: Callable[[Task], Result]) -> Callable[[Task], Re
 def _merging(
     merge: Callable[[Part, Iterator[Item]], Result], parts: Sequence[Part], run: int
 ) -> Callable[[int, Iterable[tuple[int, Item]]], Iterator[Result]]:
-    """What a worker does for a part in this run, by its number."""
+    """The function that a worker runs for each part in this run: it merges the part's items."""
 
     def merged(number: int, items: Iterable[tuple[int, Item]]) -> Iterator[Result]:
         importlib.invalidate_caches = _do_nothing
@@ -211,7 +212,7 @@ def _merging(
 
 
 def _attempt_number() -> int:
-    """Of the running task.  A stage that reads nothing of other tasks, which could be lost, is begun once only."""
+    """The number of the running attempt at a task, counted from 0 within its stage; 0 outside of Spark."""
     context = TaskContext.get()
     return 0 if context is None else context.attemptNumber()
 

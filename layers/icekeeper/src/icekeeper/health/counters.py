@@ -1,7 +1,7 @@
-"""Counters of a table that its metadata document tells (pure).
+"""Counters of a table's files, snapshots and manifests, from its metadata document (pure).
 
-Summary counters are optional in the specification and every engine writes them in its own way, so one that is missing
-or no number is unknown: it is left out, never 0.
+Counters in snapshot summaries are optional in the specification, and every engine writes them in its own way.  So one
+that is missing or no number is unknown: it is left out, never 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FROM_SUMMARY: Mapping[str, str] = {
     "lake_records": "total-records",
     "lake_bytes": "total-files-size",
 }
-# Longer ones are no longs of Java.
+# A number with more digits is no long in Java.
 _MAX_DIGITS = 19
 
 

@@ -17,7 +17,7 @@ __all__ = ["examine", "health_head"]
 
 
 def health_head(metadata: TableMetadata, resolved: ResolvedPolicy | PolicyError) -> Snapshot | None:
-    """The head of the branch that is maintained, of ``main`` where that is unknown."""
+    """The head of the maintained branch; that of ``main`` if the table's settings are wrong or name no branch of it."""
     branch = resolved.policy.branch if isinstance(resolved, ResolvedPolicy) else MAIN
     return metadata.head(branch if branch in metadata.refs else MAIN)
 
@@ -30,10 +30,10 @@ def examine(
     now_ms: int,
     manifests: Sequence[ManifestFile] | None = None,
 ) -> LakeStats:
-    """How a table looks at ``now_ms``, whether or not it is maintained.
+    """The health of a table at ``now_ms`` (epoch milliseconds), whether or not it is maintained.
 
-    Where its settings are wrong (``resolved`` is the error), that is a warning too, and the thresholds of the others
-    are the defaults.  ``manifests`` are those of the head, where the caller has read them.
+    If its settings are wrong, ``resolved`` is the error: that becomes a warning too, and the other warnings go by the
+    default settings.  ``manifests`` are those of the head, if the caller has read them.
     """
     head = health_head(metadata, resolved)
     counters = lake_counters(metadata, head, now_ms=now_ms, manifests=manifests)

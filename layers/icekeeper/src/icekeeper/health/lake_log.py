@@ -1,7 +1,7 @@
-"""Keeps the lake stats of a catalog up to date, and says once when a warning comes or goes (rule 118).
+"""Keeps the lake stats of a catalog up to date, and logs once when a warning comes or goes (rule 118).
 
-What is remembered of a catalog is read once, in bulk; a table is written only when it changed.  Health is told beside
-a scan: a state that fails costs the message, never the scan.
+The stats of a catalog are read once, in bulk; those of a table are written only when they changed.  When the state
+store fails, stats and log lines of this scan are lost, but the scan goes on.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 
 _Entry: TypeAlias = tuple[str, str]
-"""Name and UUID: what tells the tables of one catalog apart."""
+"""Name and UUID of a table, which are unique within a catalog."""
 
 
 class _Known(NamedTuple):
-    """As little as tells whether a table changed: a fleet's stats need not all be in memory."""
+    """The digest of a table's stats and its kinds of warnings, which need less memory than the stats."""
 
     digest: bytes
     kinds: frozenset[str]
@@ -39,7 +39,7 @@ class LakeLog:
     """The lake stats of one catalog during one scan; :meth:`observe` may be called from several threads."""
 
     def __init__(self, store: LakeStatsStore, catalog: str, warehouse: str) -> None:
-        """Read what is remembered; where that fails, nothing is written either, and the reason logged."""
+        """Read the recorded stats; if that fails, the reason is logged and this scan writes nothing."""
         self._store: LakeStatsStore | None = store
         self._lock = threading.Lock()
         self._known: dict[_Entry, _Known] = {}
@@ -50,7 +50,7 @@ class LakeLog:
             self._give_up("read", error)
 
     def observe(self, stats: LakeStats) -> None:
-        """Remember how a table looks, if that is news."""
+        """Record the stats of a table if they changed, and log new and gone warnings."""
         if self._store is None:
             return
         known = self._known.get(_entry(stats.identity))
@@ -67,7 +67,7 @@ class LakeLog:
         _tell(stats.identity, stats.warnings, frozenset() if known is None else known.kinds)
 
     def forget_all_but(self, tables: Collection[TableName]) -> None:
-        """Told every table that the catalog lists: what is remembered of others goes."""
+        """Remove the stats of all tables but these, which are all that the catalog lists."""
         if self._store is None:
             return
         listed = frozenset(tables)
@@ -91,7 +91,7 @@ def _entry(identity: TableIdentity) -> _Entry:
 
 
 def _digest(stats: LakeStats) -> bytes:
-    """Equal for equal stats, whatever order a store keeps their keys in, and whether it knows whole numbers or not."""
+    """A digest that is equal for equal stats, whatever order of keys and type of numbers a store returns."""
     counters = sorted((name, float(value)) for name, value in stats.counters.items() if name != AGE_COUNTER)
     parts = (stats.snapshot_id, counters, sorted(stats.warnings.items()), sorted(stats.policy.items()))
     return hashlib.sha256(repr(parts).encode()).digest()

@@ -1,4 +1,4 @@
-"""How a whole lake looks, from how its tables do (pure)."""
+"""The totals of a lake, from the lake stats of its tables (pure)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def lake_totals(lake: Iterable[LakeStats]) -> dict[str, int | float]:
     """Sums of the tables' counters, their number (``lake_tables``), and how many have a warning
     (``lake_tables_warned``).
 
-    The age of the oldest snapshot is the greatest; the average file is that of all tables whose own is known.  A
-    counter that no table has is left out.
+    The age of the oldest snapshot is the maximum over all tables; the average file size is that over all files of those
+    tables whose own average is known.  A counter that no table has is left out.
     """
     totals: defaultdict[str, int | float] = defaultdict(int)
     of_average: Counter[str] = Counter()

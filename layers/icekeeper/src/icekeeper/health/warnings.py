@@ -1,7 +1,7 @@
-"""What is wrong with a table, one sentence per kind (pure).
+"""Warnings about a table's health, one sentence per kind (pure).
 
-Warnings are for people, and logged when they appear; so they ask for more than detection, which proposes a pass at the
-first sign of need.  What a pass under the default policy repairs within a day should not flicker on and off.
+Warnings are for people, and logged when they appear.  So their thresholds are higher than those of detection, which
+proposes a pass at the first sign of need: a state that a pass repairs within a day should not raise a warning each day.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Counters = Mapping[str, int | float]
 # Java's commit.manifest.target-size-bytes is 8 MB, which holds some ten thousand entries: at a tenth of that, merging
 # manifests saves most of the requests of a planner.
 SPARSE_MANIFEST_FILES = 1000
-# Every reader opens the delete files of what it reads: at one for ten data files that is felt (our own estimate).
+# Every reader opens the delete files of the data that it reads: at one for ten data files that is slow (our estimate).
 DATA_FILES_PER_DELETE_FILE = 10
-# Expiry runs hourly: what is a day late, nobody expires.
+# Expiry runs hourly: if a snapshot is a day late, nothing expires it.
 LATE_EXPIRY_MS = 24 * HOUR_MS
 # TableProperties.METADATA_PREVIOUS_VERSIONS_MAX and its default.
 _PREVIOUS_VERSIONS_MAX, _PREVIOUS_VERSIONS_DEFAULT = "write.metadata.previous-versions-max", 100

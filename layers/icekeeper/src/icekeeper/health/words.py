@@ -1,4 +1,4 @@
-"""Numbers as sentences for people show them."""
+"""Numbers and sizes as text for people."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _UNITS = (("MB", MEGABYTE), ("KB", 1024), ("B", 1))
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """``1 snapshot``, ``2 snapshots``."""
+    """A count with its noun: ``1 snapshot``, ``2 snapshots``."""
     return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
 
 
 def size_text(size: float) -> str:
-    """Bytes in the unit that fits, with two digits below 100."""
+    """A number of bytes in B, KB (2^10) or MB (2^20), with two digits below 100."""
     unit, divisor = next((u for u in _UNITS if size >= u[1]), _UNITS[-1])
     number = size / divisor
     return f"{number:.0f} {unit}" if number >= 100 or divisor == 1 else f"{number:.2g} {unit}"

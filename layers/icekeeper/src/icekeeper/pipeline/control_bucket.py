@@ -1,4 +1,4 @@
-"""The control bucket: documents that functions and jobs hand to each other by reference, each with its digest."""
+"""The control bucket: JSON documents that functions and jobs pass to each other by reference, each with its digest."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class ControlBucket:
         return self.address.removeprefix("s3://")
 
     def write(self, key: str, document: Any) -> str:
-        """Write a JSON document, in place of the one there; returns its SHA-256."""
+        """Write a JSON document, replacing one under that key; returns its SHA-256 in hexadecimal digits."""
         data = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
         self._storage.write(self._path(key), data)
         return hashlib.sha256(data).hexdigest()
 
     def read(self, key: str, digest: str) -> Any:
-        """The document that ``digest`` was told of.
+        """The document under a key, if its SHA-256 is ``digest``.
 
         Raises:
-            OperationRefused: it is another one by now.
+            OperationRefused: another document is there by now.
         """
         data = self._storage.read(self._path(key))
         if hashlib.sha256(data).hexdigest() != digest:
@@ -45,7 +45,7 @@ class ControlBucket:
         return _parse(data, self._path(key))
 
     def find(self, key: str) -> Any | None:
-        """A document that may not be there."""
+        """The document under a key, ``None`` when there is none."""
         path = self._path(key)
         try:
             data = self._storage.read(path)
@@ -56,7 +56,7 @@ class ControlBucket:
         return _parse(data, path)
 
     def find_hint(self, key: str) -> Any | None:
-        """A document that only spares work: a damaged one is none."""
+        """As :meth:`find`, for a document that only saves work: ``None`` also when it is no JSON."""
         try:
             return self.find(key)
         except StorageError as error:
@@ -65,7 +65,7 @@ class ControlBucket:
             return None
 
     def listings(self, folder: str) -> ListingWriter:
-        """A writer of lists of files that are too long for a document."""
+        """A writer for lists of files that are too long to stand in an outcome; each becomes a document in a folder."""
 
         def write(name: str, files: Mapping[str, Sequence[str]]) -> str:
             key = f"{folder}/{name}.files.json"
@@ -79,19 +79,20 @@ class ControlBucket:
 
 
 def proposals_key(run_id: str) -> str:
-    """Where a run's proposals are, which the state machine's map reads."""
+    """The key of a run's proposals, which the state machine's map reads."""
     return f"runs/{run_id}/proposals.json"
 
 
 def report_key(run_id: str) -> str:
-    """Where a run's report is; one that has it has ended."""
+    """The key of a run's report; a run that has one has ended."""
     return f"runs/{run_id}/report.json"
 
 
 def table_folder(run_id: str, spelling: str) -> str:
-    """Where the documents of one table of a run are; table names may hold what keys should not.
+    """The key prefix of the documents of one table of a run, without the last slash.
 
-    Within a run a table has one spelling, :attr:`TableIdentity.spelling`.
+    ``spelling`` is the table's :attr:`TableIdentity.spelling`, of which it has one within a run; it is hashed, because
+    table names may have characters that keys should not have.
     """
     return f"runs/{run_id}/{hashlib.sha256(spelling.encode()).hexdigest()[:32]}"
 

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-# What a deployment in AWS needs of every call is imported while a function starts, which has the most processor then,
+# Every call in AWS needs these modules.  They are imported while a function starts, when it has the most processor,
 # and not by its first call.
 import icekeeper.state.dynamodb.store
 import icekeeper.storage.file_systems
-import icekeeper.storage.s3  # noqa: F401 - as the two above, imported and not named
+import icekeeper.storage.s3  # noqa: F401 - like the two above, imported for later and not used here
 from icekeeper.catalogs.addresses import CatalogAddress
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.fleet_catalogs import fleet_catalogs, open_address, parse_catalog_file, recorded_address
@@ -35,7 +35,7 @@ CATALOG_FILE = "ICEKEEPER_CATALOG_FILE"
 
 @dataclass(slots=True)
 class Deployment:
-    """What every use case is handed; catalogs are opened when they are first asked for."""
+    """What every use case works with; a catalog is opened when it is first asked for, and then kept."""
 
     environment: Mapping[str, str]
     settings: PipelineSettings
@@ -53,7 +53,7 @@ class Deployment:
         clock: Clock = system_clock,
         store_clock: StoreClock = store_now_ms,
     ) -> Deployment:
-        """Nothing is sent yet.
+        """The deployment that environment variables describe; no request is sent yet.
 
         Raises:
             PolicyError: a variable is missing or malformed.
@@ -71,16 +71,17 @@ class Deployment:
         )
 
     def addresses(self, unreachable: Callable[[StorageError], None] | None = None) -> Sequence[CatalogAddress]:
-        """Every catalog of the fleet; ``unreachable`` is told when the table buckets cannot be listed.
+        """Every catalog of the fleet; ``unreachable`` is called with the error when table buckets cannot be listed.
 
         Raises:
             PolicyError: a variable or the catalog file is malformed.
-            StorageError: the catalog file cannot be read; or the list of table buckets, and nobody wants to be told.
+            StorageError: the catalog file cannot be read; or the table buckets cannot be listed and ``unreachable`` is
+                not given.
         """
         return fleet_catalogs(self.environment, self._catalog_file(), unreachable=unreachable)
 
     def runtime(self, item: Item) -> Runtime:
-        """What works on a table of a run, as the run's detection recorded where it is.
+        """A runtime for a table of a run, whose catalog the run's detection recorded.
 
         Raises:
             PolicyError: the deployment does not have its catalog any more.
@@ -90,7 +91,7 @@ class Deployment:
         return self.runtime_at(recorded_address(document, self._catalog_file()))
 
     def runtime_at(self, address: CatalogAddress) -> Runtime:
-        """What works on the tables of one catalog.
+        """A runtime for the tables of one catalog.
 
         Raises:
             PolicyError: its type is not supported, or its properties are incomplete.

@@ -31,18 +31,19 @@ _CURSOR = "detection/cursor.json"
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """What a run is going to maintain, and what a scan came to."""
+    """Which tables a run maintains, and the counts of its scan (0 for a run that was asked for one table)."""
 
     items: tuple[Item, ...]
     reason: str
     scanned: int = 0
     not_reached: int = 0
+    """Tables that the scan had no time for."""
     errors: int = 0
     """Tables and catalogs that could not be looked at."""
 
 
 def detect_tables(deployment: Deployment, event: DetectEvent) -> tuple[Mapping[str, Any], Detected]:
-    """Write the run's proposals to the control bucket; the answer refers to them.
+    """Find the run's tables and write them to the control bucket; the answer for the state machine refers to them.
 
     Raises:
         OperationRefused: a run of this name has ended already.
@@ -62,7 +63,10 @@ def detect_tables(deployment: Deployment, event: DetectEvent) -> tuple[Mapping[s
 
 
 def _require_new_name(deployment: Deployment, run_id: str) -> None:
-    """What another run of the same name left would pass for what this one did: names can be had again after 90 days."""
+    """Raise OperationRefused if a run of this name has ended: this run would take its documents for its own.
+
+    Step Functions allows the name of an execution again after 90 days.
+    """
     if deployment.control.find(report_key(run_id)) is not None:
         raise OperationRefused(f"a run called {run_id} has ended already, and left its report; choose another name")
 
@@ -73,7 +77,7 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
     runtime = deployment.runtime_at(address)
     loaded = runtime.catalog.load(name)
     settings = wanted.overrides
-    runtime.policy(loaded, settings)  # a mistake is told now, not by a pass that fails
+    runtime.policy(loaded, settings)  # raises PolicyError for a mistake now, instead of a failing pass later
     identity = identity_of(runtime.catalog, loaded)
     item = Item(
         catalog=identity.catalog,
@@ -120,12 +124,13 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
 
 
 def _item(proposal: FleetProposal, wanted: MachineInput) -> Item:
-    """What is asked of this run holds for its passes, too; a request goes by what it was filed with."""
+    """The table of a proposal, with the settings of its request if it was requested, else those of the run's input."""
     document = proposal.to_json()
     return parse_event(Item, document if proposal.is_requested else {**document, "settings": wanted.overrides})
 
 
 def _fits(proposal: FleetProposal) -> bool:
+    """Whether a proposal's settings are short enough for payloads; one that is not is left out, with an error line."""
     if fits_payloads(proposal.settings):
         return True
     log.error("%s was requested with settings that are too long for a run: request it anew", proposal.proposal.table)
@@ -137,7 +142,7 @@ def _open(deployment: Deployment, address: CatalogAddress) -> Catalog:
 
 
 def _cursor(deployment: Deployment) -> tuple[str, str] | None:
-    """Where the last scan stopped; one that cannot be understood only makes this one begin at the front."""
+    """Catalog and table at which the last scan stopped; ``None``, so that this one begins at the front, if unknown."""
     left = deployment.control.find_hint(_CURSOR)
     if not isinstance(left, dict) or not isinstance(left.get("after"), list):
         return None
@@ -146,6 +151,6 @@ def _cursor(deployment: Deployment) -> tuple[str, str] | None:
 
 
 def _tell(deployment: Deployment, run_id: str, report: FleetReport) -> None:
-    """Leave the cursor for the next scan, and for people why every table was proposed or not."""
+    """Write the cursor for the next scan, and for people why each table was proposed or not."""
     deployment.control.write(_CURSOR, {"after": report.cursor})
     deployment.control.write(f"runs/{run_id}/detection.json", asdict(report))

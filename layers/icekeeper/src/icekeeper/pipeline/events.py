@@ -1,4 +1,4 @@
-"""What functions and jobs are sent, checked at the door: every unknown or malformed field is one clear sentence.
+"""The events that functions and jobs get, as checked models: an unknown or malformed field is a PolicyError.
 
 The state machine (``functions/maintain_tables.asl.yaml``) builds these; people write :class:`MachineInput` in the
 Step Functions console.
@@ -37,7 +37,7 @@ __all__ = [
 
 Route = Literal["none", "function", "glue"]
 MAX_SENTENCE = 500
-"""The most of a sentence that travels through the state machine."""
+"""How many characters of a sentence travel through the state machine."""
 # A payload of Step Functions holds 256 KB (platform 12), of which failures take most when there are any.
 _MAX_SETTINGS = 16 * 1024
 
@@ -47,9 +47,9 @@ class _Event(BaseModel):
 
 
 def fits_payloads(settings: Mapping[str, str]) -> bool:
-    """Whether a table's item with these settings, which each of its payloads repeats, leaves room for the rest.
+    """Whether these settings of a table leave enough room in the payloads of its states, each of which repeats them.
 
-    One item that is too long ends the whole Map, and so every run that proposes it.
+    A single item that is too long ends the whole Distributed Map, and so every run that proposes it.
     """
     return len(json.dumps(dict(settings))) <= _MAX_SETTINGS
 
@@ -57,12 +57,12 @@ def fits_payloads(settings: Mapping[str, str]) -> bool:
 class MachineInput(_Event):
     """The input of the state machine: ``{}`` scans the fleet, a table forces one pass.
 
-    Operations and settings hold for every pass of the run, but for those that were requested with their own.
+    Operations and settings hold for every pass of the run, except for passes that were requested with their own.
     """
 
     table: str | None = None
     catalog: str | None = None
-    """May be left out where the deployment has one catalog."""
+    """Name or warehouse of the table's catalog; may be left out where the deployment has only one."""
     operations: str | None = None
     settings: Mapping[str, str] = Field(default_factory=dict)
     """As ``--set``, for the passes of this run only."""
@@ -86,7 +86,7 @@ class MachineInput(_Event):
 
     @property
     def overrides(self) -> dict[str, str]:
-        """The settings, with the operations as one of them."""
+        """The settings, with ``operations`` as one of them."""
         return {**self.settings, **({} if self.operations is None else {"operations": self.operations})}
 
 
@@ -98,14 +98,14 @@ class DetectEvent(_Event):
 
 
 class Item(_Event):
-    """One table of a run."""
+    """One table of a run, as every state of its pass gets it."""
 
     catalog: str
     warehouse: str
     table: str
     uuid: str
     location: str = ""
-    """In its normal spelling; items of earlier versions have none."""
+    """The table's location, normalised; empty in items of earlier versions."""
     reasons: tuple[str, ...] = ()
     priority: float = 0.0
     forced: bool = False
@@ -158,7 +158,7 @@ class OperationEvent(_Event):
 
     @property
     def step(self) -> str:
-        """The name of its documents."""
+        """The name of the step, by which its documents are called."""
         return str(self.operation.value) if isinstance(self.operation, Operation) else self.operation
 
 
@@ -172,7 +172,7 @@ class Failure(BaseModel):
 
     @property
     def sentence(self) -> str:
-        """The message within: Lambda's and Glue's causes are JSON."""
+        """Error and message in one line; the message is taken out of the JSON that Lambda and Glue give as cause."""
         try:
             cause = json.loads(self.Cause)
             message = cause.get("errorMessage") or cause.get("ErrorMessage") or self.Cause
@@ -203,8 +203,8 @@ class TableResult(BaseModel):
 class ReportRunEvent(_Event):
     """Gather the tables of a run, and end it; ``tables`` is the output of the state machine's Distributed Map.
 
-    What that holds of a child execution that failed is not a result: AWS puts the execution's description there (Step
-    Functions Developer Guide, "ResultWriter": "returns its execution result unchanged"), others nothing, or ``null``.
+    For a child execution that failed, that output has no result: AWS puts the execution's description there (Step
+    Functions Developer Guide, "ResultWriter": "returns its execution result unchanged"), emulators nothing or ``null``.
     """
 
     run_id: str
@@ -221,12 +221,12 @@ class ReportRunEvent(_Event):
 
 
 def _is_description(child: Any) -> bool:
-    """Whether it describes an execution, rather than being what one has left."""
+    """Whether an entry of the Map's output is AWS's description of an execution, and not the execution's result."""
     return isinstance(child, Mapping) and "Status" in child and "status" not in child
 
 
 def _failed_child(child: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What is known of a table whose execution failed; ``None`` where not even its name is."""
+    """The result for a table whose execution failed; ``None`` where the description does not tell the table's name."""
     try:
         sent = json.loads(child.get("Input", "null"))
         table = sent["item"]["table"]

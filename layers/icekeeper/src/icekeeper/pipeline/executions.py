@@ -47,7 +47,7 @@ class StateMachineArn:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """An execution as AWS describes it; ``result`` is that of its one table, where the execution told it."""
+    """An execution as AWS describes it; ``result`` is that of its one table, where the output has it."""
 
     status: str
     result: TableResult | None = None
@@ -67,7 +67,7 @@ class StateMachine:
 
     @classmethod
     def open(cls, arn: str) -> StateMachine:
-        """With AWS's own settings, in the region of the ARN.
+        """A client with boto3's own credentials, in the region of the ARN.
 
         Raises:
             PolicyError: the ARN is malformed.
@@ -81,7 +81,7 @@ class StateMachine:
         return cls(parsed, client)
 
     def start(self, name: str, machine_input: Mapping[str, Any]) -> str:
-        """Start an execution, and give its ARN; a repetition by the same name and input starts no second one.
+        """Start an execution and return its ARN; a repetition with the same name and input starts no second one.
 
         Raises:
             PolicyError: there is no such state machine.
@@ -96,7 +96,7 @@ class StateMachine:
         return str(answer["executionArn"])
 
     def describe(self, execution: str) -> Execution:
-        """How an execution is doing.
+        """Status, result and failure of an execution.
 
         Raises:
             PolicyError: there is none.
@@ -112,9 +112,9 @@ class StateMachine:
         return Execution(answer["status"], _result(answer.get("output")), failure)
 
     def explain(self, execution: str) -> Execution | None:
-        """What the newest events of an execution that failed say, as its description holds none of it.
+        """The result or failure of an execution that failed, from its newest events: its description has neither.
 
-        ``None`` when they say nothing, or may not be read (``states:GetExecutionHistory``).
+        ``None`` when the events have neither, or may not be read (``states:GetExecutionHistory``).
         """
         try:
             answer = self._client.get_execution_history(
@@ -125,7 +125,7 @@ class StateMachine:
         return _told(answer["events"])
 
     def is_denied(self, error: MaintenanceError) -> bool:
-        """Whether asking again is in vain."""
+        """Whether an error of these methods is for want of rights or of the state machine, so that no retry helps."""
         return isinstance(error, PolicyError) or _code(error.__cause__) in _DENIED
 
     def _error(self, error: Exception, what: str, right: str) -> MaintenanceError:

@@ -17,7 +17,7 @@ from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import OperationEvent, PlanReference
 from icekeeper.pipeline.job_log import JsonLines
-from icekeeper.pipeline.plan_document import PlanDocument
+from icekeeper.pipeline.plan_document import read_plan
 from icekeeper.pipeline.run_step import run_step
 from icekeeper.pipeline.settings import CONTROL_BUCKET, PipelineSettings
 from icekeeper.policy import Operation
@@ -30,9 +30,10 @@ _lines = JsonLines()
 
 
 def run_job(arguments: Sequence[str], operations: frozenset[Operation]) -> int:
-    """Run the step that the arguments name; 0 when it ended (refused and skipped ones too), 1 to be tried again.
+    """Run the step that the arguments name.
 
-    Glue adds arguments of its own, which are left alone.
+    Returns the exit code: 0 when the step ended (also when it was refused or skipped), 1 when it failed, so that the
+    state machine looks at the error.  Arguments that Glue adds itself are ignored.
     """
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for name in ("--plan-key", "--plan-digest", "--operation", "--run-id", "--control-bucket", "--state"):
@@ -56,7 +57,7 @@ def run_job(arguments: Sequence[str], operations: frozenset[Operation]) -> int:
 
 
 def start_logging() -> None:
-    """For a script, whose process is its own: everything goes to the job's error log."""
+    """Send all log lines and uncaught errors of this process to standard error, which Glue keeps as its error log."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_lines)
     logging.basicConfig(level=(os.environ.get("ICEKEEPER_LOG") or "INFO").upper(), handlers=[handler])
@@ -65,15 +66,15 @@ def start_logging() -> None:
 
 
 def _tell_bug(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-    """As Python tells what nobody caught, without secrets."""
+    """Print an uncaught exception with its traceback, as Python does, but without secrets."""
     sys.stderr.write(masked("".join(traceback.format_exception(kind, error, where))))
 
 
 def _open(given: argparse.Namespace) -> tuple[OperationEvent, Deployment]:
-    """The plan carries the deployment's settings; only where it is comes by arguments."""
+    """The step's event and its deployment: the arguments say where the plan is, the plan has the settings."""
     here = {**os.environ, CONTROL_BUCKET: given.control_bucket, "ICEKEEPER_STATE": given.state}
     control = ControlBucket(PipelineSettings.read(here).control_address)
-    plan = PlanDocument.model_validate(control.read(given.plan_key, given.plan_digest))
+    plan = read_plan(control.read(given.plan_key, given.plan_digest))
     event = OperationEvent(
         run_id=given.run_id,
         item=plan.item,

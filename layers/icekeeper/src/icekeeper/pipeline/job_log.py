@@ -13,14 +13,14 @@ _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "task
 
 
 class JsonLines(logging.Formatter):
-    """What a line says for itself (``extra``) comes before what every line is about."""
+    """Formats log records as JSON; a field of the record itself (``extra``) wins over those of :meth:`about`."""
 
     def __init__(self) -> None:
         super().__init__()
         self._fields: dict[str, str] = {}
 
     def about(self, **fields: str) -> None:
-        """What every further line is about."""
+        """Add fields to every further line."""
         self._fields.update(fields)
 
     def format(self, record: logging.LogRecord) -> str:

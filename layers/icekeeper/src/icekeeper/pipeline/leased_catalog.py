@@ -14,7 +14,7 @@ __all__ = ["LeasedCatalog"]
 
 
 class LeasedCatalog:
-    """Passes everything on; before a commit the lease is renewed, which fails once another run has taken it."""
+    """Passes every call on to a catalog; renews the lease before a commit and fails if another run has taken it."""
 
     def __init__(self, catalog: Catalog, leases: LeaseStore, lease: Lease, ttl_ms: int, clock: Clock) -> None:
         self._catalog = catalog

@@ -1,8 +1,7 @@
-"""Steps of tables that were too much for a function; plans send them to a job from then on.
+"""Steps that ran out of time or memory in a function, by table; plans send them to a Glue job from then on.
 
-What decides where a step runs is what can be known beforehand: bytes, files and manifests that the table refers to.
-How many files there are to list, or how dear rows are to sort, is found out by trying, and must not fail every hour
-anew.
+A plan chooses by what is known beforehand: the bytes and files that the table refers to.  How many files must be
+listed, or how long rows take to sort, only shows when the step runs; a step that failed so must not fail every hour.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ __all__ = ["outgrown_steps", "remember_outgrown"]
 
 log = logging.getLogger(__name__)
 
-# Out of time, as Lambda and as Step Functions call it; out of memory.
+# Out of time, in the words of Lambda and of Step Functions; then out of memory.
 _TOO_MUCH = frozenset({"Sandbox.Timedout", "States.Timeout", "Runtime.ExitError", "Runtime.OutOfMemory"})
 
 
 def outgrown_steps(control: ControlBucket, item: Item) -> frozenset[str]:
-    """The steps that a function did not come to an end of; forgotten with the runs' documents, after 90 days.
+    """The steps of a table that a function could not finish; forgotten with the runs' documents, after 90 days.
 
     Raises:
         StorageError: the control bucket does not answer.
@@ -35,7 +34,10 @@ def outgrown_steps(control: ControlBucket, item: Item) -> frozenset[str]:
 def remember_outgrown(
     control: ControlBucket, item: Item, routes: Mapping[str, Route], failures: Mapping[str, Failure]
 ) -> None:
-    """Note which steps of a pass a function could not do; what cannot be noted is found out again."""
+    """Record which steps of a pass ran out of time or memory in a function.
+
+    A failure to write is only logged: the next pass then finds it out again.
+    """
     steps = {step for step, failure in failures.items() if failure.Error in _TOO_MUCH}
     steps = {step for step in steps if routes.get(step) == "function"}
     if not steps:

@@ -1,25 +1,23 @@
-"""The plan of one table's pass: what every function and job of the pass works by, kept in the control bucket."""
+"""The plan of one table's pass: what every function and job of the pass works by, kept in the control bucket.
+
+A plan holds no pins, staged loads or grace periods.  Every step reads pins and staged loads from the state, when it
+plans and before each batch of deletions (rule 82), and a policy that changed since makes the plan stale.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from icekeeper.errors import PlanStale
 from icekeeper.pipeline.events import Item, Route
 
-__all__ = ["Bounds", "PlanDocument"]
+__all__ = ["PlanDocument", "read_plan"]
 
-
-class Bounds(BaseModel):
-    """The safety bounds that whoever executes the plan must honour (rule 82); ours are asked again all the same."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    pinned_snapshots: tuple[int, ...]
-    staged_loads: tuple[str, ...]
-    orphan_older_than_ms: int
+# Fields that earlier versions wrote and nothing ever read.
+_FORMER_FIELDS = frozenset({"bounds"})
 
 
 class PlanDocument(BaseModel):
@@ -31,18 +29,36 @@ class PlanDocument(BaseModel):
     item: Item
     attempt: int
     requested_ms: int | None = None
-    """When the request was filed that the pass serves."""
+    """When the request that the pass serves was filed (epoch milliseconds); ``None``: the pass serves none."""
     started_ms: int
     planned_ms: int
     metadata_location: str
+    """The metadata file that was planned on; empty: the table was dropped or replaced since it was detected."""
     head_id: int | None
+    """The snapshot at the head of the maintained branch; ``None`` for an empty branch."""
     fingerprint: str
-    """Of the policy; a table whose policy changed meanwhile is planned again."""
+    """Digest of the policy; a table whose policy changed meanwhile is planned again."""
     environment: Mapping[str, str]
     """The deployment's settings, for jobs."""
-    bounds: Bounds
     routes: Mapping[str, Route]
+    """Where each step runs, by the step's name."""
     outcomes: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
-    """Of operations that planning has found nothing to do for."""
+    """Of operations that need no step, because planning found out how they end."""
     compaction: Mapping[str, Any] | None = None
     """What compaction would do, as ``maintain --dry-run --json`` has it."""
+
+
+def read_plan(document: Any) -> PlanDocument:
+    """Check the JSON document of a plan; one that an earlier version wrote is read without its former fields.
+
+    Raises:
+        PlanStale: another version of Icekeeper wrote it, and this one cannot read it: plan again.
+    """
+    if isinstance(document, Mapping):
+        document = {name: value for name, value in document.items() if name not in _FORMER_FIELDS}
+    try:
+        return PlanDocument.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the plan"
+        raise PlanStale(f"the plan was written by another version of Icekeeper: {where}: {first['msg']}") from None

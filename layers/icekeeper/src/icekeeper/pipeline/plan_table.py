@@ -1,4 +1,4 @@
-"""Plan one table's pass: its policy, its bounds, what there is to do, and where each operation runs."""
+"""Plan one table's pass: its policy, what there is to do, and where each operation runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item, PlanEvent, PlanReference, Route
 from icekeeper.pipeline.outgrown import outgrown_steps
-from icekeeper.pipeline.plan_document import Bounds, PlanDocument
+from icekeeper.pipeline.plan_document import PlanDocument
 from icekeeper.pipeline.routes import route, table_size
 from icekeeper.pipeline.run_leases import renew_table_lease, table_lease_ttl_ms
 from icekeeper.pipeline.settings import travelling_environment
@@ -29,16 +29,16 @@ from icekeeper.state.requests import MaintenanceRequest
 __all__ = ["MAX_ATTEMPTS", "PLAN", "plan_table"]
 
 MAX_ATTEMPTS = 3
-"""A table that makes every plan stale is left to the next run."""
+"""How often one pass is planned; a table that makes every plan stale is left to the next run."""
 PLAN = "plan.json"
-"""The first one of a pass; those made again have names of their own."""
+"""The name of a pass's first plan; plans that are made again have names of their own."""
 
 
 def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
-    """Write a plan to the control bucket; steps that an earlier attempt finished are not routed again.
+    """Write a plan to the control bucket; steps that finished under an earlier plan of the pass are not routed again.
 
-    A pass serves the request that was pending for its table, with its settings, when it was first planned.  The
-    request is claimed once the plan is there, so that a crash before leaves it to the next run.
+    A pass serves the request that was pending for its table, with the same settings, when it was first planned.  The
+    request is claimed once the plan is written, so that a crash before that leaves the request to the next run.
 
     Raises:
         LeaseLost: another run maintains the table.
@@ -51,7 +51,7 @@ def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
     try:
         document = _document(deployment, event, folder, first, request)
     except (PolicyError, TableUnsupported):
-        _claim(deployment, request)  # this is the answer to it, which asking again would not change
+        _claim(deployment, request)  # the error is the answer to the request: asking again would not change it
         raise
     reference = _write(deployment, folder, document)
     _claim(deployment, request)
@@ -65,7 +65,7 @@ def _document(
     first: Mapping[str, Any],
     request: MaintenanceRequest | None,
 ) -> PlanDocument:
-    """``first`` is the plan that an earlier attempt wrote, if there is one."""
+    """The plan of this attempt; ``first`` is the first plan of the pass as JSON, empty when there is none yet."""
     requested_ms = None if request is None else request.requested_ms
     runtime = deployment.runtime(event.item)
     loaded = _load(runtime, event.item)
@@ -88,7 +88,7 @@ def _document(
     outgrown = outgrown_steps(deployment.control, event.item)
     routes: dict[str, Route] = {}
     for step in STEP_FACTS:
-        # The last attempt has no step at all: one that found its plan stale again would be planned again for ever.
+        # Beyond the last attempt no step runs: a step that found its plan stale again would be planned again for ever.
         is_wanted = event.attempt <= MAX_ATTEMPTS and step.name in wanted
         is_due = is_wanted and step.name not in done and step.name not in outcomes
         routes[step.name] = route(step, size, limits, outgrown) if is_due else "none"
@@ -104,7 +104,6 @@ def _document(
         head_id=first.get("head_id", head_id(context, loaded)),
         fingerprint=context.resolved.fingerprint(),
         environment=travelling_environment(deployment.environment),
-        bounds=_bounds(context),
         routes=routes,
         outcomes={step: outcome.to_json(event.run_id, listing) for step, outcome in outcomes.items()},
         compaction=None if compaction is None else compaction.to_json(f"{event.run_id}-planned", listing),
@@ -112,7 +111,7 @@ def _document(
 
 
 def _load(runtime: Runtime, item: Item) -> LoadedTable | None:
-    """The table, ``None`` when it was dropped or replaced since it was detected."""
+    """Load the table; ``None`` when it was dropped or replaced since it was detected."""
     try:
         loaded = runtime.catalog.load(item.name)
     except PolicyError:
@@ -133,7 +132,6 @@ def _gone(deployment: Deployment, event: PlanEvent, requested_ms: int | None) ->
         head_id=None,
         fingerprint="",
         environment={},
-        bounds=Bounds(pinned_snapshots=(), staged_loads=(), orphan_older_than_ms=0),
         routes=dict.fromkeys(STEPS, "none"),
     )
 
@@ -141,7 +139,10 @@ def _gone(deployment: Deployment, event: PlanEvent, requested_ms: int | None) ->
 def _known_outcomes(
     context: OperationContext, event: PlanEvent, done: set[str]
 ) -> tuple[Mapping[str, OperationOutcome], OperationOutcome | None]:
-    """Outcomes that need no function to find out, and what compaction would do."""
+    """The outcomes of operations that planning alone can tell, by operation, and what compaction would do.
+
+    The second is ``None`` where compaction is not to run.
+    """
     outcomes: dict[str, OperationOutcome] = {}
     compaction = None
     for operation in context.policy.operations:
@@ -171,16 +172,8 @@ def _head_summary(context: OperationContext, loaded: LoadedTable) -> Mapping[str
     return {} if head is None else head.summary
 
 
-def _bounds(context: OperationContext) -> Bounds:
-    return Bounds(
-        pinned_snapshots=tuple(pin.snapshot_id for pin in context.memory.pins()),
-        staged_loads=tuple(load.name for load in context.memory.staged_loads()),
-        orphan_older_than_ms=context.policy.orphan_older_than_ms,
-    )
-
-
 def _request(deployment: Deployment, item: Item, first: Mapping[str, Any]) -> MaintenanceRequest | None:
-    """What the pass serves: not what was filed since it began, nor what was asked with other settings."""
+    """The request that the pass serves: none that was filed since the pass began, or with other settings."""
     if first:
         filed_ms = first.get("requested_ms")
         if filed_ms is None:
@@ -198,7 +191,7 @@ def _claim(deployment: Deployment, request: MaintenanceRequest | None) -> None:
 
 
 def _write(deployment: Deployment, folder: str, document: PlanDocument) -> PlanReference:
-    # One document for each attempt: if this answer is lost, the plan that the state machine has is still there.
+    # Each attempt writes a document of its own: if this answer is lost, the plan that the state machine knows remains.
     key = f"{folder}/{PLAN}" if document.attempt == 1 else f"{folder}/plan-{document.attempt}.json"
     digest = deployment.control.write(key, document.model_dump(mode="json"))
     return PlanReference(

@@ -15,21 +15,20 @@ __all__ = ["report_run"]
 
 _WELL = frozenset({"succeeded", "skipped"})
 _VANISHED = "its execution ended without a report; its lease runs out by itself"
-# How results begin of passes that no report of a table has told, by this, by events.py and by the state machine.
+# How the summaries of passes begin that have no report of their own: those made here, in events.py and in the state
+# machine.
 _UNTOLD = ("its execution ended ", "the pass could not be reported")
 
 
 def report_run(deployment: Deployment, event: ReportRunEvent) -> Mapping[str, Any]:
-    """Write ``runs/RUN/report.json``; ``status`` is ``failed`` when no table ended well, ``partial`` when some did.
+    """Write ``runs/RUN/report.json`` and return its counts; gives back the fleet's lease, also when that fails.
 
-    A table that was proposed and of which nothing came back is looked up, and else counts as failed.
-
-    ``untold`` is the number of failed passes, if there are any, that told nobody of themselves.
-
-    The run is over: the fleet is given back also when its report cannot be written.
+    ``status`` is ``failed`` when no table ended well and ``partial`` when some did.  A proposed table without a result
+    gets the one that its pass wrote to the control bucket; without that it counts as failed.  ``untold`` is the number
+    of failed passes that no report of a table has counted.
 
     Raises:
-        StorageError: it cannot be written, or what was proposed cannot be read.
+        StorageError: the report cannot be written, or the proposals cannot be read.
     """
     with fleet_lease_released_on_failure(deployment, event.run_id):
         report = _report(deployment, event)
@@ -62,9 +61,10 @@ def _report(deployment: Deployment, event: ReportRunEvent) -> Mapping[str, Any]:
 
 
 def _missing(deployment: Deployment, event: ReportRunEvent) -> Iterator[TableResult]:
-    """The tables that were proposed and are not among the results, as their pass left them.
+    """Results for the proposed tables that have none, from what their passes wrote to the control bucket.
 
-    Results name no catalog: of tables of one name that many are missing, those first whose pass left nothing.
+    Results name no catalog.  Where several tables share a name and only some are missing, those count as missing first
+    whose pass wrote nothing.
     """
     told = Counter(result.table for result in event.tables)
     proposed = [parse_event(Item, proposal) for proposal in deployment.control.find(proposals_key(event.run_id)) or ()]

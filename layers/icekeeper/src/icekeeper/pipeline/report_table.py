@@ -1,4 +1,4 @@
-"""One table's pass, gathered from what its steps left: written into the journal and told once."""
+"""The report of one table's pass: the outcomes of its steps are gathered, written into the journal, and answered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import MAX_SENTENCE, Failure, ReportTableEvent
 from icekeeper.pipeline.outgrown import remember_outgrown
-from icekeeper.pipeline.plan_document import PlanDocument
+from icekeeper.pipeline.plan_document import PlanDocument, read_plan
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, StagedOutcome, failed, refused
 from icekeeper.report.outcome_document import operation_outcome, staged_outcome
@@ -36,21 +36,22 @@ class TableReport:
     outcome: PassOutcome | None
 
     def to_json(self) -> dict[str, str]:
-        """What the state machine keeps of it."""
+        """The part of the report that travels on in the state machine."""
         return {"table": self.table, "status": self.status, "summary": self.summary[:MAX_SENTENCE]}
 
 
 def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport:
-    """Gather, record and answer; a repetition records the same again.
+    """Gather the outcomes of a table's steps, record the pass, and return how it ended; a repetition records the same.
 
     Raises:
-        OperationRefused: the plan is not the one that was made.
-        StorageError: what the steps left cannot be read, or the journal not be written.
+        OperationRefused: the document at the plan's key is not the one that was planned (its digest differs).
+        PlanStale: another version of Icekeeper wrote the plan.
+        StorageError: an outcome cannot be read, or the journal cannot be written.
     """
     item, table = event.item, event.item.table
     if event.plan is None:
         return TableReport(table, "failed", _first_failure(event.failures), None)
-    plan = PlanDocument.model_validate(deployment.control.read(event.plan.key, event.plan.digest))
+    plan = read_plan(deployment.control.read(event.plan.key, event.plan.digest))
     if not plan.metadata_location:
         return TableReport(table, "skipped", f"{table} was dropped or replaced since it was detected", None)
     remember_outgrown(deployment.control, item, plan.routes, event.failures)
@@ -68,8 +69,9 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
     started = PassStart(item.identity, plan.head_id, plan.started_ms)
     listing = deployment.control.listings(folder)
     deployment.control.write(f"{folder}/pass.json", outcome.to_json(listing))
-    # Last, and it may fail: the state machine tries again, and tells if the journal could not be had at all.
-    # A refusal counts as idle, because it comes from the table; one for want of the lease says nothing of it.
+    # Last, because it may fail: the state machine tries again, and reports it when the journal cannot be written.
+    # A refusal counts as "nothing to do", because its cause is in the table.  A lease that was lost or held by another
+    # run says nothing of the table, so that pass is recorded under no fingerprint.
     is_lost = any(failure.Error in _LEASES for failure in event.failures.values())
     seen_under = "" if is_lost else plan.fingerprint
     record_outcome(deployment.state, seen_under, started, outcome, ENGINE, deployment.clock())

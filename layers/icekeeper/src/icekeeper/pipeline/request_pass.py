@@ -1,7 +1,7 @@
-"""A pass that a person asks for out of schedule (rule 117): filed, started, waited for.
+"""A pass that a person requests outside the schedule (rule 117): file the request, start a run, wait for the pass.
 
-The request is filed in the state in any case, where the next scheduled run finds it; so it outlives a run that could
-not be started, or that ended before the pass began.  The pass that serves it claims it (``plan_table``).
+The request is always filed in the state, where the next scheduled run finds it.  So it outlives a run that could not be
+started, or that ended before the pass began.  The pass that serves the request claims it (``plan_table``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 FIRST_PAUSE_S = 1.0
-"""Between two questions; each pause is longer than the one before, up to :data:`LONGEST_PAUSE_S`."""
+"""The first pause between two looks at the run, in seconds; later ones are longer, up to :data:`LONGEST_PAUSE_S`."""
 LONGEST_PAUSE_S = 30.0
 # A laptop may lose its network for a while; the run does not mind.
 _ATTEMPTS = 6
@@ -46,7 +46,7 @@ Tell = Callable[[str], None]
 
 
 def _silent(_: str) -> None:
-    """Nobody watches."""
+    """Discard a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Answer:
     status: str
     summary: str
     record: PassRecord | None = None
-    """The pass in the journal, which has those that did something."""
+    """The pass in the journal, where it is recorded: the journal has only passes that did something."""
 
     @property
     def is_well(self) -> bool:
@@ -66,21 +66,22 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """How somebody waits for a pass: at most so long, told what goes on meanwhile."""
+    """How to wait for a pass."""
 
     limit_ms: int | None = None
-    """``None``: until the pass has ended."""
+    """The longest time to wait; ``None``: until the pass has ended."""
     tell: Tell = _silent
+    """Called with a sentence about what goes on, after each look."""
     clock: Clock = system_clock
     sleep: Callable[[float], None] = time.sleep
 
     @property
     def limit(self) -> str:
-        """For people."""
+        """The longest time to wait, for people."""
         return f"{(self.limit_ms or 0) // 1000} s"
 
     def rounds(self) -> Iterator[None]:
-        """Ask, pause, ask again; the last time at the limit."""
+        """Yields whenever it is time to look, with pauses in between; the last time at the limit."""
         end_ms = None if self.limit_ms is None else self.clock() + self.limit_ms
         pause_s = FIRST_PAUSE_S
         while True:
@@ -93,7 +94,7 @@ class Waiting:
 
 
 def require_shared_state(environment: Mapping[str, str]) -> None:
-    """Raises PolicyError when the request would be filed where no deployment looks."""
+    """Raises PolicyError when ``ICEKEEPER_STATE`` is not set: no deployment would see a request in a local file."""
     if not environment.get("ICEKEEPER_STATE", "").strip():
         raise PolicyError(
             "ICEKEEPER_STATE is not set, so no deployment would ever see the request: "
@@ -102,13 +103,13 @@ def require_shared_state(environment: Mapping[str, str]) -> None:
 
 
 def file_request(runtime: Runtime, table: TableName, overrides: Mapping[str, str]) -> MaintenanceRequest:
-    """Check what can be checked here, and leave the request, in place of the one that is pending for the table.
+    """Check a request and file it, replacing the one that is pending for the table.
 
     Raises:
         PolicyError: unknown table, or settings that are wrong or do not fit it; nothing was filed.
         StorageError: the table or the state cannot be used; nothing was filed.
     """
-    # What no run could be started with, no scheduled one could do.
+    # Raises for settings that no state machine takes: a scheduled run could not serve such a request either.
     parse_event(MachineInput, {"table": str(table), "settings": dict(overrides)})
     loaded = runtime.catalog.load(table)
     resolved = runtime.policy(loaded, overrides)
@@ -120,9 +121,10 @@ def file_request(runtime: Runtime, table: TableName, overrides: Mapping[str, str
 
 
 def machine_input(request: MaintenanceRequest) -> dict[str, Any]:
-    """What the state machine is started with: the same settings as those of the request, so that its pass claims it.
+    """The state machine's input for a request, with the request's own settings, so that the pass claims it.
 
-    The run waits for its turn while another one maintains the table; refused, it would be lost without a schedule.
+    The run waits while another one maintains the table: if it were refused, nobody would serve the request where no
+    schedule is set.
     """
     identity, settings = request.identity, dict(request.settings)
     operations = settings.pop(_OPERATIONS, None)
@@ -136,7 +138,7 @@ def machine_input(request: MaintenanceRequest) -> dict[str, Any]:
 
 
 def start_pass(machine: StateMachine, request: MaintenanceRequest) -> str:
-    """Start a run that serves a filed request; its ARN.
+    """Start a run that serves a filed request; returns the execution's ARN.
 
     Raises:
         PolicyError: there is no such state machine.
@@ -151,7 +153,7 @@ def start_pass(machine: StateMachine, request: MaintenanceRequest) -> str:
 def follow_pass(
     machine: StateMachine, execution: str, state: StateStore, request: MaintenanceRequest, waiting: Waiting
 ) -> Answer:
-    """Wait until a run has ended.
+    """Wait until a run has ended, and say how its pass ended.
 
     Raises:
         StorageError: it cannot be followed any more; it goes on all the same.
@@ -173,14 +175,14 @@ def follow_pass(
 
 
 def await_pass(state: StateStore, request: MaintenanceRequest, waiting: Waiting) -> Answer:
-    """Wait until some run has served a request.
+    """Wait until any run has served a request, and say how that pass ended.
 
     Raises:
         StorageError: the state cannot be read; the request stays.
     """
     is_pending = True
     for _ in waiting.rounds():
-        # In this order: a request is claimed under the lease, which is given back after the pass is in the journal.
+        # In this order: a run takes the lease, claims the request, writes the journal, and gives the lease back.
         is_pending = _is_pending(state, request)
         is_leased = state.leases.current(request.identity.key, now_ms=waiting.clock()) is not None
         if not is_pending:

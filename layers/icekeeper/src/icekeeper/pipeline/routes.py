@@ -11,7 +11,7 @@ __all__ = ["route", "table_size"]
 
 
 def table_size(summary: Mapping[str, str], bytes_to_compact: int) -> Mapping[Measure, int | None]:
-    """How much work there may be, from the head's snapshot summary; its counters are optional, ``None`` is unknown."""
+    """The size of a table by each measure, from the summary of its head; ``None`` where the summary has no counter."""
 
     def counter(key: str) -> int | None:
         text = str(summary.get(key))
@@ -30,9 +30,9 @@ def table_size(summary: Mapping[str, str], bytes_to_compact: int) -> Mapping[Mea
 def route(
     step: StepFacts, size: Mapping[Measure, int | None], limits: Mapping[Limit, int], outgrown: Collection[str] = ()
 ) -> Route:
-    """The route of a step that is to run; ``outgrown`` are those that a function has failed to end.
+    """Where a step runs; ``outgrown`` are the steps that a function could not finish.
 
-    What is unknown counts as much.
+    An unknown size counts as too large for a function.
     """
     if step.job is None:
         return "function"

@@ -1,8 +1,8 @@
 """The leases that a run of the state machine holds: one on the fleet, and one on each table while it maintains it.
 
-A scheduled run holds the fleet's lease, so that only one is under way and its concurrency holds for all tables; a
-forced run does without.  A table's lease is taken before its pass is planned and given back after its report.  Each of
-these functions raises StorageError when the state store does not answer.
+A scheduled run holds the fleet's lease, so that only one is under way and its limit of concurrent tables holds for the
+whole fleet; a run for one table needs none.  A table's lease is taken before its pass is planned and given back after
+its report.  Each of these functions raises StorageError when the state store does not answer.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = [
 ]
 
 FLEET_LEASE = "fleet"
-# A run that was stopped bars the next ones for this long, or as long as its last step could have taken.
+# A run that was aborted bars the next ones for this long, or for as long as its last step could have taken.
 _FLEET_TTL_MS = 3 * 60 * 60 * 1000
 # A task may have to wait for its Glue job to get capacity before the job's own time begins.
 _SLACK_MS = 30 * 60 * 1000
-# No execution lasts longer, whatever somebody asked for with --set: who is stopped then bars nobody for years.
+# No lease lasts longer, whatever job_timeout_s was set to: an aborted run must not bar others for years.
 _LONGEST_MS = 12 * 60 * 60 * 1000
 
 
@@ -47,7 +47,7 @@ def acquire_fleet_lease(deployment: Deployment, run_id: str) -> Lease:
 
 @contextmanager
 def fleet_lease_released_on_failure(deployment: Deployment, run_id: str) -> Iterator[None]:
-    """Whatever ends this block but its own end, a run that failed in it does not keep the fleet's lease."""
+    """Give the fleet's lease back when the block raises."""
     try:
         yield
     except BaseException:
@@ -57,12 +57,12 @@ def fleet_lease_released_on_failure(deployment: Deployment, run_id: str) -> Iter
 
 
 def release_fleet_lease(deployment: Deployment, run_id: str) -> None:
-    """Give the fleet's lease back, if this run has it; one that is not given back runs out by itself."""
+    """Give the fleet's lease back, if this run has it."""
     deployment.state.leases.release(_of_run(FLEET_LEASE, run_id))
 
 
 def table_lease_ttl_ms(policy: Policy | None = None) -> int:
-    """For how many milliseconds a table's lease lasts unless renewed: one job's time, all its attempts, some slack."""
+    """How many milliseconds a table's lease lasts unless renewed: a job's time limit times its attempts, and slack."""
     chosen = policy or Policy()
     return min(_LONGEST_MS, (1 + chosen.job_retry_limit) * chosen.job_timeout_s * 1000 + _SLACK_MS)
 
@@ -91,10 +91,10 @@ def renew_table_lease(deployment: Deployment, run_id: str, item: Item, ttl_ms: i
 
 
 def release_table_lease(deployment: Deployment, run_id: str, item: Item) -> bool:
-    """Give a table's lease back; false when it was not this run's any more.  One not given back runs out by itself."""
+    """Give a table's lease back; false when this run no longer had it."""
     return deployment.state.leases.release(_of_run(item.identity.key, run_id))
 
 
 def _of_run(key: str, run_id: str, name: str = "") -> Lease:
-    """What a run knows of a lease that it took in another process: not until when it holds."""
+    """A lease that the run took in another process, of which its end is not known here."""
     return Lease(key=key, holder=run_id, expires_ms=0, name=name)

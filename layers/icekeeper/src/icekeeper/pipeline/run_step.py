@@ -1,7 +1,7 @@
-"""Run one step of a planned pass: an operation, or the cleaning of what failed loads left.
+"""Run one step of a planned pass: an operation, or the cleaning of files that failed loads left.
 
-Every step leaves its outcome in the control bucket, so that a repetition of a step that ended answers the same, and
-one of a step that crashed finds what its commits did.
+Every step writes its outcome to the control bucket.  A step that is repeated after it ended gives the same answer; one
+that is repeated after a crash finds what the crashed attempt committed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import MAX_SENTENCE, OperationEvent
 from icekeeper.pipeline.leased_catalog import LeasedCatalog
-from icekeeper.pipeline.plan_document import PlanDocument
+from icekeeper.pipeline.plan_document import read_plan
 from icekeeper.pipeline.run_leases import renew_table_lease, table_lease_ttl_ms
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 # The state machine knows these by name, and tries again.
 RETRIED = (PlanStale, CommitConflict, CommitStateUnknown, StorageError)
 LISTED_ORPHANS = "list_orphans"
-# What only the listing counts.
-_OF_THE_LISTING = ("remove_orphans.files_listed", "remove_orphans.files_too_young")
+# Metrics that only the step which lists the orphans can count.
+_LISTING_METRICS = ("remove_orphans.files_listed", "remove_orphans.files_too_young")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class Step:
     deployment: Deployment
     event: OperationEvent
     folder: str
+    """The key prefix of the table's documents in the control bucket."""
     context: OperationContext
     loaded: LoadedTable
 
@@ -62,7 +63,9 @@ def run_step(
     max_bytes: int | None = None,
     progress: Progress = silent,
 ) -> Mapping[str, Any]:
-    """Carry the step out; ``max_bytes`` is the most that this place can rewrite, the rest is left to the next run.
+    """Carry the step out and return its status and summary.
+
+    ``max_bytes`` is how many bytes of input this function or job can rewrite; the rest is left to the next run.
 
     Raises:
         PlanStale: the table was replaced or its policy changed: plan again.
@@ -85,7 +88,7 @@ def run_step(
         seconds = time.monotonic() - started_s
         operation_finished(*told, status=Status.SUCCEEDED.value, summary=summary, seconds=seconds)
         return _finish(step, {**document, "status": Status.SUCCEEDED.value, "summary": summary})
-    before = _remember_commits(step)
+    before = _commits_before(step)
     listed = _listed(step) if event.operation is Operation.REMOVE_ORPHANS else None
     context = step.context if listed is None else _with_listed_orphans(step.context, listed)
     if max_bytes is not None:
@@ -93,15 +96,16 @@ def run_step(
     outcome = run_operation(event.operation, context, reraised=RETRIED)
     outcome = _with_earlier_commits(step, outcome, before)
     if listed is not None:
-        counted = {key: listed["metrics"].get(key, 0) for key in _OF_THE_LISTING}
+        counted = {key: listed["metrics"].get(key, 0) for key in _LISTING_METRICS}
         outcome = replace(outcome, metrics={**outcome.metrics, **counted})
     return _finish(step, outcome.to_json(event.run_id, deployment.control.listings(folder)))
 
 
 def list_orphans(deployment: Deployment, event: OperationEvent, engine: Engine) -> Mapping[str, Any]:
-    """Find the orphans of a table and leave them in the control bucket; ``count`` of them are to be removed.
+    """Find the orphans of a table and write them to the control bucket; ``count`` in the answer says how many.
 
-    With a quarantine every pass must record what it saw, so the removal lists for itself, and is never left out.
+    The removal is left out when ``count`` is 0.  With a quarantine (``orphan_min_sightings`` above 1) every pass must
+    record what it saw, so that the removal lists the orphans itself, and ``count`` is at least 1.
 
     Raises:
         MaintenanceError: as :func:`run_step`.
@@ -134,16 +138,16 @@ def open_step(
     dry_run: bool = False,
     progress: Progress = silent,
 ) -> Step:
-    """Read the plan, prolong the lease, load the table, and see that they still fit together.
+    """Read the plan, load the table, check that the plan still fits it, and prolong the table's lease.
 
     Raises:
-        PlanStale: the table was replaced or its policy changed.
+        PlanStale: the table was replaced, its policy changed, or another version of Icekeeper wrote the plan.
         LeaseLost: another run maintains the table.
         OperationRefused: the plan is not the one that was made.
         PolicyError: the table is gone.
         StorageError: something cannot be read.
     """
-    plan = PlanDocument.model_validate(deployment.control.read(event.plan.key, event.plan.digest))
+    plan = read_plan(deployment.control.read(event.plan.key, event.plan.digest))
     runtime = deployment.runtime(event.item)
     loaded = runtime.catalog.load(event.item.name)
     if not identity_of(runtime.catalog, loaded).is_same_table(event.item.identity):
@@ -173,7 +177,10 @@ def _answer(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _limited(context: OperationContext, max_bytes: int) -> OperationContext:
-    """The table may have grown since it was planned; what does not fit here waits for a plan that says so."""
+    """The context with at most ``max_bytes`` to rewrite: the table may have grown since it was planned.
+
+    What exceeds the limit waits for the next plan, which sends it to a job.
+    """
     policy = context.resolved.policy
     allowed = max_bytes if policy.max_bytes_to_rewrite is None else min(max_bytes, policy.max_bytes_to_rewrite)
     limited = policy.model_copy(update={"max_bytes_to_rewrite": allowed})
@@ -185,8 +192,8 @@ def _own_snapshots(step: Step, loaded: LoadedTable) -> list[int]:
     return [number for number, snapshot in snapshots if snapshot.summary.get(RUN_ID_KEY) == step.event.run_id]
 
 
-def _remember_commits(step: Step) -> frozenset[int]:
-    """This run's commits from before the step; a step that crashed has left them behind."""
+def _commits_before(step: Step) -> frozenset[int]:
+    """The ids of the snapshots that this run had committed before the step's first attempt, which records them."""
     key = f"{step.folder}/{step.event.step}.begun.json"
     begun = step.deployment.control.find(key)
     if begun is None:
@@ -196,7 +203,7 @@ def _remember_commits(step: Step) -> frozenset[int]:
 
 
 def _with_earlier_commits(step: Step, outcome: OperationOutcome, before: frozenset[int]) -> OperationOutcome:
-    """What an attempt that crashed after its commit has done belongs to the outcome, told once."""
+    """The outcome, extended by what an earlier attempt at this step committed before it crashed."""
     earlier = [number for number in _own_snapshots(step, step.loaded) if number not in before]
     if not earlier:
         return outcome
@@ -220,14 +227,14 @@ def _with_earlier_commits(step: Step, outcome: OperationOutcome, before: frozens
 
 
 def _with_listed_orphans(context: OperationContext, listed: Mapping[str, Any]) -> OperationContext:
-    """Look only at what was listed as an orphan; every guard asks about each of them again."""
-    # Their share of the whole listing was judged by the listing.
+    """The context whose orphan removal looks only at the listed paths; every guard checks each of them again."""
+    # The listing step has checked their share of all files; of the candidates alone that share is always 1.
     policy = context.resolved.policy.model_copy(update={"orphan_max_delete_ratio": 1})
     candidates = KnownFiles(tuple(listed["paths"]))
     return replace(context, resolved=replace(context.resolved, policy=policy), orphan_candidates=candidates)
 
 
 def _listed(step: Step) -> Mapping[str, Any] | None:
-    """What was listed by this very plan: another one's policy may allow to delete less."""
+    """What was listed under this very plan: the policy of another plan may allow more to be deleted."""
     found: Mapping[str, Any] | None = step.deployment.control.find(f"{step.folder}/{LISTED_ORPHANS}.json")
     return found if found is not None and found.get("plan") == step.event.plan.digest else None

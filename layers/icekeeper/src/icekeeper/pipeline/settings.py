@@ -1,4 +1,4 @@
-"""What a deployment tells its functions by environment variables, and what of it travels on to Glue jobs."""
+"""The settings that a deployment gives its functions as environment variables, and those that travel to Glue jobs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from icekeeper.operation_facts import Limit
 __all__ = ["PipelineSettings", "travelling_environment"]
 
 CONTROL_BUCKET = "ICEKEEPER_CONTROL_BUCKET"
-# What a job needs is asked for by these; variables of catalogs may hold secrets, and stay at home.
+# Variables with this prefix go into the plan.  Those of catalogs (PYICEBERG_CATALOG__…) may hold secrets, and do not.
 _TRAVELS = "ICEKEEPER_"
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """The settings of the pipeline itself; how tables are maintained is the policy's."""
+    """The settings of the pipeline itself; how tables are maintained is up to the policy."""
 
     control_bucket: str
     limits: Mapping[Limit, int]
-    """Up to here a Lambda function does the work, beyond it a Glue job."""
+    """Up to these a Lambda function does the work, beyond them a Glue job; in bytes or files."""
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> PipelineSettings:

@@ -1,7 +1,7 @@
 """Where a deployment lets tables read, write and delete: prefixes per catalog and namespace (rule 92).
 
-Table properties name locations, and whoever may set them could name another tenant's.  What a deployment allows no
-table property can widen.
+Table properties name locations, and whoever may set them could name another tenant's.  No table property can widen what
+the deployment allows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Rule:
 def allowed_prefixes(
     environment: Mapping[str, str], catalog: str, namespace: tuple[str, ...]
 ) -> tuple[str, ...] | None:
-    """The folders that hold for the tables of a namespace; ``None``: the deployment sets no bound for it.
+    """The folders in which tables of a namespace may have files; ``None``: the deployment allows any.
 
     ``{catalog}`` and ``{namespace}`` in a prefix stand for the table's own; nested namespaces are joined by dots.
 

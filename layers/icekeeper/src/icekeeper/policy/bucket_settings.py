@@ -1,8 +1,8 @@
 """The settings of a table bucket's own maintenance, as a layer of policy (rule 113).
 
-What somebody stated there goes on holding when the bucket's own is switched off and ours takes its place.  What AWS
-assumes where nothing is stated is no setting of anybody, so it is no layer: snapshots that the deployment keeps for
-weeks must not expire after AWS's five days.
+What somebody configured for the bucket's maintenance still holds when Icekeeper takes that maintenance over.  AWS's
+defaults, which hold where nobody configured anything, are no layer: snapshots that the deployment keeps for weeks must
+not expire after AWS's five days.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ BUCKET_SOURCE = "S3 Tables maintenance configuration"
 
 
 def bucket_layers(bucket: BucketMaintenance, sort_columns: Sequence[str]) -> list[Layer]:
-    """What the bucket's maintenance is set to, in our keys.
+    """The settings of the bucket's maintenance as policy keys: one layer, or none where nothing is configured.
 
-    ``sort_columns`` are those of the table's own sort order: there S3 Tables' ``sort`` and ``z-order`` strategies take
-    their columns from (Amazon S3 user guide, "Maintenance for tables"); without any both are left out.
+    ``sort_columns`` are the columns of the table's own sort order, which S3 Tables' ``sort`` and ``z-order`` strategies
+    use (Amazon S3 user guide, "Maintenance for tables"); without any, these two strategies are ignored.
     """
     compaction, snapshots, files = (
         bucket.states[built_in].settings if built_in in bucket.states else {}
@@ -41,7 +41,7 @@ def bucket_layers(bucket: BucketMaintenance, sort_columns: Sequence[str]) -> lis
     if "maxSnapshotAgeHours" in snapshots:
         values["snapshot_retention_hours"] = snapshots["maxSnapshotAgeHours"]
     if "unreferencedDays" in files:
-        # A file is gone when both have passed.
+        # S3 Tables marks an unreferenced file after the first period, and deletes it after the second.
         days = [files["unreferencedDays"], files.get("nonCurrentDays", 0)]
         values["orphan_older_than_hours"] = 24 * sum(day for day in days if isinstance(day, int))
     return [Layer(BUCKET_SOURCE, values)] if values else []

@@ -1,4 +1,4 @@
-"""The closed sets of values that policy keys choose from, but for operations, which have facts of their own."""
+"""The values that policy keys choose from; those of ``operations`` stand in ``operation_facts.py``."""
 
 from __future__ import annotations
 

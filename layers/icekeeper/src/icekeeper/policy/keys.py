@@ -1,7 +1,7 @@
-"""Every policy key with its type, bounds, default and meaning.
+"""Every policy key with its type, limits, default and meaning.
 
 Names and defaults come from the SeaweedFS worker and from Modak's policy; those without a source there are
-Icekeeper's own.  A policy is made by :func:`icekeeper.policy.resolve`, which also checks keys against each other.
+Icekeeper's own.  :func:`icekeeper.policy.resolve` makes a policy of them and checks keys against each other.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["DEPLOYMENT_KEYS", "MEGABYTE", "POLICY_KEYS", "Policy"]
 MEGABYTE = 1024 * 1024
 
 _DEPLOYMENT: dict[str, Any] = {"deployment": True}
-"""Marks keys that steer detection and scheduling, so that no single table can set them."""
+"""Marks keys about detection and scheduling, which no single table can set."""
 
 
 def _key(default: Any, doc: str, **bounds: Any) -> Any:
@@ -148,22 +148,23 @@ class Policy(BaseModel):
     table_filter: TextList = _key((), "wildcard patterns of table names", json_schema_extra=_DEPLOYMENT)
     max_jobs_per_detection: int = _key(100, "most tables one scan proposes", ge=1, json_schema_extra=_DEPLOYMENT)
     detection_timeout_s: int = _key(300, "seconds that one scan may take", ge=1, json_schema_extra=_DEPLOYMENT)
-    # A deployed stack has parameters of the same meaning, from which it sets these.
+    # Keys of the SeaweedFS worker that Icekeeper accepts and does not read, and keys that the stack sets from its
+    # parameters.
     detection_interval_s: int = _key(
         3600,
-        "seconds between scans; the stack's parameter ScheduleExpression decides",
+        "not used, accepted for SeaweedFS's configuration: the stack's parameter ScheduleExpression decides",
         ge=1,
         json_schema_extra=_DEPLOYMENT,
     )
     max_concurrent_jobs: int = _key(
         4,
-        "tables maintained at once; set by the stack's parameter MaxConcurrentTables",
+        "tables maintained at once; only the stack's parameter MaxConcurrentTables, which sets it, has an effect",
         ge=1,
         json_schema_extra=_DEPLOYMENT,
     )
     max_concurrent_jobs_per_worker: int = _key(
         2,
-        "jobs one worker runs at once; in the stack each job has its own workers",
+        "not used, accepted for SeaweedFS's configuration: in the stack each job has its own workers",
         ge=1,
         json_schema_extra=_DEPLOYMENT,
     )
@@ -179,12 +180,12 @@ class Policy(BaseModel):
 
     @property
     def target_file_size_bytes(self) -> int:
-        """Never below 1, so that splitting at the target always makes progress."""
+        """Bytes, rounded down; at least 1, so that splitting at the target always makes progress."""
         return max(1, int(self.target_file_size_mb * MEGABYTE))
 
     @property
     def min_file_size_bytes(self) -> int:
-        """A file with fewer bytes than this is small; rounded up, as a size is below x when below ceil(x)."""
+        """A file with fewer bytes than this is small; rounded up: a whole number is below x when below ceil(x)."""
         return math.ceil(self.min_file_size_ratio * self.target_file_size_bytes)
 
     @property
@@ -198,7 +199,7 @@ class Policy(BaseModel):
 
     @property
     def writer_mark_retention_ms(self) -> int:
-        """Milliseconds, 0 for no marks at all; fractions round up, to the side that keeps more."""
+        """Milliseconds; 0: no commit marks are kept.  Fractions round up, to the side that keeps more."""
         return math.ceil(self.writer_mark_retention_hours * HOUR_MS)
 
     @property

@@ -1,7 +1,7 @@
 """Where settings come from, in the order in which later ones win.
 
 ``default`` → deployment environment → policy file → S3 Tables maintenance configuration → Iceberg's own table
-properties → table properties ``icekeeper.<key>`` → ``--set``; and above all of them the deployment's bounds.
+properties → table properties ``icekeeper.<key>`` → ``--set``.  The deployment's bounds then limit what these say.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ __all__ = ["BOUND_KEYS", "OVERRIDE_SOURCE", "TABLE_PREFIX", "Layer", "gc_enabled
 
 OVERRIDE_SOURCE = "--set"
 TABLE_PREFIX = "icekeeper."
-"""Table properties that are settings begin so."""
+"""The prefix of table properties that are policy keys."""
 ENVIRONMENT_PREFIX = "ICEKEEPER_"
 BOUND_PREFIX = "ICEKEEPER_BOUND_"
 BOUND_KEYS = frozenset(
     {"maintenance_enabled", "snapshot_retention_hours", "max_snapshots_to_keep", "orphan_older_than_hours"}
 )
-"""Keys that a deployment may bound: numbers from below, the switch only to false."""
-# Variables that are no setting (ICEKEEPER_STATE, …) share the prefix; above this likeness it is a misspelt key.
+"""Keys that a deployment may bound: a number gets a least value, the switch can only be bound to false."""
+# Variables that are no policy key (ICEKEEPER_STATE, …) share the prefix; one this similar to a key (difflib's ratio) is
+# taken for a misspelt key.
 _MISSPELT = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Settings of one source; values are text, or already typed.  A bound only tightens what other layers say."""
+    """The settings of one source by policy key, as text or already typed; a bound only tightens what others say."""
 
     source: str
     values: Mapping[str, object]
@@ -64,10 +65,10 @@ def layers_for(
     rules: Sequence[Layer] = (),
     bucket: Sequence[Layer] = (),
 ) -> list[Layer]:
-    """The layers of one table, lowest first, each named so that a person can find it.
+    """The layers of one table, lowest first, each with a source by which a person finds it.
 
-    ``overrides`` are this call's ``--set`` values, ``rules`` those of the policy file that fit the table,
-    ``bucket`` what the table bucket's own maintenance is set to.  A variable that is empty sets and bounds nothing.
+    ``overrides`` are this call's ``--set`` values, ``rules`` the rules of the policy file that fit the table,
+    ``bucket`` the settings of the table bucket's own maintenance.  An environment variable that is empty is not set.
 
     Raises:
         PolicyError: a variable or property that looks like a setting has no such key, or one of Iceberg's own

@@ -1,8 +1,9 @@
-"""Who maintains a table: the table bucket's own maintenance, or this (rule 115).
+"""Who maintains a table: the table bucket's own maintenance, or Icekeeper (rule 115).
 
-AWS compacts tables, expires snapshots and removes unreferenced files of table buckets by itself unless that is switched
-off.  Two that do the same work would undo and overtake each other, so what the bucket does is left to it; where it is
-not known, too.  Types and their defaults: Amazon S3 API reference, "PutTableMaintenanceConfiguration" and
+In table buckets AWS itself compacts tables, expires snapshots and removes unreferenced files unless that is switched
+off.  If both did the same work they would undo and overtake each other, so Icekeeper leaves to the bucket what the
+bucket does, or what it may do where that cannot be read.  Types and their defaults: Amazon S3 API reference,
+"PutTableMaintenanceConfiguration" and
 "PutTableBucketMaintenanceConfiguration"; Amazon S3 user guide, "Maintenance for tables" and "Maintenance for table
 buckets".
 """
@@ -39,7 +40,7 @@ _GET_ACTION: Mapping[BuiltIn, str] = {
 
 @dataclass(frozen=True, slots=True)
 class BuiltInState:
-    """One of a bucket's own operations: whether it is enabled, and its settings as far as somebody stated them."""
+    """One of a bucket's own operations: whether it is enabled, and the settings that somebody configured."""
 
     is_enabled: bool
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -47,7 +48,7 @@ class BuiltInState:
 
 @dataclass(frozen=True, slots=True)
 class BucketMaintenance:
-    """What a table bucket does for one table; each of :class:`BuiltIn` is either known or has a reason why not."""
+    """What a table bucket does for one table: each :class:`BuiltIn` has a state, or a reason why that is not known."""
 
     states: Mapping[BuiltIn, BuiltInState] = field(default_factory=dict)
     unreadable: Mapping[BuiltIn, str] = field(default_factory=dict)
@@ -55,14 +56,17 @@ class BucketMaintenance:
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Which operations are not ours, with the reason, and which become ours by switching the bucket's own off."""
+    """Which operations Icekeeper leaves to the bucket, with the reason, and which it takes over.
+
+    Before an operation that is taken over runs, the bucket's own is switched off.
+    """
 
     owned: Mapping[Operation, str] = field(default_factory=dict)
     taken_over: Mapping[Operation, BuiltIn] = field(default_factory=dict)
 
 
 def decide_owners(bucket: BucketMaintenance | None, ownership: Ownership) -> Owners:
-    """Who does what; ``None`` where the storage maintains nothing: then everything is ours."""
+    """Decide who runs each operation; ``bucket`` is ``None`` where nobody but Icekeeper maintains tables."""
     if bucket is None:
         return Owners()
     owned: dict[Operation, str] = {}

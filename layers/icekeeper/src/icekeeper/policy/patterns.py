@@ -16,7 +16,7 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def bucket_name(warehouse: str) -> str:
-    """The name that patterns of buckets are about: that of a bucket given by address or ARN, or of a folder."""
+    """The name that bucket patterns are matched against: the last part of a bucket's address or ARN, or of a folder."""
     parts = urlsplit(warehouse)
     is_bucket_url = parts.scheme in ("s3", "s3a", "s3n") and parts.netloc
     return parts.netloc if is_bucket_url else warehouse.rstrip("/").rsplit("/", 1)[-1]

@@ -11,8 +11,8 @@
       settings:
         target_file_size_mb: 512
 
-Later rules win.  Read as strict YAML: every value is text, written as after ``--set``; nothing is guessed to be a
-number or a date, no key counts twice.  A file with any mistake is refused as a whole: half a policy is another policy.
+Later rules win.  The file is read as strict YAML: every value is text, written as after ``--set``, and a key that
+stands twice is an error.  A file with any mistake is refused as a whole: half a policy is another policy.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FIELDS = (*_PATTERNS, _SETTINGS)
 
 @dataclass(frozen=True, slots=True)
 class PolicyRule:
-    """Settings for the tables that every pattern fits; a pattern that is left out fits all."""
+    """Settings for the tables that fit all of its patterns; a pattern that is left out fits every table."""
 
     patterns: Mapping[str, tuple[str, ...]]
     layer: Layer
@@ -57,7 +57,7 @@ class PolicyFile:
     rules: tuple[PolicyRule, ...] = ()
 
     def layers(self, warehouse: str, namespace: str, table: str) -> list[Layer]:
-        """The layers of one table, lowest first; ``warehouse`` as detection's ``bucket_filter`` takes it."""
+        """The layers of the rules that fit one table, lowest first; ``warehouse`` is the catalog's."""
         bucket = bucket_name(warehouse)
         return [rule.layer for rule in self.rules if rule.fits(bucket, namespace, table)]
 

@@ -37,9 +37,9 @@ class ResolvedPolicy:
     bounds: frozenset[str] = frozenset()
     """The sources that are bounds."""
     owners: Owners = field(default_factory=Owners)
-    """Who does what in a table bucket that maintains its tables itself."""
+    """Who runs which operation in a table bucket that maintains its tables itself."""
     allowed_prefixes: tuple[str, ...] | None = None
-    """Where the deployment lets the table's files be read, written and deleted; ``None``: it sets no bound."""
+    """The folders in which the deployment lets the table's files be read, written and deleted; ``None``: anywhere."""
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """``(key, value, source, meaning)`` of every key, for people."""
@@ -49,18 +49,18 @@ class ResolvedPolicy:
         ]
 
     def fingerprint(self) -> str:
-        """A digest of all values and owners, equal exactly when they are; independent of where they came from."""
+        """A digest of all values and owners: equal for equal ones, whatever source they came from."""
         lines = [f"{key}={_exact_text(getattr(self.policy, key))}" for key in sorted(POLICY_KEYS)]
-        # What a pass left to the bucket is work again once the bucket no longer does it.
+        # An operation that was left to the bucket is work again once the bucket no longer does it.
         lines += [f"{operation.value} is not ours" for operation in Operation if operation in self.owners.owned]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def owned_by(self, owners: Owners) -> ResolvedPolicy:
-        """The same settings, with who does what."""
+        """The same settings with other owners."""
         return replace(self, owners=owners)
 
     def is_bounded(self, key: str) -> bool:
-        """Whether a bound of the deployment overruled what every layer says about a key."""
+        """Whether the value of a key comes from a bound of the deployment, which overruled the layers."""
         return self.sources[key] in self.bounds
 
     def why_disabled(self) -> str | None:
@@ -86,7 +86,7 @@ class ResolvedPolicy:
 
 
 def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
-    """Apply layers on top of the defaults, later ones winning, then the bounds among them.
+    """Apply the layers to the defaults, later ones winning; then apply the bounds among them.
 
     ``unsafe`` allows an orphan grace period below 24 hours.
 
@@ -191,7 +191,7 @@ def _check_contradictions(policy: Policy, sources: Mapping[str, str]) -> None:
 
 
 def _check_bounds_hold(layers: Sequence[Layer], policy: Policy, sources: Mapping[str, str]) -> None:
-    """Snapshots that are named expire whatever their age; a deployment that bounds the retention means them too."""
+    """Refuse ``snapshot_expire_ids``, which ignores the retention, where the deployment bounds the retention."""
     bounds = [layer for layer in layers if layer.is_bound and not _RETENTION_KEYS.isdisjoint(layer.values)]
     if policy.snapshot_expire_ids and bounds:
         raise PolicyError(

@@ -1,7 +1,7 @@
 """The text of policy key ``sort_order``: ``k asc nulls last, bucket(16, id) desc nulls first``.
 
-Transforms are Iceberg's (specification, "Partition Transforms", "Sorting"); like there, nulls come first when ascending
-and last when descending unless the text says otherwise.
+Transforms are Iceberg's (specification, "Partition Transforms", "Sorting").  As in Iceberg-Java and Spark, nulls come
+first when ascending and last when descending unless the text says otherwise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How a time is read from partition values that are text or numbers: ``%Y-%m-%d``, ``year=%Y,month=%m,day=%d``.
 
-Paimon's ``partition.timestamp-pattern`` and ``-formatter`` in one setting, with the directives of ``strptime`` that
-stand for numbers.  A value must match as a whole: what is ambiguous is no time.
+One setting does what Paimon's ``partition.timestamp-pattern`` and ``partition.timestamp-formatter`` do, with those
+directives of ``strptime`` that stand for numbers.  A value must match as a whole, or it names no time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DAY_MS = 24 * HOUR_MS
 _MINUTE_MS = HOUR_MS // 60
 _WIDTHS = {"Y": 4, "m": 2, "d": 2, "j": 3, "H": 2, "M": 2, "S": 2}
 _LEAST_AND_MOST = {"Y": (1, 9999), "m": (1, 12), "d": (1, 31), "j": (1, 366), "H": (0, 23), "M": (0, 59), "S": (0, 59)}
-# What must be there for a directive to name one moment.
+# Directive → the coarser one that must stand beside it, so that both name one moment.
 _NEEDS = {"m": "Y", "d": "m", "j": "Y", "M": "H", "S": "M"}
 _EXAMPLE = "as in %Y-%m-%d, or over several partition fields year=%Y,month=%m,day=%d"
 _DIRECTIVE = re.compile(r"%(.?)", re.DOTALL)
@@ -33,7 +33,7 @@ class TimePattern:
     expressions: tuple[re.Pattern[str], ...]
 
     def end_ms(self, values: Sequence[str]) -> int | None:
-        """The first moment after the partition, as epoch milliseconds in UTC; ``None`` for what does not match."""
+        """The first moment after the partition, as epoch milliseconds in UTC; ``None`` if a value does not match."""
         found: dict[str, int] = {}
         for expression, value in zip(self.expressions, values, strict=True):
             match = expression.fullmatch(value)
@@ -46,10 +46,10 @@ class TimePattern:
 
 
 def parse_time_pattern(text: str) -> TimePattern:
-    """A pattern from a setting.
+    """Parse the text of policy key ``partition_time_pattern``.
 
     Raises:
-        ValueError: it is none, or does not tell one moment.
+        ValueError: the text is no pattern, or a directive lacks the coarser one that it needs.
     """
     parts = [_named(part) for part in text.split(",")] if "=" in text else [(None, text)]
     seen: list[str] = []
@@ -73,7 +73,10 @@ def _named(part: str) -> tuple[str, str]:
 
 
 def _expression(pattern: str, seen: list[str]) -> re.Pattern[str]:
-    """Numbers that stand by themselves may lack leading zeros."""
+    """The pattern as a regular expression; ``seen`` gets its directives.
+
+    A number may lack leading zeros where no digit can stand beside it.
+    """
     result, position = "", 0
     directives = list(_DIRECTIVE.finditer(pattern))
     for number, directive in enumerate(directives):

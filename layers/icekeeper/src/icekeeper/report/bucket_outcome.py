@@ -15,7 +15,7 @@ __all__ = ["BucketOutcome", "ForeignTable", "Outside"]
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What lies under no table's location: reported, never deleted."""
+    """Files under no table's location, which are reported and never deleted; ``size`` in bytes."""
 
     files: int = 0
     size: int = 0
@@ -25,7 +25,7 @@ class Outside:
 
 @dataclass(frozen=True, slots=True)
 class ForeignTable:
-    """A table that the catalog does not know, by one of its metadata files."""
+    """A table that the catalog does not know, found by one of its metadata files."""
 
     uuid: str | None
     location: str
@@ -34,7 +34,7 @@ class ForeignTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketOutcome:
-    """How one pass over a bucket ended; tables by their names."""
+    """How one pass over a bucket ended; outcomes by the names of tables."""
 
     catalog: str
     bucket: str
@@ -46,12 +46,12 @@ class BucketOutcome:
 
     @property
     def status(self) -> PassStatus:
-        """As that of a pass over one table, its operations being the tables here."""
+        """As the status of a pass over one table, with tables in place of operations."""
         return overall_status(self.tables.values())
 
     @property
     def metrics(self) -> dict[str, int | float]:
-        """Those of all tables added up, and what lies outside."""
+        """The sums of all tables' metrics, and the counts of files outside all tables."""
         total: Counter[str] = Counter()
         for outcome in self.tables.values():
             total.update({key: int(value) for key, value in outcome.metrics.items() if key != CLOCK_SKEW})

@@ -1,4 +1,4 @@
-"""A wrong clock, as people and metrics hear of it."""
+"""How a wrong clock is reported to people and in metrics."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 __all__ = ["CLOCK_SKEW", "clock_warning", "skew_sentence"]
 
 CLOCK_SKEW = "clock.skew_s"
-"""Metric: how many seconds this machine's clock is ahead of the store's (negative: behind); only where it matters."""
+"""Metric: how many seconds this machine's clock is ahead of the store's (negative: behind); left out below a minute."""
 
 
 def skew_sentence(ahead_s: int) -> str:
-    """What is wrong, and what to do."""
+    """The sentence for people: what is wrong with the clock, and what to do."""
     direction = "ahead of" if ahead_s > 0 else "behind"
     return (
         f"this machine's clock is {abs(ahead_s)} s {direction} the clock of the table's store, by which ages are "
@@ -20,6 +20,6 @@ def skew_sentence(ahead_s: int) -> str:
 
 
 def clock_warning(metrics: Iterable[Mapping[str, int | float]]) -> tuple[str, ...]:
-    """The sentence about the largest skew that any part of a pass has met; none where there was none."""
+    """The sentence about the largest skew in the metrics of a pass's parts; empty where no part met one."""
     met = [int(found[CLOCK_SKEW]) for found in metrics if CLOCK_SKEW in found]
     return (skew_sentence(max(met, key=abs)),) if met else ()

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 MAX_INLINE_PATHS = 10_000
-"""More distinct paths than this go to a file of their own."""
+"""Lists with more distinct paths than this are written to a file of their own."""
 
 Metrics: TypeAlias = Mapping[str, int | float]
 
@@ -44,7 +44,7 @@ ListingWriter: TypeAlias = Callable[[str, Mapping[str, Sequence[str]]], str]
 class Status(StrEnum):
     """How an operation ended.
 
-    ``skipped`` is success: nothing to do, disabled, or not possible here.  ``refused`` is a guard that saw danger.
+    ``skipped`` is success: nothing to do, disabled, or not possible here.  ``refused``: a guard saw danger.
     """
 
     SUCCEEDED = "succeeded"
@@ -80,7 +80,7 @@ class OperationOutcome:
     files_deleted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        # A summary may quote whatever a library has raised.
+        # A summary may quote an error of a library, which may hold secrets.
         object.__setattr__(self, "summary", masked(self.summary))
         object.__setattr__(self, "reason", None if self.reason is None else masked(self.reason))
 
@@ -113,11 +113,11 @@ def _files_json(planned: Sequence[str], deleted: Sequence[str], name: str, listi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedOutcome:
-    """What a pass did about the files of failed loads: no operation, so it has no status and makes no pass fail."""
+    """What a pass did about files of failed loads.  This is no operation: it has no status and makes no pass fail."""
 
     summary: str
     problem: str | None = None
-    """Why it could not be done; the next pass tries again."""
+    """Why files could not be cleaned up; the next pass tries again."""
     metrics: Metrics
     files_planned: tuple[str, ...] = ()
     files_deleted: tuple[str, ...] = ()
@@ -141,7 +141,7 @@ def succeeded(
     files_planned: Sequence[str] = (),
     files_deleted: Sequence[str] = (),
 ) -> OperationOutcome:
-    """The operation did its work (in a dry run: would have done it)."""
+    """The outcome of an operation that did its work (in a dry run: would have done it)."""
     return OperationOutcome(
         operation=operation,
         status=Status.SUCCEEDED,
@@ -154,17 +154,17 @@ def succeeded(
 
 
 def skipped(operation: Operation, reason: str, *, metrics: Metrics | None = None) -> OperationOutcome:
-    """There was nothing to do, or it is switched off or not possible here."""
+    """The outcome of an operation that had nothing to do, is switched off, or is not possible here."""
     return _not_carried_out(operation, Status.SKIPPED, reason, metrics)
 
 
 def refused(operation: Operation, reason: str, *, metrics: Metrics | None = None) -> OperationOutcome:
-    """A guard saw danger and stopped the operation."""
+    """The outcome of an operation that a guard stopped because it saw danger."""
     return _not_carried_out(operation, Status.REFUSED, reason, metrics)
 
 
 def failed(operation: Operation, reason: str, *, metrics: Metrics | None = None) -> OperationOutcome:
-    """The operation tried and could not."""
+    """The outcome of an operation that failed."""
     return _not_carried_out(operation, Status.FAILED, reason, metrics)
 
 
@@ -184,7 +184,7 @@ class PassOutcome:
     dry_run: bool
     operations: tuple[OperationOutcome, ...]
     staged: StagedOutcome | None = None
-    """Where there were failed loads to clean up after."""
+    """``None`` where there were no failed loads to clean up after."""
     warnings: tuple[str, ...] = ()
     """What went wrong beside the operations; it does not change how the pass ended."""
 
@@ -206,9 +206,9 @@ class PassOutcome:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing was changed and nothing failed: another pass over the same snapshot would find the same.
+        """Whether nothing was changed and nothing failed: another pass over the same snapshot would find the same.
 
-        A refusal counts as idle: it comes from what the table holds, and stays until that changes.
+        A refusal counts as idle: its cause is in the table, and stays until the table changes.
         """
         return all(_did_nothing(outcome) for outcome in self.operations)
 
@@ -243,7 +243,7 @@ def _did_nothing(outcome: OperationOutcome) -> bool:
         return True
     # Only an orphan sweep succeeds without work: "removed 0 orphan file(s)".
     is_sweep = outcome.operation is Operation.REMOVE_ORPHANS and outcome.status is Status.SUCCEEDED
-    # What waits in quarantine is gone after another pass.
+    # Orphans in quarantine are deleted by a later pass, so that pass is needed.
     waiting = outcome.metrics.get("remove_orphans.files_quarantined", 0)
     return is_sweep and not (outcome.files_planned or outcome.files_deleted or waiting)
 

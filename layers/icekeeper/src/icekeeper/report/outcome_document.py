@@ -1,4 +1,4 @@
-"""Outcomes as the documents that functions and jobs leave for the report, and back."""
+"""Reads outcomes back from the JSON documents that functions and jobs write for the report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["operation_outcome", "staged_outcome"]
 
 
 def operation_outcome(document: Mapping[str, Any]) -> OperationOutcome:
-    """What :meth:`OperationOutcome.to_json` made; lists of files that were too long for it stay where they are.
+    """The outcome that :meth:`OperationOutcome.to_json` wrote, without lists of files that have a file of their own.
 
     Raises:
         StorageError: it is no such document.
@@ -35,7 +35,7 @@ def operation_outcome(document: Mapping[str, Any]) -> OperationOutcome:
 
 
 def staged_outcome(document: Mapping[str, Any]) -> StagedOutcome:
-    """What :meth:`StagedOutcome.to_json` made.
+    """The outcome that :meth:`StagedOutcome.to_json` wrote.
 
     Raises:
         StorageError: it is no such document.

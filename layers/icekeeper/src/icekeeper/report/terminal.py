@@ -1,7 +1,7 @@
-"""Outcomes, proposals, problems and policies as tables for people.
+"""Prints outcomes, proposals, problems and policies as tables for people.
 
-Everything goes to a console that the caller made (for standard error, where standard output carries JSON); rich
-itself colours only where that console is a terminal.
+The caller makes the console (for standard error, where standard output carries JSON); rich colours only where that
+console is a terminal.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _STYLES: Mapping[str, str] = {
 
 
 def print_outcome(console: Console, outcome: PassOutcome) -> None:
-    """One line per operation: its name, how it ended, and its sentence."""
+    """Print one line per operation: its name, how it ended, and its sentence."""
     mode = " (dry run: nothing was changed)" if outcome.dry_run else ""
     status = outcome.status.value
     console.print(Text.assemble((outcome.table, "bold"), ": ", (status, _STYLES[status]), mode))
@@ -66,7 +66,7 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
 
 
 def print_bucket(console: Console, outcome: BucketOutcome) -> None:
-    """One line per table, then what belongs to no table and to foreign ones."""
+    """Print one line per table, then the files that belong to no table, and the foreign tables."""
     mode = " (dry run: nothing was changed)" if outcome.dry_run else ""
     status = outcome.status.value
     console.print(Text.assemble((outcome.bucket, "bold"), ": ", (status, _STYLES[status]), mode))
@@ -89,7 +89,7 @@ def print_bucket(console: Console, outcome: BucketOutcome) -> None:
 
 
 def trouble(outcome: PassOutcome) -> str:
-    """One sentence about what failed or was refused; operations that share a reason share it here too."""
+    """One sentence about the operations that failed or were refused; a reason that several share is said once."""
     ended: dict[str, list[str]] = {}
     for operation in outcome.operations:
         if operation.status in (Status.FAILED, Status.REFUSED):
@@ -210,7 +210,7 @@ def print_loads(console: Console, loads: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_policy(console: Console, rows: Iterable[Sequence[str]]) -> None:
-    """Rows of ``(key, value, source, meaning)``; what is not a default stands out."""
+    """Print rows of ``(key, value, source, meaning)``; values that are no defaults are bold."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("key", no_wrap=True)
     for heading in ("value", "source", "meaning"):
@@ -222,9 +222,9 @@ def print_policy(console: Console, rows: Iterable[Sequence[str]]) -> None:
 
 
 def _print_rows(console: Console, rows: Sequence[Sequence[Text]]) -> None:
-    """Aligned columns, the last as long as it is: a path must stay one word that can be copied.
+    """Print aligned columns; the last one is never wrapped, so that a path stays one word that can be copied.
 
-    Text objects throughout: a path or name with brackets must not be taken for markup.
+    The cells are Text objects, because brackets in a path or name must not be taken for markup.
     """
     widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)][:-1]
     for row in rows:

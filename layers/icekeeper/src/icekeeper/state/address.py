@@ -1,4 +1,4 @@
-"""The address of the state as the environment gives it: a path, or the table that a fleet shares."""
+"""The address of the state in ``ICEKEEPER_STATE``: a path on this machine, or the DynamoDB table of a fleet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 
 @dataclass(frozen=True, slots=True)
 class TableAddress:
-    """A DynamoDB table; what is ``None`` is taken from AWS's own settings."""
+    """A DynamoDB table; a region or endpoint that is ``None`` comes from boto3's own settings."""
 
     name: str
     region: str | None = None
@@ -28,7 +28,7 @@ class TableAddress:
 
 
 def parse_address(environment: Mapping[str, str]) -> TableAddress | None:
-    """The table that the environment names, ``None`` when the state is a file.
+    """The DynamoDB table that the environment names, ``None`` when the state is a file.
 
     Raises:
         PolicyError: the address is malformed.

@@ -1,8 +1,8 @@
-"""Which folders tables were seen to have files in, so that its owner hears of its guests (rule 89).
+"""Claims: in which folders each table was seen to have files, so that no other table deletes them there (rule 89).
 
-An entry of a catalog claims its own location and every other folder that holds files of it: a ``write.data.path``
-elsewhere, another table's files that ``add_files`` took in.  What is recorded is a hint where to look and no proof:
-whoever finds a claim loads that table and reads what it references by now.
+An entry of a catalog claims its table's location and every other folder that holds files of the table: a
+``write.data.path`` elsewhere, another table's files that ``add_files`` took in.  A claim is a hint where to look and no
+proof: code that finds one loads that table and reads what it references now.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from icekeeper.model import TableName
 __all__ = ["ClaimStore", "Entry", "TableClaims", "folders_around", "store_of", "touches"]
 
 Entry: TypeAlias = tuple[str, str, str]
-"""Catalog, warehouse and table, as a catalog's entry is opened again."""
+"""Catalog, warehouse and table: the names by which a catalog's entry can be opened again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableClaims:
-    """Where one entry of a catalog was seen to have files; every folder is normalised."""
+    """Where the table of one catalog entry was seen to have files; every folder is normalised."""
 
     catalog: str
     warehouse: str
@@ -32,18 +32,18 @@ class TableClaims:
     folders: frozenset[str] = frozenset()
     """Folders outside the location that hold files of the table."""
     data_roots: frozenset[str] = frozenset()
-    """Folders inside the location under which data files of the table have been found, at any time."""
+    """Folders inside the location in which data files of the table have ever been found."""
     seen_sequence_number: int = -1
-    """Manifests up to this sequence number have been looked at; -1: none."""
+    """Manifests up to this sequence number have been read for the folders above; -1: none."""
     seen_ms: int = -1
-    """Snapshots up to this time have been looked at, for tables without sequence numbers (v1)."""
+    """Snapshots up to this time (epoch milliseconds) have been read, for v1 tables, without sequence numbers."""
 
     @property
     def entry(self) -> Entry:
         return self.catalog, self.warehouse, str(self.table)
 
     def touch(self, folder: str) -> bool:
-        """Whether the table may have files in a (normalised) folder, or the folder lies around or below its own."""
+        """Whether a normalised folder is, contains or lies in one of the table's folders."""
         return any(touches(own, folder) for own in (self.location, *self.folders))
 
 
@@ -51,37 +51,37 @@ class ClaimStore(Protocol):
     """Every method raises StorageError when the store fails."""
 
     def record(self, claims: TableClaims, *, replaces: TableClaims | None = None) -> None:
-        """Replace what is known of an entry; ``replaces``: what that is, where the caller has just read it."""
+        """Replace the claims of an entry; ``replaces`` are those that the caller has just read, if it has."""
         ...
 
     def of_entry(self, entry: Entry) -> TableClaims | None: ...
 
     def touching(self, folder: str) -> Iterator[TableClaims]:
-        """Every claim, of any catalog, on the normalised folder itself, a folder around it, or one below it."""
+        """The claims of any catalog on a normalised folder, on a folder that contains it, or on one below it."""
         ...
 
     def of_catalog(self, catalog: str, warehouse: str) -> Iterator[TableClaims]:
-        """Every entry of a catalog that was ever seen; read in few requests."""
+        """The claims of every entry of a catalog that was ever seen; read in few requests."""
         ...
 
     def forget(self, entry: Entry) -> None:
-        """Told when a catalog has no such entry any more."""
+        """Remove the claims of an entry that its catalog no longer has."""
         ...
 
 
 def touches(one: str, other: str) -> bool:
-    """Of normalised folders: whether they are the same, or one lies inside the other."""
+    """Whether two normalised folders are the same, or one lies inside the other."""
     return one == other or _is_in(one, other) or _is_in(other, one)
 
 
 def store_of(folder: str) -> str:
-    """Scheme and bucket or host of a normalised folder; ``/`` of a local one."""
+    """Scheme and bucket or host of a normalised folder (``s3://bucket``); ``/`` for a local one."""
     scheme, separator, rest = folder.partition("://")
     return f"{scheme}://{rest.partition('/')[0]}" if separator else "/"
 
 
 def folders_around(folder: str) -> tuple[str, ...]:
-    """A normalised folder and all that it lies in, up to its store."""
+    """A normalised folder and all folders that contain it, the innermost first, up to :func:`store_of`."""
     found, store = [folder], store_of(folder)
     while len(folder) > len(store):
         folder = folder.rpartition("/")[0]

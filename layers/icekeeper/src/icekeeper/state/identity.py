@@ -1,8 +1,9 @@
-"""Which table something is remembered about (rule 111).
+"""Which table a record in the state is about (rule 111).
 
-A table is its UUID, whatever it is called today, by whom, and wherever it has moved.  Names are told to people, and
-protect nothing: a rename, a second catalog, another case or another spelling of the warehouse would lose what they
-protect.  Copies of a table share its UUID; the location tells them apart where protecting too much would not be safe.
+A table is identified by its UUID, whatever catalogs call it and wherever it has moved.  Names are only shown to people:
+if records were filed under them, a rename, a second catalog, another case or another spelling of the warehouse would
+lose what they protect.  Copies of a table share its UUID.  Records that must not be shared by copies are filed under
+UUID and location.
 """
 
 from __future__ import annotations
@@ -17,33 +18,33 @@ __all__ = ["EarlierIdentity", "TableIdentity"]
 
 @dataclass(frozen=True, slots=True)
 class TableIdentity:
-    """Which table, for good: a table dropped and created again under its name has another UUID.
+    """The lasting identity of a table: one that is dropped and created again under its name has another UUID.
 
-    Two of these may be equal tables although they are not equal objects: compare :attr:`key`.
+    Two unequal objects may be the same table: ask :meth:`is_same_table`.
     """
 
     catalog: str
-    """What the catalog is called here; told, like the two that follow."""
+    """The catalog's name; only shown to people, like the two fields that follow."""
     warehouse: str
     table: TableName
     uuid: str
-    """In lower case; empty for the v1 tables whose writer gave none."""
+    """In lower case; empty for v1 tables without one."""
     location: str = ""
-    """The table's folder in its normal spelling; empty where an earlier version left it out."""
+    """The table's location, normalised; empty where an earlier version did not record it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "uuid", self.uuid.strip().lower())
 
     @property
     def spelling(self) -> str:
-        """The names and the UUID in one text, by which earlier versions knew the table."""
+        """Names and UUID as JSON text, under which earlier versions filed what they recorded."""
         return _text(self.catalog, self.warehouse, str(self.table), self.uuid)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Whose pins, staged loads and leases hold for this table; what is new is filed under the first.
+        """The keys under which pins, staged loads and leases of this table are found; new ones go under the first.
 
-        The UUID alone.  A table without one is known by its location, and by what earlier versions called it.
+        The UUID alone.  For a table without one, its location and the spelling of earlier versions.
         """
         if self.uuid:
             return (self.uuid,)
@@ -51,30 +52,30 @@ class TableIdentity:
 
     @property
     def key(self) -> str:
-        """The first of :attr:`keys`: what protects is filed under it."""
+        """The first of :attr:`keys`, under which new pins, staged loads and leases are filed."""
         return self.keys[0]
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Which of several copies this is, for the memory and the journal; what is new is filed under the first.
+        """What tells this copy of the table from others, for journal and memory; new records go under the first.
 
-        Earlier versions recorded no location: what they remembered is that of the table they called so.
+        The location, and the spelling of earlier versions, which recorded no location.
         """
         return (self.location, self.spelling) if self.location else (self.spelling,)
 
     @property
     def place(self) -> str:
-        """The first of :attr:`places`."""
+        """The first of :attr:`places`, under which new records of journal and memory are filed."""
         return self.places[0]
 
     def is_same_table(self, other: TableIdentity) -> bool:
-        """Whether both are one table, or copies of one."""
+        """Whether both are the same table, or copies of one."""
         return not set(self.keys).isdisjoint(other.keys)
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierIdentity:
-    """Which table an earlier version meant, as far as it recorded it; ``table`` may be no name that we would take."""
+    """The identity of a table as earlier versions recorded it; ``table`` may be text that is no table name now."""
 
     catalog: str
     warehouse: str
@@ -83,7 +84,7 @@ class EarlierIdentity:
 
     @classmethod
     def parse(cls, text: str) -> EarlierIdentity | None:
-        """From the text that earlier versions keyed by; ``None`` where it is none."""
+        """Parse the key of an earlier version; ``None`` for any other text."""
         try:
             parts = json.loads(text)
         except ValueError:
@@ -92,12 +93,12 @@ class EarlierIdentity:
 
     @property
     def spelling(self) -> str:
-        """As :attr:`TableIdentity.spelling` of the table under these names."""
+        """The :attr:`TableIdentity.spelling` of this table."""
         return _text(self.catalog, self.warehouse, self.table, self.uuid.strip().lower())
 
     @property
     def key(self) -> str:
-        """The one of :attr:`TableIdentity.keys` under which the table's entries are found."""
+        """The :attr:`TableIdentity.key` of this table."""
         return self.uuid.strip().lower() or self.spelling
 
 

@@ -29,15 +29,15 @@ class LakeStatsStore(Protocol):
     """Each method raises StorageError when the store fails."""
 
     def record(self, stats: LakeStats) -> None:
-        """Replace what is known of the table."""
+        """Replace the stats of the table."""
         ...
 
     def of_table(self, identity: TableIdentity) -> LakeStats | None: ...
 
     def of_catalog(self, catalog: str, warehouse: str) -> Iterator[LakeStats]:
-        """Every table of a catalog that was ever seen, by its name; read in few requests."""
+        """The stats of every table of a catalog that was ever seen, ordered by name; read in few requests."""
         ...
 
     def forget(self, identity: TableIdentity) -> None:
-        """Told when a table is gone."""
+        """Remove the stats of a table that is gone."""
         ...

@@ -1,7 +1,8 @@
-"""Leases: which run may maintain a table (rule 112); what a store of them does, and the rules that every store keeps.
+"""Leases: which run may maintain a table (rule 112); what a store of leases does, and the rules that every one keeps.
 
-A lease is a conditional time stamp: whoever finds it free or run out writes its own, and only one of several can.  The
-store's own expiry of items (DynamoDB's TTL comes up to days late) only tidies up and decides nothing.
+A lease is a time stamp that is written on a condition: a run that finds it free or expired writes its own, and of
+several runs only one succeeds.  The store's own expiry of items (DynamoDB's TTL comes up to days late) only removes old
+items and decides nothing.
 """
 
 from __future__ import annotations
@@ -17,25 +18,27 @@ __all__ = ["Lease", "LeaseStore", "lease_held", "renewed_lease", "taken_lease"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """``key`` is what is leased (a table's :attr:`TableIdentity.key`, or the name of what is no table);
-    ``expires_ms`` is the first epoch millisecond at which others may take it."""
+    """``key`` is what is leased: a table's :attr:`TableIdentity.key`, or a name such as that of the fleet's lease.
+
+    ``expires_ms`` is the first epoch millisecond at which others may take it.
+    """
 
     key: str
     holder: str
     expires_ms: int
     name: str = ""
-    """What its holder calls the table that ``key`` stands for; told in messages."""
+    """The table's name as its holder knows it, for messages."""
 
 
 class LeaseStore(Protocol):
     """Every method is atomic, across processes and machines; each raises StorageError when the store fails.
 
-    ``now_ms`` is by the caller's clock.  A store that has a clock of its own corrects it by the difference, so that all
-    its users go by one.
+    ``now_ms`` is the caller's time.  A store with a clock of its own corrects it by the difference, so that all its
+    users go by one clock.
     """
 
     def acquire(self, key: str, holder: str, *, now_ms: int, ttl_ms: int, name: str = "") -> Lease:
-        """Take a lease that is free or has run out; for its holder, prolong it (never shorten it).
+        """Take a lease that is free or expired; for its holder, prolong it (never shorten it).
 
         Raises:
             LeaseHeld: another holder has it; the message says who and until when.
@@ -43,7 +46,7 @@ class LeaseStore(Protocol):
         ...
 
     def renew(self, lease: Lease, *, now_ms: int, ttl_ms: int) -> Lease:
-        """Prolong a lease that is still its holder's, also when it ran out and nobody took it.
+        """Prolong a lease that is still its holder's, also when it has expired and nobody took it.
 
         Raises:
             LeaseLost: another holder has it, or it was released.
@@ -51,16 +54,16 @@ class LeaseStore(Protocol):
         ...
 
     def release(self, lease: Lease) -> bool:
-        """Give it up; false when it was the holder's no more."""
+        """Give a lease up; false when its holder no longer had it."""
         ...
 
     def current(self, key: str, *, now_ms: int) -> Lease | None:
-        """The lease that holds at ``now_ms``."""
+        """The lease that holds at ``now_ms``, ``None`` when there is none."""
         ...
 
 
 def taken_lease(found: Lease | None, wanted: Lease, *, now_ms: int) -> Lease:
-    """What is written for whoever wants a lease; for its holder it is never shorter than before.
+    """The lease to write when ``wanted`` is asked for and ``found`` is there; for its holder it is never shortened.
 
     Raises:
         LeaseHeld: another holder has it.
@@ -75,7 +78,7 @@ def taken_lease(found: Lease | None, wanted: Lease, *, now_ms: int) -> Lease:
 
 
 def renewed_lease(found: Lease | None, lease: Lease, *, expires_ms: int) -> Lease:
-    """What is written for the holder of a lease, also when it ran out and nobody took it.
+    """The lease to write when its holder renews it, also when it has expired and nobody took it.
 
     Raises:
         LeaseLost: another holder has it, or it was released.
@@ -90,12 +93,12 @@ def _longer(one: Lease, other: Lease) -> Lease:
 
 
 def lease_held(lease: Lease) -> LeaseHeld:
-    """What is said to a run that wants a lease which another one has: who, and until when."""
+    """The error for a run that wants a lease which another one has; it says who has it and until when."""
     return LeaseHeld(f"{_what(lease)} is leased by {lease.holder} until {iso_utc(lease.expires_ms)}")
 
 
 def _lease_lost(lease: Lease, holder: str | None) -> LeaseLost:
-    """What is said to the holder of a lease that is ``holder``'s by now, or nobody's."""
+    """The error for the former holder of a lease, which ``holder`` has now, or nobody."""
     now = "it was released" if holder is None else f"{holder} took it"
     return LeaseLost(f"the lease of {lease.holder} on {_what(lease)} is lost: {now}")
 

@@ -15,7 +15,7 @@ __all__ = ["open_state", "state_folder"]
 def open_state(environment: Mapping[str, str]) -> StateStore:
     """The store that ``ICEKEEPER_STATE`` names, else a file in the user's state folder.
 
-    The first use creates a file, and never a table.
+    The first use creates a missing file, but never a missing DynamoDB table.
 
     Raises:
         PolicyError: the variable is malformed, or no region is known.
@@ -31,7 +31,7 @@ def open_state(environment: Mapping[str, str]) -> StateStore:
 
 
 def state_folder(environment: Mapping[str, str]) -> Path:
-    """Where this machine keeps what belongs beside the state: also when that is elsewhere.
+    """The folder of this machine for files beside the state, also when the state itself is a DynamoDB table.
 
     Raises:
         PolicyError: the address of the state is malformed.

@@ -1,6 +1,6 @@
-"""Files that a run has set out to delete, so that a later one can finish when it does not come to that.
+"""Lists of files that a run is going to delete, so that a later run can finish after a crash.
 
-Written before the commit that unreferences them.  What is recorded is a hint and no permission: whoever takes it over
+A list is written before the commit that unreferences its files.  It is a hint and no permission: the run that finishes
 checks every path against the table's newest references.  Source: iceberg 7937, an expiry that resumes (rule 79).
 """
 
@@ -15,8 +15,7 @@ __all__ = ["PendingDeletionStore"]
 
 
 class PendingDeletionStore(Protocol):
-    """The part of a state store that knows unfinished deletions; its methods fail and may be called as those of the
-    store."""
+    """The part of a state store for unfinished deletions; :class:`StateStore` says how its methods fail."""
 
     def expect(self, identity: TableIdentity, name: str, paths: Iterable[str]) -> None:
         """Record the files of one list, replacing what was recorded under its name.

@@ -1,4 +1,4 @@
-"""The quarantine ledger: which orphans earlier passes over a table saw (``orphan_min_sightings``) (rule 99)."""
+"""The quarantine ledger: how often passes over a table saw each orphan (``orphan_min_sightings``) (rule 99)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class QuarantineLedger(Protocol):
     """
 
     def see(self, identity: TableIdentity, run_id: str, paths: Iterable[str], *, now_ms: int) -> None:
-        """Count one sighting of each path; a run that sees a path again counts once."""
+        """Count one sighting of each path; a run that sees a path again is not counted twice."""
         ...
 
     def counts(self, identity: TableIdentity, run_id: str, paths: Iterable[str]) -> Mapping[str, int]:

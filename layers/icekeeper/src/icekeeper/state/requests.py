@@ -1,4 +1,4 @@
-"""Requests for a pass out of schedule: one pending per table, a repeat refreshes it (rule 117)."""
+"""Requests for a pass outside the schedule: at most one is pending per table, a new one replaces it (rule 117)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class RequestStore(Protocol):
     """Every method is atomic; each raises StorageError when the store fails."""
 
     def file(self, request: MaintenanceRequest) -> None:
-        """Leave a request, in place of the one that is pending for the table."""
+        """Record a request, replacing the one that is pending for the table."""
         ...
 
     def pending(self) -> tuple[MaintenanceRequest, ...]:
-        """The requests nobody has claimed, oldest first, whatever people called the catalogs of their tables."""
+        """The requests of all catalogs that no pass has claimed, oldest first."""
         ...
 
     def claim(self, request: MaintenanceRequest) -> bool:
-        """Take this very request; false when it was claimed, or refreshed since: then the newer one stays."""
+        """Remove this very request; false when it was claimed already, or replaced by a newer one, which stays."""
         ...

@@ -1,7 +1,7 @@
-"""Loads whose files lie in a table's location although no commit names them yet, and what became of them.
+"""Staged loads: files that a writer puts into a table's location before a commit names them, and how the load ended.
 
-As in Modak, staged files awaiting adoption must never be deleted (rule 103), and those of failed loads are cleaned from
-the record, never by listing (rule 104).
+As in Modak, staged files awaiting adoption must never be deleted (rule 103).  Files of failed loads are deleted as the
+record names them, never by listing (rule 104).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["LoadOrigin", "LoadState", "StagedLoad", "StagingStore"]
 
 
 class LoadOrigin(StrEnum):
-    """Who wrote the files: a user's load, or a rewrite of ours."""
+    """Who wrote the files: a user's load, or a rewrite of Icekeeper's."""
 
     USER = "user"
     JOB = "job"
@@ -49,7 +49,7 @@ class StagedLoad:
     """Folders whose files are all of this load."""
     changed_ms: int
     expires_ms: int | None = None
-    """Of a job: unless prolonged before this moment, it is dead."""
+    """Of a rewrite: it counts as dead unless it prolongs its record before this moment; ``None`` for users' loads."""
     file_count: int = 0
 
     def is_protected(self, now_ms: int) -> bool:
@@ -61,30 +61,29 @@ class StagedLoad:
         return self.state is LoadState.PENDING and self.expires_ms is not None and now_ms >= self.expires_ms
 
     def can_be_cleaned(self, now_ms: int, grace_ms: int) -> bool:
-        """Whether it failed at least so long ago; a clock that runs backwards makes it younger."""
+        """Whether it failed at least ``grace_ms`` ago; a clock that was set back makes it younger, which is safe."""
         since = self.failed_since(now_ms)
         return since is not None and now_ms - since >= grace_ms
 
     def failed_since(self, now_ms: int) -> int | None:
-        """When it failed, ``None`` when it has not."""
+        """The epoch millisecond at which it failed, or a dead job expired; ``None`` when neither is so."""
         if self.state is LoadState.FAILED:
             return self.changed_ms
         return self.expires_ms if self.is_dead(now_ms) else None
 
 
 class StagingStore(Protocol):
-    """The part of a state store that knows staged loads; its methods fail and may be called as those of the store."""
+    """The part of a state store for staged loads; :class:`StateStore` says how its methods fail."""
 
     def stage(self, load: StagedLoad, files: Iterable[str]) -> StagedLoad:
         """Record a load, or add to the one of its name: everything but its files is replaced, files are added.
 
-        The answer is the record as it is now.  When the call fails, part of the files may be recorded: then more is
-        protected, never less.
+        Returns the record as it is now.  When the call fails, part of the files may be recorded: they are protected.
         """
         ...
 
     def loads(self, identity: TableIdentity) -> tuple[StagedLoad, ...]:
-        """Every load of a table that is not forgotten, by name."""
+        """Every load of a table that is not forgotten, ordered by name."""
         ...
 
     def files(self, identity: TableIdentity, name: str) -> Iterator[Sequence[str]]:
@@ -92,9 +91,9 @@ class StagingStore(Protocol):
         ...
 
     def change(self, before: StagedLoad, after: StagedLoad) -> bool:
-        """Replace state and times of a record, if it is still what ``before`` says; else false."""
+        """Replace state and times of a record, if it is still as in ``before``; else return false."""
         ...
 
     def forget(self, load: StagedLoad) -> bool:
-        """Remove a record and its files, if it is still what ``load`` says; else false."""
+        """Remove a record and its list of files, if it is still as in ``load``; else return false."""
         ...

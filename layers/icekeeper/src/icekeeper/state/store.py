@@ -1,6 +1,6 @@
 """What Icekeeper remembers between passes: the journal, pins, staged loads, and what the last pass found.
 
-The store is a seam: SQLite on a laptop, a shared table in a fleet, one contract suite over both.
+There are two stores: a SQLite file on a laptop, a shared DynamoDB table in a fleet; one contract suite tests both.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PinKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A horizon: no snapshot at or above it may expire, and its metadata file stays.
+    """Keeps a snapshot, all newer ones, and a metadata file from being removed for a while.
 
     ``name`` is unique per table; ``expires_ms`` is the first epoch millisecond at which the pin no longer holds.
     """
@@ -62,12 +62,12 @@ class Pin:
     expires_ms: int
     kind: PinKind = PinKind.READER
     tag: str | None = None
-    """The Iceberg tag that was written for it, for engines that do not know our pins."""
+    """The Iceberg tag that was written for it, for engines that do not know Icekeeper's pins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastSeen:
-    """What the last pass over a table saw: its head, the policy's fingerprint, and whether there was nothing to do."""
+    """What the last pass over a table saw: its head, the policy's fingerprint, and whether it had nothing to do."""
 
     snapshot_id: int | None
     fingerprint: str
@@ -77,7 +77,7 @@ class LastSeen:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """What detection asks about one table, answered in one request."""
+    """All that detection needs to know of one table, read in one request."""
 
     pins: tuple[Pin, ...]
     last_seen: LastSeen | None
@@ -114,7 +114,7 @@ class StateStore(Protocol):
         ...
 
     def require_writable(self) -> None:
-        """Raise StorageError now rather than after a table was changed; records nothing."""
+        """Raise StorageError if nothing can be recorded; called before a table is changed, and records nothing."""
         ...
 
     def record_pass(self, record: PassRecord) -> None:
@@ -138,15 +138,15 @@ class StateStore(Protocol):
         ...
 
     def remember(self, identity: TableIdentity, seen: LastSeen) -> None:
-        """Replace what is known about the last pass, unless a pass that finished later has been remembered."""
+        """Record what a pass saw, unless a pass that finished later is recorded already."""
         ...
 
     def record_clustering(self, identity: TableIdentity, snapshot_id: int, recipe: str) -> None:
-        """Remember that every file which a snapshot added is clustered by a recipe."""
+        """Record that all files which a snapshot added are clustered by a recipe (order or z-order, as text)."""
         ...
 
     def clustered_snapshots(self, identity: TableIdentity, recipe: str) -> frozenset[int]:
-        """The snapshots that are remembered for a recipe, expired ones too: entries keep their ids."""
+        """The snapshots recorded for a recipe, expired ones too: manifest entries keep their ids."""
         ...
 
     def last_seen(self, identity: TableIdentity) -> LastSeen | None:

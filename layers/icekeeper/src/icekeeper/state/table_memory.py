@@ -27,7 +27,7 @@ class TableMemory:
     clock: Clock
 
     def pins(self) -> Sequence[Pin]:
-        """The pins that hold now; asked anew before every commit that could pull the ground from under a reader.
+        """The pins that hold now, read anew with each call.
 
         Raises:
             StorageError: the store cannot be read.
@@ -59,7 +59,7 @@ class TableMemory:
         return self.staged_paths_of(self.staged_loads())
 
     def staged_paths_of(self, loads: Iterable[StagedLoad]) -> tuple[str, ...]:
-        """Those of ``loads``, which were read before.
+        """As :meth:`staged_paths`, for loads that were read before.
 
         Raises:
             StorageError: the store cannot be read.
@@ -85,7 +85,7 @@ class TableMemory:
         return self.store.quarantine.counts(self.identity, run_id, paths)
 
     def remember_orphans(self, run_id: str, paths: Iterable[str]) -> None:
-        """This pass saw these orphans and no others: what is no orphan any more is forgotten.
+        """Record the orphans that this pass saw, and forget those that it did not see.
 
         Raises:
             StorageError: the store cannot be written.
@@ -94,14 +94,14 @@ class TableMemory:
         self.store.quarantine.forget_unseen(self.identity, run_id)
 
     def forget_orphans(self, paths: Iterable[str]) -> None:
-        """Told after their deletion; never fails, because they are gone, and the next pass does not see them."""
+        """Forget orphans after their deletion; a failure is only logged, because the next pass forgets them too."""
         try:
             self.store.quarantine.forget(self.identity, paths)
         except StorageError as error:
             log.warning("deleted orphans are still in the quarantine ledger: %s", error)
 
     def unfinished_deletions(self) -> tuple[str, ...]:
-        """The names of lists of files that some run set out to delete.
+        """The names of the lists of files that runs were going to delete, and have not finished.
 
         Raises:
             StorageError: the store cannot be read.
@@ -117,7 +117,7 @@ class TableMemory:
         return chain.from_iterable(self.store.pending_deletions.paths(self.identity, name))
 
     def expect_deletions(self, name: str, paths: Iterable[str]) -> None:
-        """Remember what is about to be deleted, in place of what the list of this name held.
+        """Record the files that are about to be deleted, replacing the list of this name.
 
         Raises:
             StorageError: the store cannot be written.
@@ -125,14 +125,14 @@ class TableMemory:
         self.store.pending_deletions.expect(self.identity, name, paths)
 
     def forget_deletions(self, name: str) -> None:
-        """Told when nothing is left to delete; never fails, because a later pass finds the same."""
+        """Remove a list whose files are deleted; a failure is only logged, because a later pass removes it too."""
         try:
             self.store.pending_deletions.forget(self.identity, name)
         except StorageError as error:
             log.warning("the finished list of deletions %s could not be removed: %s", name, error)
 
     def clustered_by(self, recipe: str) -> frozenset[int]:
-        """Snapshots whose added files a recipe clustered, by its text.
+        """The snapshots whose added files are clustered by a recipe, which is given as text.
 
         Raises:
             StorageError: the store cannot be read.
@@ -140,7 +140,7 @@ class TableMemory:
         return self.store.clustered_snapshots(self.identity, recipe)
 
     def remember_clustering(self, snapshot_id: int, recipe: str) -> None:
-        """Told after each commit of clustered files; never fails, because the commit has landed."""
+        """Record a commit of clustered files; a failure is only logged, because the commit has landed."""
         try:
             self.store.record_clustering(self.identity, snapshot_id, recipe)
         except StorageError as error:

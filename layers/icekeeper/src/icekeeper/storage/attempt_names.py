@@ -2,10 +2,10 @@
 
 An engine begins a task again when the worker that ran it seems dead.  That worker may only be slow: then two attempts
 run at once, and the late one may fail after the other's files were committed.  So an attempt's number is part of the
-name, ``STEM-a2.parquet``: no attempt writes over, or removes, what another one wrote.
+name, ``STEM-a2.parquet``: no attempt overwrites or removes files of another one.
 
-How many attempts there can be is bounded (``icekeeper.engines`` sees to it), and the names of all of them are recorded
-in one line, ``STEM-a[0-3].parquet``.  So every file of a dead job can be tried without a listing.
+The number of attempts is bounded (``icekeeper.engines`` sees to it), and one record stands for the names of all of
+them, ``STEM-a[0-3].parquet``.  So the files of a dead job can be deleted by name, without a listing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["ATTEMPTS_PER_RUN", "MAX_ATTEMPTS", "RUNS", "PlannedFile", "is_repeat
 # Spark's default of spark.task.maxFailures.
 ATTEMPTS_PER_RUN = 4
 RUNS = 2
-"""How often an engine runs tasks that read what other tasks sent them; within each run attempts count from 0."""
+"""How often an engine runs tasks that read other tasks' output; within each run, attempts count from 0."""
 MAX_ATTEMPTS = RUNS * ATTEMPTS_PER_RUN
 _ANYWHERE = "/**/"
-# What precedes is the stem.  It ends in an attempt's number or in the range of all: no stem begins another one's files.
+# The stem is what precedes.  Because a number or a range follows it, no stem is the prefix of another stem's files.
 _OF_ATTEMPT = re.compile(r"-a(\d+)\.[A-Za-z0-9]+\Z")
 _OF_ALL = re.compile(r"-a\[0-(\d+)\]\.([A-Za-z0-9]+)\Z")
 
@@ -34,13 +34,13 @@ class PlannedFile:
     """A file that some attempt at a task is going to write."""
 
     stem: str
-    """Its path without attempt and ending; ``FOLDER/**/NAME`` where the task finds out the folder."""
+    """Its path without attempt and ending; ``FOLDER/**/NAME`` where only the task finds out the folder below FOLDER."""
     ending: str
     attempts: int = ATTEMPTS_PER_RUN
 
     @classmethod
     def anywhere_below(cls, folder: str, name: str, ending: str) -> PlannedFile:
-        """Of a name that is unique, in a folder that is not known."""
+        """A file with a unique name, in a folder below ``folder`` that is not known yet."""
         return cls(f"{folder}{_ANYWHERE}{name}", ending)
 
     @property
@@ -50,7 +50,7 @@ class PlannedFile:
 
     @property
     def paths(self) -> Sequence[str]:
-        """Where it may be; nothing where the folder is not known."""
+        """The paths of all attempts; empty where the folder is not known."""
         return () if _ANYWHERE in self.stem else [self.path(attempt) for attempt in range(self.attempts)]
 
     def path(self, attempt: int) -> str:
@@ -68,7 +68,7 @@ class PlannedFile:
 
 
 def planned_file(record: str) -> PlannedFile | None:
-    """What a record says; ``None`` when it is a path, as in records of versions that did not number attempts."""
+    """Parse a record; ``None`` when it is a plain path, as versions wrote it that did not number attempts."""
     found = _OF_ALL.search(record)
     return None if found is None else PlannedFile(record[: found.start()], found[2], int(found[1]) + 1)
 
@@ -80,5 +80,5 @@ def stem_of(path: str) -> str | None:
 
 
 def is_repeated(paths: Iterable[str]) -> bool:
-    """Whether a later attempt than the first wrote one of these files: earlier ones may have left theirs."""
+    """Whether a later attempt than the first wrote one of these files, so that earlier ones may have left files."""
     return any(found is not None and int(found[1]) > 0 for found in map(_OF_ATTEMPT.search, paths))

@@ -1,4 +1,4 @@
-"""What S3 lets a caller do under a location, found out by asking, without leaving a trace."""
+"""Whether S3 lets a caller list or delete under a location, found out by requests that change nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["can_delete_s3", "can_list_s3"]
 
 
 def can_list_s3(client: Any, bucket: str, directory: str) -> bool:
-    """Ask for one key of a directory (a prefix that ends in ``/``).
+    """Whether a directory (a prefix that ends in ``/``) can be listed: asks for one key.
 
     Raises:
         ClientError: the bucket does not exist, or the credentials are wrong.
@@ -29,7 +29,7 @@ def can_list_s3(client: Any, bucket: str, directory: str) -> bool:
 
 
 def can_delete_s3(client: Any, bucket: str, directory: str) -> bool:
-    """Batch-delete a key of a directory that never existed.
+    """Whether objects of a directory can be deleted: batch-deletes a key that never existed.
 
     That is refused exactly where real deletions are (AWS table buckets: 405; a missing permission: 403).  In a
     versioned bucket it would leave a delete marker, so it is conditional on the key's existence (Amazon S3 user guide,

@@ -13,8 +13,8 @@ class DeleteReport:
     """What became of every path given to :meth:`Storage.delete`, in the order given."""
 
     deleted: tuple[str, ...]
-    """Really gone, those that were gone before included."""
+    """Paths that are gone, including those that were gone before."""
     failed: Mapping[str, str]
-    """Path to reason."""
+    """Path → reason."""
     transient: frozenset[str] = frozenset()
-    """Those of ``failed`` that may go when tried again later."""
+    """Paths of ``failed`` that may be deleted by a later attempt."""

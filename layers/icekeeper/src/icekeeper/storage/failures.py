@@ -1,4 +1,4 @@
-"""What stores answer when they do not do what they were asked, by kind and in words."""
+"""Failures of stores: whether one is transient or a refusal, and what to tell people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from icekeeper.masking import masked
 
 __all__ = ["TRANSIENT_CODES", "describe_failure", "failure_in_words", "is_refused", "is_transient"]
 
-# S3 API reference, "Error responses": what goes away by waiting.
+# S3 API reference, "Error responses": errors for which the reference advises to try again.
 TRANSIENT_CODES = frozenset(
     {
         "InternalError",
@@ -24,7 +24,7 @@ TRANSIENT_CODES = frozenset(
         "TooManyRequestsException",
     }
 )
-# Refused by the kind of bucket (platform 35) or by a policy; wrong credentials are also a 403, but say so.
+# Refused by the kind of bucket (platform 35) or by a policy; wrong credentials are a 403 too, but with other codes.
 REFUSED_CODES = frozenset({"405", "AccessDenied", "AccessDeniedException", "MethodNotAllowed", "NotImplemented"})
 
 
@@ -43,7 +43,7 @@ def is_refused(error: ClientError | Mapping[str, Any]) -> bool:
 
 
 def describe_failure(error: Exception, endpoint: str | None) -> str:
-    """What went wrong, as the end of a sentence that begins with the path or service."""
+    """What went wrong, as the end of a sentence whose beginning names the path or service."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if isinstance(error, FileNotFoundError):
         return "does not exist"
@@ -60,7 +60,7 @@ def describe_failure(error: Exception, endpoint: str | None) -> str:
 
 
 def failure_in_words(code: str, message: str) -> str:
-    """A store's error code and message, as the end of a sentence that begins with the path or service."""
+    """A store's error code and message, as the end of a sentence whose beginning names the path or service."""
     message = "" if message.startswith("<") else " ".join(masked(message).split())[:300]
     if code in REFUSED_CODES:
         return f"was refused by the store ({code}{': ' + message if message else ''})"

@@ -1,7 +1,7 @@
-"""PyArrow's file systems, as PyIceberg makes them of properties.
+"""PyArrow's file systems, which PyIceberg makes from properties.
 
-Apart from :mod:`icekeeper.storage.storage`, because PyIceberg brings PyArrow's datasets with it, and these bring pandas
-where it is installed: who only reads a local file does not wait for them.
+This is a module of its own because it imports PyArrow's datasets through PyIceberg, and with them pandas where that is
+installed: code that only reads a local file does not wait for them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONNECT_TIMEOUT_S = "3"
 
 
 def arrow_file_io(properties: Mapping[str, str]) -> PyArrowFileIO:
-    """PyIceberg's FileIO of these properties, as far as it is one of PyArrow; else PyArrow's of the same properties."""
+    """The FileIO that PyIceberg makes of these properties if it is PyArrow's, else PyArrow's with these properties."""
     chosen = dict(properties)
     if chosen.get(PY_IO_IMPL) in (None, FSSPEC_FILE_IO):
         chosen[PY_IO_IMPL] = ARROW_FILE_IO

@@ -1,6 +1,6 @@
-"""Listing in parallel, streamed: the first levels of folders tell how to divide the rest among threads.
+"""Listing in parallel, as a stream: the first levels of folders are looked at, and threads list the folders below.
 
-One S3 listing answers a thousand keys per request, one request after the other; folders can be listed side by side.
+An S3 listing gives a thousand keys per request, one request after the other; folders can be listed side by side.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["LISTING_THREADS", "Division", "Level", "ListedObject", "divide", "in
 LISTING_THREADS = 16
 # More folders than threads, because folders are of unequal size.
 _FOLDERS_WANTED = 4 * LISTING_THREADS
-# A table's location, data/ and metadata/, partitions; of a warehouse, namespaces and tables before them.
+# Of a table: location, data/ and metadata/, partitions.  Of a warehouse: namespaces and tables above them.
 _LEVELS = 4
 _CHUNK = 500
 _STOP_LOOKED_FOR_S = 0.1
@@ -42,15 +42,17 @@ class Level(NamedTuple):
 
 
 class Division(NamedTuple):
-    """A listing divided: objects already seen above, and folders that are left to list with all below them."""
+    """A listing in parts: the objects of the first levels, and the folders that are left to list with all below."""
 
     objects: Sequence[ListedObject]
     folders: Sequence[str]
 
 
 def divide(root: str, level: Callable[[str], Level | None]) -> Division:
-    """Look into the first levels until there are folders enough; ``level`` gives none for a folder of too many
-    entries, which is then listed as a whole."""
+    """Look into the first levels of ``root`` until there are folders enough for all threads.
+
+    ``level`` returns ``None`` for a folder of too many entries, which is then left to be listed as a whole.
+    """
     objects: list[ListedObject] = []
     whole: list[str] = []
     frontier = [root]
@@ -70,9 +72,9 @@ def divide(root: str, level: Callable[[str], Level | None]) -> Division:
 
 
 def in_parallel(sources: Sequence[Callable[[], Iterable[Item]]]) -> Iterator[Item]:
-    """What all sources give, in no particular order; a bounded number of items waits at any time.
+    """The items of all sources, in no particular order; only a bounded number of items waits in memory.
 
-    The first failure of a source is raised, and the others are stopped; so they are when nobody wants more.
+    The first error of a source is raised, and the others are stopped; they are also stopped when the caller stops.
     """
     if len(sources) <= 1:
         for source in sources:

@@ -1,4 +1,4 @@
-"""Files on this machine: walk a folder, look at one level of it, remove a file, remove what became empty."""
+"""Files on this machine: walk a folder, look at one level of it, remove a file, remove empty folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEVEL_ENTRIES = 10_000
 def walk(root: str) -> Iterator[tuple[str, int, int]]:
     """Every regular file below a folder: name relative to it, size in bytes, modification as epoch milliseconds.
 
-    Symbolic links are neither listed nor followed; a missing folder, or a file deleted meanwhile, is passed over.
+    Symbolic links are neither listed nor followed; a missing folder, or a file deleted meanwhile, is left out.
 
     Raises:
         StorageError: a folder cannot be read.
@@ -34,7 +34,7 @@ def walk(root: str) -> Iterator[tuple[str, int, int]]:
 
 
 def local_level(prefix: str, root: str) -> Level | None:
-    """Files and folders directly in a folder, spelled as the prefix is; ``None`` when there are very many.
+    """Files and folders directly in a folder, with paths below ``prefix``; ``None`` when there are over 10,000.
 
     Raises:
         StorageError: the folder cannot be read.
@@ -53,10 +53,10 @@ def local_level(prefix: str, root: str) -> Level | None:
 
 
 def local_status(path: str) -> tuple[int, int] | None:
-    """Size and modification of a regular file, ``None`` when there is none.
+    """Size in bytes and modification (epoch milliseconds) of a regular file, ``None`` when there is none.
 
     Raises:
-        OSError: it cannot be told.
+        OSError: the file cannot be looked at.
     """
     try:
         status = os.lstat(path)
@@ -86,7 +86,7 @@ def old_folders(root: str, older_than_ms: int) -> Sequence[str]:
 
 
 def is_empty(folder: str) -> bool:
-    """Whether nothing lies in a folder; in doubt, no."""
+    """Whether nothing lies in a folder; false when it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return next(entries, None) is None
@@ -104,7 +104,7 @@ def remove_if_empty(folder: str) -> bool:
 
 
 def unlink(path: str) -> str | None:
-    """Remove a file; the reason when it is still there, ``None`` when it is gone."""
+    """Remove a file; returns the reason when that failed, ``None`` when the file is gone."""
     try:
         os.unlink(path)
     except FileNotFoundError:

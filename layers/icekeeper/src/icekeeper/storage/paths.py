@@ -4,8 +4,8 @@ Object stores' paths are compared as text.  Local ones are compared as the real 
 costs a look at the file system; a file that is deleted by one name is gone under every other.
 
 Tables committed by several engines mix ``s3://`` with ``s3a://`` and ``file:/x`` with ``file:///x``, and some
-writers percent-encode partition values that others leave alone.  Two questions are asked of such paths, and being
-wrong costs differently (rule 85, platform 26):
+writers percent-encode partition values that others leave alone.  Two questions are asked of such paths, and a wrong
+answer has different costs (rule 85, platform 26):
 
 * *Could this be a file that something references?*  :func:`normalise` and :func:`may_be_under` say yes too often
   rather than too seldom.  An S3 key may truly contain ``%20`` or ``//``, so two different objects can normalise
@@ -43,7 +43,7 @@ _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 _SLASHES = re.compile(r"/{2,}")
 # Already in normal form, which most paths are: nothing to decode, no empty, ``.`` or ``..`` segment.
 _NORMAL = re.compile(r"s3:/(?:/(?!\.{1,2}(?:/|\Z))[^/%]+)+")
-# Nobody encodes so often; links whose names decode to each other could go on for ever.
+# No writer encodes so often; without a limit, links whose names decode to each other would be followed for ever.
 _MOST_LAYERS = 100
 
 
@@ -145,16 +145,19 @@ def leads_out(path: str, location: str) -> bool:
 
 
 def may_be_under(path: str, location: str) -> bool:
-    """Whether some reader could take the path for one inside the location, or for the location itself: the guard
-    that protects what may belong to somebody else."""
+    """Whether some reader could take the path for one inside the location, or for the location itself.
+
+    The guard that protects files which may belong to somebody else.
+    """
     inner, outer = normalise(path), normalise(location)
     return inner == outer or inner.startswith(outer if outer.endswith("/") else f"{outer}/")
 
 
 class PathSet:
-    """Files and folders, however many: :func:`may_be_under` any of them, asked in the time of one path's depth.
+    """A set of files and folders that answers whether a path :func:`may_be_under` any of them.
 
-    A record of a planned file stands for the files of all attempts (:mod:`icekeeper.storage.attempt_names`).
+    The time of an answer grows with the path's depth, not with the set.  A record of a planned file stands for the
+    files of all attempts (:mod:`icekeeper.storage.attempt_names`).
     """
 
     def __init__(self, paths: Iterable[str] = ()) -> None:
@@ -163,13 +166,13 @@ class PathSet:
         self.add(paths)
 
     def add(self, paths: Iterable[str]) -> None:
-        """Take in more of them."""
+        """Add files, folders and records of planned files."""
         new = {normalise(path) for path in paths}
         self._paths |= new
         self._stems |= {planned.stem for planned in map(planned_file, new) if planned is not None}
 
     def may_contain(self, path: str) -> bool:
-        """Whether the path could be taken for one of these, or for one inside."""
+        """Whether the path could be taken for one of these, or for a file inside one of these."""
         if not self._paths:
             return False
         inner = normalise(path)

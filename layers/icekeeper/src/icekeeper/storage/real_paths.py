@@ -1,8 +1,8 @@
-"""Where a local path really leads: symbolic links resolved, those on the way and the last one (rule 87).
+"""The real path of a local file or folder, with all symbolic links resolved (rule 87).
 
 A warehouse may be named by a link in the catalog and by its real folder in the metadata, or the other way round.
-Millions of paths are asked for, in few folders: the folders are remembered for a moment, and only whether the file
-itself is a link is looked at each time.
+Callers ask for millions of paths in few folders, so real folders are remembered for a second, and only whether the file
+itself is a link is looked up each time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST_FOLDERS = 100_000
 
 
 class _RealFolders:
-    """Folders, as asked for, to where they really are.  Threads may share it: at worst a folder is looked up twice."""
+    """Maps folders to their real paths.  Threads may share it: at worst a folder is looked up twice."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
@@ -40,8 +40,8 @@ _real_folders = _RealFolders()
 def real_path(path: str) -> str:
     """The absolute path of a local file or folder without any symbolic link in it.
 
-    A file that is itself a link is its target, so that who needs the one protects the other.  What does not exist
-    keeps its text from there on, as does a text that cannot be a path.
+    A file that is itself a link becomes its target, so that a reference to one protects the other.  The part of a path
+    that does not exist stays as it is, and so does text that cannot be a path.
     """
     try:
         folder, slash, name = path.rpartition("/")

@@ -1,7 +1,7 @@
 """boto3 for S3, configured by PyIceberg's properties: sessions, clients and batch deletion.
 
-``s3.*`` properties win over ``client.*``; what both leave out comes from boto3's default chain.  One configuration
-so serves PyArrow and boto3.
+``s3.*`` properties win over ``client.*``; what neither says comes from boto3's default chain.  So one configuration
+serves PyArrow and boto3.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def s3_client(properties: Mapping[str, str]) -> Any:
 
 @dataclass(slots=True)
 class FailedKeys:
-    """Keys that could not be deleted, with the reason, by whether waiting may help."""
+    """Keys that could not be deleted, each with its reason; those in ``transient`` may go later."""
 
     for_good: dict[str, str] = field(default_factory=dict)
     transient: dict[str, str] = field(default_factory=dict)
@@ -125,7 +125,7 @@ def _delete_batch(client: Any, bucket: str, keys: Sequence[str]) -> FailedKeys:
                 failed.for_good.update(dict.fromkeys(pending, reason))
             errors = ()
         except BotoCoreError as error:
-            # boto3 has tried again by itself; whoever has more time may do so later
+            # boto3 has tried again by itself; a caller with more time may try later
             failed.transient.update(dict.fromkeys(pending, describe_failure(error, client.meta.endpoint_url)))
             return failed
         for entry in errors:

@@ -1,4 +1,4 @@
-"""Listing and looking at S3 objects through a boto3 client; paths are spelled as the prefix is.
+"""Listing and looking at S3 objects through a boto3 client; paths have the scheme of the prefix.
 
 Source: Amazon S3 API reference, "ListObjectsV2", "HeadObject".
 """
@@ -28,7 +28,7 @@ def list_s3(client: Any, prefix: str) -> Iterator[ListedObject]:
 
 
 def s3_level(client: Any, prefix: str) -> Level | None:
-    """What lies directly below a prefix; ``None`` when that is more than one answer holds."""
+    """The objects and folders directly below a prefix; ``None`` when they are more than one answer holds."""
     parts = split_path(prefix)
     page = client.list_objects_v2(Bucket=parts.authority, Prefix=s3_directory(parts.key), Delimiter="/", MaxKeys=_PAGE)
     if page.get("IsTruncated"):
@@ -63,7 +63,7 @@ def _objects(prefix: str, page: Mapping[str, Any]) -> Iterator[ListedObject]:
 
 
 def _root(prefix: str) -> str:
-    """Scheme and bucket, as spelled."""
+    """Scheme and bucket of a prefix, as they are spelled there."""
     return prefix[: len(prefix) - len(split_path(prefix).key)].rstrip("/")
 
 

@@ -1,4 +1,4 @@
-"""Which of PyIceberg's properties say where S3 is, and what stands in for those that are left out."""
+"""PyIceberg's properties that say where S3 is, and the defaults for those that are left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def first_of(properties: Mapping[str, str], key: str, prefixes: Sequence[str]) -
 
 
 def region_of(properties: Mapping[str, str], prefixes: Sequence[str] = ("s3", "client")) -> str | None:
-    """The configured region; ``us-east-1`` when only an endpoint is given, ``None`` when nothing is."""
+    """The region in the properties or the environment; ``us-east-1`` if only an endpoint is given, else ``None``."""
     configured = first_of(properties, "region", prefixes)
     configured = configured or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     return configured or ("us-east-1" if properties.get(f"{prefixes[0]}.endpoint") else None)

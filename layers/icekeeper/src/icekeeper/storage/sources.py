@@ -1,4 +1,4 @@
-"""Where the files of a location are read from: its listing, or a list that somebody else made of it."""
+"""Sources of the files of a location: the store's own listing, or a list that was made of it before."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from icekeeper.storage.storage import Storage
 __all__ = ["FileSource", "KnownFiles", "ListedLocation", "SourcePart"]
 
 SourcePart: TypeAlias = Callable[[], Iterable[ListedObject]]
-"""A share of the files, picklable: an engine's worker reads it."""
+"""Reads a share of the files; picklable, so that an engine's worker can call it."""
 
 
 class FileSource(Protocol):
-    """The files under one location, by whatever way they are known."""
+    """The files under one location, read from a listing or a list."""
 
     @property
     def is_current(self) -> bool:
-        """Whether the files are as they are now; else each orphan must be looked at before it goes."""
+        """Whether the files are as the store has them now; else each orphan must be looked up before it is deleted."""
         ...
 
     def objects(self) -> Iterator[ListedObject]:
@@ -61,13 +61,13 @@ class ListedLocation:
 
 @dataclass(frozen=True, slots=True)
 class KnownFiles:
-    """Files that an earlier listing has found to be old orphans; each is looked at before it goes."""
+    """Files that an earlier listing has found to be old orphans; each is looked up before it is deleted."""
 
     paths: tuple[str, ...]
     is_current: bool = False
 
     def objects(self) -> Iterator[ListedObject]:
-        """See :class:`FileSource`; their age and size are what the look at each of them says."""
+        """See :class:`FileSource`; size and age are 0 here, and looked up for each file before it is deleted."""
         return (ListedObject(path, 0, 0) for path in self.paths)
 
     def parts(self) -> Sequence[SourcePart]:

@@ -1,9 +1,9 @@
-"""Object storage: read, write, list, delete, and what a store lets us do at all.
+"""Object storage: read, write, list and delete objects, and find out what a store allows.
 
 Bytes are read and written through PyIceberg's ``PyArrowFileIO``, so endpoints and authentication are PyIceberg's.
-Listing and batch deletion, which it lacks, use boto3 with the same properties.  Both are imported when something asks
-for an object that is not on this machine.  Writes never ask whether a file exists: names are unique, and the question
-would list, which AWS table buckets refuse (platform 16).
+Listing and batch deletion, which it lacks, use boto3 with the same properties.  Both are imported with the first object
+that is not on this machine.  Writes never ask whether a file exists: names are unique, and the question would list,
+which AWS table buckets refuse (platform 16).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Storage"]
 
-# What PyIceberg reads local files by as PyArrow does.
+# Values of py-io-impl with which local files are read by PyArrow's own file system.
 _PLAIN_FILE_IO = (None, ARROW_FILE_IO, FSSPEC_FILE_IO)
 
 

@@ -1,7 +1,7 @@
-"""What the time is by a store's own clock: the one that says how old its files are (rule 94).
+"""The time by a store's own clock, which also dates its files (rule 94).
 
-S3 says so with every answer.  A file system says so by the time that it gives a new file, which on a network is the
-server's; where it can, that file has no name and leaves no trace.
+S3 tells its time with every answer.  A file system tells it by the time of a new file, which on a network file system
+is the server's; where possible that file has no name and leaves no trace.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ StoreClock: TypeAlias = Callable[[Storage, str, bool], int | None]
 
 
 def store_now_ms(storage: Storage, location: str, may_write: bool) -> int | None:
-    """Epoch milliseconds by the clock of the store that a table's location is in; ``None`` where it does not tell.
+    """Epoch milliseconds by the clock of the store that a table's location is in; ``None`` where it is not known.
 
-    S3 is asked only when it has answered nothing yet, and then whether files can be listed, which whoever deletes needs
-    to know anyway.  ``may_write``: whether a file may be created for a moment where a nameless one is impossible.
+    S3 gets a request only if it has answered none yet; that request asks whether files can be listed, which code that
+    deletes needs to know anyway.  ``may_write``: whether a named file may be created for a moment, where a nameless one
+    is impossible.
     """
     parts = split_path(location)
     if is_local(location):
@@ -35,7 +36,7 @@ def store_now_ms(storage: Storage, location: str, may_write: bool) -> int | None
         return None
     if storage.s3_clock.now_ms() is None:
         with suppress(StorageError):
-            storage.can_list(location)  # refusals have a date, too
+            storage.can_list(location)  # an answer that refuses has a date too
     return storage.s3_clock.now_ms()
 
 

@@ -1,8 +1,8 @@
-"""Reads that a store answers short are errors, never bytes that nobody has sent (rule 123, platform 39).
+"""Reads that fail when a store answers with fewer bytes than it was asked for (rule 123, platform 39).
 
-Arrow 26 hands out a buffer of the size it asked for, also when a store or proxy answered with fewer bytes: the rest is
-whatever was in memory.  So the end of each buffer is marked beforehand; where the mark is still there, the answer was
-short.
+Arrow 26 returns a buffer of the size that it asked for, also when a store or proxy answered with fewer bytes: the rest
+is whatever was in memory.  So a random mark is written to the end of each buffer beforehand; if it is still there, the
+answer was short.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _ATTEMPTS = 2
 
 
 def whole_reads(stream: pa.NativeFile, path: str) -> pa.NativeFile:
-    """The same seekable stream; a short answer is asked for once more, then an ``OSError``."""
+    """The same seekable stream; a read that is answered short is repeated once, then raises ``OSError``."""
     return pa.PythonFile(_WholeReads(stream, path), mode="r")
 
 
 class _WholeReads:
-    """What :class:`pyarrow.PythonFile` needs of a file."""
+    """The methods that :class:`pyarrow.PythonFile` calls on a file."""
 
     def __init__(self, stream: pa.NativeFile, path: str) -> None:
         self._stream = stream
@@ -64,10 +64,10 @@ class _WholeReads:
         return buffer
 
     def _filled(self, view: memoryview, start: int) -> bool:
-        """Whether the store sent as many bytes as are wanted."""
+        """Read from ``start`` into the view; returns whether the store sent enough bytes to fill it."""
         mark = os.urandom(min(len(view), _MARK_BYTES))
         self._fill(view, start, mark)
-        # One byte in 256 is that of the mark by chance.
+        # By chance, one last byte in 256 equals that of the mark: then the end is read again with another mark.
         return view[-1] != mark[-1] or self._is_end(view[-len(mark) :], start + len(view) - len(mark))
 
     def _fill(self, view: memoryview, start: int, mark: bytes) -> None:
@@ -76,7 +76,7 @@ class _WholeReads:
         self._stream.readinto(view)
 
     def _is_end(self, found: memoryview, start: int) -> bool:
-        """Whether these bytes are in the store, asked with another mark."""
+        """Whether the store has these bytes at ``start``, read again with another mark."""
         again = bytearray(len(found))
         self._fill(memoryview(again), start, bytes(byte ^ 0xFF for byte in found))
         return found == again

@@ -1,4 +1,4 @@
-"""Many items at once: 25 written or 100 read per request, and what the table did not take is sent again.
+"""Many items per request: up to 25 are written or 100 read, and items that DynamoDB left unprocessed are sent again.
 
 The numbers are DynamoDB's (API reference, BatchWriteItem and BatchGetItem).
 """
@@ -21,7 +21,7 @@ _ATTEMPTS = 30
 
 
 def put_all(table: DynamoTable, items: Iterable[Item]) -> None:
-    """Write items with different keys, whatever was there; when the call fails, some of them may be written."""
+    """Write items with different keys, replacing those there; when the call fails, some of them may be written."""
     _write(table, ({"PutRequest": {"Item": encoded(item)}} for item in items))
 
 
@@ -31,12 +31,12 @@ def delete_all(table: DynamoTable, keys: Iterable[tuple[str, str]]) -> None:
 
 
 def get_all(table: DynamoTable, keys: Iterable[tuple[str, str]]) -> Iterator[Item]:
-    """The items of different keys that are there, in no order."""
+    """The items under different keys, as far as there are any, in no particular order."""
     pending = iter(keys)
     while some := [encoded({"pk": pk, "sk": sk}) for pk, sk in islice(pending, _READS)]:
         asked: dict[str, Any] = {table.name: {"Keys": some, "ConsistentRead": True}}
         for attempt in range(_ATTEMPTS):
-            with table.speaking():
+            with table.translated():
                 answer = table.client.batch_get_item(RequestItems=asked)
             yield from map(decoded, answer["Responses"].get(table.name, ()))
             asked = answer.get("UnprocessedKeys") or {}
@@ -51,7 +51,7 @@ def _write(table: DynamoTable, requests: Iterator[dict[str, Any]]) -> None:
     while some := list(islice(requests, _WRITES)):
         asked: dict[str, Any] = {table.name: some}
         for attempt in range(_ATTEMPTS):
-            with table.speaking():
+            with table.translated():
                 answer = table.client.batch_write_item(RequestItems=asked)
             asked = answer.get("UnprocessedItems") or {}
             if not asked:

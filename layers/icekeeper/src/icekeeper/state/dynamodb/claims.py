@@ -1,7 +1,7 @@
-"""Claims in the state table: an item per entry of a catalog, and one per folder to find them by.
+"""Claims in the state table: an item per catalog entry, and an item per folder by which entries are found.
 
-The folders of one bucket or host lie in one partition, so that what lies below a folder is one range of it, and each
-folder around is one range more.
+The folders of one bucket or host lie in one partition.  So all folders below a folder are one range of sort keys, and
+each folder that contains it is one further range.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["DynamoClaims"]
 
 # Orders before every character of a name, so that a folder comes before whatever else begins with its name.
 _END = "\x1f"
-# A sort key holds 1,024 bytes; of a longer folder only so much is searched by, and the rest compared afterwards.
+# A sort key holds 1,024 bytes; a query uses only this many characters of a folder, and the rest is compared afterwards.
 _SEARCHED = 200
 
 
@@ -34,7 +34,7 @@ class DynamoClaims:
             return
         known = set() if before is None else {before.location, *before.folders}
         now = {claims.location, *claims.folders}
-        # The new folders first: whoever searches in between finds too much, never too little.
+        # New folders are written first: a search at this moment finds too many entries, never too few.
         for folder in now if before is None or before.uuid != claims.uuid else now - known:
             pk, sk = _folder_key(folder, claims.entry)
             self._table.put({"pk": pk, "sk": sk, "folder": folder, "entry": json.dumps(claims.entry)})

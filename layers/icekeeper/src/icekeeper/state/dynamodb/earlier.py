@@ -1,13 +1,12 @@
-"""What earlier versions of Icekeeper left in the state table: partitions named after what catalogs call a table.
+"""Partitions of the state table that earlier versions of Icekeeper wrote, named by (catalog, warehouse, table, UUID).
 
-They keyed by (catalog, warehouse, table, UUID).  Such a partition stays where it is while those versions may still run:
-an index says which of them belong to a UUID, and whoever asks about a table asks them too.  The index is made by one
-scan, by whoever first opens a state without one, and read once per store.  A week later the scan is repeated; where it
-finds no sign of an earlier version any more, each partition is taken over by the table that is asked about next, so
-that in the end a table is one partition again.
+Such a partition stays where it is while those versions may still run.  An index says which partitions belong to a UUID,
+and every question about a table is asked of them too.  The first process that opens a state without an index makes it
+by one scan; each store reads it once.  A week later the scan is repeated.  If it finds no sign that an earlier version
+still runs, the next pass over a table moves its partitions into the table's own (``take_over``).
 
-Requests are moved at once, since whoever serves them is to find them; a running lease is copied, because the run that
-holds it goes on under the new key.
+Requests are moved at once, so that runs of this version find them.  A lease that holds is copied, because its run goes
+on under the new key.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _INDEX = "earlier"
 _MARK = "#mark"
-# Sorts behind the mark.
+# Sorts after _MARK.
 _ENTRY = "partition#"
 # Jobs of an earlier version end within hours of an upgrade; laptops are upgraded within days.
 _SETTLING_MS = 7 * 24 * HOUR_MS
@@ -42,7 +41,7 @@ _VALUES = {":table": "table#[", ":pass": "pass#", ":lease": "lease#[", ":request
 
 
 def earlier_partition(identity: TableIdentity) -> str:
-    """Where an earlier version kept what it knew of the table that it called so."""
+    """The partition in which earlier versions kept their records of a table, by its names."""
     return named_key("table", identity.spelling)
 
 
@@ -51,17 +50,17 @@ class _Known:
     """The index as it was read."""
 
     partitions: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """Key of a table → partitions of earlier versions that are about it."""
+    """Key of a table → the partitions of earlier versions for it."""
     is_settled: bool = False
-    """Whether no earlier version writes any more."""
+    """Whether no earlier version writes any more, by the second scan."""
     had_any: bool = False
     """Whether an earlier version ever wrote here."""
 
 
 class EarlierPartitions:
-    """The index, read with the first question; may be shared by threads.
+    """The index, which the first call reads; may be shared by threads.
 
-    Every method raises StorageError when the table cannot be used: then what an earlier version protects is not known.
+    Every method raises StorageError when the table cannot be used: then pins and loads of earlier versions are unknown.
     """
 
     def __init__(self, table: DynamoTable) -> None:
@@ -70,7 +69,7 @@ class EarlierPartitions:
         self._known: _Known | None = None
 
     def of(self, identity: TableIdentity) -> tuple[str, ...]:
-        """The partitions that hold something about a table beside its own: in the long run none."""
+        """The partitions of earlier versions for a table; none once :func:`take_over` has moved them."""
         known = self.opened()
         found = [partition for key in identity.keys for partition in known.partitions.get(key, ())]
         if not known.is_settled:
@@ -78,21 +77,21 @@ class EarlierPartitions:
         return tuple(partition for partition in dict.fromkeys(found) if partition != table_key(identity))
 
     def of_namesake(self, identity: TableIdentity) -> tuple[str, ...]:
-        """Where memory of this copy is left: earlier versions told copies apart by their names."""
+        """The partition of earlier versions for this copy of a table, which they told from others by its names."""
         named = earlier_partition(identity)
         return tuple(partition for partition in self.of(identity) if partition == named)
 
     def may_have_journal(self) -> bool:
-        """Whether older passes can be in partitions of earlier versions, where they stay until they run out."""
+        """Whether partitions of earlier versions may hold older passes, which stay there until they expire."""
         known = self.opened()
         return known.had_any or not known.is_settled
 
     def to_take_over(self, identity: TableIdentity) -> tuple[str, ...]:
-        """The partitions of a table that nobody else writes any more."""
+        """The partitions of earlier versions for a table, once no earlier version writes them any more."""
         return self.of(identity) if self.opened().is_settled else ()
 
     def forget(self, identity: TableIdentity, partition: str) -> None:
-        """Told when nothing of a partition is needed any more."""
+        """Remove a partition from the index, because all of it was moved."""
         self._table.delete(_INDEX, _entry_key(partition))
         known = self.opened()
         with self._lock:
@@ -100,7 +99,7 @@ class EarlierPartitions:
                 known.partitions[key] = [other for other in known.partitions[key] if other != partition]
 
     def opened(self) -> _Known:
-        """Read the index, and scan for what belongs into it where that is due."""
+        """The index, read once; the state table is scanned first where that is due."""
         with self._lock:
             if self._known is None:
                 self._known = self._open()
@@ -131,9 +130,9 @@ class EarlierPartitions:
         return known
 
     def _scan(self, known: _Known, mark: Item) -> Item:
-        """Look through the whole table; goes on where one that was interrupted had come to.
+        """Scan the whole table, from where an interrupted scan had stopped, and return the mark that it writes.
 
-        Two that scan at once write the same.
+        Two scans at the same time write the same.
         """
         begun_ms = mark.get("begun_ms", self._table.now_ms())
         alive, had_any = bool(mark.get("alive")), bool(mark.get("had_any"))
@@ -152,7 +151,7 @@ class EarlierPartitions:
         return done
 
     def _file(self, item: Item, known: _Known, indexed: set[str], *, since_ms: int | None) -> bool:
-        """Put one entry of an earlier version where it is found; whether such a version may still run."""
+        """Add one item of an earlier version to the index; returns whether such a version may still run."""
         kind, _, spelling = item["pk"].partition("#")
         if kind == "requests":
             return self._move_request(item)
@@ -172,7 +171,7 @@ class EarlierPartitions:
         return is_alive
 
     def _copy_lease(self, item: Item, earlier: EarlierIdentity) -> bool:
-        now_ms = self._table.by_its_clock(self._table.now_ms())
+        now_ms = self._table.to_table_clock(self._table.now_ms())
         if item["until_ms"] <= now_ms:
             return False
 
@@ -185,7 +184,7 @@ class EarlierPartitions:
         return True
 
     def _move_request(self, item: Item) -> bool:
-        """To where requests of all catalogs lie, unless a newer one is there."""
+        """Move a request to the partition of all requests, unless a newer one is there; returns false."""
         told = EarlierIdentity.parse(item["sk"])
         if told is None:
             return False

@@ -35,7 +35,7 @@ _LONGEST_SORT_KEY = 1024
 
 
 def encoded(item: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Attribute values of text, whole numbers, truths and bytes; what is ``None`` is left out."""
+    """DynamoDB's attribute values for text, whole numbers, booleans and bytes; values of ``None`` are left out."""
     return {name: _encoded(value) for name, value in item.items() if value is not None}
 
 
@@ -45,7 +45,7 @@ def decoded(attributes: Mapping[str, Mapping[str, Any]]) -> Item:
 
 
 REQUESTS = "requests#all"
-"""The partition of requests; people may have the right to write what begins so, and nothing else (docs/requests.md)."""
+"""The partition of requests.  People may be allowed to write keys with this prefix and no others (docs/requests.md)."""
 
 
 def named_key(kind: str, name: str) -> str:
@@ -54,7 +54,7 @@ def named_key(kind: str, name: str) -> str:
 
 
 def table_key(identity: TableIdentity) -> str:
-    """The partition of what protects a table, and of what detection asks together with it."""
+    """The partition with a table's pins and staged loads, and with what else detection reads in the same query."""
     return named_key("table", identity.key)
 
 
@@ -64,7 +64,7 @@ def copy_key(kind: str, identity: TableIdentity) -> str:
 
 
 def seen_key(identity: TableIdentity) -> tuple[str, str]:
-    """Where it lies what the last pass over one copy saw: beside what protects the table."""
+    """Partition and sort key of what the last pass over one copy saw; in the partition of :func:`table_key`."""
     return table_key(identity), f"now#seen#{hashlib.sha256(identity.place.encode()).hexdigest()}"
 
 
@@ -74,17 +74,17 @@ def catalog_key(kind: str, catalog: str, warehouse: str) -> str:
 
 
 def sort_key(prefix: str, text: str) -> str:
-    """``text`` below a prefix; orders as the texts do, as far as their first 900 bytes differ."""
+    """A sort key of prefix and text; keys are in the order of their texts, if these differ in the first 900 bytes."""
     return _fitted(f"{prefix}{text}", _LONGEST_SORT_KEY)
 
 
 def json_text(values: Mapping[str, Any]) -> str:
-    """The same text for equal mappings."""
+    """The mapping as JSON with sorted keys: equal mappings have equal text."""
     return json.dumps(dict(values), sort_keys=True)
 
 
 def _fitted(key: str, limit: int) -> str:
-    """A key that is too long ends with a digest of all of it."""
+    """The key, at most ``limit`` bytes long: a longer one is cut and ends with a digest of the whole."""
     try:
         full = key.encode()
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""Lake stats in the state table: those of a catalog lie in one partition, a megabyte of them in each request."""
+"""Lake stats in the state table: those of a catalog lie in one partition, of which a request reads a megabyte."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from icekeeper.state.lake_stats import LakeStats
 
 __all__ = ["DynamoLakeStats"]
 
-# Of a table that was not seen for so long.
+# Stats expire when their table was not seen for this long.
 _KEPT_MS = 400 * 24 * HOUR_MS
 
 
@@ -57,7 +57,7 @@ class DynamoLakeStats:
 
 
 def _key(identity: TableIdentity) -> tuple[str, str]:
-    # The separator orders before whatever a name may hold, so that tables come by their names.
+    # The separator sorts before every character of a name, so that tables are ordered by name.
     sk = sort_key("", f"{identity.table}\x1f{identity.uuid}")
     return catalog_key("lake", identity.catalog, identity.warehouse), sk
 

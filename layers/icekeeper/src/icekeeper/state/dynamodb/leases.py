@@ -1,7 +1,7 @@
 """Leases in the state table: an item each, replaced on condition that it is as it was read.
 
-When they run out, the table's clock says (the date of the answer that showed the item): a machine whose clock is ahead
-would take the leases of others.
+They expire by the clock of DynamoDB (the date of the answer that showed the item): by its own clock, a machine that is
+ahead would take the leases of others too early.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from icekeeper.state.leases import Lease, renewed_lease, taken_lease
 
 __all__ = ["DynamoLeases"]
 
-# How long after it ran out a lease that nobody took can still be renewed, at least.
+# For at least this long after its end, a lease that nobody took can still be renewed.
 _KEPT_MS = 24 * HOUR_MS
 _SORT_KEY = "lease"
 
@@ -27,12 +27,12 @@ class DynamoLeases:
         self._earlier = earlier
 
     def acquire(self, key: str, holder: str, *, now_ms: int, ttl_ms: int, name: str = "") -> Lease:
-        self._earlier.opened()  # which brings the leases along that runs of an earlier version hold
+        self._earlier.opened()  # its scan copies the leases that runs of an earlier version hold
         taken = Lease(key=key, holder=holder, expires_ms=0, name=name)
 
         def decide(item: Item | None) -> Item:
             nonlocal taken
-            its_now_ms = self._table.by_its_clock(now_ms)
+            its_now_ms = self._table.to_table_clock(now_ms)
             wanted = Lease(key=key, holder=holder, expires_ms=its_now_ms + ttl_ms, name=name)
             taken = taken_lease(_lease(key, item), wanted, now_ms=its_now_ms)
             return self._item(taken)
@@ -46,7 +46,7 @@ class DynamoLeases:
 
         def decide(item: Item | None) -> Item:
             nonlocal renewed
-            expires_ms = self._table.by_its_clock(now_ms) + ttl_ms
+            expires_ms = self._table.to_table_clock(now_ms) + ttl_ms
             renewed = renewed_lease(_lease(lease.key, item), lease, expires_ms=expires_ms)
             return self._item(renewed)
 
@@ -64,7 +64,7 @@ class DynamoLeases:
     def current(self, key: str, *, now_ms: int) -> Lease | None:
         self._earlier.opened()
         found = _lease(key, self._table.get(_pk(key), _SORT_KEY))
-        return found if found is not None and found.expires_ms > self._table.by_its_clock(now_ms) else None
+        return found if found is not None and found.expires_ms > self._table.to_table_clock(now_ms) else None
 
     def _item(self, lease: Lease) -> Item:
         expires_s = self._table.expires_s(_KEPT_MS, at_least_ms=lease.expires_ms)

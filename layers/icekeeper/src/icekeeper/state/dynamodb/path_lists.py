@@ -1,7 +1,7 @@
-"""Lists of paths in the state table, which may be very long: compressed parts in a partition of their own.
+"""Lists of paths in the state table, which may be very long: each has compressed parts in a partition of its own.
 
-A list is known by an id that is used once.  So what a slow writer adds to a list that was given up meanwhile is never
-taken for part of the one that came after it.
+A list has an id that is used only once.  So parts that a slow writer adds to a list that was replaced meanwhile never
+become part of the new list.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ def new_list_id() -> str:
 
 
 def write_paths(
-    table: DynamoTable, list_id: str, paths: Iterable[str], *, turn: int = 0, expires_s: int | None = None
+    table: DynamoTable, list_id: str, paths: Iterable[str], *, call: int = 0, expires_s: int | None = None
 ) -> int:
-    """Add paths to a list and answer how many they were; those of a later turn come after those of an earlier one."""
+    """Add paths to a list and return how many.
+
+    ``call`` numbers the calls that add to one list: parts of different calls have different keys, in their order.
+    """
     count = 0
 
     def items() -> Iterator[Item]:
@@ -38,7 +41,7 @@ def write_paths(
         for number, part in enumerate(_parts(paths)):
             count += len(part)
             packed = zlib.compress(json.dumps(part).encode())
-            yield {"pk": _key(list_id), "sk": f"{turn:09d}#{number:09d}", "paths": packed, "expires_s": expires_s}
+            yield {"pk": _key(list_id), "sk": f"{call:09d}#{number:09d}", "paths": packed, "expires_s": expires_s}
 
     put_all(table, items())
     return count

@@ -1,4 +1,4 @@
-"""Unfinished deletions in the state table: an item names the list, its paths lie apart."""
+"""Unfinished deletions in the state table: one item per list, with the id of its paths (``path_lists``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from icekeeper.state.identity import TableIdentity
 __all__ = ["DynamoPendingDeletions"]
 
 _PREFIX = "deletions#"
-# A hint that nobody took up for so long is of no use; what it named is found by listing.
+# A list that no run finished for this long expires; orphan removal finds its files by listing.
 _KEPT_MS = 400 * 24 * HOUR_MS
 
 
@@ -27,7 +27,7 @@ class DynamoPendingDeletions:
 
     def expect(self, identity: TableIdentity, name: str, paths: Iterable[str]) -> None:
         list_id, expires_s = new_list_id(), self._table.expires_s(_KEPT_MS)
-        # The paths first: a list that is named is whole.
+        # The paths are written first, so that a list that is named is complete.
         count = write_paths(self._table, list_id, paths, expires_s=expires_s)
         named: Item = {"name": name, "list_id": list_id, "expires_s": expires_s}
         own, *others = self._partitions(identity)
@@ -52,7 +52,7 @@ class DynamoPendingDeletions:
             self._replace(partition, name, REMOVED)
 
     def _partitions(self, identity: TableIdentity) -> tuple[str, ...]:
-        """Where the lists of this copy are; new ones come into the first."""
+        """The partitions that may hold lists of this copy; new ones go into the first."""
         return copy_key("copy", identity), *self._earlier.of_namesake(identity)
 
     def _replace(self, partition: str, name: str, wanted: Item) -> None:

@@ -1,9 +1,9 @@
 """The quarantine ledger in the state table: an item for each path.
 
-Sightings are counted by reading and writing again, without a condition: DynamoDB has none for many items at once.  The
-lease lets one run at a time count for a table; two that counted together would lose a sighting, and so delete later.
-What earlier versions counted, by the names of tables, is not looked at any more: the quarantine begins anew, and its
-orphans are deleted later.
+Sightings are counted by reading and writing items, without a condition: DynamoDB has none for many items at once.  The
+lease lets one run at a time count for a table; if two counted together, a sighting would be lost, and the orphan
+deleted a pass later.  Counts of earlier versions, filed under the names of tables, are not read: the quarantine begins
+anew.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from icekeeper.state.quarantine import Sighting
 __all__ = ["DynamoQuarantine"]
 
 _BATCH = 100
-# Of a table that no pass has looked at for so long; a path that is forgotten is deleted later, not earlier.
+# Counts expire when no pass has seen the path for this long; a forgotten path is deleted later, not earlier.
 _KEPT_MS = 400 * 24 * HOUR_MS
 
 
@@ -72,7 +72,7 @@ class DynamoQuarantine:
 
 
 def _batches(pk: str, paths: Iterable[str]) -> Iterator[dict[str, tuple[str, str]]]:
-    """Each path with its key, every path once in a batch."""
+    """Batches of path → key."""
     rest = iter(paths)
     while batch := {path: (pk, sort_key("/", path)) for path in islice(rest, _BATCH)}:
         yield batch

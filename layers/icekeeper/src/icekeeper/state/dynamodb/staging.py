@@ -21,7 +21,7 @@ from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 __all__ = ["LOADS", "DynamoStaging", "load_of"]
 
 LOADS = "now#load#"
-"""Where the sort keys of records begin; what detection asks together begins with ``now#``."""
+"""The prefix of the sort keys of staged loads; detection reads all keys that begin with ``now#`` in one query."""
 
 
 class DynamoStaging:
@@ -33,7 +33,7 @@ class DynamoStaging:
 
     def stage(self, load: StagedLoad, files: Iterable[str]) -> StagedLoad:
         own, *others = self._keys(load.identity, load.name)
-        # A load that an earlier version began goes on where it is; none is begun there.
+        # A load that an earlier version began stays in its partition; new loads never go there.
         for key in others:
             if (recorded := self._stage(key, load, files, is_new=False)) is not None:
                 return recorded
@@ -55,7 +55,7 @@ class DynamoStaging:
                 **_fields(load),
                 "file_count": before["file_count"],
                 "list_id": before["list_id"],
-                # Numbers this call, so that calls at once write different parts.
+                # Numbers this call, so that calls at the same time write different parts.
                 "turn": before["turn"] + 1,
             }
             return record
@@ -63,7 +63,7 @@ class DynamoStaging:
         if not self._table.change(*key, begin):
             return None
         list_id = record["list_id"]
-        count = write_paths(self._table, list_id, files, turn=record["turn"])
+        count = write_paths(self._table, list_id, files, call=record["turn"])
         if not count:
             return load_of(load.identity, record)
 
@@ -107,12 +107,12 @@ class DynamoStaging:
             return REMOVED
 
         gone = any(self._table.change(*key, decide) for key in self._keys(load.identity, load.name))
-        if gone:  # paths that outlive their record belong to nobody: the next record has another list
+        if gone:  # last: paths without a record belong to no load, since the next record has another list
             delete_paths(self._table, list_id)
         return gone
 
     def _keys(self, identity: TableIdentity, name: str) -> tuple[tuple[str, str], ...]:
-        """Where the record may be; a new one comes to the first."""
+        """The keys under which the record may be; a new one goes to the first."""
         partitions = (table_key(identity), *self._earlier.of(identity))
         return tuple((partition, sort_key(LOADS, name)) for partition in partitions)
 

@@ -1,8 +1,8 @@
 """The state store of a fleet: one DynamoDB table, shared by functions, jobs and laptops.
 
-What protects a table lies in one partition, by its UUID, and what the last pass saw beside it, so that detection asks
-for it with one query.  What belongs to one copy of it, and paths and orphans, which may be very many, lie in partitions
-of their own: where there is a local index, a partition holds at most 10 GB.
+The pins and staged loads of a table lie in one partition, by its UUID, together with what the last pass saw, so that
+detection reads them with one query.  Records of one copy of a table, and paths and orphans, which may be very many, lie
+in partitions of their own: in a table with a local secondary index, a partition holds at most 10 GB.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["DynamoStateStore"]
 _DAY_MS = 24 * HOUR_MS
 _PASSES_KEPT_MS = 400 * _DAY_MS
 _PINS_KEPT_MS = 7 * _DAY_MS
-# An item may have 400 KB, and a character four bytes; an error that tells more must not cost the journal its entry.
+# An item may have 400 KB, and a character four bytes: a longer summary would keep the pass out of the journal.
 _LONGEST_SUMMARY = 50_000
 _PASSES = "pass#"
 _NOW = "now#"
@@ -131,7 +131,7 @@ class DynamoStateStore:
             return {
                 "snapshot_id": seen.snapshot_id,
                 "fingerprint": seen.fingerprint,
-                "seen_ms": seen.finished_ms,  # not finished_ms: it is no pass, and has no place in the journal's index
+                "seen_ms": seen.finished_ms,  # not "finished_ms", which would put it into the index of passes
                 "idle": seen.idle,
             }
 
@@ -158,21 +158,21 @@ class DynamoStateStore:
         return _last_seen(max(found, key=lambda item: item["seen_ms"])) if found else None
 
     def _partitions(self, identity: TableIdentity) -> tuple[str, ...]:
-        """Where a table's pins and loads are; new ones come into the first."""
+        """The partitions that may hold pins and loads of a table; new ones go into the first."""
         return table_key(identity), *self._earlier.of(identity)
 
     def _seen_keys(self, identity: TableIdentity) -> Sequence[tuple[str, str]]:
-        """Where it is remembered what the last pass over this copy saw."""
+        """The keys under which may stand what the last pass over this copy saw."""
         return [seen_key(identity), *((one, EARLIER_SEEN) for one in self._earlier.of_namesake(identity))]
 
 
 def _clusterings(recipe: str) -> str:
-    """Where the sort keys of one recipe begin; recipes may be long, and one may begin as another does."""
+    """The prefix of the sort keys of one recipe: its digest, because recipes may be long or begin alike."""
     return f"clustering#{sha256(recipe.encode()).hexdigest()}#"
 
 
 def _in_order(named: Iterable[Named]) -> tuple[Named, ...]:
-    """By name, as DynamoDB orders texts."""
+    """Ordered by name, in UTF-8 bytes, as DynamoDB orders text."""
     return tuple(sorted(named, key=lambda one: one.name.encode()))
 
 

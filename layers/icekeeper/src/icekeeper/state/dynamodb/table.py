@@ -1,11 +1,11 @@
-"""The DynamoDB table that a fleet's state lives in: its shape, its client, and the few requests that are made of it.
+"""The DynamoDB table that a fleet's state lives in: its schema, and the requests that are sent to it.
 
-Every conditional write is a transaction of one item, because those carry a token: a request that was repeated after it
-had landed (boto3 does so when the answer is lost) is answered as the first one was, and not as if its condition failed
-(Amazon DynamoDB API reference, TransactWriteItems, "ClientRequestToken").
+Every conditional write is a transaction of one item, because transactions carry a token.  When boto3 repeats a request
+whose answer was lost, the repetition gets the answer of the first one, and not that its condition failed (Amazon
+DynamoDB API reference, TransactWriteItems, "ClientRequestToken").
 
-The table's own expiry of items (TTL, ``expires_s``) tidies up what is long past and decides nothing: it may come days
-late, and its moment is never before the one that an item itself names.
+The table's own expiry of items (TTL, ``expires_s``) only removes old items and decides nothing: it may come days late,
+and is never set before the end that an item itself names.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ TABLE_SCHEMA: Mapping[str, Any] = {
         }
     ],
 }
-"""As CreateTable takes it; the stack's template must say the same."""
+"""Arguments of CreateTable; the stack's template must say the same."""
 
 REMOVED: Item = {}
-"""What a decision answers to have the item removed."""
+"""What a decision returns to have the item removed."""
 
 Decision: TypeAlias = Callable[[Item | None], Item | None]
-"""From an item as it is to what shall replace it: ``REMOVED``, or ``None`` to leave it alone."""
+"""Gets an item as it is (``None``: there is none) and returns its replacement, ``REMOVED``, or ``None`` to keep it."""
 
 _ATTEMPTS = 30
 _LONGEST_PAUSE_S = 1.0
@@ -81,7 +81,7 @@ class DynamoTable:
         server_clock: ServerClock | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``server_clock`` is the table's own; unless given, the one that the client's answers tell."""
+        """``server_clock`` tells DynamoDB's time; unless given, the one that the dates of the client's answers tell."""
         self.client = client
         self.name = name
         self._clock = clock
@@ -92,7 +92,7 @@ class DynamoTable:
         self._has_told_skew = False
 
     def get(self, pk: str, sk: str) -> Item | None:
-        with self.speaking():
+        with self.translated():
             answer = self.client.get_item(TableName=self.name, Key=encoded({"pk": pk, "sk": sk}), ConsistentRead=True)
         return decoded(answer["Item"]) if "Item" in answer else None
 
@@ -121,15 +121,15 @@ class DynamoTable:
     def scan(
         self, condition: str, values: Mapping[str, Any], after: Mapping[str, Any] | None
     ) -> Iterator[tuple[Sequence[Item], Mapping[str, Any] | None]]:
-        """Every item that a condition holds for, a megabyte of the table at a time, each time with where to go on.
+        """The items that fulfil a condition, page by page, each page with the key after which the next one begins.
 
-        It reads the whole table, and is for upgrades alone.
+        Reads the whole table, a megabyte per page; only upgrades need it.
         """
         request: dict[str, Any] = {"FilterExpression": condition, "ExpressionAttributeValues": encoded(values)}
         while True:
             if after is not None:
                 request["ExclusiveStartKey"] = after
-            with self.speaking():
+            with self.translated():
                 answer = self.client.scan(TableName=self.name, ConsistentRead=True, **request)
             after = answer.get("LastEvaluatedKey")
             yield [decoded(item) for item in answer["Items"]], after
@@ -137,7 +137,7 @@ class DynamoTable:
                 return
 
     def move(self, item: Item, moved: Item) -> bool:
-        """Replace an item by one under another key, at once; false when it was changed, or something is there."""
+        """Replace an item by one under another key, atomically; false when it was changed, or that key is taken."""
         gone = {
             "Key": encoded({"pk": item["pk"], "sk": item["sk"]}),
             "ConditionExpression": "version = :version",
@@ -147,19 +147,19 @@ class DynamoTable:
         return self._transact([{"Delete": {"TableName": self.name, **gone}}, {"Put": {"TableName": self.name, **put}}])
 
     def put(self, item: Item) -> None:
-        """Write an item, whatever was there."""
-        with self.speaking():
+        """Write an item, replacing one under its key."""
+        with self.translated():
             self.client.put_item(TableName=self.name, Item=encoded(_versioned(item)))
 
     def delete(self, pk: str, sk: str) -> None:
         """Remove an item, if it is there."""
-        with self.speaking():
+        with self.translated():
             self.client.delete_item(TableName=self.name, Key=encoded({"pk": pk, "sk": sk}))
 
     def change(self, pk: str, sk: str, decide: Decision) -> bool:
-        """Replace an item by what ``decide`` makes of it, which is asked again whenever another writer was faster.
+        """Replace an item by what ``decide`` makes of it; ``decide`` is called again when another writer was faster.
 
-        The answer is whether it was replaced or removed.  What ``decide`` raises is passed on, with nothing changed.
+        Returns whether the item was replaced or removed.  If ``decide`` raises, nothing was changed.
         """
         for attempt in range(_ATTEMPTS):
             found = self.get(pk, sk)
@@ -177,10 +177,10 @@ class DynamoTable:
         raise StorageError(f"the state table {self.name} was changed by others each time an item was to be written")
 
     def require_writable(self) -> None:
-        """A write that is permitted like every other, and whose condition never holds."""
+        """Raise StorageError if writing is not allowed, by a write whose condition never holds."""
         nothing = encoded({"pk": "writable", "sk": "?"})
         try:
-            with self.speaking():
+            with self.translated():
                 self.client.put_item(TableName=self.name, Item=nothing, ConditionExpression="attribute_exists(pk)")
         except StorageError as error:
             if _code(error.__cause__) != "ConditionalCheckFailedException":
@@ -191,13 +191,13 @@ class DynamoTable:
         return self._clock()
 
     def expires_s(self, keep_ms: int, *, at_least_ms: int = 0) -> int:
-        """The TTL of an item that shall be kept so long from now, and from a moment of its own (epoch seconds)."""
+        """The TTL (epoch seconds) of an item to keep for ``keep_ms`` after now and after ``at_least_ms``."""
         return (max(self._clock(), at_least_ms) + keep_ms) // 1000
 
-    def by_its_clock(self, now_ms: int) -> int:
-        """A moment of this machine's clock, by that of the table as its newest answer tells it.
+    def to_table_clock(self, now_ms: int) -> int:
+        """Convert a time of this machine's clock to DynamoDB's clock, which its newest answer tells.
 
-        All who share the table so agree on when a lease runs out, whatever their own clocks say.
+        So all who share the table agree on when a lease expires, whatever their own clocks say.
         """
         ahead = ahead_ms(self._clock(), self._server_clock.now_ms())
         if abs(ahead) > TOLD_SKEW_MS and not self._has_told_skew:
@@ -212,11 +212,11 @@ class DynamoTable:
         return now_ms - ahead
 
     def pause(self, attempt: int) -> None:
-        """Before a request is repeated: from 10 ms to a second, with jitter."""
+        """Wait before a request is repeated: from 10 ms to a second, with jitter."""
         self._sleep(random.uniform(0.5, 1) * min(_LONGEST_PAUSE_S, 0.01 * 2 ** min(attempt, 10)))
 
     @contextmanager
-    def speaking(self) -> Iterator[None]:
+    def translated(self) -> Iterator[None]:
         """Whatever boto3 raises becomes a StorageError that names the table."""
         try:
             yield
@@ -233,11 +233,11 @@ class DynamoTable:
         return self._transact([action])
 
     def _transact(self, actions: list[dict[str, dict[str, Any]]]) -> bool:
-        """Whether every condition held, so that it is done."""
-        token = str(uuid.uuid4())  # one for all attempts, so that one that landed after all is known again
+        """Carry all actions out, or none when a condition does not hold; returns which."""
+        token = str(uuid.uuid4())  # the same for all attempts, so that DynamoDB recognises one that succeeded unseen
         for attempt in range(_ATTEMPTS):
             try:
-                with self.speaking():
+                with self.translated():
                     self.client.transact_write_items(TransactItems=actions, ClientRequestToken=token)
                 return True
             except StorageError as error:
@@ -252,7 +252,7 @@ class DynamoTable:
     def _pages(self, asked: Mapping[str, Any]) -> Iterator[Item]:
         request = {**asked, "ExpressionAttributeValues": encoded(asked["ExpressionAttributeValues"])}
         while True:
-            with self.speaking():
+            with self.translated():
                 answer = self.client.query(TableName=self.name, ConsistentRead=True, **request)
             yield from map(decoded, answer["Items"])
             if "LastEvaluatedKey" not in answer:
@@ -268,7 +268,7 @@ def create_table(client: Any, name: str) -> None:
 
 
 def _versioned(item: Item) -> Item:
-    """With a mark that no other write of it has, so that a change in between is seen."""
+    """The item with a unique version, by which a change between reading and writing is noticed."""
     return {**item, "version": uuid.uuid4().hex}
 
 

@@ -1,4 +1,4 @@
-"""A partition of an earlier version becomes part of its table's own, once those versions are gone."""
+"""Moves the partitions of earlier versions into a table's own, once no earlier version runs any more."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["EARLIER_SEEN", "take_over"]
 
 EARLIER_SEEN = "now#seen"
 """The sort key under which earlier versions remembered what the last pass saw."""
-# All but the journal, which may be long: it runs out where it is.
+# All but the journal, which may be long: its items stay where they are until they expire.
 _TAKEN = ("now#", "clustering#", "deletions#")
 # Two names of a table may each have had a pin of one name.
 _NAMED = ("now#pin#", "now#load#", "deletions#")
@@ -21,12 +21,12 @@ _NAMES = 9
 
 
 def take_over(table: DynamoTable, earlier: EarlierPartitions, identity: TableIdentity) -> None:
-    """Move what such partitions hold; done at once for most tables, and for every table once.
+    """Move the items that earlier versions wrote for a table into its own partitions; most tables have none.
 
-    Each entry is moved as a whole: at every moment it is in one place, and protects.
+    Each item is moved atomically: at every moment it is in one place, and found.
 
     Raises:
-        StorageError: the table cannot be used; what was not moved still holds where it is.
+        StorageError: the table cannot be used; items that were not moved still hold where they are.
     """
     for partition in earlier.to_take_over(identity):
         items = [item for prefix in _TAKEN for item in table.query(partition, prefix)]
@@ -36,17 +36,17 @@ def take_over(table: DynamoTable, earlier: EarlierPartitions, identity: TableIde
 
 
 def _take(table: DynamoTable, item: Item, identity: TableIdentity) -> bool:
-    """Whether it is done; what somebody changes at this moment waits for the next pass."""
+    """Move one item; returns false when somebody changed it at this moment, so that the next pass moves it."""
     if any(table.move(item, moved) for moved in _moved(item, identity)):
         return True
     if "name" in item:
         return False
-    table.delete(item["pk"], item["sk"])  # what is known already under the new key
+    table.delete(item["pk"], item["sk"])  # the new key has a newer item
     return True
 
 
 def _moved(item: Item, identity: TableIdentity) -> Iterator[Item]:
-    """The item as it shall be, and with other names in case one is taken."""
+    """The item under its new key, then under further names in case its name is taken."""
     sk: str = item["sk"]
     if sk == EARLIER_SEEN:
         pk, sk = seen_key(identity)

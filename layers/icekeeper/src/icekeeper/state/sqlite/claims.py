@@ -1,4 +1,4 @@
-"""Claims in the SQLite state file: a row per entry of a catalog, and one per folder to find them by."""
+"""Claims in the SQLite state file: a row per catalog entry, and a row per folder by which entries are found."""
 
 from __future__ import annotations
 

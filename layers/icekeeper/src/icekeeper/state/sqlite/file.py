@@ -27,7 +27,7 @@ THIS_COPY = f"{THIS_TABLE} AND place IN (?, ?)"
 
 
 class Read(Protocol):
-    """Asks the file one question."""
+    """Runs one query on the file and returns its rows."""
 
     def __call__(self, statement: str, *values: Any) -> list[tuple[Any, ...]]: ...
 
@@ -44,7 +44,7 @@ class SqliteFile:
 
     @contextmanager
     def reading(self) -> Iterator[Read]:
-        """Several questions about the file as it is at one moment, over one connection."""
+        """Several queries that see the file as it is at one moment, over one connection."""
         with self.connection() as connection:
             connection.execute("BEGIN")
             yield lambda statement, *values: connection.execute(statement, values).fetchall()
@@ -56,7 +56,7 @@ class SqliteFile:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Several statements that happen together or, when the block is left by an error, not at all."""
+        """Several statements in one transaction, which is rolled back when the block raises."""
         with self.connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             yield connection  # an error closes the connection, which rolls back
@@ -102,12 +102,12 @@ class SqliteFile:
 
 
 def table_columns(identity: TableIdentity) -> tuple[str, str]:
-    """The keys under which a table's entries may be filed."""
+    """The values for :data:`THIS_TABLE`: the keys under which a table's rows may be filed."""
     return identity.keys[0], identity.keys[-1]
 
 
 def copy_columns(identity: TableIdentity) -> tuple[str, str, str, str]:
-    """The keys and places under which the entries of one copy of a table may be filed."""
+    """The values for :data:`THIS_COPY`: the keys and places under which rows of one copy may be filed."""
     return *table_columns(identity), identity.places[0], identity.places[-1]
 
 

@@ -57,7 +57,7 @@ class SqliteLakeStats:
 
 
 def _entry(identity: TableIdentity) -> tuple[str, str, str, str]:
-    """What a catalog lists: its own name for the table, since every catalog's health is told by itself."""
+    """The key of a row: the catalog's own names for the table, because stats are kept per catalog."""
     return identity.catalog, identity.warehouse, str(identity.table), identity.uuid
 
 

@@ -1,4 +1,4 @@
-"""Leases in the SQLite state file: its lock for writing makes reading and writing one step."""
+"""Leases in the SQLite state file: its lock for writing makes reading and writing a lease atomic."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class SqliteQuarantine:
 
     def see(self, identity: TableIdentity, run_id: str, paths: Iterable[str], *, now_ms: int) -> None:
         columns = identity.key, identity.place
-        # What earlier versions counted for the table by its names goes on here.
+        # Counts of earlier versions, filed under the table's names, move to the key of this version.
         self._file.write(
             f"UPDATE OR REPLACE quarantine SET table_key = ?, place = ? WHERE {THIS_COPY} AND NOT place = ?",
             *columns,

@@ -1,7 +1,7 @@
 """Version 9 of the SQLite state file: tables are known by their UUID, not by what a catalog calls them.
 
-Columns of the new shape: ``table_key`` is :attr:`TableIdentity.key`, ``place`` is :attr:`TableIdentity.place`.  Entries
-of earlier versions tell no location, so that their place is the spelling of their table.
+In the new tables, ``table_key`` is :attr:`TableIdentity.key` and ``place`` is :attr:`TableIdentity.place`.  Rows of
+earlier versions have no location, so their place is the spelling of their table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NAMES = "catalog, warehouse, table_name, uuid"
 _TOLD = "catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL, uuid TEXT NOT NULL"
 _KEY = "table_key TEXT NOT NULL"
 _COPY = f"{_KEY}, place TEXT NOT NULL"
-# In their order; the columns of a table follow its key.
+# The columns of each new table; the first ones are its key.
 _SHAPES = {
     "pins": f"""({_KEY}, name TEXT NOT NULL, snapshot_id INTEGER NOT NULL, metadata_location TEXT NOT NULL,
         expires_ms INTEGER NOT NULL, kind TEXT NOT NULL, tag TEXT, PRIMARY KEY (table_key, name))""",
@@ -49,7 +49,7 @@ _OF_COPIES = {
 
 
 def key_by_uuid(connection: sqlite3.Connection) -> None:
-    """Carry every entry over; what two names of one table held is held for the table."""
+    """Move every row to the new tables; rows that were filed under two names of one table are merged."""
     connection.create_function("key_of", 4, lambda *names: EarlierIdentity(*names).key, deterministic=True)
     connection.create_function("place_of", 4, lambda *names: EarlierIdentity(*names).spelling, deterministic=True)
     connection.execute("DROP INDEX passes_newest")
@@ -99,7 +99,7 @@ def _carry_loads(connection: sqlite3.Connection) -> None:
 
 
 def _free_name(taken: set[tuple[str, str]], key: str, name: str) -> str:
-    """A name that the table has given to nothing else: two names of it may each have had their own "reader"."""
+    """A name that no other row of this table has: rows filed under two names of a table may both be called "reader"."""
     chosen, number = name, 2
     while (key, chosen) in taken:
         chosen, number = f"{name}-{number}", number + 1
@@ -108,7 +108,8 @@ def _free_name(taken: set[tuple[str, str]], key: str, name: str) -> str:
 
 
 def _carry_leases(connection: sqlite3.Connection) -> None:
-    """Of two runs over one table the one that holds longer keeps it; the other is told before its next commit."""
+    """Move leases.  If two runs hold the same table, the lease that ends later stays; the other run stops before its
+    next commit, with LeaseLost."""
     connection.execute("ALTER TABLE leases ADD COLUMN name TEXT NOT NULL DEFAULT ''")
     rows = connection.execute("SELECT lease_key, holder, expires_ms FROM leases ORDER BY expires_ms").fetchall()
     for former, holder, expires_ms in rows:

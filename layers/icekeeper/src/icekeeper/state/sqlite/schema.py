@@ -10,7 +10,7 @@ from icekeeper.state.sqlite.rekey import key_by_uuid
 __all__ = ["SCHEMA_VERSION", "upgrade"]
 
 SCHEMA_VERSION = 10
-# By which tables were known up to version 8.
+# The key of a table up to version 8.
 _NAMES = "catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL, uuid TEXT NOT NULL"
 _BY_NAMES = "catalog, warehouse, table_name, uuid"
 
@@ -23,7 +23,7 @@ def _statements(*statements: str) -> Callable[[sqlite3.Connection], None]:
     return run
 
 
-# Version → what brings a file of the version before up to it.
+# Version → the step that upgrades a file from the version before.
 _UPGRADES: Mapping[int, Callable[[sqlite3.Connection], None]] = {
     1: _statements(
         f"""CREATE TABLE passes ({_NAMES}, run_id TEXT NOT NULL, started_ms INTEGER NOT NULL,

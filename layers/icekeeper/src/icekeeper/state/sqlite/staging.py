@@ -29,7 +29,10 @@ class SqliteStaging:
     def stage(self, load: StagedLoad, files: Iterable[str]) -> StagedLoad:
         key, this_load = (load.identity.key, load.name), (*table_columns(load.identity), load.name)
         with self._file.transaction() as connection:
-            for table in ("staged_loads", "staged_files"):  # one load has one key, also when it was begun under another
+            for table in (
+                "staged_loads",
+                "staged_files",
+            ):  # a load that was begun under an earlier key moves to the new
                 connection.execute(f"UPDATE {table} SET table_key = ? WHERE {_THIS_LOAD}", (key[0], *this_load))
             last = connection.execute(f"SELECT max(part) FROM staged_files WHERE {_THIS_LOAD}", this_load).fetchone()[0]
             part, count, paths = (0 if last is None else last + 1), 0, iter(files)
@@ -104,7 +107,7 @@ def _load(identity: TableIdentity, row: Sequence[Any]) -> StagedLoad:
 
 
 def _unchanged(load: StagedLoad) -> tuple[Any, ...]:
-    """What fills the condition that a record is still as it was read."""
+    """The values for :data:`_UNCHANGED`: a record as it was read."""
     return (
         *table_columns(load.identity),
         load.name,

@@ -1,4 +1,4 @@
-"""The demonstration's tables for people: before and after, and the rows."""
+"""Prints the results of the demonstration for people."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rich.text import Text
 from icekeeper.demo.measure import Contents, Figures
 from icekeeper.demo.tables import NAMESPACE, MessyTable
 
-__all__ = ["tell_contents", "tell_figures"]
+__all__ = ["print_contents", "print_figures"]
 
 
-def tell_figures(console: Console, stories: Sequence[tuple[MessyTable, Figures, Figures]]) -> None:
-    """Files, bytes, snapshots, manifests, orphans and planning requests, before → after."""
+def print_figures(console: Console, stories: Sequence[tuple[MessyTable, Figures, Figures]]) -> None:
+    """Print files, bytes, snapshots, manifests, orphans and planning requests, before → after."""
     table = Table(title="\nbefore → after", title_justify="left", box=None, pad_edge=False, padding=(0, 2))
     table.add_column("table", no_wrap=True)
     for heading in ("files", "stored", "snapshots", "manifests", "orphans", "planning\nrequests"):
@@ -33,8 +33,8 @@ def tell_figures(console: Console, stories: Sequence[tuple[MessyTable, Figures, 
     console.print(table)
 
 
-def tell_contents(console: Console, stories: Sequence[tuple[MessyTable, Contents, Contents]]) -> None:
-    """Rows and checksum before and after, as DuckDB reads them; the tag's as well."""
+def print_contents(console: Console, stories: Sequence[tuple[MessyTable, Contents, Contents]]) -> None:
+    """Print rows and checksum before and after, as DuckDB reads them, at the head and at the tag."""
     table = Table(title="\nrows as DuckDB reads them", title_justify="left", box=None, pad_edge=False, padding=(0, 2))
     for heading in ("table", "rows before", "rows after", "checksum before", "checksum after", ""):
         table.add_column(heading, no_wrap=True)

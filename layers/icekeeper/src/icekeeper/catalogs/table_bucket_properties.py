@@ -1,4 +1,4 @@
-"""With which properties a table bucket is opened that is known by its ARN alone."""
+"""The properties that open a table bucket of which only the ARN is known."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["table_bucket_properties"]
 
 
 def table_bucket_properties(bucket: TableBucketArn, configured: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Type and warehouse, and what a configured catalog with that warehouse lends: endpoints, region, credentials.
+    """Type and warehouse, and the endpoints, region and credentials of a configured catalog with the same warehouse.
 
-    A catalog that has the bucket's name is asked first.  A REST catalog over the bucket lends what is about AWS and
-    the files, not its address and sign-in.
+    Of several such catalogs the one with the bucket's name is taken.  Of a REST catalog over the bucket, its address
+    and its sign-in are left out.
 
     Raises:
-        PolicyError: several other catalogs have that warehouse, and differ.
+        PolicyError: several catalogs have that warehouse, none has the bucket's name, and their properties differ.
     """
     owners = {name: settings for name, settings in configured.items() if settings.get("warehouse") == bucket.text}
     if bucket.name in owners:
