@@ -37,12 +37,12 @@ def test_bounds_tell_what_cannot_be_read(
 ) -> None:
     bounds = [{1: binary.pack("<q", value)} for value in (least, greatest)]
     file = data_file("f", 1, file_format=file_format, lower_bounds=bounds[0], upper_bounds=bounds[1])
-    assert why_unreadable(file, {1: kind}) == reason
+    assert why_unreadable(file, (), {1: kind}) == reason
 
 
 def test_encrypted_files_and_files_without_bounds() -> None:
-    assert why_unreadable(data_file("f", 1, key_metadata=b"k"), {}) == "is encrypted"
-    assert why_unreadable(data_file("f", 1, file_format="ORC"), {1: "timestamp"}) is None
+    assert why_unreadable(data_file("f", 1, key_metadata=b"k"), (), {}) == "is encrypted"
+    assert why_unreadable(data_file("f", 1, file_format="ORC"), (), {1: "timestamp"}) is None
 
 
 def test_the_other_files_are_merged(java_tables: JavaTables, tmp_path: Path) -> None:

@@ -27,6 +27,14 @@ def global_equality_delete(number: int = 60, *, rows: int = 1) -> ManifestEntry:
 
 
 def planned(files: list[LiveEntry], deletes: list[ManifestEntry], settings: Policy, *, new_mb: int) -> CompactionPlan:
+    plan = plan_of(files, deletes, settings, new_mb=new_mb)
+    assert isinstance(plan, CompactionPlan)
+    return plan
+
+
+def plan_of(
+    files: list[LiveEntry], deletes: list[ManifestEntry], settings: Policy, *, new_mb: int
+) -> CompactionPlan | Nothing:
     """At a head that brought ``new_mb`` after our last rewrite."""
     metadata = table()
     document = dict(metadata.document)
@@ -39,9 +47,7 @@ def planned(files: list[LiveEntry], deletes: list[ManifestEntry], settings: Poli
     for entry in deletes:
         builder.add(0, entry, is_unpartitioned=True)
     state = TableState(metadata, metadata.snapshots[HEAD], [manifest()], files, builder.build())
-    plan = plan_compaction(state, settings, now_ms=HEAD_MS)
-    assert isinstance(plan, CompactionPlan)
-    return plan
+    return plan_compaction(state, settings, now_ms=HEAD_MS)
 
 
 def large_files(count: int) -> list[LiveEntry]:
@@ -147,3 +153,11 @@ def test_caps_take_what_comes_first_in_the_order_asked_for() -> None:
     assert by_partition(max_files_to_rewrite=6) == ["b"]
     assert by_partition(max_files_to_rewrite=6, rewrite_job_order="bytes-desc") == ["c", "d"]
     assert by_partition(max_bytes_to_rewrite=30 * MB, rewrite_job_order="bytes-asc") == ["b", "a"]
+
+
+def test_a_file_whose_deletes_are_encrypted_is_left_alone() -> None:
+    """Its rows cannot be told from deleted ones; the group would fail in every pass (rule 23)."""
+    secret = delete_entry(70, content=FileContent.EQUALITY_DELETES, equality_ids=(1,), key_metadata=b"key")
+    found = plan_of(large_files(2), [secret], policy(), new_mb=500)
+    why = "2 file(s) are left alone: f000 needs delete file delete-70, which is encrypted"
+    assert found == Nothing(f"no files eligible for compaction ({why})")

@@ -229,9 +229,7 @@ def _commit(
         prepare,
         CommitTerms(
             max_retries=_RETRIES,
-            discard=partial(
-                handle.discard, loaded
-            ),  # the metadata file of a refused commit; refs need no others
+            discard=partial(handle.discard, loaded),  # the metadata file of a refused commit; refs need no others
             pinned_metadata=memory.pinned_metadata,
             sleep=handle.sleep,
         ),

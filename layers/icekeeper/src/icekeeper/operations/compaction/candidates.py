@@ -126,7 +126,7 @@ def select_candidates(
         is_unclustered = clustered_by is not None and not is_clustered
         if not (has_debt or _has_wrong_layout(file, policy, is_unclustered)) or not in_scope(file, spec_id):
             continue
-        unreadable = why_unreadable(file, types)
+        unreadable = why_unreadable(file, needed, types)
         if unreadable is not None:
             unsupported += 1
             first_unsupported = first_unsupported or f"{file.file_path} {unreadable}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from icekeeper.metadata.single_value import decode
-from icekeeper.model import DataFile
+from icekeeper.model import DataFile, ManifestEntry
 from icekeeper.rows.file_rows import READABLE_FORMATS
 
 __all__ = ["why_unreadable"]
@@ -15,13 +15,16 @@ _MICROS = range(-(2**63) // 1000 + 1, 2**63 // 1000)
 _MICRO_TIMES = ("timestamp", "timestamptz")
 
 
-def why_unreadable(file: DataFile, types: Mapping[int, str]) -> str | None:
-    """Why the file must be left alone, as the end of a sentence; ``None``: it can be read.
+def why_unreadable(file: DataFile, deletes: Iterable[ManifestEntry], types: Mapping[int, str]) -> str | None:
+    """Why a data file must be left alone, as the end of a sentence; ``None`` where it can be read.
 
-    ``types`` are the Iceberg types of the wanted columns by id.
+    ``deletes`` are the delete files that apply to it, ``types`` those of the columns that are wanted, by field id.
     """
     if file.key_metadata is not None:
         return "is encrypted"
+    for delete in deletes:
+        if delete.file.key_metadata is not None:
+            return f"needs delete file {delete.file.file_path}, which is encrypted"
     kind = file.file_format.upper()
     if kind not in READABLE_FORMATS:
         return f"is {kind}, which is not read"
