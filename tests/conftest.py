@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -64,6 +65,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--quick"):
         config.hook.pytest_deselected(items=others)
         items[:] = quick
+
+
+@pytest.fixture(autouse=True)
+def own_log_handlers() -> Iterator[None]:
+    """A command that a test calls in this process logs to the test's standard error, which is closed afterwards."""
+    before = list(logging.root.handlers)
+    yield
+    for handler in list(logging.root.handlers):
+        if handler not in before and type(handler) is logging.StreamHandler:
+            logging.root.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")
