@@ -8,19 +8,16 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
-from icekeeper.commit.transaction import CommitTerms, commit_with_retries
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, OperationRefused, PolicyError
 from icekeeper.metadata.document import Ref, TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.requirements import ref_at, same_table
 from icekeeper.model import Nothing
 from icekeeper.pass_context.table_handle import TableHandle
-from icekeeper.policy import Policy
 from icekeeper.state.store import Pin
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import split_path
@@ -34,7 +31,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 # Amazon S3 Tables keeps each table in a bucket of its own, whose name ends so.  "Snapshot management … if you configure
 # branches or tags with a retention … is skipped" (Amazon S3 user guide, "Considerations and limitations").
 _AWS_TABLE_BUCKET = "--table-s3"
-_RETRIES = Policy().max_commit_retries
 
 
 def add_pin(handle: TableHandle, *, snapshot: str, ttl_ms: int, name: str | None = None, with_tag: bool = False) -> Pin:
@@ -185,7 +181,7 @@ def _write_tag(handle: TableHandle, memory: TableMemory, loaded: LoadedTable, pi
             lambda after: after.refs.get(wanted.name) == wanted,
         )
 
-    _commit(handle, memory, loaded, prepare)
+    handle.commit(loaded, memory, prepare)
 
 
 def _remove_tag(handle: TableHandle, memory: TableMemory, loaded: LoadedTable, pin: Pin) -> None:
@@ -203,7 +199,7 @@ def _remove_tag(handle: TableHandle, memory: TableMemory, loaded: LoadedTable, p
             lambda after: found.name not in after.refs,
         )
 
-    _commit(handle, memory, loaded, prepare)
+    handle.commit(loaded, memory, prepare)
 
 
 def _ref_commit(
@@ -215,22 +211,3 @@ def _ref_commit(
 ) -> PreparedCommit:
     requirements = [*same_table(metadata), ref_at(name, at)]
     return PreparedCommit(requirements=requirements, updates=[update], landed=landed)
-
-
-def _commit(
-    handle: TableHandle,
-    memory: TableMemory,
-    loaded: LoadedTable,
-    prepare: Callable[[LoadedTable], PreparedCommit | Nothing],
-) -> None:
-    commit_with_retries(
-        handle.catalog,
-        loaded,
-        prepare,
-        CommitTerms(
-            max_retries=_RETRIES,
-            discard=partial(handle.discard, loaded),  # the metadata file of a refused commit; refs need no others
-            pinned_metadata=memory.pinned_metadata,
-            sleep=handle.sleep,
-        ),
-    )

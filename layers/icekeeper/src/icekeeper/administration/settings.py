@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
-from icekeeper.commit.transaction import CommitTerms, commit_with_retries
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
@@ -21,13 +19,12 @@ from icekeeper.metadata.requirements import same_table
 from icekeeper.metadata.updates import apply_updates
 from icekeeper.model import Nothing
 from icekeeper.pass_context.table_handle import TableHandle
-from icekeeper.policy import POLICY_KEYS, TABLE_PREFIX, Policy, ResolvedPolicy
+from icekeeper.policy import POLICY_KEYS, TABLE_PREFIX, ResolvedPolicy
 from icekeeper.policy.values import did_you_mean, text_of
 
 __all__ = ["ResolvePolicy", "reset_settings", "set_settings", "unset_settings"]
 
 ResolvePolicy = Callable[[LoadedTable], ResolvedPolicy]
-_RETRIES = Policy().max_commit_retries
 
 
 def set_settings(handle: TableHandle, settings: Mapping[str, str], resolve_policy: ResolvePolicy) -> ResolvedPolicy:
@@ -119,17 +116,7 @@ def _change(
             landed=lambda now: _shows(now, changed, gone),
         )
 
-    committed = commit_with_retries(
-        handle.catalog,
-        loaded,
-        prepare,
-        CommitTerms(
-            max_retries=_RETRIES,
-            discard=partial(handle.discard, loaded),  # the metadata file of a refused commit; nothing else was written
-            pinned_metadata=handle.memory(loaded).pinned_metadata,
-            sleep=handle.sleep,
-        ),
-    )
+    committed = handle.commit(loaded, handle.memory(loaded), prepare)
     return resolve_policy(handle.load() if isinstance(committed, Nothing) else committed.table)
 
 

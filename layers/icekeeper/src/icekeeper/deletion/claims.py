@@ -109,14 +109,10 @@ def _recorded(
     """The claims of this catalog entry, and those of the same table under all its names."""
     identity = identity_of(catalog, loaded)
     entry = state.claims.of_entry(entry_of(catalog, loaded))
-
-    def is_ours(one: TableClaims) -> bool:
-        return one.uuid == identity.uuid and one.location == identity.location
-
-    if entry is not None and is_ours(entry) and (entry.folders or entry.data_roots):
+    if entry is not None and entry.copy == identity.copy and (entry.folders or entry.data_roots):
         return entry, (entry,)
     # A first look at this entry: the table may have had another name, or be known in another catalog.
-    return entry, tuple(one for one in state.claims.touching(identity.location) if is_ours(one))
+    return entry, tuple(one for one in state.claims.touching(identity.location) if one.copy == identity.copy)
 
 
 def _claims(catalog: Catalog, loaded: LoadedTable, roots: Iterable[str], before: Iterable[TableClaims]) -> TableClaims:

@@ -20,11 +20,12 @@ from icekeeper.deletion.other_heads import refuse_other_head
 from icekeeper.deletion.other_tables import NearTables, near_tables, tables_elsewhere
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.deletion.shared_references import SharedReferences
-from icekeeper.deletion.stray_metadata import listed_metadata, needed_by, read_strays
+from icekeeper.deletion.stray_metadata import needed_by, read_strays
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.reachability import References, reachable_files
 from icekeeper.pass_context.allowed_locations import is_allowed
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.metadata_listing import listed_metadata
 from icekeeper.policy import gc_enabled
 from icekeeper.state.claims import TableClaims
 from icekeeper.storage.listing import ListedObject
@@ -198,7 +199,7 @@ class FileNeeds:
     def _is_this_table(self, claims: TableClaims) -> bool:
         """Whether an entry is this table under another name: newer metadata of it is looked for beside its own."""
         identity = identity_of(self._context.catalog, self._table)
-        return bool(identity.uuid) and (claims.uuid, claims.location) == (identity.uuid, identity.location)
+        return bool(identity.uuid) and claims.copy == identity.copy
 
     def _refuse_around(self, claims: TableClaims, reason: str) -> None:
         if any(may_be_under(self._home, folder) for folder in (claims.location, *claims.folders)):

@@ -17,7 +17,7 @@ __all__ = ["newest_marks", "read_new_manifests"]
 
 
 def read_new_manifests(reader: TableReader, before: Iterable[TableClaims]) -> None:
-    """Pass every file of the manifests that were added since ``before`` to the reader's ``see``.
+    """Pass every file of the manifests that were added since ``before`` to the reader's ``on_live_file``.
 
     Raises:
         MetadataUnreadable: a manifest list or manifest is missing or damaged.

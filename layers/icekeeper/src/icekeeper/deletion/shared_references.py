@@ -14,12 +14,13 @@ from icekeeper.deletion.held_files import HeldFiles
 from icekeeper.deletion.neighbours import Claims
 from icekeeper.deletion.other_heads import refuse_other_head
 from icekeeper.deletion.referenced_paths import ReferencedPaths
-from icekeeper.deletion.stray_metadata import listed_metadata, needed_by, read_strays
+from icekeeper.deletion.stray_metadata import needed_by, read_strays
 from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError
 from icekeeper.metadata.reachability import References, metadata_files, reachable_paths
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.metadata_listing import listed_metadata
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import normalise
@@ -70,7 +71,7 @@ class SharedReferences:
         identity = identity_of(context.catalog, own)
         for followed in _newest_entries(self._followed.values()):
             # Metadata beside the table that is cleaned is looked for by the caller.
-            if _which(followed.identity) != _which(identity):
+            if followed.identity.copy != identity.copy:
                 self._look_beside(followed)
 
     def __bool__(self) -> bool:
@@ -152,12 +153,8 @@ def _newest_entries(entries: Collection[_Followed]) -> Iterator[_Followed]:
     """The catalog entries without those that are out of date: another entry of the same table knows their state."""
     same: defaultdict[tuple[str, str], dict[str, _Followed]] = defaultdict(dict)
     for one in entries:
-        same[_which(one.identity)].setdefault(normalise(one.table.metadata_location), one)
+        same[one.identity.copy].setdefault(normalise(one.table.metadata_location), one)
     for heads in same.values():
         for head, one in heads.items():
             if not any(other.knows(head) for other in heads.values() if other is not one):
                 yield one
-
-
-def _which(identity: TableIdentity) -> tuple[str, str]:
-    return identity.uuid, identity.location

@@ -7,30 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.other_heads import StrayMetadata, is_past
-from icekeeper.errors import MetadataUnreadable, StorageError
+from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.document_files import is_metadata_file, parse_document
 from icekeeper.metadata.reachability import References, metadata_files, statistics_files
 from icekeeper.metadata.table_reader import TableReader
+from icekeeper.pass_context.metadata_listing import read_listed_metadata
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 
-__all__ = ["listed_metadata", "needed_by", "read_strays"]
+__all__ = ["needed_by", "read_strays"]
 
 _PARALLEL_READS = 16
-
-
-def listed_metadata(storage: Storage, table: LoadedTable) -> Sequence[ListedObject]:
-    """The metadata files in the table's metadata directory, as they lie there now; none where nothing can be listed.
-
-    Raises:
-        StorageError: the store does not answer.
-    """
-    directory = table.metadata.metadata_directory
-    if not storage.can_list(directory):
-        return ()
-    return [found for found in storage.list(directory) if is_metadata_file(found.path)]
 
 
 def read_strays(storage: Storage, table: LoadedTable, listed: Iterable[ListedObject]) -> Sequence[StrayMetadata]:
@@ -53,15 +41,8 @@ def read_strays(storage: Storage, table: LoadedTable, listed: Iterable[ListedObj
     ]
 
     def stray(path: str) -> StrayMetadata | None:
-        try:
-            found = parse_document(storage.read(path), path)
-        except MetadataUnreadable:
-            return None  # no table can be loaded by it; orphan removal decides
-        except StorageError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                return None  # gone since it was listed
-            raise
-        return StrayMetadata(path, found) if _is_of(metadata, found) else None
+        found = read_listed_metadata(storage, path)  # what is damaged, orphan removal decides about
+        return StrayMetadata(path, found) if found is not None and _is_of(metadata, found) else None
 
     with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="metadata-read") as pool:
         return [found for found in pool.map(stray, unknown) if found is not None]

@@ -97,10 +97,8 @@ class Scanner:
         asked = [
             FleetTable(name, str(table), table) for name, place in places.items() for table in place.requests.tables
         ]
-        asked_for, selected = (
-            {entry.cursor for entry in asked},
-            {entry.cursor for entry in entries},
-        )
+        asked_for = {entry.cursor for entry in asked}
+        selected = {entry.cursor for entry in entries}
         order = round_robin((entry for entry in entries if entry.cursor not in asked_for), cursor)
         reached = within_budget(
             lambda entry: _reach(places[entry.catalog], entry, is_selected=entry.cursor in selected),

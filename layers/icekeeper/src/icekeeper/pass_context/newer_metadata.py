@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.document_files import is_metadata_file, parse_document
 from icekeeper.metadata.reachability import metadata_files
+from icekeeper.pass_context.metadata_listing import listed_metadata, read_listed_metadata
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 
@@ -25,15 +24,12 @@ _MOST = 16
 def newer_metadata(storage: Storage, table: LoadedTable) -> Iterator[TableMetadata]:
     """The metadata in files that the table does not know and that are not older than its current one.
 
-    Empty where the store cannot list: S3 table buckets, and stores that we cannot delete from either.
+    Empty where nothing can be listed.
 
     Raises:
         StorageError: the store does not answer.
     """
-    directory = table.metadata.metadata_directory
-    if not storage.can_list(directory):
-        return
-    listed = {normalise(found.path): found for found in storage.list(directory) if is_metadata_file(found.path)}
+    listed = {normalise(found.path): found for found in listed_metadata(storage, table)}
     current = listed.get(normalise(table.metadata_location))
     known = set(map(normalise, metadata_files(table.metadata, table.metadata_location)))
     unknown = [found for path, found in listed.items() if path not in known]
@@ -44,10 +40,6 @@ def newer_metadata(storage: Storage, table: LoadedTable) -> Iterator[TableMetada
         oldest_ms = current.modified_ms
         unknown = [found for found in unknown if found.modified_ms is None or found.modified_ms >= oldest_ms]
     for found in unknown:
-        try:
-            yield parse_document(storage.read(found.path), found.path)
-        except MetadataUnreadable:
-            continue  # no table can be loaded by it
-        except StorageError as error:
-            if not isinstance(error.__cause__, FileNotFoundError):  # else gone since it was listed
-                raise
+        metadata = read_listed_metadata(storage, found.path)
+        if metadata is not None:
+            yield metadata

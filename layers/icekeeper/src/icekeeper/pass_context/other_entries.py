@@ -29,8 +29,7 @@ def metadata_of_other_entries(
         return
     identity = identity_of(catalog, head)
     for claims in state.claims.touching(identity.location):
-        is_same = (claims.uuid, claims.location) == (identity.uuid, identity.location)
-        if not is_same or claims.entry == (catalog.name, catalog.warehouse, str(head.name)):
+        if claims.copy != identity.copy or claims.entry == (catalog.name, catalog.warehouse, str(head.name)):
             continue
         is_here = (claims.catalog, claims.warehouse) == (catalog.name, catalog.warehouse)
         other = catalog if is_here else other_catalog(claims.catalog, claims.warehouse)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import Clock
-from icekeeper.model import TableName
+from icekeeper.commit.attempt import PreparedCommit
+from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries
+from icekeeper.model import Nothing, TableName
 from icekeeper.pass_context.stores import Stores
+from icekeeper.policy import Policy
 from icekeeper.state.store import StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import StoreClock, store_now_ms
 
 __all__ = ["TableHandle"]
+
+_RETRIES = Policy().max_commit_retries
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,22 @@ class TableHandle:
         stores = Stores(self.clock, self.store_clock, may_write=True)
         return TableMemory(self.state, identity_of(self.catalog, loaded), partial(stores.now_ms, loaded))
 
-    def discard(self, loaded: LoadedTable, paths: Iterable[str]) -> None:
-        """Remove files that certainly no commit names; what cannot be removed is left to a pass over the table."""
-        Storage(loaded.io_properties).delete(paths)
+    def commit(
+        self,
+        loaded: LoadedTable,
+        memory: TableMemory,
+        prepare: Callable[[LoadedTable], PreparedCommit | Nothing],
+    ) -> Committed | Nothing:
+        """Commit changes that name no files of ours, refs or properties; ``memory`` says which metadata files stay.
+
+        Raises:
+            MaintenanceError: as :func:`commit_with_retries` does.
+        """
+
+        def discard(paths: Sequence[str]) -> None:  # the metadata file of a refused commit; nothing else was written
+            Storage(loaded.io_properties).delete(paths)
+
+        terms = CommitTerms(
+            max_retries=_RETRIES, discard=discard, pinned_metadata=memory.pinned_metadata, sleep=self.sleep
+        )
+        return commit_with_retries(self.catalog, loaded, prepare, terms)

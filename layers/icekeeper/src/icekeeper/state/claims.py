@@ -42,6 +42,11 @@ class TableClaims:
     def entry(self) -> Entry:
         return self.catalog, self.warehouse, str(self.table)
 
+    @property
+    def copy(self) -> tuple[str, str]:
+        """As :attr:`.TableIdentity.copy`."""
+        return self.uuid, self.location
+
     def touch(self, folder: str) -> bool:
         """Whether a normalised folder is, contains or lies in one of the table's folders."""
         return any(touches(own, folder) for own in (self.location, *self.folders))

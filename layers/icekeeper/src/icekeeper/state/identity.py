@@ -68,6 +68,11 @@ class TableIdentity:
         """The first of :attr:`places`, under which new records of journal and memory are filed."""
         return self.places[0]
 
+    @property
+    def copy(self) -> tuple[str, str]:
+        """UUID and location, which no other copy of the table shares."""
+        return self.uuid, self.location
+
     def is_same_table(self, other: TableIdentity) -> bool:
         """Whether both are the same table, or copies of one."""
         return not set(self.keys).isdisjoint(other.keys)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from icekeeper.operations.compaction.writing.metrics_modes import output_propert
 from icekeeper.operations.compaction.writing.output_names import output_names
 from icekeeper.operations.compaction.writing.planned_names import planned_files
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.rows.arrow_schema import leaf_columns, stored_schema
+from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns, stored_schema
 from icekeeper.rows.lineage import with_lineage
 from icekeeper.rows.make_read_task import make_read_task
 
@@ -39,10 +39,11 @@ def rewrite_groups(
             nothing was written.
         StorageError: the engine broke.
     """
-    proof = context.policy.proof.value
-    tasks = [_task(loaded, plan, group, proof) for group in groups]
-    if not tasks:
+    if not groups:
         return []
+    proof, stored = context.policy.proof.value, stored_schema(loaded.metadata.current_schema)
+    leaves = leaf_columns(stored)
+    tasks = [_task(loaded, plan, group, stored, leaves, proof) for group in groups]
     # A group that has to be sorted and is too large for one worker is sorted by all of them together.
     is_small = {task.group_id: task.recipe is None or fits_one_worker(task) for task in tasks}
     small = [task for task in tasks if is_small[task.group_id]]
@@ -71,9 +72,17 @@ def _under_new_names(task: RewriteTask) -> RewriteTask:
     return replace(task, outputs=replace(task.outputs, stem=f"{task.outputs.stem}-sorted"))
 
 
-def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup, proof: str) -> RewriteTask:
+def _task(
+    loaded: LoadedTable,
+    plan: CompactionPlan,
+    group: FileGroup,
+    stored: Mapping[str, Any],
+    leaves: Sequence[LeafColumn],
+    proof: str,
+) -> RewriteTask:
+    """The group's task; ``stored`` is the table's schema as outputs hold it, ``leaves`` are its columns."""
     metadata = loaded.metadata
-    schema = _output_schema(metadata, group)
+    schema = with_lineage(stored) if group.has_lineage else stored
     rows = make_read_task(metadata, group.files, schema, loaded.io_properties)
     stem = f"compact-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"
     return RewriteTask(
@@ -92,7 +101,7 @@ def _task(loaded: LoadedTable, plan: CompactionPlan, group: FileGroup, proof: st
         output_count=group.output_count,
         routing=_routing(metadata, group.route_to),
         most_files=_most_files(plan.recipe, group),
-        misread_columns=misread_columns((candidate.file for candidate in group.files), leaf_columns(schema)),
+        misread_columns=misread_columns((candidate.file for candidate in group.files), leaves),
     )
 
 
@@ -110,8 +119,3 @@ def _routing(metadata: TableMetadata, spec_id: int | None) -> Routing | None:
     if spec_id is None:
         return None
     return Routing(spec_id, metadata.specs[spec_id], metadata.schemas_current_first)
-
-
-def _output_schema(metadata: TableMetadata, group: FileGroup) -> dict[str, Any]:
-    stored = stored_schema(metadata.current_schema)
-    return with_lineage(stored) if group.has_lineage else stored
