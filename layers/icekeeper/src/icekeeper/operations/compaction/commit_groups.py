@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.rebase import ClaimedFile, GroupClaim, PlanningState, RebaseResult
+from icekeeper.commit.conflict_detection import ClaimedFile, GroupClaim, PlanningState, RebaseResult
 from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.commit.transaction import Committed
 from icekeeper.metadata.document import TableMetadata

@@ -11,7 +11,7 @@ from icekeeper.commit.snapshot import RECIPE_KEY
 from icekeeper.errors import MaintenanceError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
-from icekeeper.metadata.live_deletes import delete_index
+from icekeeper.metadata.read_deletes import delete_index
 from icekeeper.model import ManifestContent, Nothing
 from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.operations.compaction.commit_groups import GroupOutcomes, commit_groups
