@@ -52,7 +52,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"candidates"}),
         frozenset({"budget", "clustering"}),
         frozenset({"partition_rows", "plan"}),
-        frozenset({"commit_groups", "rewrite"}),
+        frozenset({"commit_results", "rewrite"}),
         frozenset({"dispatch"}),
         frozenset({"compact"}),
     ),
