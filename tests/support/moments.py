@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from enum import Enum
 from typing import Any
 from unittest import mock
@@ -85,8 +85,9 @@ def _around(
 
             return called
 
-        replaced = {name: wrapped(getattr(owner, name)) for name in names}
-        with mock.patch.multiple(owner, **replaced):
+        with ExitStack() as patched:
+            for name in names:
+                patched.enter_context(mock.patch.object(owner, name, wrapped(getattr(owner, name))))
             yield
 
     return seam
