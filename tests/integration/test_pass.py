@@ -70,7 +70,7 @@ def test_a_commit_during_an_idle_pass_is_news_for_the_next_detection(table: Loca
     passes = [table.maintain(**settings) for _ in range(3)]
     assert [p.is_idle for p in passes] == [False, True, True]
     head = table.metadata.refs["main"].snapshot_id
-    with at(Moment.PASS_FINISHED, lambda: table.append(99)):
+    with at(Moment.OPERATIONS_DONE, lambda: table.append(99)):
         assert table.maintain(**settings).is_idle
     seen = table.state.last_seen(identity(table))
     assert seen is not None

@@ -240,7 +240,7 @@ def test_a_file_that_is_referenced_at_the_last_moment_is_spared(table: StagedTab
     assert table.verify().ok
 
 
-@pytest.mark.parametrize("moment", [Moment.OPERATION_FINISHED, Moment.MAY_DELETE_ASKED, Moment.AFTER_LISTING])
+@pytest.mark.parametrize("moment", [Moment.OPERATIONS_DONE, Moment.MAY_DELETE_ASKED, Moment.AFTER_LISTING])
 def test_a_table_created_in_the_place_of_ours_is_not_cleaned_by_our_record(table: StagedTable, moment: Moment) -> None:
     """The record is of another UUID, whatever lies at the path by now."""
     path = table.plant("data/load.parquet")

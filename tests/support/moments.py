@@ -16,6 +16,7 @@ from unittest import mock
 from icekeeper import activity
 from icekeeper.catalogs.sql import SqlCatalog
 from icekeeper.engines.local import LocalEngine
+from icekeeper.maintenance import run_pass
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.listing import ListedObject
@@ -28,8 +29,7 @@ class Moment(Enum):
     """Where our code is; the first time that it comes there."""
 
     OPERATION_STARTED = "an operation has logged that it starts; it has not yet loaded the table"
-    OPERATION_FINISHED = "an operation has logged that it finished; the pass goes on"
-    PASS_FINISHED = "all operations are done; the state is about to be told what the pass saw"
+    OPERATIONS_DONE = "all operations of the pass are done; staged files are not yet cleaned, nothing is recorded"
     MAY_DELETE_ASKED = "the store has said whether it deletes; nothing of the table was read yet to plan a deletion"
     AFTER_LISTING = "a listing has come to its end; what it found has not yet been judged"
     AFTER_EXCHANGE = "an engine's workers have listed and compared; as AFTER_LISTING"
@@ -68,9 +68,9 @@ class _Once:
 
 
 def _around(
-    owner: type, *names: str, before: bool = False
+    owner: object, *names: str, before: bool = False
 ) -> Callable[[Callable[[], None]], AbstractContextManager[None]]:
-    """The moment just before or after calls of methods."""
+    """The moment just before or after calls of methods, or of a module's functions."""
 
     @contextmanager
     def seam(comes: Callable[[], None]) -> Iterator[None]:
@@ -129,8 +129,7 @@ def _logged(event: str) -> Callable[[Callable[[], None]], AbstractContextManager
 
 _SEAMS: dict[Moment, Callable[[Callable[[], None]], AbstractContextManager[None]]] = {
     Moment.OPERATION_STARTED: _logged("operation_started"),
-    Moment.OPERATION_FINISHED: _logged("operation_finished"),
-    Moment.PASS_FINISHED: _around(SqliteStateStore, "remember", before=True),
+    Moment.OPERATIONS_DONE: _around(run_pass, "clean_staged_files", before=True),
     Moment.MAY_DELETE_ASKED: _around(Storage, "can_delete"),
     Moment.AFTER_LISTING: _after_listing,
     Moment.AFTER_EXCHANGE: _around(LocalEngine, "exchange"),
