@@ -54,8 +54,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     others: list[pytest.Item] = []
     for item in items:
         names = set(getattr(item, "fixturenames", ()))
-        if "spark" in getattr(getattr(item, "callspec", None), "params", {}).values():
-            names.add("spark_session")  # which its fixture asks for, and only for this parameter
         if names & _SPARK:
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.xdist_group("spark"))
