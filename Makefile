@@ -25,7 +25,7 @@ demo: $(STAMP) ## make a messy local table bucket healthy, with proof
 	$(BIN)/icekeeper demo
 
 pipeline: $(STAMP) ## run the whole stack on this machine: one compaction fails on purpose, the rest is done
-	@PYTHONPATH=tests $(BIN)/python -m support.pipeline_run
+	@$(BIN)/python -m local_stack
 
 quick: $(STAMP) ## run rules, properties and contracts, without Java and servers: for every change
 	$(BIN)/python -m pytest -q -r fE -n 2 --quick tests/unit tests/property tests/contract
@@ -39,7 +39,7 @@ nightly: $(STAMP) ## 2,000 random cases of every property, and what takes minute
 lint: $(STAMP) ## check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(SOURCES) tests benchmarks functions glue_jobs state_machine layers/build_layer.py
+	$(BIN)/mypy $(SOURCES) tests benchmarks functions glue_jobs state_machine local_stack layers/build_layer.py
 	$(BIN)/cfn-lint template.yaml
 
 definition: $(STAMP) ## write the state machine's definition anew, from state_machine/
@@ -54,7 +54,7 @@ layer: $(STAMP) ## build the functions' layer into build/layer (ARCHITECTURE=arm
 
 clean: ## remove .venv and all caches
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
-	find $(SOURCES) tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find $(SOURCES) state_machine local_stack tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP):
 	@set -e; \

@@ -15,12 +15,12 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
+from local_stack.moto_dynamodb import dynamodb_that_keeps_its_promises
+from local_stack.moto_server import MotoServer, running_moto
 from support.aws_models import share_aws_models
 from support.duckdb_session import DuckDB, shared_duckdb
 from support.iceberg_java import IcebergJava, start_spark
 from support.java_writer import JavaTables
-from support.moto_dynamodb import dynamodb_that_keeps_its_promises
-from support.moto_server import MotoServer, running_moto
 
 # Spark gives timestamps as local time without a zone: with this they compare with everybody else's.
 os.environ["TZ"] = "UTC"

@@ -30,8 +30,8 @@ from icekeeper.errors import (
 )
 from icekeeper.model import TableName
 from icekeeper.storage.storage import Storage
+from local_stack.moto_server import MotoServer
 from support.faults import FaultyProxy, closed_port, faulty_proxy
-from support.moto_server import MotoServer
 from support.tables import new_document, snapshot
 
 CATALOGS = ["rest", "sql", "s3tables", "glue"]

@@ -16,8 +16,8 @@ from icekeeper.catalogs.table_buckets import TableBucket, find_table_buckets
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.storage.storage import Storage
+from local_stack.moto_server import REGION, MotoServer
 from support.faults import closed_port
-from support.moto_server import REGION, MotoServer
 from support.tables import new_document
 
 

@@ -22,7 +22,7 @@ from icekeeper.report.outcome import PassStatus
 from icekeeper.runtime import Runtime, open_engine
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.storage import Storage
-from support.moto_server import MotoServer
+from local_stack.moto_server import MotoServer
 
 ROWS = pa.table({"id": pa.array(range(5), pa.int64()), "name": ["a", "b", "c", "d", "e"]})
 TABLE = TableName(("ns",), "t")

@@ -18,8 +18,8 @@ import pytest
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.errors import StorageError
 from icekeeper.storage.storage import Storage
+from local_stack.moto_server import MotoServer
 from support.faults import closed_port, faulty_proxy
-from support.moto_server import MotoServer
 
 LISTABLE = ["local", "seaweedfs", "bucket"]
 ALL = [*LISTABLE, "table_bucket"]

@@ -15,7 +15,7 @@ from icekeeper.storage import local as storage_local
 from icekeeper.storage import s3_listing as storage_s3_listing
 from icekeeper.storage.listing import LISTING_THREADS, in_parallel
 from icekeeper.storage.storage import Storage
-from support.moto_server import MotoServer
+from local_stack.moto_server import MotoServer
 
 # Folders in folders, files at every level, names that sort around the slash.
 FOLDERS = ("", "data/", "data/k=1/", "data/k=1-x/", "data/k=2/l=1/m=1/n=1/o=1/")

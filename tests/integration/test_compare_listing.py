@@ -28,7 +28,8 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.sources import SourcePart
 from icekeeper.storage.storage import Storage
-from support.local import LocalTable, ScriptedCatalog, grow_old
+from support.local import LocalTable, grow_old
+from support.moments import Moment, at
 
 HOME, LIMIT_MS = "s3://b/t", 1000
 NAMES = st.sampled_from(["a", "a b", "a%20b", "%41", "A", "b/c", "b//c", "x.metadata.json", "y.metadata.json"])
@@ -116,8 +117,8 @@ def test_spark_finds_the_orphans(table: LocalTable, spark_session: SparkSession)
 def test_what_is_committed_meanwhile_is_asked_for_afterwards(table: LocalTable) -> None:
     source = Path(normalise(table.data_files()[0].file_path))
     adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
-    catalog = ScriptedCatalog(table.catalog, before_load={4: lambda: table.table.add_files([adopted.as_uri()])})
-    outcome = table.run(Operation.REMOVE_ORPHANS, catalog=catalog, orphan_older_than_hours="72")
+    with at(Moment.AFTER_EXCHANGE, lambda: table.table.add_files([adopted.as_uri()])):
+        outcome = table.run(Operation.REMOVE_ORPHANS, orphan_older_than_hours="72")
     assert outcome.files_planned == ()
     assert adopted.exists()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -40,7 +40,26 @@ def planted(table: LocalTable, count: int) -> list[str]:
     return [table.plant(f"data/{number:03d}.parquet") for number in range(count)]
 
 
-def deleted(table: LocalTable, paths: list[str], catalog: Catalog | None = None) -> DeletedFiles:
+def deleted(
+    table: LocalTable,
+    paths: list[str],
+    *,
+    catalog: Catalog | None = None,
+    before_batch_of: Mapping[str, Callable[[], object]] | None = None,
+    while_waiting: Callable[[], object] = lambda: None,
+) -> DeletedFiles:
+    """Deletes; another writer acts before the last look at the batch of a path, or while a new attempt waits."""
+    actions = before_batch_of or {}
+
+    def confirm(batch: Sequence[str]) -> Sequence[str]:
+        for path in actions.keys() & batch:
+            actions[path]()
+        return batch
+
+    def sleep(seconds: float) -> None:
+        table.waits.append(seconds)
+        while_waiting()
+
     known = table.loaded
     references = References()
     reachable_files(table.reader, known.metadata_location, references)
@@ -52,9 +71,9 @@ def deleted(table: LocalTable, paths: list[str], catalog: Catalog | None = None)
         clock=system_clock,
         run_id="run-1",
         engine=LocalEngine(1),
-        sleep=table.waits.append,
+        sleep=sleep,
     )
-    return delete_unneeded(context, known, paths, "files", FileNeeds(context, known, references))
+    return delete_unneeded(context, known, paths, "files", FileNeeds(context, known, references), confirm)
 
 
 def deleting_by(monkeypatch: pytest.MonkeyPatch, delete: Delete) -> list[list[str]]:
@@ -72,9 +91,9 @@ def deleting_by(monkeypatch: pytest.MonkeyPatch, delete: Delete) -> list[list[st
 def test_every_batch_is_preceded_by_another_look(table: LocalTable) -> None:
     paths = planted(table, 5)
     catalog = ScriptedCatalog(table.catalog)
-    result = deleted(table, paths, catalog)
+    result = deleted(table, paths, catalog=catalog)
     assert (sorted(result.deleted), result.failed, result.spared) == (paths, {}, [])
-    assert catalog.loads == 3
+    assert catalog.loads == 3  # one a batch: requests are money
     assert not [path for path in paths if Path(path).exists()]
 
 
@@ -82,8 +101,7 @@ def test_what_is_adopted_before_its_batch_stays(table: LocalTable) -> None:
     source = Path(normalise(table.data_files()[0].file_path))
     paths = planted(table, 4)
     Path(paths[3]).write_bytes(source.read_bytes())
-    catalog = ScriptedCatalog(table.catalog, before_load={2: lambda: table.table.add_files([Path(paths[3]).as_uri()])})
-    result = deleted(table, paths, catalog)
+    result = deleted(table, paths, before_batch_of={paths[3]: lambda: table.table.add_files([Path(paths[3]).as_uri()])})
     assert sorted(result.deleted) == paths[:3]
     assert result.spared == paths[3:]
     assert table.verify().ok
@@ -136,8 +154,8 @@ def test_a_new_attempt_is_preceded_by_another_look(table: LocalTable, monkeypatc
     busy = [DeleteReport((), {path: "is busy"}, frozenset([path]))]
     original = Storage.delete
     deleting_by(monkeypatch, lambda self, asked: busy.pop() if busy else original(self, asked))
-    catalog = ScriptedCatalog(table.catalog, before_load={2: lambda: table.table.add_files([Path(path).as_uri()])})
-    assert deleted(table, [path], catalog).spared == [path]
+    result = deleted(table, [path], while_waiting=lambda: table.table.add_files([Path(path).as_uri()]))
+    assert result.spared == [path]
     assert table.verify().ok
 
 
@@ -160,7 +178,7 @@ def test_a_table_that_forbids_deletions_meanwhile_keeps_the_rest(table: LocalTab
 
     paths = planted(table, 6)
     with pytest.raises(OperationRefused, match=r"gc\.enabled is false"):
-        deleted(table, paths, ScriptedCatalog(table.catalog, before_load={3: forbid}))
+        deleted(table, paths, before_batch_of={paths[4]: forbid})
     assert [Path(path).exists() for path in paths] == [False] * 4 + [True] * 2
 
 
@@ -173,5 +191,5 @@ def test_new_references_that_cannot_be_read_keep_the_rest(table: LocalTable) -> 
 
     paths = planted(table, 4)
     with pytest.raises(MetadataUnreadable):
-        deleted(table, paths, ScriptedCatalog(table.catalog, before_load={2: append_torn}))
+        deleted(table, paths, before_batch_of={paths[2]: append_torn})
     assert [Path(path).exists() for path in paths] == [False, False, True, True]

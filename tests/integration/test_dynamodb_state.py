@@ -29,9 +29,9 @@ from icekeeper.state.leases import Lease
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.staging import LoadState, StagedLoad
 from icekeeper.state.store import LastSeen, PassRecord, Pin
-from support.moto_dynamodb import a_table
-from support.moto_server import REGION, MotoServer
+from local_stack.moto_server import REGION, MotoServer
 from support.state_stores import IDENTITY
+from support.state_tables import a_table
 
 DAY_MS = 24 * HOUR_MS
 LOAD = StagedLoad(identity=IDENTITY, name="L", changed_ms=5)

@@ -25,8 +25,8 @@ from icekeeper.state.leases import Lease
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.staging import LoadState
 from icekeeper.state.store import LastSeen, Pin
-from support.moto_dynamodb import a_table
-from support.moto_server import MotoServer
+from local_stack.moto_server import MotoServer
+from support.state_tables import a_table
 
 NOW_MS = 1_767_225_600_000
 WEEK_MS = 7 * 24 * HOUR_MS

@@ -21,7 +21,8 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.careless_writer import relist
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, region_rows, rows_of
-from support.local import LocalTable, ScriptedCatalog
+from support.local import LocalTable
+from support.moments import Moment, at
 from support.passes import outcome_of
 from support.sabotage import SabotagedTable, sabotaged_table
 from support.v3 import append, data_files, delete_positions, lineage, live, upgrade, vectors
@@ -146,8 +147,8 @@ def test_deleting_no_file_it_may_run_where_files_must_not_be_deleted(table: Loca
     assert table.ids() == [5, 6]
 
 
-@pytest.mark.parametrize("when", ["before_load", "before_commit"])
-def test_what_others_commit_meanwhile_is_planned_for(table: LocalTable, when: str) -> None:
+@pytest.mark.parametrize("moment", [Moment.OPERATION_STARTED, Moment.BEFORE_COMMIT])
+def test_what_others_commit_meanwhile_is_planned_for(table: LocalTable, moment: Moment) -> None:
     """Late rows of an expired partition go, new partitions stay, and a file that somebody else dropped is no matter."""
 
     def others() -> None:
@@ -155,8 +156,8 @@ def test_what_others_commit_meanwhile_is_planned_for(table: LocalTable, when: st
         table.append(11, part=day(1))
         table.table.delete(f"part == '{day(20)}'")
 
-    catalog = ScriptedCatalog(table.catalog, **{when: {2 if when == "before_load" else 1: others}})
-    outcome = table.run(EXPIRE, catalog=catalog, **TEXT)
+    with at(moment, others):
+        outcome = table.run(EXPIRE, **TEXT)
     assert outcome.status is Status.SUCCEEDED
     assert outcome.metrics["expire_partitions.rows_removed"] == 4
     assert table.readers_agree() == [5, 6, 11]

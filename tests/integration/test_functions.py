@@ -17,11 +17,12 @@ from icekeeper.errors import MaintenanceError, PlanStale, PolicyError, StorageEr
 from icekeeper.pipeline.events import Item, parse_event
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
-from support.cloudformation import load_template, local_environment
+from local_stack.moto_server import REGION, MotoServer
+from local_stack.template import load_template
+from support.cloudformation import local_environment
 from support.lambda_functions import FUNCTIONS, Answer, LambdaFunctions, sample
 from support.local import LocalTable
-from support.moto_dynamodb import a_table, state_address
-from support.moto_server import REGION, MotoServer
+from support.state_tables import a_table, state_address
 
 EVENTS_FOLDER = Path(__file__).parents[2] / "events"
 RUN = "by-hand-1"

@@ -19,6 +19,7 @@ from icekeeper.report.outcome import Status
 from icekeeper.state.store import Pin
 from icekeeper.storage.storage import Storage
 from support.local import NAME, LocalTable, ScriptedCatalog
+from support.moments import Moment, at
 from support.readers import duckdb_rows, pyiceberg_rows
 
 EXPIRE = Operation.EXPIRE_SNAPSHOTS
@@ -66,8 +67,9 @@ def test_a_tag_that_is_made_while_an_expiry_is_planned_keeps_its_snapshot(table:
     def tag() -> None:
         table.table.manage_snapshots().create_tag(oldest, "late").commit()
 
-    # Loads: policy, pass, operation; then just before the commit.
-    outcome = table.run(EXPIRE, catalog=AssertionsOnly(table.catalog, before_load={4: tag}))
+    # The plan is made; the last thing before the commit's own load is to look for metadata files of another head.
+    with at(Moment.AFTER_LISTING, tag):
+        outcome = table.run(EXPIRE, catalog=AssertionsOnly(table.catalog))
     assert outcome.metrics["expire_snapshots.snapshots_expired"] == 2
     assert table.metadata.refs["late"].snapshot_id == oldest
     assert table.ids(oldest) == [0, 1]

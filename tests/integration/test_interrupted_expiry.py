@@ -19,7 +19,8 @@ from icekeeper.state.sqlite.pending_deletions import SqlitePendingDeletions
 from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
-from support.local import LocalTable, ScriptedCatalog
+from support.local import LocalTable
+from support.moments import Moment, at
 
 EXPIRE = Operation.EXPIRE_SNAPSHOTS
 
@@ -47,14 +48,14 @@ def pending(table: LocalTable) -> set[str]:
     return {path for name in store.lists(identity) for part in store.paths(identity, name) for path in part}
 
 
-def interrupted(table: LocalTable, catalog: ScriptedCatalog) -> None:
-    with pytest.raises(PowerCutError):
-        table.run(EXPIRE, catalog=catalog)
+def interrupted(table: LocalTable, moment: Moment) -> None:
+    with pytest.raises(PowerCutError), at(moment, cut):
+        table.run(EXPIRE)
 
 
 def test_what_a_crash_after_the_commit_left_goes_in_the_next_pass(table: LocalTable) -> None:
     expected = table.run(EXPIRE, dry_run=True)
-    interrupted(table, ScriptedCatalog(table.catalog, after_commit={1: cut}))
+    interrupted(table, Moment.AFTER_COMMIT)
     assert len(table.metadata.snapshots) == 1
     left = set(map(normalise, expected.files_planned))
     assert left <= table.files()
@@ -76,10 +77,11 @@ def test_what_a_crash_after_the_commit_left_goes_in_the_next_pass(table: LocalTa
     assert (again.status, again.reason) == (Status.SKIPPED, "no snapshots to expire")
 
 
-def test_a_crash_between_two_batches_is_finished_together_with_the_next_expiry(table: LocalTable) -> None:
-    # Loads: policy, pass, operation, just before the commit, refs read back; then one before each batch.
-    catalog = ScriptedCatalog(table.catalog, before_load={7: cut})
-    interrupted(table, catalog)
+def test_a_crash_between_two_batches_is_finished_together_with_the_next_expiry(
+    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletion, "_IN_FLIGHT", 1)  # no batch is on its way beside the one that is cut
+    interrupted(table, Moment.AFTER_DELETION)
     assert table.unreferenced() != set()
     table.append(99)
     outcome = table.run(EXPIRE)
@@ -95,7 +97,7 @@ def test_a_crash_between_two_batches_is_finished_together_with_the_next_expiry(t
 
 def test_a_crash_before_the_commit_deletes_nothing_ever(table: LocalTable) -> None:
     """The list is there, and every file on it is still referenced: the list is all that goes."""
-    interrupted(table, ScriptedCatalog(table.catalog, before_commit={1: cut}))
+    interrupted(table, Moment.BEFORE_COMMIT)
     assert len(table.metadata.snapshots) == 5
     assert pending(table) != set()
     before, snapshots = table.files(), dict(table.metadata.snapshots)
@@ -109,7 +111,7 @@ def test_a_crash_before_the_commit_deletes_nothing_ever(table: LocalTable) -> No
 def test_a_snapshot_that_came_back_keeps_its_files(table: LocalTable, tmp_path: Path) -> None:
     """Somebody registers an older metadata file after the crash: what is recorded is a hint, no permission."""
     before = table.loaded.metadata_location
-    interrupted(table, ScriptedCatalog(table.catalog, after_commit={1: cut}))
+    interrupted(table, Moment.AFTER_COMMIT)
     left, now = pending(table), table.loaded.metadata_location
     shutil.copy(normalise(now), tmp_path / "now.json")
     shutil.copy(normalise(before), normalise(now))
@@ -119,7 +121,7 @@ def test_a_snapshot_that_came_back_keeps_its_files(table: LocalTable, tmp_path: 
 
 
 def test_references_that_cannot_be_read_keep_the_list(table: LocalTable) -> None:
-    interrupted(table, ScriptedCatalog(table.catalog, after_commit={1: cut}))
+    interrupted(table, Moment.AFTER_COMMIT)
     left = pending(table)
     manifest = Path(normalise(table.reader.manifests(next(iter(table.metadata.snapshots.values())))[0].manifest_path))
     aside = manifest.rename(manifest.with_suffix(".aside"))
@@ -172,7 +174,8 @@ def test_a_lost_swap_frees_what_the_newer_head_allows(table: LocalTable) -> None
         oldest = min(table.metadata.snapshots.values(), key=lambda s: s.sequence_number)
         table.table.manage_snapshots().create_tag(oldest.snapshot_id, "keep").commit()
 
-    outcome = table.run(EXPIRE, catalog=ScriptedCatalog(table.catalog, before_commit={1: tag}))
+    with at(Moment.BEFORE_COMMIT, tag):
+        outcome = table.run(EXPIRE)
     assert outcome.status is Status.SUCCEEDED
     assert pending(table) == set()
     assert table.unreferenced() == set()
@@ -181,8 +184,8 @@ def test_a_lost_swap_frees_what_the_newer_head_allows(table: LocalTable) -> None
 
 
 def test_an_expiry_that_surely_did_not_land_leaves_no_list(table: LocalTable) -> None:
-    catalog = ScriptedCatalog(table.catalog, before_commit={1: lambda: table.append(99)})
-    outcome = table.run(EXPIRE, catalog=catalog, max_commit_retries="0")
+    with at(Moment.BEFORE_COMMIT, lambda: table.append(99)):
+        outcome = table.run(EXPIRE, max_commit_retries="0")
     assert outcome.status is Status.FAILED
     assert "CommitConflict" in (outcome.reason or "")
     assert pending(table) == set()

@@ -24,8 +24,8 @@ from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
+from local_stack.moto_server import MotoServer
 from support.local import LocalTable, grow_old
-from support.moto_server import MotoServer
 
 OLD = datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)
 OLD_MS = int(OLD.timestamp() * 1000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
-from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
-from icekeeper.storage.storage import Storage
-from support.local import LocalTable, ScriptedCatalog, grow_old
-
-# A pass over one operation loads: for the policy, for the pass, for the operation; then after the listing, then
-# before each batch of deletions.
-LOAD_AFTER_LISTING = 4
-LOAD_BEFORE_DELETION = 5
+from support.local import LocalTable, grow_old
+from support.moments import Moment, at
 
 
 @pytest.fixture
@@ -41,8 +34,8 @@ def test_metadata_that_vanished_since_the_listing_is_no_danger(table: LocalTable
     path = Path(
         table.plant("metadata/old.metadata.json", json.dumps(dict(table.metadata.document)).encode(), days_old=9000)
     )
-    catalog = ScriptedCatalog(table.catalog, before_load={LOAD_AFTER_LISTING: path.unlink})
-    assert sweep(table, catalog=catalog).status is Status.SUCCEEDED
+    with at(Moment.AFTER_LISTING, path.unlink):
+        assert sweep(table).status is Status.SUCCEEDED
 
 
 def test_a_file_that_is_referenced_since_the_plan_is_spared(table: LocalTable) -> None:
@@ -50,10 +43,8 @@ def test_a_file_that_is_referenced_since_the_plan_is_spared(table: LocalTable) -
     source = Path(normalise(table.data_files()[0].file_path))
     adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
     orphan = table.plant("data/orphan.parquet")
-    catalog = ScriptedCatalog(
-        table.catalog, before_load={LOAD_BEFORE_DELETION: lambda: table.table.add_files([adopted.as_uri()])}
-    )
-    outcome = sweep(table, catalog=catalog)
+    with at(Moment.DELETION_RECORDED, lambda: table.table.add_files([adopted.as_uri()])):
+        outcome = sweep(table)
     assert set(map(normalise, outcome.files_planned)) == {str(adopted), orphan}
     assert set(map(normalise, outcome.files_deleted)) == {orphan}
     assert table.verify().ok
@@ -62,10 +53,8 @@ def test_a_file_that_is_referenced_since_the_plan_is_spared(table: LocalTable) -
 def test_a_file_that_is_referenced_since_the_listing_is_no_orphan(table: LocalTable) -> None:
     source = Path(normalise(table.data_files()[0].file_path))
     adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
-    catalog = ScriptedCatalog(
-        table.catalog, before_load={LOAD_AFTER_LISTING: lambda: table.table.add_files([adopted.as_uri()])}
-    )
-    assert sweep(table, catalog=catalog).files_planned == ()
+    with at(Moment.AFTER_LISTING, lambda: table.table.add_files([adopted.as_uri()])):
+        assert sweep(table).files_planned == ()
     assert table.verify().ok
 
 
@@ -78,13 +67,14 @@ def test_new_references_that_cannot_be_read_stop_the_deletion(table: LocalTable)
         assert newest is not None
         Path(normalise(newest.manifest_list or "")).unlink()
 
-    outcome = sweep(table, catalog=ScriptedCatalog(table.catalog, before_load={LOAD_BEFORE_DELETION: append_torn}))
+    with at(Moment.DELETION_RECORDED, append_torn):
+        outcome = sweep(table)
     assert outcome.status is Status.REFUSED
     assert orphan in table.files()
 
 
-@pytest.mark.parametrize("load", [LOAD_AFTER_LISTING, LOAD_BEFORE_DELETION])
-def test_a_table_replaced_by_another_is_left_alone(table: LocalTable, load: int) -> None:
+@pytest.mark.parametrize("moment", [Moment.AFTER_LISTING, Moment.DELETION_RECORDED])
+def test_a_table_replaced_by_another_is_left_alone(table: LocalTable, moment: Moment) -> None:
     """Dropped and created again in the same place: its files are in the listing, but in nobody's references."""
 
     def replace() -> None:
@@ -94,7 +84,8 @@ def test_a_table_replaced_by_another_is_left_alone(table: LocalTable, load: int)
 
     orphan = table.plant("data/orphan.parquet")
     before = table.files()
-    outcome = sweep(table, catalog=ScriptedCatalog(table.catalog, before_load={load: replace}))
+    with at(moment, replace):
+        outcome = sweep(table)
     assert outcome.status is Status.REFUSED
     assert orphan in table.files()
     assert table.files() >= before
@@ -114,34 +105,32 @@ def test_a_table_replaced_by_one_with_metadata_elsewhere_is_left_alone(table: Lo
         table.pyiceberg.create_table("ns.t", schema=LocalTable.SCHEMA, location=f"{location}/inner", properties=aside)
 
     before = table.files()
-    outcome = sweep(table, catalog=ScriptedCatalog(table.catalog, before_load={LOAD_AFTER_LISTING: replace}))
+    with at(Moment.AFTER_LISTING, replace):
+        outcome = sweep(table)
     assert outcome.status is Status.REFUSED
     assert table.files() == before
 
 
-def test_references_are_loaded_after_the_listing(table: LocalTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_are_loaded_after_the_listing(table: LocalTable) -> None:
     """What is committed while the listing runs is no orphan, not even in the plan of a dry run."""
     source = Path(normalise(table.data_files()[0].file_path))
     adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
-    listing = Storage.list
-
-    def listed(self: Storage, prefix: str) -> Iterator[ListedObject]:
-        found = [*listing(self, prefix)]
-        table.table.add_files([adopted.as_uri()])
-        return iter(found)
-
-    monkeypatch.setattr(Storage, "list", listed)
-    assert sweep(table, dry_run=True).files_planned == ()
+    with at(Moment.AFTER_LISTING, lambda: table.table.add_files([adopted.as_uri()])):
+        assert sweep(table, dry_run=True).files_planned == ()
 
 
-@pytest.mark.parametrize("load", [3, LOAD_BEFORE_DELETION])
-def test_gc_disabled_forbids_deletion_at_any_moment(table: LocalTable, load: int) -> None:
+@pytest.mark.parametrize(
+    ("moment", "status"),
+    [(Moment.OPERATION_STARTED, Status.SKIPPED), (Moment.DELETION_RECORDED, Status.REFUSED)],
+)
+def test_gc_disabled_forbids_deletion_at_any_moment(table: LocalTable, moment: Moment, status: Status) -> None:
     def disable() -> None:
         table.table.transaction().set_properties({"gc.enabled": "false"}).commit_transaction()
 
     orphan = table.plant("data/orphan.parquet")
-    outcome = sweep(table, catalog=ScriptedCatalog(table.catalog, before_load={load: disable}))
-    assert outcome.status is (Status.SKIPPED if load == 3 else Status.REFUSED)
+    with at(moment, disable):
+        outcome = sweep(table)
+    assert outcome.status is status
     assert "gc.enabled is false" in (outcome.reason or "")
     assert orphan in table.files()
 
@@ -152,24 +141,19 @@ def test_a_table_that_shares_the_location_is_looked_at_before_each_batch(table: 
     source = Path(normalise(table.data_files()[0].file_path))
     adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
     orphan = table.plant("data/orphan.parquet")
-    # After the listing ours is loaded, then the other entry, to plan by; before the batch the other comes first.
-    catalog = ScriptedCatalog(
-        table.catalog, before_load={LOAD_AFTER_LISTING + 2: lambda: again.add_files([adopted.as_uri()])}
-    )
-    outcome = sweep(table, catalog=catalog)
+    with at(Moment.DELETION_RECORDED, lambda: again.add_files([adopted.as_uri()])):
+        outcome = sweep(table)
     assert set(map(normalise, outcome.files_planned)) == {str(adopted), orphan}
     assert set(map(normalise, outcome.files_deleted)) == {orphan}
 
 
-@pytest.mark.parametrize("load", [LOAD_AFTER_LISTING + 1, LOAD_AFTER_LISTING + 2])
-def test_a_table_that_shares_the_location_must_stay_readable(table: LocalTable, load: int) -> None:
+@pytest.mark.parametrize("moment", [Moment.AFTER_LISTING, Moment.DELETION_RECORDED])
+def test_a_table_that_shares_the_location_must_stay_readable(table: LocalTable, moment: Moment) -> None:
     again = table.pyiceberg.register_table("ns.again", table.loaded.metadata_location)
     again.append(table.rows(7))
     orphan = table.plant("data/orphan.parquet")
-    catalog = ScriptedCatalog(
-        table.catalog, before_load={load: Path(normalise(again.refresh().metadata_location)).unlink}
-    )
-    outcome = sweep(table, catalog=catalog)
+    with at(moment, Path(normalise(again.refresh().metadata_location)).unlink):
+        outcome = sweep(table)
     assert outcome.status is Status.REFUSED
     assert "ns.again" in (outcome.reason or "")
     assert orphan in table.files()

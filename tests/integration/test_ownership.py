@@ -18,9 +18,9 @@ from icekeeper.operation_facts import BuiltIn
 from icekeeper.policy.ownership import OWNED, OWNED_FOR_ALL_TABLES
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.runtime import Runtime, open_engine
-from support import built_in_maintenance
+from local_stack import moto_s3tables
+from local_stack.moto_server import MotoServer
 from support.aws_table_bucket import runtime_of_table_bucket
-from support.moto_server import MotoServer
 
 NAME = TableName.parse("ns.t")
 EAGER = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1", "min_input_files": "2"}
@@ -39,12 +39,12 @@ class Lake:
         return self.runtime.catalog.warehouse, "ns", "t"
 
     def answers(self, of_table: dict[str, Any], of_bucket: dict[str, Any]) -> None:
-        built_in_maintenance.ANSWERS[self.address] = of_table
-        built_in_maintenance.ANSWERS[self.address[:1]] = of_bucket
+        moto_s3tables.ANSWERS[self.address] = of_table
+        moto_s3tables.ANSWERS[self.address[:1]] = of_bucket
 
     @property
     def puts(self) -> list[tuple[str, Any]]:
-        return [(kind, value) for address, kind, value in built_in_maintenance.PUTS if address == self.address]
+        return [(kind, value) for address, kind, value in moto_s3tables.PUTS if address == self.address]
 
     def maintain(self, *, dry_run: bool = False, **settings: str) -> PassOutcome:
         with open_engine(EngineName.LOCAL) as engine:
@@ -57,8 +57,8 @@ class Lake:
 @pytest.fixture
 def lake(moto_server: MotoServer, tmp_path: Path) -> Iterator[Lake]:
     yield Lake(runtime_of_table_bucket(moto_server, tmp_path, appends=6))
-    built_in_maintenance.ANSWERS.clear()
-    built_in_maintenance.PUTS.clear()
+    moto_s3tables.ANSWERS.clear()
+    moto_s3tables.PUTS.clear()
 
 
 def endings(outcome: PassOutcome) -> dict[str, tuple[str, str | None]]:
@@ -66,11 +66,11 @@ def endings(outcome: PassOutcome) -> dict[str, tuple[str, str | None]]:
 
 
 def test_moto_still_lacks_what_is_patched_into_it() -> None:
-    """Once it has these operations, support/built_in_maintenance.py can go."""
-    assert {getattr(S3TablesResponse, name).__module__ for name in built_in_maintenance.OPERATIONS} == {
-        "support.built_in_maintenance"
+    """Once it has these operations, local_stack/moto_s3tables.py can go."""
+    assert {getattr(S3TablesResponse, name).__module__ for name in moto_s3tables.OPERATIONS} == {
+        "local_stack.moto_s3tables"
     }
-    assert built_in_maintenance.MOTOS_OWN == ()
+    assert moto_s3tables.MOTOS_OWN == ()
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
@@ -107,7 +107,7 @@ def test_a_server_that_does_not_tell_keeps_us_from_everything_it_may_do(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """moto as it is: HTTP 500."""
-    for name in built_in_maintenance.OPERATIONS:
+    for name in moto_s3tables.OPERATIONS:
         monkeypatch.delattr(S3TablesResponse, name)
     before = lake.token()
     for ownership in ("auto", "icekeeper"):

@@ -22,6 +22,7 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.local import LocalTable, ScriptedCatalog
+from support.moments import Moment, at
 from support.plans import policy
 
 Task = TypeVar("Task")
@@ -42,8 +43,8 @@ def identity(table: LocalTable) -> TableIdentity:
 def test_a_table_dropped_in_the_middle_keeps_its_report(table: LocalTable) -> None:
     """The compaction that was committed is still told of, and is in the journal."""
     who = identity(table)
-    drop = ScriptedCatalog(table.catalog, after_commit={1: lambda: table.pyiceberg.drop_table("ns.t")})
-    outcome = table.maintain(catalog=drop)
+    with at(Moment.AFTER_COMMIT, lambda: table.pyiceberg.drop_table("ns.t")):
+        outcome = table.maintain()
     by_name = {o.operation: o for o in outcome.operations}
     assert outcome.status is PassStatus.PARTIAL
     assert by_name[Operation.COMPACT].status is Status.SUCCEEDED
@@ -69,10 +70,8 @@ def test_a_commit_during_an_idle_pass_is_news_for_the_next_detection(table: Loca
     passes = [table.maintain(**settings) for _ in range(3)]
     assert [p.is_idle for p in passes] == [False, True, True]
     head = table.metadata.refs["main"].snapshot_id
-    counting = ScriptedCatalog(table.catalog)
-    table.maintain(catalog=counting, **settings)
-    late = ScriptedCatalog(table.catalog, before_load={counting.loads: lambda: table.append(99)})
-    assert table.maintain(catalog=late, **settings).is_idle
+    with at(Moment.OPERATIONS_DONE, lambda: table.append(99)):
+        assert table.maintain(**settings).is_idle
     seen = table.state.last_seen(identity(table))
     assert seen is not None
     assert seen.snapshot_id == head
@@ -173,8 +172,8 @@ def _rename_in_manifest(stored: Path, table: LocalTable, manifest: Any, twin: st
 
 
 def test_another_pass_that_expired_first_is_no_failure(table: LocalTable) -> None:
-    first = ScriptedCatalog(table.catalog, before_commit={1: lambda: table.run(Operation.EXPIRE_SNAPSHOTS)})
-    outcome = table.run(Operation.EXPIRE_SNAPSHOTS, catalog=first)
+    with at(Moment.BEFORE_COMMIT, lambda: table.run(Operation.EXPIRE_SNAPSHOTS)):
+        outcome = table.run(Operation.EXPIRE_SNAPSHOTS)
     assert outcome.status in (Status.SUCCEEDED, Status.SKIPPED)
     assert len(table.metadata.snapshots) == 1
     assert table.readers_agree() == [0, 1, 10, 11, 20, 21]
@@ -199,8 +198,9 @@ def test_a_lost_expiry_reads_only_what_is_new(table: LocalTable, monkeypatch: py
         reads.clear()
 
     monkeypatch.setattr(Storage, "read", counted)
-    catalog = ScriptedCatalog(table.catalog, before_commit={1: append})
-    outcome = table.run(Operation.EXPIRE_SNAPSHOTS, catalog=catalog)
+    catalog = ScriptedCatalog(table.catalog)
+    with at(Moment.BEFORE_COMMIT, append):
+        outcome = table.run(Operation.EXPIRE_SNAPSHOTS, catalog=catalog)
     assert catalog.commits == 2
     # What expires only since the append is left to the next pass.
     assert outcome.metrics["expire_snapshots.snapshots_expired"] == 15
@@ -215,8 +215,8 @@ def test_a_file_that_is_referenced_again_before_the_swap_is_spared(table: LocalT
     (entry,) = table.entries(next(iter(table.metadata.snapshots)))
     table.table.delete("id < 2")
     rows = table.ids()
-    adopt = {1: lambda: table.table.add_files([entry.file.file_path])}
-    outcome = table.run(Operation.EXPIRE_SNAPSHOTS, catalog=ScriptedCatalog(table.catalog, before_commit=adopt))
+    with at(Moment.BEFORE_COMMIT, lambda: table.table.add_files([entry.file.file_path])):
+        outcome = table.run(Operation.EXPIRE_SNAPSHOTS)
     assert outcome.status is Status.SUCCEEDED
     assert table.readers_agree() == sorted([0, 1, *rows])
     assert table.verify().ok
@@ -228,8 +228,8 @@ def test_a_rollback_before_the_swap_keeps_what_it_went_back_to(table: LocalTable
     def roll_back() -> None:
         table.table.manage_snapshots().rollback_to_snapshot(second).commit()
 
-    catalog = ScriptedCatalog(table.catalog, before_commit={1: roll_back})
-    outcome = table.run(Operation.EXPIRE_SNAPSHOTS, catalog=catalog)
+    with at(Moment.BEFORE_COMMIT, roll_back):
+        outcome = table.run(Operation.EXPIRE_SNAPSHOTS)
     assert outcome.metrics["expire_snapshots.snapshots_expired"] == 1
     assert first not in table.metadata.snapshots
     assert table.readers_agree() == [0, 1, 10, 11]

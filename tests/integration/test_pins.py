@@ -23,6 +23,7 @@ from icekeeper.state.store import Pin, PinKind
 from icekeeper.storage.paths import normalise
 from support.command import EVERYTHING_IS_OLD, Command, one_sentence
 from support.local import NAME, LocalTable, ScriptedCatalog
+from support.moments import Moment, at
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
 
 PASS = ("maintain", "ns.t", "--engine", "local", *EVERYTHING_IS_OLD)
@@ -235,9 +236,12 @@ def test_a_snapshot_that_expires_while_it_is_pinned_is_not_pinned(table: LocalTa
     """The expiry read the pins before this one was there, and committed before anybody looked again."""
     first = next(iter(table.metadata.snapshots))
     location = table.loaded.metadata_location
-    catalog = ScriptedCatalog(table.catalog, before_load={2: lambda: table.run(Operation.EXPIRE_SNAPSHOTS)})
-    with mock.patch.object(SqliteStateStore, "pins", return_value=()), pytest.raises(OperationRefused) as caught:
-        add_pin(handle_of(table, catalog=catalog), snapshot=str(first), ttl_ms=HOUR_MS)
+    with (
+        at(Moment.PIN_RECORDED, lambda: table.run(Operation.EXPIRE_SNAPSHOTS)),
+        mock.patch.object(SqliteStateStore, "pins", return_value=()),
+        pytest.raises(OperationRefused) as caught,
+    ):
+        add_pin(handle_of(table), snapshot=str(first), ttl_ms=HOUR_MS)
     assert str(caught.value) == f"snapshot {first} expired while it was being pinned; pin a newer one"
     assert list_pins(handle_of(table)) == ()
     assert location != table.loaded.metadata_location
@@ -248,12 +252,13 @@ def test_an_expiry_that_read_the_pins_too_early_deletes_nothing_that_is_pinned(t
     first = next(iter(table.metadata.snapshots))
     rows = canonical(pyiceberg_rows(table.loaded.metadata_location, first))
     pins: list[Pin] = []
-    catalog = ScriptedCatalog(
-        table.catalog,
-        before_commit={1: lambda: pins.append(add_pin(handle_of(table), snapshot=str(first), ttl_ms=HOUR_MS))},
-    )
+
+    def pin() -> None:
+        pins.append(add_pin(handle_of(table), snapshot=str(first), ttl_ms=HOUR_MS))
+
     table.run(Operation.COMPACT)
-    outcome = table.run(Operation.EXPIRE_SNAPSHOTS, catalog=catalog)
+    with at(Moment.BEFORE_COMMIT, pin):
+        outcome = table.run(Operation.EXPIRE_SNAPSHOTS)
     assert outcome.status is Status.SUCCEEDED
     assert list(table.metadata.snapshots) == [table.metadata.refs["main"].snapshot_id]
     assert canonical(duckdb_rows(pins[0].metadata_location, first)) == rows

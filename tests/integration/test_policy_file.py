@@ -10,9 +10,9 @@ import pytest
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.storage.storage import Storage
 from icekeeper.table_policy import read_policy_file
+from local_stack.moto_server import MotoServer
 from support.command import Command, one_sentence
 from support.faults import closed_port
-from support.moto_server import MotoServer
 
 RULES = "rules:\n- table: t\n  settings:\n    maintenance_enabled: false\n    min_input_files: 8\n"
 TABLE = ("w", "ns", "t")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID
+from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID
 from icekeeper.model import FileContent, ManifestEntry
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status

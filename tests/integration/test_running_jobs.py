@@ -37,6 +37,7 @@ from icekeeper.storage.storage import Storage
 from support.clocks import same_clock
 from support.deletes import commit_deletes, create_by_region, position_delete
 from support.local import EAGER, NAME, LocalTable, ScriptedCatalog
+from support.moments import Moment, at
 from support.sabotage import sabotaged_table
 
 Task = TypeVar("Task")
@@ -201,8 +202,8 @@ def _kill() -> None:
 def test_a_rewrite_killed_after_its_commit_loses_nothing(table: LocalTable) -> None:
     """Its record still says pending, and names files that are the table by now."""
     ids = table.ids()
-    with pytest.raises(Killed):
-        table.run(Operation.COMPACT, catalog=ScriptedCatalog(table.catalog, after_commit={1: _kill}))
+    with pytest.raises(Killed), at(Moment.AFTER_COMMIT, _kill):
+        table.run(Operation.COMPACT)
     assert [load.state for load in loads(table)] == [LoadState.PENDING]
     outcome = later(table, "compact")
     assert deleted(outcome) == []
@@ -300,8 +301,8 @@ def test_lanes_of_an_exchange_are_recorded_before_they_write(
 def test_what_other_rewrites_left_is_cleaned_from_their_records(table: LocalTable, operation: Operation) -> None:
     """Of manifests those that were rewritten; what is written for one attempt to commit is left to the orphan pass."""
     ids = table.ids()
-    with pytest.raises(Killed):
-        table.run(operation, catalog=ScriptedCatalog(table.catalog, before_commit={1: _kill}))
+    with pytest.raises(Killed), at(Moment.BEFORE_COMMIT, _kill):
+        table.run(operation)
     (load,) = loads(table)
     assert re.fullmatch(f"run-1:[0-9a-f]{{8}}:{operation.value}", load.name)
     left = table.unreferenced() & set(recorded(table))

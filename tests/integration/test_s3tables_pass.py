@@ -17,8 +17,8 @@ from icekeeper.report.outcome import Status
 from icekeeper.runtime import Runtime, open_engine
 from icekeeper.state.staging import LoadState
 from icekeeper.storage.storage import Storage
+from local_stack.moto_server import MotoServer
 from support.aws_table_bucket import runtime_of_table_bucket
-from support.moto_server import MotoServer
 
 SETTINGS = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1", "min_input_files": "2"}
 

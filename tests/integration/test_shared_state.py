@@ -19,10 +19,10 @@ from icekeeper.runtime import Runtime
 from icekeeper.state.open import open_state
 from icekeeper.state.staging import LoadState, StagedLoad
 from icekeeper.state.store import PassRecord, Pin, StateStore
+from local_stack.moto_server import MotoServer
 from support.command import CATALOG, Command
 from support.lease_race import KEYS, take_leases
-from support.moto_dynamodb import a_table, state_address
-from support.moto_server import MotoServer
+from support.state_tables import a_table, state_address
 
 NAME = TableName(("ns",), "t")
 SETTINGS = {

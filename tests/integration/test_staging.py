@@ -28,7 +28,8 @@ from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.clocks import same_clock
 from support.command import Command, local_path, one_sentence
-from support.local import EAGER, NAME, LocalTable, ScriptedCatalog
+from support.local import EAGER, NAME, LocalTable
+from support.moments import Moment, at
 
 GRACE = {"orphan_older_than_hours": "24"}
 GRACE_MS = 24 * HOUR_MS
@@ -119,8 +120,8 @@ def test_orphan_removal_leaves_staged_files_alone(table: StagedTable, state: Loa
 def test_a_load_that_is_staged_after_the_listing_is_spared(table: StagedTable) -> None:
     """Files may be older than the load that adopts them: the record is read again right before every batch."""
     old, orphan = table.plant("data/old.parquet"), table.plant("data/orphan.parquet")
-    catalog = ScriptedCatalog(table.catalog, before_load={5: lambda: table.stage("L", old)})
-    outcome = table.run(Operation.REMOVE_ORPHANS, catalog=catalog)
+    with at(Moment.DELETION_RECORDED, lambda: table.stage("L", old)):
+        outcome = table.run(Operation.REMOVE_ORPHANS)
     assert len(outcome.files_planned) == 2
     assert set(map(normalise, outcome.files_deleted)) == {orphan}
     assert old in table.files()
@@ -130,8 +131,8 @@ def test_expiry_spares_what_a_load_stages(table: StagedTable) -> None:
     """A file that compaction replaced is being added anew."""
     data = normalise(table.data_files()[0].file_path)
     table.run(Operation.COMPACT)
-    catalog = ScriptedCatalog(table.catalog, before_commit={1: lambda: table.stage("L", data)})
-    outcome = table.run(Operation.EXPIRE_SNAPSHOTS, catalog=catalog)
+    with at(Moment.BEFORE_COMMIT, lambda: table.stage("L", data)):
+        outcome = table.run(Operation.EXPIRE_SNAPSHOTS)
     assert outcome.status is Status.SUCCEEDED
     assert data in set(map(normalise, outcome.files_planned)) - set(map(normalise, outcome.files_deleted))
     assert data in table.files()
@@ -230,36 +231,29 @@ def test_a_file_that_is_referenced_at_the_last_moment_is_spared(table: StagedTab
     adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
     table.stage("L", str(adopted), state=LoadState.FAILED)
     table.clock.now_ms += GRACE_MS
-    inner = table.catalog
-    scripted = ScriptedCatalog(inner)
-    # The pass loads the table twice, the operation once; cleaning once for its references, once more
-    # to look for newer heads, then before the batch.
-    scripted._before_load = {6: lambda: table.table.add_files([adopted.as_uri()])}
-    table.catalog = scripted
-    staged = table.cleaned(operations="rewrite_position_deletes")
-    table.catalog = inner
-    assert scripted.loads == 6
+    # To look for newer heads is the last thing that a plan does; the references were read before.
+    with at(Moment.AFTER_LISTING, lambda: table.table.add_files([adopted.as_uri()])):
+        staged = table.cleaned(operations="rewrite_position_deletes")
     assert staged.files_planned == (f"file://{adopted}",)
     assert staged.files_deleted == ()
     assert staged.metrics["staged.files_referenced"] == 1
     assert table.verify().ok
 
 
-@pytest.mark.parametrize("load", [4, 5])
-def test_a_table_created_in_the_place_of_ours_is_not_cleaned_by_our_record(table: StagedTable, load: int) -> None:
+@pytest.mark.parametrize("moment", [Moment.OPERATIONS_DONE, Moment.MAY_DELETE_ASKED, Moment.AFTER_LISTING])
+def test_a_table_created_in_the_place_of_ours_is_not_cleaned_by_our_record(table: StagedTable, moment: Moment) -> None:
     """The record is of another UUID, whatever lies at the path by now."""
     path = table.plant("data/load.parquet")
     table.stage("L", path, state=LoadState.FAILED)
     table.clock.now_ms += GRACE_MS
-    location, inner = table.metadata.location, table.catalog
+    location = table.metadata.location
 
     def replace() -> None:
         table.pyiceberg.drop_table("ns.t")
         table.pyiceberg.create_table("ns.t", schema=LocalTable.SCHEMA, location=location)
 
-    table.catalog = ScriptedCatalog(inner, before_load={load: replace})
-    problem = table.cleaned(operations="rewrite_position_deletes").problem
-    table.catalog = inner
+    with at(moment, replace):
+        problem = table.cleaned(operations="rewrite_position_deletes").problem
     assert "was replaced by another one" in (problem or "")
     assert Path(path).exists()
 

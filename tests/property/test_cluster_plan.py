@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.clock import HOUR_MS
-from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder
+from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder
 from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestContent, ManifestEntry, Nothing
 from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.operations.compaction.plan import Clustering, CompactionPlan, FileGroup, plan_compaction

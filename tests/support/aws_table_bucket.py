@@ -11,7 +11,7 @@ from pyiceberg.catalog import load_catalog
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
-from support.moto_server import MotoServer
+from local_stack.moto_server import MotoServer
 
 __all__ = ["runtime_of_table_bucket"]
 

@@ -1,44 +1,19 @@
-"""template.yaml as written: short forms such as ``!Ref`` as mappings, and the lines that hold a wildcard."""
+"""What tests look for in template.yaml: the lines that hold a wildcard, variables by default, every text of a part."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-__all__ = ["TEMPLATE", "Wildcard", "load_template", "local_environment", "strings", "wildcards"]
+from local_stack.template import TEMPLATE
 
-TEMPLATE = Path(__file__).parents[2] / "template.yaml"
+__all__ = ["Wildcard", "local_environment", "strings", "wildcards"]
+
 _GUARDED = ("Action", "NotAction", "Resource", "NotResource")
 JUSTIFICATION = "# wildcard: "
-
-
-# PyYAML publishes no types, so it cannot be a base class here.
-_Loader: Any = type("_Loader", (yaml.SafeLoader,), {})
-
-
-def _short_form(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> dict[str, Any]:
-    value: Any
-    if isinstance(node, yaml.ScalarNode):
-        value = loader.construct_scalar(node)
-    elif isinstance(node, yaml.SequenceNode):
-        value = loader.construct_sequence(node, deep=True)
-    else:
-        value = loader.construct_mapping(node, deep=True)
-    if suffix == "GetAtt" and isinstance(value, str):
-        value = value.split(".", 1)
-    return {suffix if suffix in {"Ref", "Condition"} else f"Fn::{suffix}": value}
-
-
-_Loader.add_multi_constructor("!", _short_form)
-
-
-def load_template(text: str | None = None) -> Mapping[str, Any]:
-    document: Mapping[str, Any] = yaml.load(TEMPLATE.read_text() if text is None else text, Loader=_Loader)
-    return document
 
 
 def local_environment(template: Mapping[str, Any]) -> dict[str, str]:
@@ -82,7 +57,7 @@ def wildcards(text: str | None = None) -> list[Wildcard]:
     source = TEMPLATE.read_text() if text is None else text
     lines = source.splitlines()
     found = {}
-    for node in _guarded(yaml.compose(source, Loader=_Loader)):
+    for node in _guarded(yaml.compose(source, Loader=yaml.SafeLoader)):
         above = node.start_mark.line - 1
         why = lines[above].strip() if above >= 0 else ""
         said = why.startswith(JUSTIFICATION) and len(why) > len(JUSTIFICATION) + 10

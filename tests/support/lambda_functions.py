@@ -16,8 +16,8 @@ import pytest
 from aws_lambda_powertools.logging import logger as powertools
 
 from icekeeper.pipeline.deployment import Deployment
-from support.local_stack.functions import LambdaContext, forget_modules
-from support.local_stack.metrics import Metric, metrics_in
+from local_stack.functions import LambdaContext, forget_modules
+from local_stack.metrics import Metric, metrics_in
 
 __all__ = ["FUNCTIONS", "Answer", "LambdaFunctions", "sample"]
 

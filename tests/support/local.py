@@ -48,18 +48,19 @@ EAGER = {
 
 
 class ScriptedCatalog:
-    """Lets something happen just before the n-th load or commit (1 is the first), or just after the n-th commit."""
+    """Counts loads and commits, and lets something happen just before or after the n-th commit (1 is the first).
+
+    Where one action at the first commit is all, :func:`support.moments.at` says so.
+    """
 
     def __init__(
         self,
         inner: Catalog,
         *,
-        before_load: Mapping[int, Callable[[], object]] | None = None,
         before_commit: Mapping[int, Callable[[], object]] | None = None,
         after_commit: Mapping[int, Callable[[], object]] | None = None,
     ) -> None:
         self._inner = inner
-        self._before_load = before_load or {}
         self._before_commit = before_commit or {}
         self._after_commit = after_commit or {}
         self.loads = self.commits = 0
@@ -79,7 +80,6 @@ class ScriptedCatalog:
 
     def load(self, table: TableName) -> LoadedTable:
         self.loads += 1
-        self._before_load.get(self.loads, _nothing)()
         return self._inner.load(table)
 
     def commit(

@@ -13,11 +13,11 @@ from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.open import open_state
 from icekeeper.state.store import PassRecord, StateStore
+from local_stack.metrics import Metric
+from local_stack.stack import LocalStack
 from support.local import LocalTable
-from support.local_stack.metrics import Metric, metrics_in
-from support.local_stack.stack import LocalStack
 
-__all__ = ["POLICY_FILE", "LocalLake", "told_metrics"]
+__all__ = ["POLICY_FILE", "LocalLake"]
 
 POLICY_FILE = """\
 rules:
@@ -77,11 +77,4 @@ class LocalLake:
 
     def metrics(self, name: str) -> list[Metric]:
         """Every value of a metric that functions told in this test."""
-        return [metric for metric in told_metrics(self.stack) if metric.name == name]
-
-
-def told_metrics(stack: LocalStack) -> list[Metric]:
-    """What functions told since their calls were last forgotten."""
-    return [
-        metric for role in stack.functions for call in stack.invocations(role) for metric in metrics_in(call.output)
-    ]
+        return [metric for metric in self.stack.metrics if metric.name == name]

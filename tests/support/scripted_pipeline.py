@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icekeeper.errors import LeaseHeld
-from support.local_stack.functions import StandIn
-from support.local_stack.jobs import StandInJob
+from local_stack.functions import StandIn
+from local_stack.jobs import StandInJob
 
 __all__ = ["FUNCTION_STEPS", "ROUTES", "Call", "ScriptedPipeline"]
 

@@ -14,7 +14,7 @@ from icekeeper.state.dynamodb.store import DynamoStateStore
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import StateStore
-from support.moto_dynamodb import a_table
+from support.state_tables import a_table
 
 __all__ = ["COPY", "IDENTITY", "OTHERS", "SPELLINGS", "STORES", "WITHOUT_UUID", "OpenStore"]
 

@@ -52,7 +52,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"candidates"}),
         frozenset({"budget", "clustering"}),
         frozenset({"partition_rows", "plan"}),
-        frozenset({"commit_groups", "rewrite"}),
+        frozenset({"commit_results", "rewrite"}),
         frozenset({"dispatch"}),
         frozenset({"compact"}),
     ),
@@ -166,10 +166,14 @@ PYICEBERG_INSIDES = frozenset(
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 IMPORTS_OF_SPARK = sorted((ROOT / "glue_jobs").rglob("*.py"))
+DEPLOYED = [*SOURCES, *sorted((ROOT / "functions").rglob("*.py")), *IMPORTS_OF_SPARK]
+# What stands beside it: one writes the definition, the other runs the whole of it here.
+LOCAL_STACK = sorted((ROOT / "local_stack").rglob("*.py"))
+BESIDE = [*sorted((ROOT / "state_machine").rglob("*.py")), *LOCAL_STACK]
 
 
 def relative(path: Path) -> str:
-    return path.relative_to(PACKAGE).as_posix()
+    return path.relative_to(PACKAGE if path.is_relative_to(PACKAGE) else ROOT).as_posix()
 
 
 def room(dotted: str) -> str:
@@ -328,6 +332,24 @@ def test_foreign_packages_stay_in_their_rooms(package: str) -> None:
     assert strangers == set()
 
 
+def imports_of(paths: Collection[Path], packages: Collection[str]) -> set[str]:
+    """Which files import of these packages."""
+    return {
+        f"{relative(path)} imports {module}"
+        for path in paths
+        for module, _ in imported(path)
+        if module.split(".")[0] in packages
+    }
+
+
+def test_what_is_deployed_knows_nothing_of_what_stands_beside_it() -> None:
+    assert imports_of(DEPLOYED, {"benchmarks", "local_stack", "moto", "state_machine", "support"}) == set()
+
+
+def test_the_local_stack_needs_no_tests() -> None:
+    assert imports_of(LOCAL_STACK, {"hypothesis", "pytest", "support"}) == set()
+
+
 @pytest.mark.parametrize("importer", sorted(UNKNOWN_TO))
 def test_a_room_knows_nothing_of_what_is_not_its_business(importer: str) -> None:
     assert forbidden_imports(importer, UNKNOWN_TO[importer]) == set()
@@ -394,7 +416,7 @@ def test_nobody_reaches_into_another_object() -> None:
     assert [reach for reach in reaches if not reach.endswith("os._exit")] == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
+@pytest.mark.parametrize("path", [*SOURCES, *BESIDE], ids=relative)
 def test_a_file_has_one_job(path: Path) -> None:
     text = path.read_text()
     lines = len(text.splitlines())
@@ -403,7 +425,7 @@ def test_a_file_has_one_job(path: Path) -> None:
     assert path.parent.name not in MEANINGLESS
 
 
-@pytest.mark.parametrize("path", [path for path in SOURCES if path.read_text().strip()], ids=relative)
+@pytest.mark.parametrize("path", [path for path in [*SOURCES, *BESIDE] if path.read_text().strip()], ids=relative)
 def test_a_module_says_what_it_is_for_and_what_it_offers(path: Path) -> None:
     tree = ast.parse(path.read_text())
     assert ast.get_docstring(tree), "no docstring"

@@ -18,7 +18,7 @@ from icekeeper.pipeline.events import (
     ReportTableEvent,
     parse_event,
 )
-from support.cloudformation import TEMPLATE, load_template
+from local_stack.template import TEMPLATE, load_template
 from support.lambda_functions import FUNCTIONS, sample
 
 EVENTS = TEMPLATE.parent / "events"

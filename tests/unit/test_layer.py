@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.cloudformation import TEMPLATE, load_template
+from local_stack.template import TEMPLATE, load_template
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from icekeeper.operation_facts import (
     steps_of_function,
 )
 from icekeeper.policy import POLICY_KEYS
-from support.cloudformation import load_template
+from local_stack.template import load_template
 from support.state_machine import load_machine
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.errors import OperationRefused, PolicyError
-from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID, partition_key
+from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
 from icekeeper.operations.partitions.partition_time import NO_TIME_FIELD, PartitionTimes, partition_times

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from icekeeper.metadata.deletes import DeleteIndexBuilder
+from icekeeper.metadata.delete_scope import DeleteIndexBuilder
 from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestEntry, Nothing
 from icekeeper.operations.compaction.budget import bytes_since_rewrite
 from icekeeper.operations.compaction.candidates import TableState

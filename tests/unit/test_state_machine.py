@@ -14,7 +14,7 @@ import pytest
 from icekeeper import errors
 from icekeeper.pipeline import events
 from icekeeper.policy import Operation
-from support.moto_server import MotoServer
+from local_stack.moto_server import MotoServer
 from support.state_machine import DEFINITION, Machine, load_machine
 
 MACHINE = load_machine()

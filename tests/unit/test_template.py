@@ -16,7 +16,8 @@ from icekeeper.policy import Policy
 from icekeeper.policy.keys import POLICY_KEYS
 from icekeeper.policy.layers import BOUND_KEYS, BOUND_PREFIX, ENVIRONMENT_PREFIX, layers_for
 from icekeeper.state.dynamodb.table import TABLE_SCHEMA
-from support.cloudformation import TEMPLATE, Wildcard, load_template, strings, wildcards
+from local_stack.template import TEMPLATE, load_template
+from support.cloudformation import Wildcard, strings, wildcards
 from support.state_machine import load_machine, substitutions_used
 
 ROOT = TEMPLATE.parent

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from support.local_stack.pace import PACE
-from support.local_stack.stack import LocalStack, deployed
-from support.moto_server import MotoServer
+from local_stack.moto_server import MotoServer
+from local_stack.pace import PACE
+from local_stack.stack import LocalStack, deployed
 from support.scripted_pipeline import ScriptedPipeline
 
 _HERE = Path(__file__).parent

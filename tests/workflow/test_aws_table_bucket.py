@@ -16,11 +16,11 @@ from icekeeper.pipeline.events import Item
 from icekeeper.policy.ownership import OWNED, OWNED_FOR_ALL_TABLES
 from icekeeper.runtime import Runtime
 from icekeeper.state.open import open_state
-from support import built_in_maintenance
+from local_stack import moto_s3tables
+from local_stack.executions import Execution
+from local_stack.stack import LocalStack
 from support.aws_table_bucket import runtime_of_table_bucket
-from support.local_lake import POLICY_FILE, told_metrics
-from support.local_stack.executions import Execution
-from support.local_stack.stack import LocalStack
+from support.local_lake import POLICY_FILE
 
 TABLE = TableName.parse("ns.t")
 COMPACTION, SNAPSHOTS, FILES = (built_in.value for built_in in BuiltIn)
@@ -52,13 +52,13 @@ def bucket(scripted_stack: LocalStack, tmp_path: Path) -> Iterator[Runtime]:
     scripted_stack.start_cold({"ICEKEEPER_TABLE_BUCKETS": runtime.catalog.warehouse})
     yield runtime
     scripted_stack.start_cold({"ICEKEEPER_TABLE_BUCKETS": ""})
-    built_in_maintenance.ANSWERS.clear()
-    built_in_maintenance.PUTS.clear()
+    moto_s3tables.ANSWERS.clear()
+    moto_s3tables.PUTS.clear()
 
 
 def answers(bucket: Runtime, of_table: Mapping[str, Any], of_bucket: Mapping[str, Any]) -> None:
-    built_in_maintenance.ANSWERS[bucket.catalog.warehouse, "ns", "t"] = dict(of_table)
-    built_in_maintenance.ANSWERS[(bucket.catalog.warehouse,)] = dict(of_bucket)
+    moto_s3tables.ANSWERS[bucket.catalog.warehouse, "ns", "t"] = dict(of_table)
+    moto_s3tables.ANSWERS[(bucket.catalog.warehouse,)] = dict(of_bucket)
 
 
 def endings(stack: LocalStack, execution: Execution) -> dict[str, tuple[str, str | None]]:
@@ -75,7 +75,7 @@ def alarms(stack: LocalStack, execution: Execution) -> list[str]:
         dimensions = {one["Name"]: one["Value"] for one in alarm["Dimensions"]}
         name, value = alarm["MetricName"], 0.0
         if alarm["Namespace"] == "Icekeeper":
-            value = sum(m.value for m in told_metrics(stack) if m.name == name and m.dimensions == dimensions)
+            value = sum(m.value for m in stack.metrics if m.name == name and m.dimensions == dimensions)
         elif alarm["Namespace"] == "AWS/States":
             value = float(execution.status == of_states[name])
         if value > float(alarm["Threshold"]):
@@ -156,7 +156,7 @@ def test_a_pass_does_what_the_bucket_allows_and_no_alarm_fires(
 ) -> None:
     scripted_stack.put_control("config/policy.yaml", f"{POLICY_FILE}    ownership: {ownership}\n")
     if configured is None:
-        for name in built_in_maintenance.OPERATIONS:
+        for name in moto_s3tables.OPERATIONS:
             monkeypatch.setattr(S3TablesResponse, name, _denied)
     else:
         answers(bucket, *configured)
@@ -168,7 +168,7 @@ def test_a_pass_does_what_the_bucket_allows_and_no_alarm_fires(
     assert (execution.status, execution.child.output["status"]) == ("SUCCEEDED", "succeeded")
     assert execution.child.tasks == [*BEGIN, *tasks, *END]
     assert endings(scripted_stack, execution) == expected
-    assert [kind for _, kind, _ in built_in_maintenance.PUTS] == switched_off
+    assert [kind for _, kind, _ in moto_s3tables.PUTS] == switched_off
     assert alarms(scripted_stack, execution) == []
     state = open_state({"ICEKEEPER_STATE": f"dynamodb://{scripted_stack.template.name('StateTable')}"})
     (record,) = state.history(Item.model_validate(execution.child.input["item"]).identity)

@@ -11,8 +11,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
+from local_stack.stack import LocalStack
 from support.local_lake import POLICY_FILE, LocalLake
-from support.local_stack.stack import LocalStack
 from support.scripted_pipeline import ScriptedPipeline
 
 FILES, PER_MANIFEST = 100_000, 5_000

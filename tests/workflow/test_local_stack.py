@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from support.local_stack import jobs
-from support.local_stack.pace import PACE
-from support.local_stack.patches import PATCHES, Patch, ServiceFault
-from support.local_stack.stack import LocalStack, deployed
-from support.moto_server import MotoServer
+from local_stack import jobs
+from local_stack.moto_server import MotoServer
+from local_stack.pace import PACE
+from local_stack.patches import PATCHES, Patch, ServiceFault
+from local_stack.stack import LocalStack, deployed
 
 TOY = Path(__file__).parent / "toy" / "template.yaml"
 

@@ -12,10 +12,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.run_leases import FLEET_LEASE
+from local_stack.executions import Execution
+from local_stack.functions import Killed
+from local_stack.stack import LocalStack
 from support.local_lake import LocalLake
-from support.local_stack.executions import Execution
-from support.local_stack.functions import Killed
-from support.local_stack.stack import LocalStack
 
 ALL = ("compact", "rewrite_position_deletes", "expire_snapshots", "remove_orphans", "rewrite_manifests")
 

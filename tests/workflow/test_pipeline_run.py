@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from support.pipeline_run.expected import surprises
-from support.pipeline_run.run import run_pipeline
+from local_stack.pipeline_run.expected import surprises
+from local_stack.pipeline_run.run import run_pipeline
 
 
 @pytest.mark.slow

@@ -14,9 +14,9 @@ from icekeeper.cli import main
 from icekeeper.errors import PolicyError
 from icekeeper.pipeline import request_pass
 from icekeeper.state.requests import MaintenanceRequest
+from local_stack.stack import LocalStack
 from support.command import Answer, one_sentence
 from support.local_lake import LocalLake
-from support.local_stack.stack import LocalStack
 from support.scripted_pipeline import ScriptedPipeline
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from icekeeper.errors import OperationRefused, PlanStale, StorageError
+from local_stack.moto_server import MotoServer
+from local_stack.pace import PACE
+from local_stack.patches import ServiceFault
+from local_stack.stack import LocalStack, deployed
 from support.lambda_functions import sample
-from support.local_stack.pace import PACE
-from support.local_stack.patches import ServiceFault
-from support.local_stack.stack import LocalStack, deployed
-from support.moto_server import MotoServer
 from support.scripted_pipeline import FUNCTION_STEPS, JOB_STEPS, ROUTES, ScriptedPipeline
 
 OPERATIONS = [

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from icekeeper.errors import StorageError, TableUnsupported
-from icekeeper.metadata.deletes import PartitionKey, partition_key
+from icekeeper.metadata.delete_scope import PartitionKey, partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileContent, ManifestEntry, PartitionValue
 from icekeeper.rows.arrow_schema import column_path

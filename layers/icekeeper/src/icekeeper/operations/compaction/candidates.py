@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder, named_file, partition_key
+from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder, named_file, partition_key
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import DataFile, FileContent, FileIdentity, FileKey, LiveEntry, ManifestEntry, ManifestFile
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions

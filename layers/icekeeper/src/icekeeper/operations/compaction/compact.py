@@ -11,10 +11,10 @@ from icekeeper.commit.snapshot import RECIPE_KEY
 from icekeeper.errors import MaintenanceError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
-from icekeeper.metadata.live_deletes import delete_index
+from icekeeper.metadata.read_deletes import delete_index
 from icekeeper.model import ManifestContent, Nothing
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.commit_groups import GroupOutcomes, commit_groups
+from icekeeper.operations.compaction.commit_results import GroupOutcomes, commit_results
 from icekeeper.operations.compaction.dispatch import rewrite_groups
 from icekeeper.operations.compaction.plan import Clustering, CompactionPlan, FileGroup, plan_compaction
 from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe
@@ -92,7 +92,7 @@ def _rewrite_and_commit(context: OperationContext, loaded: LoadedTable, plan: Co
     for number, groups in enumerate(parts):
         try:
             results = rewrite_groups(context, loaded, plan, groups)
-            commit_groups(context, loaded, plan, results, outcomes)
+            commit_results(context, loaded, plan, results, outcomes)
         except MaintenanceError as error:
             if not outcomes.snapshot_ids:
                 raise

@@ -28,7 +28,7 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.types import IcebergType
 
-from icekeeper.metadata.deletes import decode_bound, partition_key
+from icekeeper.metadata.delete_scope import decode_bound, partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import decimal_unscaled, encode
 from icekeeper.model import DataFile, PartitionValue

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icekeeper.errors import TableUnsupported
-from icekeeper.metadata.deletes import partition_key
+from icekeeper.metadata.delete_scope import partition_key
 from icekeeper.metadata.single_value import encode
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.clustering.sort_keys import SortKeys, column_values

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import stopwatch
 from icekeeper.commit.attempt import PreparedCommit
-from icekeeper.metadata.deletes import PartitionKey, is_unpartitioned, partition_key
+from icekeeper.metadata.delete_scope import PartitionKey, is_unpartitioned, partition_key
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.single_value import decode

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from icekeeper.errors import OperationRefused
-from icekeeper.metadata.deletes import PartitionKey, named_file, partition_key
+from icekeeper.metadata.delete_scope import PartitionKey, named_file, partition_key
 from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
 from icekeeper.operations.partitions.partition_time import PartitionTimes
 from icekeeper.policy.values import text_of

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from icekeeper.errors import MaintenanceError, MetadataUnreadable
-from icekeeper.metadata.deletes import DELETE_FILE_PATH_ID, DELETE_POSITION_ID
+from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, DELETE_POSITION_ID
 from icekeeper.metadata.puffin import encode_puffin
 from icekeeper.model import DataFile, FileContent
 from icekeeper.operations.position_deletes.task import MergeResult, MergeTask, PositionDeletes

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import stopwatch
-from icekeeper.commit.rebase import ClaimedFile, GroupClaim, PlanningState, RebaseResult
+from icekeeper.commit.conflict_detection import ClaimedFile, GroupClaim, PlanningState, RebaseResult
 from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.commit.transaction import Committed
 from icekeeper.errors import MaintenanceError, PlanStale
-from icekeeper.metadata.deletes import named_file
+from icekeeper.metadata.delete_scope import named_file
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.model import DataFile, ManifestContent, Nothing

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icekeeper.metadata.avro_schemas import partition_type
-from icekeeper.metadata.deletes import PartitionKey, is_unpartitioned, partition_key
+from icekeeper.metadata.delete_scope import PartitionKey, is_unpartitioned, partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import comparable
 from icekeeper.model import FileContent, ManifestEntry, ManifestFile, PartitionValue

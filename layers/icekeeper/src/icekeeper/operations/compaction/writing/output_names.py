@@ -15,7 +15,7 @@ from urllib.parse import quote_plus
 
 from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.avro_schemas import partition_type
-from icekeeper.metadata.deletes import is_unpartitioned
+from icekeeper.metadata.delete_scope import is_unpartitioned
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.model import PartitionValue

@@ -1,4 +1,7 @@
-"""template.yaml as CloudFormation and SAM read it, as far as a local stack needs: values resolved, globals merged."""
+"""template.yaml as CloudFormation and SAM read it, as far as a local stack needs: values resolved, globals merged.
+
+``load_template`` gives it as written, with short forms such as ``!Ref`` as mappings.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from support.cloudformation import load_template
+import yaml
 
-__all__ = ["ACCOUNT", "REGION", "Template"]
+__all__ = ["ACCOUNT", "REGION", "TEMPLATE", "Template", "load_template"]
+
+TEMPLATE = Path(__file__).resolve().parents[1] / "template.yaml"
+"""The stack that is deployed."""
 
 ACCOUNT = "123456789012"
 REGION = "us-east-1"
@@ -27,6 +33,31 @@ _ARNS = {
 }
 
 _NO_VALUE = object()
+
+# PyYAML publishes no types, so it cannot be a base class here.
+_Loader: Any = type("_Loader", (yaml.SafeLoader,), {})
+
+
+def _short_form(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> dict[str, Any]:
+    value: Any
+    if isinstance(node, yaml.ScalarNode):
+        value = loader.construct_scalar(node)
+    elif isinstance(node, yaml.SequenceNode):
+        value = loader.construct_sequence(node, deep=True)
+    else:
+        value = loader.construct_mapping(node, deep=True)
+    if suffix == "GetAtt" and isinstance(value, str):
+        value = value.split(".", 1)
+    return {suffix if suffix in {"Ref", "Condition"} else f"Fn::{suffix}": value}
+
+
+_Loader.add_multi_constructor("!", _short_form)
+
+
+def load_template(text: str | None = None) -> Mapping[str, Any]:
+    """A template as mappings; :data:`TEMPLATE` unless a text is given."""
+    document: Mapping[str, Any] = yaml.load(TEMPLATE.read_text() if text is None else text, Loader=_Loader)
+    return document
 
 
 class Template:

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from icekeeper.operation_facts import STEPS
 from icekeeper.state.store import PassRecord
-from support.local_stack.executions import ChildExecution, Execution, Visit
-from support.local_stack.metrics import Metric
+from local_stack.executions import ChildExecution, Execution, Visit
+from local_stack.metrics import Metric
 
 __all__ = ["task_line", "tell_history", "tell_journal", "tell_metrics"]
 

@@ -18,18 +18,19 @@ from unittest.mock import patch
 import yaml
 from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 
-from support.local_stack import distributed_map, functions, jobs
-from support.local_stack.executions import ChildExecution, Execution
-from support.local_stack.functions import DeployedFunction, Invocation, StandIn
-from support.local_stack.jobs import DeployedJob, StandInJob
-from support.local_stack.patches import apply_patches
-from support.local_stack.template import ACCOUNT, REGION, Template
-from support.moto_dynamodb import dynamodb_that_keeps_its_promises
-from support.moto_server import MotoServer
+from local_stack import distributed_map, functions, jobs
+from local_stack.executions import ChildExecution, Execution
+from local_stack.functions import DeployedFunction, Invocation, StandIn
+from local_stack.jobs import DeployedJob, StandInJob
+from local_stack.metrics import Metric, metrics_in
+from local_stack.moto_dynamodb import dynamodb_that_keeps_its_promises
+from local_stack.moto_server import MotoServer
+from local_stack.patches import apply_patches
+from local_stack.template import ACCOUNT, REGION, Template
 
 __all__ = ["ROOT", "LocalStack", "deployed"]
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[1]
 _PACKAGE = ROOT / "layers" / "icekeeper" / "src"
 
 
@@ -148,6 +149,13 @@ class LocalStack:
         """What functions and jobs wrote: logs and metrics, as CloudWatch would have them."""
         calls = (call.output for function in self.functions.values() for call in function.invocations)
         return "\n".join((*calls, *(run.log for job in self.jobs.values() for run in job.runs)))
+
+    @property
+    def metrics(self) -> list[Metric]:
+        """What functions told since their calls were last forgotten."""
+        return [
+            metric for role in self.functions for call in self.invocations(role) for metric in metrics_in(call.output)
+        ]
 
 
 @contextmanager

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from unittest import mock
 from moto.glue.exceptions import GlueClientError
 from moto.glue.responses import GlueResponse
 
-__all__ = ["moto_ignores_versions", "versions_checked"]
+__all__ = ["versions_checked"]
 
 
 @contextmanager
@@ -37,11 +36,4 @@ def versions_checked() -> Iterator[None]:
             return original(self)
 
     with mock.patch.object(GlueResponse, "update_table", update_table):
-        yield
-
-
-@contextmanager
-def moto_ignores_versions() -> Iterator[None]:
-    """moto as it is, without what :func:`versions_checked` adds."""
-    with mock.patch.object(GlueResponse, "update_table", inspect.unwrap(GlueResponse.update_table)):
         yield

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.commit.rebase import ClaimedFile, GroupClaim, PlanningState, RebaseResult, Scope, rebase
+from icekeeper.commit.conflict_detection import ClaimedFile, GroupClaim, PlanningState, RebaseResult, Scope, rebase
 from icekeeper.errors import MetadataUnreadable, PlanStale, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.metadata.deletes import (
+from icekeeper.metadata.delete_scope import (
     DELETE_FILE_PATH_ID,
     DeleteIndex,
     DeleteIndexBuilder,

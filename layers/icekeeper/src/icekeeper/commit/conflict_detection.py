@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icekeeper.errors import PlanStale
-from icekeeper.metadata.deletes import is_unpartitioned, may_name, named_file
+from icekeeper.metadata.delete_scope import is_unpartitioned, may_name, named_file
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, FileContent, FileIdentity, FileKey, ManifestContent, ManifestFile, PartitionValue

@@ -17,9 +17,9 @@ from typing import Any
 from rich.console import Console
 
 from icekeeper.demo.tables import NAMESPACE
-from support.pipeline_run.expected import surprises
-from support.pipeline_run.lake import BROKEN
-from support.pipeline_run.run import run_pipeline
+from local_stack.pipeline_run.expected import surprises
+from local_stack.pipeline_run.lake import BROKEN
+from local_stack.pipeline_run.run import run_pipeline
 
 __all__ = ["main"]
 
@@ -27,6 +27,7 @@ _NARROWEST, _WIDEST = 100, 120
 
 
 def main() -> int:
+    """Run it and judge it; the exit code."""
     # Loopback is never behind a proxy, and moto's engine is talkative.
     os.environ["NO_PROXY"] = ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1"]))
     logging.getLogger("moto").setLevel(logging.CRITICAL)

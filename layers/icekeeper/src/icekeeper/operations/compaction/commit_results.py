@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.rebase import ClaimedFile, GroupClaim, PlanningState, RebaseResult
+from icekeeper.commit.conflict_detection import ClaimedFile, GroupClaim, PlanningState, RebaseResult
 from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.commit.transaction import Committed
 from icekeeper.metadata.document import TableMetadata
@@ -18,7 +18,7 @@ from icekeeper.pass_context.commit_rewrite import Rewrite, commit_rewrite
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.rows.arrow_schema import leaf_columns
 
-__all__ = ["GroupOutcomes", "commit_groups"]
+__all__ = ["GroupOutcomes", "commit_results"]
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class GroupOutcomes:
     """Why nothing was committed, when nothing was."""
 
 
-def commit_groups(
+def commit_results(
     context: OperationContext,
     loaded: LoadedTable,
     plan: CompactionPlan,

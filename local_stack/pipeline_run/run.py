@@ -17,15 +17,14 @@ from icekeeper.demo.terminal import print_contents, print_figures
 from icekeeper.pipeline.run_leases import FLEET_LEASE
 from icekeeper.state.open import open_state
 from icekeeper.state.store import PassRecord
-from support.local_lake import told_metrics
-from support.local_stack.executions import Execution
-from support.local_stack.jobs import JobRun
-from support.local_stack.metrics import Metric
-from support.local_stack.stack import LocalStack, deployed
-from support.moto_server import running_moto
-from support.pipeline_run.lake import CATALOG, Lake
-from support.pipeline_run.progress import telling_progress
-from support.pipeline_run.tell import tell_history, tell_journal, tell_metrics
+from local_stack.executions import Execution
+from local_stack.jobs import JobRun
+from local_stack.metrics import Metric
+from local_stack.moto_server import running_moto
+from local_stack.pipeline_run.lake import CATALOG, Lake
+from local_stack.pipeline_run.progress import telling_progress
+from local_stack.pipeline_run.tell import tell_history, tell_journal, tell_metrics
+from local_stack.stack import LocalStack, deployed
 
 __all__ = ["PipelineRun", "run_pipeline"]
 
@@ -116,7 +115,7 @@ def _left_behind(stack: LocalStack, lake: Lake, execution: Execution) -> dict[st
         "report": stack.control(f"runs/{execution.name}/report.json"),
         "passes": {name: stack.control(key.replace("plan.json", "pass.json")) for name, key in plans.items()},
         "journal": {name: record for name, identity in identities.items() for record in state.history(identity)},
-        "metrics": tuple(told_metrics(stack)),
+        "metrics": tuple(stack.metrics),
         "jobs": {role: tuple(job.runs) for role, job in stack.jobs.items()},
         "leases": tuple(key for key in keys if state.leases.current(key, now_ms=0) is not None),
     }

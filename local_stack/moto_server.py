@@ -14,14 +14,18 @@ from moto import backends
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.server import ThreadedMotoServer
 
-from support import built_in_maintenance
-from support.moto_glue import versions_checked
+from local_stack import moto_s3tables
+from local_stack.moto_glue import versions_checked
+
+__all__ = ["REGION", "MotoServer", "running_moto"]
 
 REGION = "us-east-1"
 
 
 @dataclass(frozen=True)
 class MotoServer:
+    """A server that runs, and what clients and catalogs need to reach it."""
+
     endpoint: str
 
     def client(self, service: str) -> Any:
@@ -67,9 +71,10 @@ def _answer_sooner() -> None:
 
 @contextmanager
 def running_moto() -> Iterator[MotoServer]:
+    """A server of this process, on a free port, with what is added to moto's Glue and S3 Tables."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     _answer_sooner()
-    built_in_maintenance.install()
+    moto_s3tables.install()
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:

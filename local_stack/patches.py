@@ -25,9 +25,9 @@ from moto.core.exceptions import JsonRESTError
 from moto.glue import models as glue_models
 from moto.settings import moto_server_port
 
-from support.local_stack import distributed_map, functions, jobs
-from support.local_stack.pace import PACE
-from support.local_stack.template import ACCOUNT
+from local_stack import distributed_map, functions, jobs
+from local_stack.pace import PACE
+from local_stack.template import ACCOUNT
 
 __all__ = ["PATCHES", "Patch", "ServiceFault", "apply_patches"]
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from threading import RLock
 from typing import Any
+from unittest import mock
 
-import pytest
 from moto.core.responses import ActionResult
 from moto.dynamodb.responses import DynamoHandler
 
-from icekeeper.state.dynamodb.table import DynamoTable, create_table
-from support.moto_server import REGION, MotoServer
-
-__all__ = ["a_table", "dynamodb_that_keeps_its_promises", "state_address"]
-
-_numbers = itertools.count(1)
+__all__ = ["dynamodb_that_keeps_its_promises"]
 
 
 @contextmanager
@@ -40,24 +33,8 @@ def dynamodb_that_keeps_its_promises() -> Iterator[None]:
         landed.add(token)
         return answer
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DynamoHandler, "call_action", call_action)
-        patch.setattr(DynamoHandler, "transact_write_items", transact_write_items)
+    with (
+        mock.patch.object(DynamoHandler, "call_action", call_action),
+        mock.patch.object(DynamoHandler, "transact_write_items", transact_write_items),
+    ):
         yield
-
-
-@lru_cache
-def _client(server: MotoServer) -> Any:
-    return server.client("dynamodb")
-
-
-def a_table(server: MotoServer) -> DynamoTable:
-    """A fresh table, as the stack's template makes it."""
-    name = f"state-{next(_numbers)}"
-    create_table(_client(server), name)
-    return DynamoTable(_client(server), name)
-
-
-def state_address(server: MotoServer, table: DynamoTable) -> str:
-    """What ``ICEKEEPER_STATE`` says to mean it."""
-    return f"dynamodb://{table.name}?region={REGION}&endpoint={server.endpoint}"

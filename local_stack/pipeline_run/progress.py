@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from support.local_stack import distributed_map
-from support.local_stack.executions import visits_of
-from support.pipeline_run.tell import task_line
+from local_stack import distributed_map
+from local_stack.executions import visits_of
+from local_stack.pipeline_run.tell import task_line
 
 __all__ = ["telling_progress"]
 

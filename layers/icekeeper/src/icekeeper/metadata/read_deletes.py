@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from icekeeper.metadata.deletes import DeleteIndex, DeleteIndexBuilder, is_unpartitioned
+from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder, is_unpartitioned
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestContent, ManifestFile
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from icekeeper.demo.tables import NAMESPACE
-from support.pipeline_run.lake import BROKEN
-from support.pipeline_run.run import PipelineRun
+from local_stack.pipeline_run.lake import BROKEN
+from local_stack.pipeline_run.run import PipelineRun
 
 __all__ = ["surprises"]
 

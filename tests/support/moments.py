@@ -1,0 +1,141 @@
+"""Says where our code is when another writer acts: by what it does at its seams, not by how often it loads the table.
+
+A number of loads changes with every refactoring and says nothing; what a store, a state or a catalog is asked does not.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from enum import Enum
+from typing import Any
+from unittest import mock
+
+from icekeeper import activity
+from icekeeper.catalogs.sql import SqlCatalog
+from icekeeper.engines.local import LocalEngine
+from icekeeper.maintenance import run_pass
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.state.table_memory import TableMemory
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.storage import Storage
+
+__all__ = ["Moment", "at"]
+
+
+class Moment(Enum):
+    """Where our code is; the first time that it comes there."""
+
+    OPERATION_STARTED = "an operation has logged that it starts; it has not yet loaded the table"
+    OPERATIONS_DONE = "all operations of the pass are done; staged files are not yet cleaned, nothing is recorded"
+    MAY_DELETE_ASKED = "the store has said whether it deletes; nothing of the table was read yet to plan a deletion"
+    AFTER_LISTING = "a listing has come to its end; what it found has not yet been judged"
+    AFTER_EXCHANGE = "an engine's workers have listed and compared; as AFTER_LISTING"
+    DELETION_RECORDED = "the state has what is to be deleted; nobody has looked again, nothing is deleted"
+    AFTER_DELETION = "the store has deleted, one batch if there are several"
+    PIN_RECORDED = "the state has a new pin; nobody has looked whether its snapshot is still there"
+    BEFORE_COMMIT = "the catalog is about to be asked for a commit"
+    AFTER_COMMIT = "the catalog has committed, and nobody knows yet"
+
+
+@contextmanager
+def at(moment: Moment, action: Callable[[], object]) -> Iterator[None]:
+    """Lets ``action`` happen once, when our code comes to the moment; fails if it never does.
+
+    What the action raises is raised there, as by a process that dies.
+    """
+    comes = _Once(action)
+    with _SEAMS[moment](comes):
+        yield
+    assert comes.has_come, f"this moment never came: {moment.value}"
+
+
+class _Once:
+    """Acts the first time only, so that an action may do what leads to its own moment."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        self._action, self._lock = action, threading.Lock()
+        self.has_come = False
+
+    def __call__(self) -> None:
+        with self._lock:
+            if self.has_come:
+                return
+            self.has_come = True
+        self._action()
+
+
+def _around(
+    owner: object, *names: str, before: bool = False
+) -> Callable[[Callable[[], None]], AbstractContextManager[None]]:
+    """The moment just before or after calls of methods, or of a module's functions."""
+
+    @contextmanager
+    def seam(comes: Callable[[], None]) -> Iterator[None]:
+        def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+            def called(*args: Any, **more: Any) -> Any:
+                if before:
+                    comes()
+                answer = original(*args, **more)
+                if not before:
+                    comes()
+                return answer
+
+            return called
+
+        with ExitStack() as patched:
+            for name in names:
+                patched.enter_context(mock.patch.object(owner, name, wrapped(getattr(owner, name))))
+            yield
+
+    return seam
+
+
+@contextmanager
+def _after_listing(comes: Callable[[], None]) -> Iterator[None]:
+    original = Storage.list
+
+    def to_its_end(found: Iterator[ListedObject]) -> Iterator[ListedObject]:
+        yield from found
+        comes()
+
+    with mock.patch.object(Storage, "list", lambda self, prefix: to_its_end(original(self, prefix))):
+        yield
+
+
+def _logged(event: str) -> Callable[[Callable[[], None]], AbstractContextManager[None]]:
+    """The moment of a log record that programs read."""
+
+    @contextmanager
+    def seam(comes: Callable[[], None]) -> Iterator[None]:
+        def seen(record: logging.LogRecord) -> bool:
+            if getattr(record, "event", None) == event:
+                comes()
+            return True
+
+        log, level = activity.log, activity.log.level
+        log.addFilter(seen)
+        log.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            log.setLevel(level)
+            log.removeFilter(seen)
+
+    return seam
+
+
+_SEAMS: dict[Moment, Callable[[Callable[[], None]], AbstractContextManager[None]]] = {
+    Moment.OPERATION_STARTED: _logged("operation_started"),
+    Moment.OPERATIONS_DONE: _around(run_pass, "clean_staged_files", before=True),
+    Moment.MAY_DELETE_ASKED: _around(Storage, "can_delete"),
+    Moment.AFTER_LISTING: _after_listing,
+    Moment.AFTER_EXCHANGE: _around(LocalEngine, "exchange"),
+    Moment.DELETION_RECORDED: _around(TableMemory, "remember_orphans", "expect_deletions"),
+    Moment.AFTER_DELETION: _around(Storage, "delete"),
+    Moment.PIN_RECORDED: _around(SqliteStateStore, "add_pin"),
+    Moment.BEFORE_COMMIT: _around(SqlCatalog, "commit", before=True),
+    Moment.AFTER_COMMIT: _around(SqlCatalog, "commit"),
+}
