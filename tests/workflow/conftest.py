@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from local_stack.functions import wait_for_overruns
 from local_stack.moto_server import MotoServer
 from local_stack.pace import PACE
 from local_stack.stack import LocalStack, deployed
@@ -25,6 +26,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(_HERE):
             is_real = item.path.stem in _REAL
             item.add_marker(pytest.mark.xdist_group("workflow of real tables" if is_real else "workflow"))
+
+
+@pytest.fixture(autouse=True)
+def functions_end_with_their_test() -> Iterator[None]:
+    """A function beyond its time limit would take the standard output of the next test for its own."""
+    yield
+    wait_for_overruns()
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +16,7 @@ from typing import Any
 import pytest
 
 from local_stack import jobs
+from local_stack.functions import wait_for_overruns
 from local_stack.moto_server import MotoServer
 from local_stack.pace import PACE
 from local_stack.patches import PATCHES, Patch, ServiceFault
@@ -151,6 +156,17 @@ def test_a_function_ends_at_its_timeout(toy: LocalStack) -> None:
     execution = run(toy, {"way": "slow"})
     assert execution.child.names == ["Choose", "Slow", "Caught"]
     assert "Task timed out after 1.00 seconds" in execution.child.output["failed"]["Cause"]
+
+
+def test_a_function_that_overran_gives_standard_output_back_before_others_take_it(toy: LocalStack) -> None:
+    ours = sys.stdout
+    run(toy, {"way": "slow"})
+    wait_for_overruns()
+    assert sys.stdout is ours
+    with redirect_stdout(StringIO()) as printed:
+        print("a later test")
+        time.sleep(0.6)  # the slow function is 0.5 s late
+        assert sys.stdout is printed
 
 
 def test_a_job_is_a_process_of_its_own(toy: LocalStack) -> None:
