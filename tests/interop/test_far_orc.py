@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from icekeeper.operations.compaction.readable import why_unreadable
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
+from icekeeper.rows.readable import why_unreadable
 from support.java_writer import JavaTables
 from support.passes import TableUnderMaintenance, outcome_of
 from support.plans import data_file

@@ -45,7 +45,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         ),
     ),
     "operations.compaction": (
-        frozenset({"readable", "recipe", "row_hash", "where"}),
+        frozenset({"recipe", "row_hash", "where"}),
         frozenset({"proof", "task"}),
         frozenset({"writing"}),
         frozenset({"output_partition"}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from struct import pack
 
 import pytest
 
@@ -12,6 +13,13 @@ from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent,
 from icekeeper.operations.statistics.row_files import appended_files, live_files
 from support.listed_manifests import ListedManifests, path_of
 from support.plans import data_file
+
+SCHEMA = {
+    "type": "struct",
+    "schema-id": 0,
+    "fields": [{"id": 1, "name": "at", "required": False, "type": "timestamp"}],
+}
+FAR_FROM_NOW = data_file(path_of("data/a"), 10, file_format="ORC", upper_bounds={1: pack("<q", 2**63 - 1)})
 
 
 def manifest_of(table: ListedManifests, file: DataFile) -> ManifestFile:
@@ -32,11 +40,12 @@ def manifest_of(table: ListedManifests, file: DataFile) -> ManifestFile:
     ("file", "why"),
     [
         (data_file(path_of("data/a"), 10, key_metadata=b"key"), "is encrypted"),
-        (data_file(path_of("data/a"), 10, file_format="LANCE"), "is of format LANCE"),
+        (data_file(path_of("data/a"), 10, file_format="LANCE"), "is LANCE, which is not read"),
+        (FAR_FROM_NOW, "is ORC with timestamps before 1678 or after 2261"),
     ],
 )
 def test_an_unreadable_data_file_is_named(file: DataFile, why: str) -> None:
-    table = ListedManifests()
+    table = ListedManifests(schemas=[SCHEMA])
     manifest = manifest_of(table, file)
     table.snapshot(1, manifest)
     with pytest.raises(TableUnsupported, match=f"data/a {why}"):
@@ -51,5 +60,5 @@ def test_an_encrypted_delete_file_is_named() -> None:
     manifests = [manifest_of(table, data_file(path_of("data/a"), 10)), manifest_of(table, delete)]
     assert len(live_files(table.reader, manifests)) == 1
     manifests[1] = manifest_of(table, replace(delete, key_metadata=b"key"))
-    with pytest.raises(TableUnsupported, match="data/d is encrypted"):
+    with pytest.raises(TableUnsupported, match=r"data/a needs delete file .*data/d, which is encrypted"):
         live_files(table.reader, manifests)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.deletion.neighbours import claims_of
+from icekeeper.deletion.neighbours import table_folders
 from icekeeper.deletion.new_manifests import newest_marks, read_new_manifests
 from icekeeper.errors import MaintenanceError
 from icekeeper.pass_context.context import OperationContext
@@ -116,7 +116,7 @@ def _recorded(
 
 
 def _claims(catalog: Catalog, loaded: LoadedTable, roots: Iterable[str], before: Iterable[TableClaims]) -> TableClaims:
-    identity, document = identity_of(catalog, loaded), claims_of(catalog, loaded)
+    identity, document = identity_of(catalog, loaded), table_folders(catalog, loaded)
     home, known = identity.location, tuple(before)
     inside = {root for root in roots if _is_inside(root, home)}
     outside = {folder for folder in (*roots, *document.folders, *document.files_in) if not _is_inside(folder, home)}

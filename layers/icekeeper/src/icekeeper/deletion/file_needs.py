@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.held_files import HeldFiles, held_by_others
-from icekeeper.deletion.neighbours import Claims, Neighbours, has_its_own_bucket, neighbours_of
+from icekeeper.deletion.neighbours import Neighbours, TableFolders, has_its_own_bucket, neighbours_of
 from icekeeper.deletion.other_formats import find_other_formats
 from icekeeper.deletion.other_heads import refuse_other_head
 from icekeeper.deletion.other_tables import NearTables, near_tables, tables_elsewhere
@@ -96,12 +96,12 @@ class FileNeeds:
         folders = sorted({normalise(self._home), *self._folders_outside(paths)})
         near = near_tables(self._context, self._table, folders)
         self._elsewhere_is_known = near.are_all_known
-        self._share(near.claims, near)
-        others = (claims for claims in near.claims if not claims.is_table_of(self._table))
-        theirs = (folder for claims in others for folder in claims.folders.values())
+        self._share(near.tables, near)
+        others = (one for one in near.tables if not one.is_table_of(self._table))
+        theirs = (folder for one in others for folder in one.folders.values())
         self._left_alone.add(folder for folder in theirs if self._is_theirs_alone(folder))
 
-    def ask_every_table(self, others: Sequence[Claims]) -> Neighbours:
+    def ask_every_table(self, others: Sequence[TableFolders]) -> Neighbours:
         """Find which of ``others`` (all other tables of the catalog), and which of other catalogs, may need files.
 
         What lies in a folder of theirs below this table's location is theirs altogether.
@@ -112,7 +112,7 @@ class FileNeeds:
             StorageError: catalog or state store failed.
         """
         elsewhere = tables_elsewhere(self._context, [normalise(self._home)])
-        neighbours = neighbours_of(self._table, (*others, *elsewhere.claims))
+        neighbours = neighbours_of(self._table, (*others, *elsewhere.tables))
         self._share(neighbours.sharing, elsewhere)
         self._left_alone.add(neighbours.left_alone)
         return neighbours
@@ -187,7 +187,7 @@ class FileNeeds:
         """Whether the file lies where the table keeps its metadata, and nothing else."""
         return self._metadata_alone is not None and is_under(path, self._metadata_alone)
 
-    def _share(self, tables: Sequence[Claims], found: NearTables) -> None:
+    def _share(self, tables: Sequence[TableFolders], found: NearTables) -> None:
         unreadable = [(claims, reason) for claims, reason in found.unreadable if not self._is_this_table(claims)]
         for claims, reason in unreadable:
             self._refuse_around(claims, reason)

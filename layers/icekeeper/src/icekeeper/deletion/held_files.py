@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.deletion.neighbours import Claims
+from icekeeper.deletion.neighbours import TableFolders
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document
@@ -24,7 +24,7 @@ from icekeeper.storage.paths import PathSet, normalise
 __all__ = ["HeldFiles", "held_by_others"]
 
 
-def held_by_others(context: OperationContext, tables: Iterable[Claims]) -> Sequence[str]:
+def held_by_others(context: OperationContext, tables: Iterable[TableFolders]) -> Sequence[str]:
     """The paths that loads of other tables have staged, and their pinned metadata files; they may lie in our location.
 
     Raises:

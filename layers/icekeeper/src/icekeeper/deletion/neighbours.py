@@ -16,14 +16,14 @@ from icekeeper.errors import OperationRefused
 from icekeeper.metadata.reachability import metadata_files, statistics_files
 from icekeeper.storage.paths import authority, may_be_under, normalise
 
-__all__ = ["Claims", "Neighbours", "claims_of", "has_its_own_bucket", "neighbours_of"]
+__all__ = ["Neighbours", "TableFolders", "has_its_own_bucket", "neighbours_of", "table_folders"]
 
 # Amazon S3 user guide, "General purpose bucket naming rules": reserved for the bucket of one table in a table bucket.
 _TABLE_BUCKET_SUFFIX = "--table-s3"
 
 
 @dataclass(frozen=True, slots=True)
-class Claims:
+class TableFolders:
     """The folders in which a table may have files, normalised."""
 
     catalog: Catalog
@@ -53,7 +53,7 @@ class Claims:
 class Neighbours:
     """The tables that concern one table's location."""
 
-    sharing: tuple[Claims, ...] = ()
+    sharing: tuple[TableFolders, ...] = ()
     """Tables whose references protect files there, too."""
     left_alone: tuple[str, ...] = ()
     """Folders of other tables below the location; this table deletes nothing in them."""
@@ -68,11 +68,11 @@ def has_its_own_bucket(location: str) -> bool:
     return authority(location).endswith(_TABLE_BUCKET_SUFFIX)
 
 
-def claims_of(catalog: Catalog, table: LoadedTable, seen_in: Iterable[str] = ()) -> Claims:
-    """What a table claims by its document, and by the (normalised) folders where files of it were seen."""
+def table_folders(catalog: Catalog, table: LoadedTable, seen_in: Iterable[str] = ()) -> TableFolders:
+    """Where a table has files by its document, and by the (normalised) folders where files of it were seen."""
     metadata = table.metadata
     own = (metadata.location, metadata.data_location, metadata.metadata_directory)
-    return Claims(
+    return TableFolders(
         catalog,
         table,
         {normalise(folder): folder for folder in own},
@@ -80,7 +80,7 @@ def claims_of(catalog: Catalog, table: LoadedTable, seen_in: Iterable[str] = ())
     )
 
 
-def neighbours_of(table: LoadedTable, others: Iterable[Claims]) -> Neighbours:
+def neighbours_of(table: LoadedTable, others: Iterable[TableFolders]) -> Neighbours:
     """Find those of the other tables that may have files in the location of ``table``.
 
     Raises:
@@ -88,23 +88,23 @@ def neighbours_of(table: LoadedTable, others: Iterable[Claims]) -> Neighbours:
     """
     location = table.metadata.location
     home = normalise(location)
-    sharing: list[Claims] = []
+    sharing: list[TableFolders] = []
     left_alone: list[str] = []
-    for claims in others:
-        other = claims.table
-        if claims.is_table_of(table):
-            sharing.append(claims)
+    for one in others:
+        other = one.table
+        if one.is_table_of(table):
+            sharing.append(one)
             continue
-        if home in claims.folders:
+        if home in one.folders:
             raise OperationRefused(
-                f"{other.name} (UUID {other.metadata.uuid}) keeps files at {claims.folders[home]}, the location of "
+                f"{other.name} (UUID {other.metadata.uuid}) keeps files at {one.folders[home]}, the location of "
                 f"{table.name} (UUID {table.metadata.uuid}): whose a file there is cannot be told; nothing was "
                 "deleted; give each table a location of its own, or drop the entry that is not needed"
             )
-        below = [folder for normal, folder in claims.folders.items() if _is_in(normal, home)]
+        below = [folder for normal, folder in one.folders.items() if _is_in(normal, home)]
         left_alone += below
-        if claims.overlap(location):
-            sharing.append(claims)
+        if one.overlap(location):
+            sharing.append(one)
     return Neighbours(tuple(sharing), tuple(sorted(left_alone)))
 
 

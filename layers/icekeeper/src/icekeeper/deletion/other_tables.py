@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.claims import record_first_look
-from icekeeper.deletion.neighbours import Claims, claims_of, has_its_own_bucket
+from icekeeper.deletion.neighbours import TableFolders, has_its_own_bucket, table_folders
 from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
@@ -42,14 +42,14 @@ _PARALLEL_LOADS = 8
 class CatalogTables:
     """The tables of a catalog: where each may have files, and those that cannot be loaded, with the reason."""
 
-    claims: tuple[Claims, ...]
+    tables: tuple[TableFolders, ...]
     unreadable: tuple[tuple[TableName, str], ...]
 
     @property
     def loaded(self) -> Sequence[LoadedTable]:
-        return [claims.table for claims in self.claims]
+        return [one.table for one in self.tables]
 
-    def others_of(self, own: TableName) -> tuple[Claims, ...]:
+    def others_of(self, own: TableName) -> tuple[TableFolders, ...]:
         """Every other table: any of them could have files under our location.
 
         Raises:
@@ -61,14 +61,14 @@ class CatalogTables:
                     f"whether {name} shares the location of {own} is not known, because it cannot be loaded: {reason}; "
                     f"nothing was deleted; repair {name} or drop it from the catalog"
                 )
-        return tuple(claims for claims in self.claims if claims.table.name != own)
+        return tuple(one for one in self.tables if one.table.name != own)
 
 
 @dataclass(frozen=True, slots=True)
 class NearTables:
     """Tables that may have files in some folders, and entries that may but cannot be loaded, with the reason."""
 
-    claims: tuple[Claims, ...] = ()
+    tables: tuple[TableFolders, ...] = ()
     unreadable: tuple[tuple[TableClaims, str], ...] = ()
     are_all_known: bool = True
     """Whether each table of the catalog could be loaded, or had been looked at before."""
@@ -85,13 +85,13 @@ def load_all(
 
     # By UUID: a table may have had another name when it was looked at.
     seen_in: defaultdict[str, set[str]] = defaultdict(set)
-    for one in known.values():
-        seen_in[one.uuid] |= one.folders
+    for claims in known.values():
+        seen_in[claims.uuid] |= claims.folders
 
-    def load(name: TableName) -> Claims | tuple[TableName, str] | None:
+    def load(name: TableName) -> TableFolders | tuple[TableName, str] | None:
         try:
             loaded = catalog.load(name)
-            return claims_of(catalog, loaded, seen_in.get(identity_of(catalog, loaded).uuid, ()))
+            return table_folders(catalog, loaded, seen_in.get(identity_of(catalog, loaded).uuid, ()))
         except PolicyError:
             return None
         except MaintenanceError as error:
@@ -101,17 +101,18 @@ def load_all(
 
     with ThreadPoolExecutor(_PARALLEL_LOADS, thread_name_prefix="table-load") as pool:
         found = list(pool.map(load, names))
-    for claims in found:
-        if isinstance(claims, Claims) and claims.table.name not in known:
-            same = [one for one in known.values() if one.uuid == _uuid_of(claims)]
-            record_first_look(state, catalog, claims.table, same)
+    readable = tuple(one for one in found if isinstance(one, TableFolders))
+    for one in readable:
+        if one.table.name not in known:
+            same = [claims for claims in known.values() if claims.uuid == _uuid_of(one)]
+            record_first_look(state, catalog, one.table, same)
     return CatalogTables(
-        tuple(claims for claims in found if isinstance(claims, Claims)),
+        readable,
         tuple(lost for lost in found if isinstance(lost, tuple)),
     )
 
 
-def other_tables(context: OperationContext) -> tuple[Claims, ...]:
+def other_tables(context: OperationContext) -> tuple[TableFolders, ...]:
     """Every other table of the catalog, loaded now.
 
     Raises:
@@ -140,7 +141,7 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     for name, reason in found.unreadable:
         log.warning("%s: %s cannot be loaded, so its files are not known: %s", own.name, name, reason)
     return NearTables(
-        tuple(claims for claims in (*found.claims, *elsewhere.claims) if any(map(claims.overlap, folders))),
+        tuple(one for one in (*found.tables, *elsewhere.tables) if any(map(one.overlap, folders))),
         (*unreadable, *elsewhere.unreadable),
         are_all_known=len(unreadable) == len(found.unreadable),
     )
@@ -159,7 +160,7 @@ def tables_elsewhere(context: OperationContext, folders: Iterable[str]) -> NearT
             if (one.catalog, one.warehouse) != (catalog.name, catalog.warehouse):
                 claimed.setdefault(one.entry, one)
     opened: dict[tuple[str, str], Catalog | None] = {}
-    loaded: list[Claims] = []
+    loaded: list[TableFolders] = []
     unreadable: list[tuple[TableClaims, str]] = []
     for entry, one in sorted(claimed.items()):
         if entry[:2] not in opened:
@@ -173,7 +174,7 @@ def tables_elsewhere(context: OperationContext, folders: Iterable[str]) -> NearT
         except StorageError as error:
             unreadable.append((one, str(error)))
             continue
-        loaded += found.claims
+        loaded += found.tables
         unreadable += [(one, reason) for _, reason in found.unreadable]
     return NearTables(tuple(loaded), tuple(unreadable))
 
@@ -185,20 +186,20 @@ def _loaded_by_claims(context: OperationContext, catalog: Catalog, claims: Table
         StorageError: the catalog cannot be listed, or the state store failed.
     """
     found = load_all(catalog, [claims.table], context.state, {claims.table: claims})
-    if found.unreadable or any(_uuid_of(one) == claims.uuid for one in found.claims):
+    if found.unreadable or any(_uuid_of(one) == claims.uuid for one in found.tables):
         return found
     recorded = recorded_claims(context.state, catalog)
     unknown = [name for name in catalog.list_tables() if name not in recorded]
     renamed = load_all(catalog, unknown, context.state, recorded)
-    if not renamed.unreadable and not found.claims:
+    if not renamed.unreadable and not found.tables:
         context.state.claims.forget(claims.entry)
     # One that cannot be loaded may be the one that is looked for.
     lost = tuple((claims.table, f"it may be {name}, which cannot be loaded: {why}") for name, why in renamed.unreadable)
-    return CatalogTables((*found.claims, *renamed.claims), lost[:1])
+    return CatalogTables((*found.tables, *renamed.tables), lost[:1])
 
 
-def _uuid_of(claims: Claims) -> str:
-    return identity_of(claims.catalog, claims.table).uuid
+def _uuid_of(one: TableFolders) -> str:
+    return identity_of(one.catalog, one.table).uuid
 
 
 def _names(context: OperationContext) -> Sequence[TableName]:

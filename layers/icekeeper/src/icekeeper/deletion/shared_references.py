@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.held_files import HeldFiles
-from icekeeper.deletion.neighbours import Claims
+from icekeeper.deletion.neighbours import TableFolders
 from icekeeper.deletion.other_heads import refuse_other_head
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.deletion.stray_metadata import needed_by, read_strays
@@ -50,7 +50,7 @@ class _Followed:
 class SharedReferences:
     """The files that tables which share a location need, and those that are pinned or staged of them."""
 
-    def __init__(self, context: OperationContext, tables: Sequence[Claims], own: LoadedTable) -> None:
+    def __init__(self, context: OperationContext, tables: Sequence[TableFolders], own: LoadedTable) -> None:
         """``own``: the table whose files are deleted; the caller knows its references.
 
         Raises:

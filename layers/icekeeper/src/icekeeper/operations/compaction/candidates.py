@@ -12,10 +12,10 @@ from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder, nam
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import DataFile, FileContent, FileIdentity, FileKey, LiveEntry, ManifestEntry, ManifestFile
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
-from icekeeper.operations.compaction.readable import why_unreadable
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import OutputSpec
 from icekeeper.rows.arrow_schema import leaf_columns
+from icekeeper.rows.readable import why_unreadable
 
 __all__ = ["Candidate", "Candidates", "FileScope", "TableState", "known_deleted_rows", "select_candidates"]
 

@@ -11,7 +11,7 @@ from icekeeper.deletion.claims import known_data_roots
 from icekeeper.deletion.delete import delete_unneeded, still_old
 from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, refuse_foreign
-from icekeeper.deletion.neighbours import Claims, Neighbours, has_its_own_bucket
+from icekeeper.deletion.neighbours import Neighbours, TableFolders, has_its_own_bucket
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.deletion.prefix_mismatch import find_prefix_mismatch, prefix_mismatch_error
 from icekeeper.deletion.referenced_paths import ReferencedPaths
@@ -65,7 +65,7 @@ class _Cleared:
 
 
 def delete_orphans(
-    context: OperationContext, found: TableCandidates, others: Callable[[], Iterable[Claims]]
+    context: OperationContext, found: TableCandidates, others: Callable[[], Iterable[TableFolders]]
 ) -> OperationOutcome:
     """Ask every guard about the candidates and delete those that nobody needs.
 
@@ -79,7 +79,9 @@ def delete_orphans(
     return _delete(context, found, _ask_guards(context, found, others))
 
 
-def _ask_guards(context: OperationContext, found: TableCandidates, others: Callable[[], Iterable[Claims]]) -> _Cleared:
+def _ask_guards(
+    context: OperationContext, found: TableCandidates, others: Callable[[], Iterable[TableFolders]]
+) -> _Cleared:
     table = _after(context, found.before)  # after the listing (rule 96): what was committed meanwhile is referenced
     needs = FileNeeds(context, table, found.references)
     new = reachable_paths(context.reader(table), table.metadata_location, found.references)

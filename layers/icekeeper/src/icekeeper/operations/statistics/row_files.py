@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from icekeeper.errors import TableUnsupported
@@ -12,7 +12,7 @@ from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, EntryStatus, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.operations.statistics.plan import RowFile
 from icekeeper.rows.arrow_schema import leaf_columns
-from icekeeper.rows.file_rows import READABLE_FORMATS
+from icekeeper.rows.readable import why_unreadable
 
 __all__ = ["appended_files", "live_files"]
 
@@ -25,9 +25,9 @@ def live_files(reader: TableReader, manifests: Sequence[ManifestFile]) -> list[R
         TableUnsupported: a file cannot be read by this version, so its rows would be missing.
     """
     index = delete_index(reader, manifests)
-    types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(reader.metadata.current_schema)}
+    types = _column_types(reader)
     return [
-        _row_file(manifest, entry, tuple(index.needed_by(entry, manifest.partition_spec_id, types)))
+        _row_file(manifest, entry, tuple(index.needed_by(entry, manifest.partition_spec_id, types)), types)
         for manifest, entry in reader.live_entries(manifests, ManifestContent.DATA)
     ]
 
@@ -40,11 +40,12 @@ def appended_files(reader: TableReader, snapshots: Sequence[Snapshot]) -> list[R
         TableUnsupported: a file cannot be read by this version.
     """
     files: list[RowFile] = []
+    types = _column_types(reader)
     for snapshot in snapshots:
         for manifest, entry in _changes(reader, snapshot):
             if entry.status is not EntryStatus.ADDED or manifest.content is not ManifestContent.DATA:
                 return None
-            files.append(_row_file(manifest, entry, ()))
+            files.append(_row_file(manifest, entry, (), types))
     return files
 
 
@@ -57,21 +58,19 @@ def _changes(reader: TableReader, snapshot: Snapshot) -> Iterator[tuple[Manifest
                 yield manifest, entry
 
 
-def _row_file(manifest: ManifestFile, entry: ManifestEntry, deletes: tuple[ManifestEntry, ...]) -> RowFile:
-    file = entry.file
-    for needed in (file, *(delete.file for delete in deletes)):
-        if needed.key_metadata is not None:
-            raise _unreadable(needed, "is encrypted")
-    if file.file_format.upper() not in READABLE_FORMATS:
-        raise _unreadable(file, f"is of format {file.file_format}")
-    return RowFile(_bare(file), manifest.partition_spec_id, entry.sequence_number or 0, deletes)
+def _column_types(reader: TableReader) -> dict[int, str]:
+    """The types of the current schema's columns, by field id."""
+    return {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(reader.metadata.current_schema)}
 
 
-def _unreadable(file: DataFile, why: str) -> TableUnsupported:
-    return TableUnsupported(
-        f"file {file.file_path} {why}, which this version of Icekeeper cannot read; statistics would be wrong, so none "
-        "were computed"
-    )
+def _row_file(
+    manifest: ManifestFile, entry: ManifestEntry, deletes: tuple[ManifestEntry, ...], types: Mapping[int, str]
+) -> RowFile:
+    if why := why_unreadable(entry.file, deletes, types):
+        raise TableUnsupported(
+            f"file {entry.file.file_path} {why}; statistics without its rows would be wrong, so none were computed"
+        )
+    return RowFile(_bare(entry.file), manifest.partition_spec_id, entry.sequence_number or 0, deletes)
 
 
 def _bare(file: DataFile) -> DataFile:
