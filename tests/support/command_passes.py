@@ -9,7 +9,6 @@ from support.command import EVERYTHING_IS_OLD, Answer, Command
 
 __all__ = ["LOCAL", "OPERATION_NAMES", "PASS", "rows", "statuses", "summaries"]
 
-
 LOCAL = ("--engine", "local")
 PASS = ("maintain", "ns.t", *LOCAL, *EVERYTHING_IS_OLD)
 OPERATION_NAMES = [operation.value for operation in ALL_OPERATIONS]

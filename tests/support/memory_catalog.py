@@ -34,7 +34,6 @@ __all__ = [
     "unknown_but_landed",
 ]
 
-
 NAME = TableName(("ns",), "t")
 Script = Callable[["MemoryCatalog", Callable[[], LoadedTable]], LoadedTable]
 

@@ -51,7 +51,6 @@ __all__ = [
     "spec",
 ]
 
-
 S, H = 1, 2
 S_SEQUENCE, H_SEQUENCE = 10, 11
 PATH_COLUMN = 2147483546

@@ -22,7 +22,6 @@ from support.settings import NOW_MS, policy, resolved
 
 __all__ = ["FILES", "IDLE", "CountedState", "names", "request", "scanned", "source", "with_uuid"]
 
-
 FILES = "{} data files of 1 MB on average are below 192 MB"
 IDLE = "no sign of work"
 

@@ -22,7 +22,6 @@ from support.tables import new_document, snapshot
 
 __all__ = ["DAY_H", "NOW_MS", "Case", "cases", "expire", "expired", "flink_mark", "history", "newest_first"]
 
-
 NOW_MS = 1_700_000_000_000
 DAY_H = 24
 
