@@ -8,14 +8,13 @@ import pty
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support.command import Command, one_sentence
 from support.command_passes import OPERATION_NAMES, PASS, summaries
+from support.waiting import wait_until
 
 # -- the console script, terminals
 
@@ -87,13 +86,6 @@ def test_workers_end_when_the_command_is_killed(how: signal.Signals, tmp_path: P
         assert wait_until(lambda: len(list(started.iterdir())) == 2)
         parent.send_signal(how)
     assert wait_until(lambda: not any(alive(int(path.name)) for path in started.iterdir()))
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return condition()
 
 
 def alive(pid: int) -> bool:
