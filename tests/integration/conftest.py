@@ -1,4 +1,4 @@
-"""Fixtures of the integration suites: the command on a catalog of the test's own, and a deployment over one table."""
+"""Fixtures of the integration suites: the command on a catalog of the test's own, and deployments over one table."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from local_stack.moto_server import REGION, MotoServer
 from support.command import Command
 from support.local import LocalTable
 from support.pipeline_deployment import Pipeline
+from support.state_tables import a_table, state_address
+from support.table_functions import Functions
 
 
 @pytest.fixture
@@ -22,8 +25,39 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 @pytest.fixture
-def pipeline(local_catalog: SqlCatalog, tmp_path: Path) -> Pipeline:
-    """A deployment whose bucket is a folder, over a local table of five files."""
+def table_of_five(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
+    """A local table of five files."""
     table = LocalTable(local_catalog, tmp_path)
     table.fill(5)
-    return Pipeline(table, tmp_path)
+    return table
+
+
+@pytest.fixture
+def pipeline(table_of_five: LocalTable, tmp_path: Path) -> Pipeline:
+    """A deployment whose bucket is a folder, over that table."""
+    return Pipeline(table_of_five, tmp_path)
+
+
+@pytest.fixture
+def functions(
+    table_of_five: LocalTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Functions]:
+    functions = Functions(table_of_five, tmp_path, str(tmp_path / "state.db"), monkeypatch, capsys)
+    yield functions
+    functions.end()
+
+
+@pytest.fixture
+def aws_functions(
+    table_of_five: LocalTable,
+    tmp_path: Path,
+    moto_dynamodb: MotoServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Functions]:
+    """With the state where it is on AWS."""
+    aws = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing-secret", "AWS_REGION": REGION}
+    state = state_address(moto_dynamodb, a_table(moto_dynamodb))
+    functions = Functions(table_of_five, tmp_path, state, monkeypatch, capsys, **aws)
+    yield functions
+    functions.end()

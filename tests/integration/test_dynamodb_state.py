@@ -1,122 +1,40 @@
-"""What is particular to the DynamoDB state store: its limits, requests that come twice, and what TTL may take."""
+"""What is particular to the DynamoDB state store: its limits, what TTL may take, and whose clock counts."""
 
 from __future__ import annotations
 
 import random
 import string
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
-from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError, ReadTimeoutError
 
 from icekeeper.clock import HOUR_MS, ServerClock, system_clock
 from icekeeper.errors import LeaseHeld, StorageError
 from icekeeper.model import TableName
 from icekeeper.state.address import TableAddress
 from icekeeper.state.dynamodb import path_lists as dynamodb_path_lists
-from icekeeper.state.dynamodb.batches import delete_all, get_all, put_all
 from icekeeper.state.dynamodb.connect import open_table
 from icekeeper.state.dynamodb.items import Item
 from icekeeper.state.dynamodb.store import DynamoStateStore
 from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
-from icekeeper.state.leases import Lease
 from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.staging import LoadState, StagedLoad
-from icekeeper.state.store import LastSeen, PassRecord, Pin
+from icekeeper.state.staging import StagedLoad
+from icekeeper.state.store import LastSeen, PassRecord
 from local_stack.moto_server import REGION, MotoServer
+from support.dynamodb_requests import LOAD, PIN, counted, stored
 from support.state_stores import IDENTITY
 from support.state_tables import a_table
 
 DAY_MS = 24 * HOUR_MS
-LOAD = StagedLoad(identity=IDENTITY, name="L", changed_ms=5)
-PIN = Pin(identity=IDENTITY, name="p", snapshot_id=1, metadata_location="m", expires_ms=100)
 
 
 @pytest.fixture
 def table(moto_dynamodb: MotoServer) -> DynamoTable:
     return a_table(moto_dynamodb)
-
-
-def stored(table: DynamoTable) -> list[Item]:
-    """Every item as DynamoDB has it, but for the mark that nothing of earlier versions is there."""
-    pages = table.client.get_paginator("scan").paginate(TableName=table.name)
-    return [item for page in pages for item in page["Items"] if item["pk"]["S"] != "earlier"]
-
-
-@contextmanager
-def lost_answers(table: DynamoTable, operation: str, count: int = 1) -> Iterator[list[bytes]]:
-    """The first ``count`` answers to an operation are lost on their way, so that boto3 sends the request again.
-
-    What is yielded are the bodies of all requests for the operation.
-    """
-    session = table.client._endpoint.http_session
-    bodies: list[bytes] = []
-    send = session.send
-
-    def lose(request: Any) -> Any:
-        answer = send(request)
-        if request.headers["X-Amz-Target"].decode().endswith(f".{operation}"):
-            bodies.append(request.body)
-            if len(bodies) <= count:
-                raise ReadTimeoutError(endpoint_url=request.url)
-        return answer
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "send", lose)
-        yield bodies
-
-
-@contextmanager
-def counted(table: DynamoTable) -> Iterator[list[str]]:
-    """The operations that are asked of DynamoDB."""
-    asked: list[str] = []
-
-    def note(model: Any, **_: Any) -> None:
-        asked.append(model.name)
-
-    table.client.meta.events.register("before-call.dynamodb", note)
-    yield asked
-    table.client.meta.events.unregister("before-call.dynamodb", note)
-
-
-def test_a_request_is_claimed_although_the_answer_was_lost(table: DynamoTable) -> None:
-    """Else nobody would act on it: it is gone, and whoever took it would be told that another one had."""
-    requests = DynamoStateStore(table).requests
-    request = MaintenanceRequest(identity=IDENTITY, requested_ms=5)
-    requests.file(request)
-    with lost_answers(table, "TransactWriteItems") as sent:
-        assert requests.claim(request) is True
-    assert len(sent) == 2
-    assert sent[0] == sent[1], "with the same token"
-
-
-def test_a_lease_is_taken_renewed_and_released_although_answers_were_lost(table: DynamoTable) -> None:
-    leases = DynamoStateStore(table).leases
-    with lost_answers(table, "TransactWriteItems"):
-        lease = leases.acquire("fleet", "a", now_ms=0, ttl_ms=100)
-    assert lease == Lease(key="fleet", holder="a", expires_ms=100)
-    with lost_answers(table, "TransactWriteItems"):
-        assert leases.renew(lease, now_ms=50, ttl_ms=100).expires_ms == 150
-    with lost_answers(table, "TransactWriteItems"):
-        assert leases.release(lease) is True
-
-
-def test_a_record_is_changed_once_although_answers_were_lost(table: DynamoTable) -> None:
-    staging = DynamoStateStore(table).staging
-    with lost_answers(table, "TransactWriteItems", count=2):
-        before = staging.stage(LOAD, ["s3://b/1", "s3://b/2"])
-    assert before.file_count == 2
-    with lost_answers(table, "TransactWriteItems"):
-        assert staging.change(before, replace(before, state=LoadState.FAILED)) is True
-    with lost_answers(table, "TransactWriteItems"):
-        assert staging.forget(replace(before, state=LoadState.FAILED)) is True
-    assert stored(table) == []
 
 
 def test_a_look_at_a_table_is_one_query(table: DynamoTable) -> None:
@@ -242,98 +160,6 @@ def test_a_path_that_is_no_text_is_refused(table: DynamoTable) -> None:
     with pytest.raises(StorageError) as caught:
         DynamoStateStore(table).quarantine.see(IDENTITY, "run-1", ["\udcff"], now_ms=1)
     assert str(caught.value) == "'/\\udcff' is no text that DynamoDB can keep"
-
-
-class Crowded:
-    """A client whose transactions are cancelled or found running for a while; one of the latter has landed."""
-
-    def __init__(self, client: Any, codes: list[str]) -> None:
-        self._client = client
-        self._codes = codes
-        self.get_item, self.query, self.scan, self.put_item = (
-            client.get_item,
-            client.query,
-            client.scan,
-            client.put_item,
-        )
-        self.meta = client.meta
-
-    def transact_write_items(self, **request: Any) -> Any:
-        if not self._codes:
-            return self._client.transact_write_items(**request)
-        code = self._codes.pop()
-        if code == "TransactionInProgressException":
-            self._client.transact_write_items(**request)
-            raise ClientError({"Error": {"Code": code, "Message": ""}}, "TransactWriteItems")
-        answer = {"Error": {"Code": "TransactionCanceledException"}, "CancellationReasons": [{"Code": code}]}
-        raise ClientError(answer, "TransactWriteItems")
-
-
-@pytest.mark.parametrize(
-    "codes",
-    [["TransactionConflict"] * 3, ["ThrottlingError"], ["TransactionInProgressException"]],
-    ids=["conflict", "throttled", "running"],
-)
-def test_a_write_that_met_others_is_tried_again(table: DynamoTable, codes: list[str]) -> None:
-    DynamoStateStore(table).requests.file(MaintenanceRequest(identity=IDENTITY, requested_ms=5))
-    pauses: list[float] = []
-    count = len(codes)
-    crowded = DynamoTable(Crowded(table.client, codes), table.name, sleep=pauses.append)
-    assert DynamoStateStore(crowded).requests.claim(MaintenanceRequest(identity=IDENTITY, requested_ms=5)) is True
-    assert len(pauses) == count
-
-
-@pytest.mark.parametrize(("code", "count"), [("TransactionConflict", 1000), ("ValidationError", 1)])
-def test_a_write_that_cannot_succeed_fails(table: DynamoTable, code: str, count: int) -> None:
-    crowded = DynamoTable(Crowded(table.client, [code] * count), table.name, sleep=lambda _: None)
-    with pytest.raises(StorageError, match=f"^the state table {table.name} "):
-        DynamoStateStore(crowded).leases.acquire("fleet", "a", now_ms=0, ttl_ms=1)
-    assert stored(table) == []
-
-
-class HalfDeaf:
-    """A client that takes only the first item of a batch, as often as it has patience."""
-
-    def __init__(self, client: Any, patience: int) -> None:
-        self._client = client
-        self._patience = patience
-        self.meta = client.meta
-
-    def batch_write_item(self, *, RequestItems: dict[str, Any]) -> Any:  # noqa: N803 - boto3's name
-        ((name, wanted),) = RequestItems.items()
-        count = self._count()
-        answer = self._client.batch_write_item(RequestItems={name: wanted[:count]})
-        return {**answer, "UnprocessedItems": {name: wanted[count:]} if wanted[count:] else {}}
-
-    def batch_get_item(self, *, RequestItems: dict[str, Any]) -> Any:  # noqa: N803 - boto3's name
-        ((name, wanted),) = RequestItems.items()
-        keys, count = wanted["Keys"], self._count()
-        answer = self._client.batch_get_item(RequestItems={name: {**wanted, "Keys": keys[:count]}})
-        return {**answer, "UnprocessedKeys": {name: {**wanted, "Keys": keys[count:]}} if keys[count:] else {}}
-
-    def _count(self) -> int:
-        self._patience -= 1
-        return 1 if self._patience >= 0 else 100
-
-
-def test_what_a_batch_left_over_is_sent_again(table: DynamoTable) -> None:
-    pauses: list[float] = []
-    keys = [("p", f"{number:03d}") for number in range(60)]
-    for patience in (3, 1000):
-        deaf = DynamoTable(HalfDeaf(table.client, patience), table.name, sleep=pauses.append)
-        few = keys if patience == 3 else keys[:20]
-        put_all(deaf, ({"pk": pk, "sk": sk} for pk, sk in few))
-        assert sorted(item["sk"] for item in get_all(deaf, few)) == [sk for _, sk in few]
-        delete_all(deaf, few[1:])
-        assert [item["sk"] for item in table.query("p")] == ["000"]
-    assert pauses
-    assert max(pauses) <= 1.0
-
-
-def test_a_table_that_does_not_keep_up_says_so(table: DynamoTable) -> None:
-    deaf = DynamoTable(HalfDeaf(table.client, 1000), table.name, sleep=lambda _: None)
-    with pytest.raises(StorageError, match="does not keep up: items were left unread"):
-        list(get_all(deaf, [("p", str(number)) for number in range(90)]))
 
 
 def about(item: Item) -> str:

@@ -7,8 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +18,7 @@ from icekeeper.demo.duckdb_reader import TableChecksum, read_checksum, read_rows
 from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
 from icekeeper.errors import StorageError
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
+from support.waiting import wait_until
 
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", None, "c"]})
 
@@ -40,13 +39,6 @@ def alive(pid: int) -> bool:
 def bucket_names(server: SeaweedFSServer) -> list[str]:
     answer = server.client("s3tables").list_table_buckets()
     return [bucket["name"] for bucket in answer.get("tableBuckets", [])]
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return condition()
 
 
 def test_duckdb_reads_what_pyiceberg_wrote_to_a_table_bucket(table_bucket: dict[str, str]) -> None:

@@ -1,48 +1,20 @@
-"""Lake health: counters that are absent where unknown, warnings by kind, and how they come and go."""
+"""Lake health: counters that are absent where unknown, warnings by kind, and the sum of a lake."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from icekeeper.clock import HOUR_MS
-from icekeeper.errors import PolicyError, StorageError
-from icekeeper.health.examine import examine
-from icekeeper.health.lake_log import LakeLog
+from icekeeper.errors import PolicyError
 from icekeeper.health.totals import lake_totals
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import ManifestContent, ManifestFile, TableName
-from icekeeper.policy import ResolvedPolicy
-from icekeeper.state.identity import TableIdentity
+from icekeeper.model import ManifestContent, ManifestFile
 from icekeeper.state.lake_stats import LakeStats
-from icekeeper.state.sqlite.store import SqliteStateStore
+from support.looked_at import IDENTITY, SUMMARY, health, of
 from support.settings import MB, NOW_MS, policy, table
 
-IDENTITY = TableIdentity("C", "s3://prod-lake/", TableName(("ns",), "t"), "u")
 KEEP_SHORT_LOG = "write.metadata.delete-after-commit.enabled"
-SUMMARY = {
-    "total-data-files": "10",
-    "total-delete-files": "0",
-    "total-position-deletes": "0",
-    "total-equality-deletes": "0",
-    "total-records": "1000",
-    "total-files-size": str(10 * 400 * MB),
-    "manifests-created": "1",
-    "manifests-kept": "2",
-}
-
-
-def health(summary: object = None, resolved: ResolvedPolicy | PolicyError | None = None, **more: Any) -> LakeStats:
-    return of(table(SUMMARY if summary is None else summary, **more), resolved)
-
-
-def of(metadata: TableMetadata, resolved: ResolvedPolicy | PolicyError | None = None, **more: Any) -> LakeStats:
-    return examine(IDENTITY, metadata, resolved or policy(), now_ms=NOW_MS, **more)
 
 
 def manifest(content: ManifestContent) -> ManifestFile:
@@ -193,88 +165,6 @@ def test_the_branch_that_is_maintained_is_the_one_looked_at() -> None:
     document = {**table(SUMMARY, snapshots=2).document, "refs": {"audit": {"snapshot-id": 1, "type": "branch"}}}
     assert of(TableMetadata(document), policy(branch="audit")).snapshot_id == 1
     assert of(TableMetadata(document), policy(branch="gone")).snapshot_id == 2
-
-
-# -- what is remembered
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> SqliteStateStore:
-    return SqliteStateStore(tmp_path / "state.db")
-
-
-def opened(store: SqliteStateStore) -> LakeLog:
-    return LakeLog(store.lake_stats, IDENTITY.catalog, IDENTITY.warehouse)
-
-
-SMALL = {**SUMMARY, "total-files-size": str(10 * MB)}
-SENTENCE = "ns.t: 10 data files of 1 MB on average are below 192 MB"
-
-
-def told(records: Iterable[logging.LogRecord]) -> list[tuple[str, str]]:
-    return [(record.levelname, record.getMessage()) for record in records]
-
-
-def test_a_warning_is_logged_when_it_appears_and_when_it_goes_and_not_between(
-    store: SqliteStateStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    opened(store).observe(health(SMALL))
-    assert told(caplog.records) == [("WARNING", SENTENCE)]
-    fields = vars(caplog.records[0])
-    expected = {"event": "lake_warning", "catalog": "C", "table": "ns.t", "warning": "small_files"}
-    assert {key: fields[key] for key in expected} == expected
-    # A later scan, another snapshot: the same warning is no news.
-    opened(store).observe(health(SMALL, snapshots=2))
-    assert len(caplog.records) == 1
-    opened(store).observe(health())
-    assert told(caplog.records[1:]) == [("INFO", "ns.t: the warning small_files is gone")]
-
-
-def test_stats_are_written_when_something_changed_and_age_alone_is_no_change(store: SqliteStateStore) -> None:
-    opened(store).observe(health())
-    hour_later = replace(
-        health(), observed_ms=NOW_MS + HOUR_MS, counters={**health().counters, "lake_oldest_snapshot_age_hours": 2.0}
-    )
-    opened(store).observe(hour_later)
-    known = store.lake_stats.of_table(IDENTITY)
-    assert known is not None
-    assert known.observed_ms == NOW_MS
-    for news in (
-        replace(hour_later, snapshot_id=9),
-        replace(hour_later, counters={**hour_later.counters, "lake_refs": 2}),
-        replace(hour_later, policy={"branch": "b (--set)"}),
-        replace(hour_later, warnings={"small_files": "so"}),
-    ):
-        opened(store).observe(news)
-        assert store.lake_stats.of_table(IDENTITY) == news
-
-
-def test_tables_that_are_gone_are_forgotten(store: SqliteStateStore) -> None:
-    other = replace(IDENTITY, table=TableName(("ns",), "other"))
-    for identity in (IDENTITY, other):
-        opened(store).observe(replace(health(), identity=identity))
-    opened(store).forget_all_but({IDENTITY.table})
-    assert [stats.identity for stats in store.lake_stats.of_catalog("C", "s3://prod-lake/")] == [IDENTITY]
-
-
-def test_stats_that_cannot_be_kept_cost_one_message(
-    store: SqliteStateStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lost(*_: object) -> Any:
-        raise StorageError("the disk is full")
-
-    log = opened(store)
-    monkeypatch.setattr(store.lake_stats, "record", lost)
-    log.observe(health(SMALL))
-    log.observe(replace(health(SMALL), identity=replace(IDENTITY, uuid="v")))
-    log.forget_all_but(())
-    assert told(caplog.records) == [
-        ("WARNING", "lake stats cannot be written, so this scan leaves them: the disk is full")
-    ]
-    monkeypatch.setattr(store.lake_stats, "of_catalog", lost)
-    opened(store).observe(health(SMALL))
-    assert caplog.records[-1].getMessage().startswith("lake stats cannot be read")
 
 
 def looks(**counters: float) -> LakeStats:

@@ -1,0 +1,117 @@
+"""The command as a process of its own: the installed script, a terminal, help, and workers that end with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.command import Command, one_sentence
+from support.command_passes import OPERATION_NAMES, PASS, summaries
+from support.waiting import wait_until
+
+# -- the console script, terminals
+
+
+def test_the_console_script(command: Command) -> None:
+    command.table()
+    answer = command.script(*PASS, "--catalog", "C", "--json")
+    assert (answer.code, answer.json["status"]) == (0, "succeeded")
+    assert "\x1b" not in answer.out + answer.err
+    assert [line.split()[0] for line in answer.err.splitlines()] == ["ns.t:", *OPERATION_NAMES]
+
+    wrong = command.script("maintain", "ns.none", "--catalog", "C", "--json")
+    assert wrong.code == 2
+    message = "there is no table ns.none in catalog C"
+    assert wrong.json == {"error": {"type": "PolicyError", "message": message}}
+    assert one_sentence(wrong.err) == message
+
+
+@pytest.mark.slow
+def test_the_spark_engine_is_silent_on_standard_output(command: Command) -> None:
+    command.table()
+    answer = command.script(*PASS, "--catalog", "C", "--json", "--engine", "spark")
+    assert answer.code == 0
+    assert summaries(answer)["compact"] == "compacted 6 files into 1 (across 1 bins)"
+    assert [line.split()[0] for line in answer.err.splitlines()] == ["ns.t:", *OPERATION_NAMES]
+
+
+def on_terminal(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output from a pipe, and what a terminal on standard error saw."""
+    controller, terminal = pty.openpty()
+    script = str(Path(sys.executable).parent / "icekeeper")
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    with subprocess.Popen([script, *arguments], stdout=subprocess.PIPE, stderr=terminal, env=environment) as process:
+        os.close(terminal)
+        assert process.stdout is not None
+        seen = b""
+        with open(controller, "rb", buffering=0) as screen:
+            while True:
+                try:
+                    part = screen.read(65536)
+                except OSError:  # Linux says EIO when the last writer has closed
+                    break
+                if not part:
+                    break
+                seen += part
+        out = process.stdout.read()
+    return process.returncode, out.decode(), seen.decode()
+
+
+SLEEPING_POOL = """
+import os, sys, time
+from icekeeper.engines.local import LocalEngine
+
+def work(path):
+    open(os.path.join(path, str(os.getpid())), "w").close()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    LocalEngine(2).map(work, [sys.argv[1]] * 2, lambda done: None)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_when_the_command_is_killed(how: signal.Signals, tmp_path: Path) -> None:
+    script, started = tmp_path / "pool.py", tmp_path / "started"
+    script.write_text(SLEEPING_POOL)
+    started.mkdir()
+    with subprocess.Popen([sys.executable, str(script), str(started)]) as parent:
+        assert wait_until(lambda: len(list(started.iterdir())) == 2)
+        parent.send_signal(how)
+    assert wait_until(lambda: not any(alive(int(path.name)) for path in started.iterdir()))
+
+
+def alive(pid: int) -> bool:
+    """A process that has ended and was not waited for has no command line any more."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_progress_and_colours_are_for_terminals(command: Command) -> None:
+    command.table()
+    code, out, screen = on_terminal(*PASS, "--catalog", "C", "--json")
+    assert code == 0
+    assert json.loads(out)["status"] == "succeeded"
+    assert "compact: file groups" in screen
+    assert "\x1b[32msucceeded" in screen
+    # Piped, the same pass shows neither (see the console script above).
+
+
+def test_helping(command: Command) -> None:
+    for arguments in (["--help"], ["maintain", "--help"], ["policy", "show", "--help"]):
+        answer = command(*arguments, catalog=None)
+        assert (answer.code, answer.err) == (0, "")
+        assert answer.out.startswith("Usage: icekeeper")
+    for arguments in ([], ["policy"]):
+        answer = command(*arguments, catalog=None)
+        assert (answer.code, answer.out) == (2, "")
+        assert answer.err.startswith("Usage: icekeeper")

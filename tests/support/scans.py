@@ -1,0 +1,87 @@
+"""A scan over prepared catalogs with a state that counts what it is asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from icekeeper.detection.assessor import Assessor, Observer, assessor
+from icekeeper.detection.catalogs import CatalogSource
+from icekeeper.detection.proposal import FleetReport
+from icekeeper.detection.scan import Scanner
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import TableName
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.state.store import Glance
+from support.prepared_catalog import PreparedCatalog
+from support.settings import NOW_MS, policy, resolved
+
+__all__ = ["FILES", "IDLE", "CountedState", "names", "request", "scanned", "source", "with_uuid"]
+
+FILES = "{} data files of 1 MB on average are below 192 MB"
+IDLE = "no sign of work"
+
+
+class CountedState(SqliteStateStore):
+    """Counts what a scan asks for."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.glances: Counter[TableIdentity] = Counter()
+        self.stats_written: list[str] = []
+        record = self.lake_stats.record
+
+        def counting(stats: Any) -> None:
+            self.stats_written.append(str(stats.identity.table))
+            record(stats)
+
+        self.lake_stats.record = counting  # type: ignore[method-assign]
+
+    def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
+        self.glances[identity] += 1
+        return super().glance(identity, now_ms=now_ms)
+
+
+def source(catalog: PreparedCatalog) -> CatalogSource:
+    return CatalogSource(catalog.name, lambda: catalog)
+
+
+def with_uuid(metadata: TableMetadata, uuid: str) -> TableMetadata:
+    return TableMetadata({**metadata.document, "table-uuid": uuid})
+
+
+def scanned(
+    state: SqliteStateStore,
+    *catalogs: PreparedCatalog | CatalogSource,
+    environment: Mapping[str, str] | None = None,
+    cursor: tuple[str, str] | None = None,
+    threads: int = 2,
+    **values: object,
+) -> FleetReport:
+    """A scan with these deployment settings; ``environment`` reaches the tables' policies."""
+
+    def assessor_of(catalog: Any, observe: Observer) -> Assessor:
+        return assessor(
+            catalog,
+            resolve_policy=lambda loaded: resolved(loaded.metadata.properties, environment or {}),
+            store=state,
+            now_ms=NOW_MS,
+            observe=observe,
+        )
+
+    sources = [source(c) if isinstance(c, PreparedCatalog) else c for c in catalogs]
+    settings = policy(**values).policy
+    return Scanner(settings, state, NOW_MS, threads).scan(sources, assessor_of, cursor)
+
+
+def request(name: str, uuid: str = "", requested_ms: int = 1, **settings: str) -> MaintenanceRequest:
+    identity = TableIdentity("C", "s3://prod-lake/", TableName.parse(name), uuid)
+    return MaintenanceRequest(identity=identity, requested_ms=requested_ms, settings=settings)
+
+
+def names(report: FleetReport) -> list[str]:
+    return [item.proposal.table for item in report.proposals]

@@ -1,0 +1,80 @@
+"""The files of this repository as modules, and what each imports, found without importing it."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = [
+    "BESIDE",
+    "DEPLOYED",
+    "IMPORTS_OF_SPARK",
+    "LOCAL_STACK",
+    "MODULES",
+    "PACKAGE",
+    "ROOT",
+    "SOURCES",
+    "imported",
+    "is_within",
+    "module_name",
+    "nodes",
+    "own_imports",
+    "relative",
+    "room",
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "layers" / "icekeeper" / "src" / "icekeeper"
+
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+IMPORTS_OF_SPARK = sorted((ROOT / "glue_jobs").rglob("*.py"))
+DEPLOYED = [*SOURCES, *sorted((ROOT / "functions").rglob("*.py")), *IMPORTS_OF_SPARK]
+# What stands beside it: one writes the definition, the other runs the whole of it here.
+LOCAL_STACK = sorted((ROOT / "local_stack").rglob("*.py"))
+BESIDE = [*sorted((ROOT / "state_machine").rglob("*.py")), *LOCAL_STACK]
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(PACKAGE if path.is_relative_to(PACKAGE) else ROOT).as_posix()
+
+
+def room(dotted: str) -> str:
+    """``metadata`` of ``icekeeper.metadata.document``."""
+    return dotted.split(".")[1]
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in SOURCES}
+
+
+@functools.cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """The syntax tree of a file, flat; parsed once for all tests."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+def imported(path: Path) -> Iterator[tuple[str, str | None]]:
+    """Every import, nested ones too: ``(module, name taken from it)``."""
+    for node in nodes(path):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide the floor"
+            yield from ((node.module or "", alias.name) for alias in node.names)
+
+
+def own_imports(path: Path) -> Iterator[str]:
+    """Modules of the package that a file imports."""
+    for module, name in imported(path):
+        if module.split(".")[0] == "icekeeper":
+            yield f"{module}.{name}" if f"{module}.{name}" in MODULES else module
+
+
+def is_within(module: str, room_or_module: str) -> bool:
+    return module == room_or_module or module.startswith(f"{room_or_module}.")

@@ -1,0 +1,96 @@
+"""The functions of a deployment whose one table lies on this disk, and the samples of events/ that are theirs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from icekeeper.pipeline.events import Item, parse_event
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.lake_stats import LakeStats
+from support.lambda_functions import FUNCTIONS, Answer, LambdaFunctions, sample
+from support.local import LocalTable
+
+__all__ = ["EVENTS", "ROLES", "RUN", "SECRETS", "STEPS", "Functions"]
+
+RUN = "by-hand-1"
+SECRETS = (
+    "token-that-nobody-may-see",
+    "key-that-nobody-may-see",
+    "password-that-nobody-may-see",
+    "header/that-nobody-may-see",
+)
+ROLES = sorted(path.parent.name for path in FUNCTIONS.glob("*/handler.py"))
+EVENTS = {
+    **{role: role for role in ROLES if role not in ("lease", "report")},
+    "lease_acquire": "lease",
+    "lease_release": "lease",
+    "report_table": "report",
+    "report_run": "report",
+    "detect_forced": "detect",
+}
+"""Sample → function."""
+STEPS = {
+    "expire_partitions": "expire_partitions",
+    "compact": "compact_small",
+    "expire_snapshots": "expire_snapshots",
+    "remove_orphans": "remove_orphans",
+    "rewrite_manifests": "rewrite_manifests",
+    "clean_staged": "clean_staged",
+}
+
+
+class Functions(LambdaFunctions):
+    """The functions of a deployment whose one table lies on this disk."""
+
+    def __init__(self, table: LocalTable, folder: Path, state: str, *more: Any, **environment: str) -> None:
+        self.table = table
+        self.control = folder / "control"
+        self.item: Mapping[str, Any] = {}
+        self.plan: Mapping[str, Any] = {}
+        (folder / "pyiceberg.yaml").write_text(
+            f"catalog:\n  local:\n    type: sql\n    uri: sqlite:///{folder / 'catalog.db'}\n"
+            f"    warehouse: {(folder / 'warehouse').as_uri()}\n    token: {SECRETS[0]}\n"
+            f"    s3.secret-access-key: {SECRETS[1]}\n"
+        )
+        settings = {
+            "ICEKEEPER_MIN_INPUT_FILES": "2",
+            "ICEKEEPER_MIN_MANIFESTS_TO_REWRITE": "2",
+            "ICEKEEPER_MAX_SNAPSHOTS_TO_KEEP": "1",
+            "ICEKEEPER_SNAPSHOT_RETENTION_HOURS": "0",
+            "ICEKEEPER_CONTROL_BUCKET": str(self.control),
+            "ICEKEEPER_CATALOG_FILE": str(folder / "pyiceberg.yaml"),
+            "ICEKEEPER_STATE": state,
+        }
+        super().__init__({**settings, **environment}, *more)
+
+    def send(self, name: str, **changed: Any) -> Answer:
+        """Send a sample of events/ that is about this deployment's table."""
+        event = sample(name)
+        if "item" in event:
+            event["item"] |= self.item
+        if "plan" in event:
+            event["plan"] |= self.plan
+        return self.call(EVENTS[name], {**event, **changed})
+
+    @property
+    def identity(self) -> TableIdentity:
+        """Of its table, as the state knows it."""
+        return parse_event(Item, self.item).identity
+
+    def remembered(self) -> list[LakeStats]:
+        """How the tables of the catalog looked when they were last seen."""
+        (address,) = self.deployment.addresses()
+        catalog = self.deployment.runtime_at(address).catalog
+        return list(self.deployment.state.lake_stats.of_catalog(catalog.name, catalog.warehouse))
+
+    def begin(self, run_id: str = RUN) -> None:
+        """Up to a plan."""
+        wanted = {"table": "ns.t", "catalog": "local"}
+        found = self.send("detect_forced", run_id=run_id, input=wanted)
+        assert found.error is None
+        (self.item,) = json.loads((self.control / found.result["proposals"]["key"]).read_text())
+        assert self.send("lease_acquire", run_id=run_id).result["holder"] == run_id
+        self.plan = self.send("plan", run_id=run_id).result

@@ -1,0 +1,91 @@
+"""A file has one job and stays short, says what it is for, and names what it offers; tests are short, too."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from support.source_tree import BESIDE, IMPORTS_OF_SPARK, ROOT, SOURCES, relative
+
+MEANINGLESS = {"utils", "util", "helpers", "helper", "common", "manager", "misc", "process"}
+LONGEST = 300
+TESTS_STILL_TOO_LONG = {
+    *(
+        f"tests/integration/{name}.py"
+        for name in (
+            "test_running_jobs",
+            "test_staging",
+            "test_compute_statistics",
+            "test_clustering",
+            "test_expiry",
+            "test_pins",
+            "test_expire_partitions",
+            "test_engines",
+            "test_v3",
+            "test_concurrency",
+            "test_orphans",
+        )
+    ),
+    "tests/interop/test_corpus_pass.py",
+    "tests/interop/test_output_files.py",
+    "tests/support/cleanup_run.py",
+    "tests/support/history_run.py",
+}
+"""Exactly these, until they are split; none may be added."""
+
+
+def public_names(tree: ast.Module) -> set[str]:
+    """Functions, classes and constants that a module defines without a leading underscore."""
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return {name for name in names if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *BESIDE], ids=relative)
+def test_a_file_has_one_job(path: Path) -> None:
+    text = path.read_text()
+    lines = len(text.splitlines())
+    assert lines <= LONGEST, f"{relative(path)} has {lines} lines: look for the second job"
+    assert path.stem not in MEANINGLESS
+    assert path.parent.name not in MEANINGLESS
+
+
+@pytest.mark.parametrize("path", [path for path in [*SOURCES, *BESIDE] if path.read_text().strip()], ids=relative)
+def test_a_module_says_what_it_is_for_and_what_it_offers(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree), "no docstring"
+    offered = next(
+        (
+            {ast.literal_eval(element) for element in node.value.elts}
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and node.targets[0].id == "__all__"
+            and isinstance(node.value, ast.List | ast.Tuple)
+        ),
+        None,
+    )
+    defined = public_names(tree) - {"log"}
+    if defined:
+        assert offered, f"defines {sorted(defined)} but no __all__"
+    if offered is not None and path.name != "__init__.py":
+        assert offered <= public_names(tree), "offers what it does not define"
+
+
+def test_jobs_are_thin() -> None:
+    """Glue scripts may import pyspark; they hold no logic of their own."""
+    assert [path.name for path in IMPORTS_OF_SPARK if len(path.read_text().splitlines()) > LONGEST // 2] == []
+
+
+def test_tests_stay_as_short_as_what_they_test() -> None:
+    """A long file of tests has several subjects, and its name says none of them."""
+    lines = {relative(path): len(path.read_text().splitlines()) for path in (ROOT / "tests").rglob("*.py")}
+    assert {path for path, count in lines.items() if count > LONGEST} == TESTS_STILL_TOO_LONG

@@ -1,0 +1,193 @@
+"""What each function and job of template.yaml may do, and how it runs."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from support.cloudformation import Wildcard, strings, wildcards
+from support.stack_template import (
+    DOCUMENT,
+    FUNCTIONS,
+    JOBS,
+    PARAMETERS,
+    RESOURCES,
+    ROOT,
+    actions,
+    camel,
+    of_type,
+    referred,
+    statements,
+)
+
+READ, COMMIT, DELETE = "ReadTablesPolicy", "CommitTablesPolicy", "DeleteFilesPolicy"
+MAY: Mapping[str, set[str]] = {
+    "detect": {READ},
+    "lease": set(),
+    "plan": {READ},
+    "expire_partitions": {READ, COMMIT},
+    "compact_small": {READ, COMMIT},
+    "expire_snapshots": {READ, COMMIT, DELETE},
+    # It asks the storage, by deleting what never existed, whether deleting is possible at all.
+    "list_orphans": {READ},
+    "remove_orphans": {READ, DELETE},
+    "rewrite_manifests": {READ, COMMIT},
+    "clean_staged": {READ, DELETE},
+    "report": set(),
+}
+"""What each function may do to tables.  Whoever adds a right here must be able to say which work needs it."""
+JOBS_MAY: Mapping[str, set[str]] = {
+    "compact_data_files": {READ, COMMIT},
+    "rewrite_manifests": {READ, COMMIT},
+    "remove_orphans": {READ, DELETE},
+}
+
+
+def table_rights(policies: Any) -> set[str]:
+    return referred(policies) & {READ, COMMIT, DELETE}
+
+
+class TestRights:
+    @pytest.mark.parametrize("wildcard", wildcards(), ids=lambda wildcard: str(wildcard.line))
+    def test_every_wildcard_says_why(self, wildcard: Wildcard) -> None:
+        assert wildcard.is_justified, f"template.yaml, line {wildcard.line}: no '# wildcard: why' above {wildcard.text}"
+
+    def test_a_wildcard_without_a_reason_is_found(self) -> None:
+        text = 'A:\n  Action: s3:Get*\n  # wildcard: of everything that there is\n  Resource: "*"\n  Principal: "*"\n'
+
+        assert [(w.line, w.is_justified) for w in wildcards(text)] == [(2, False), (4, True)]
+
+    def test_no_action_that_is_allowed_is_a_wildcard(self) -> None:
+        assert not [action for action in actions(RESOURCES) if "*" in action]
+
+    def test_each_function_may_do_what_its_work_needs(self) -> None:
+        assert {role: table_rights(properties["Policies"]) for role, (_, properties) in FUNCTIONS.items()} == MAY
+
+    def test_each_job_may_do_what_its_work_needs(self) -> None:
+        found = {}
+        for script, (_, properties) in JOBS.items():
+            role = RESOURCES[properties["Role"]["Fn::GetAtt"][0]]["Properties"]
+            assert "Policies" not in role
+            found[script] = table_rights(role["ManagedPolicyArns"])
+
+        assert found == JOBS_MAY
+
+    def test_only_one_policy_allows_to_delete_files(self) -> None:
+        deleting = {
+            name
+            for name, resource in RESOURCES.items()
+            for action in actions(resource)
+            if action.startswith(("s3:Delete", "s3tables:Delete", "glue:Delete"))
+        }
+
+        assert deleting == {DELETE}
+
+    def test_only_one_policy_allows_to_change_tables(self) -> None:
+        changing = {
+            name
+            for name, resource in RESOURCES.items()
+            for action in actions(resource)
+            if re.match(r"s3tables:(Put|Update|Create|Rename)|glue:(Update|Create)", action)
+        }
+
+        assert changing == {COMMIT}
+
+    def test_reading_tables_is_only_reading(self) -> None:
+        verbs = {re.match(r"(Get|List|Decrypt)", action.split(":")[1]) for action in actions(RESOURCES[READ])}
+
+        assert None not in verbs
+
+    def test_every_function_may_remember_what_it_does(self) -> None:
+        """For its state, and for Powertools' idempotency, which is kept in the same table (pk "idempotency")."""
+        needed = {f"dynamodb:{verb}Item" for verb in ("Get", "Put", "Update", "Delete")} | {"dynamodb:Scan"}
+
+        assert needed <= actions(RESOURCES["StateAccessPolicy"])
+        assert "StateTable" in referred(RESOURCES["StateAccessPolicy"])
+        for role, (_, properties) in FUNCTIONS.items():
+            assert "StateAccessPolicy" in referred(properties["Policies"]), role
+        store = RESOURCES["StateTable"]["Properties"]
+        assert [key["AttributeName"] for key in store["KeySchema"]] == ["pk", "sk"]
+        assert store["TimeToLiveSpecification"]["AttributeName"] == "expires_s"
+
+    def test_no_function_holds_rights_to_tables_of_its_own(self) -> None:
+        for role, (_, properties) in FUNCTIONS.items():
+            own = {text for found in statements(properties["Policies"]) for text in strings(found["Resource"])}
+            assert own == ({"${ControlBucket.Arn}/detection/cursor.json"} if role == "detect" else set()), role
+
+    def test_tables_are_only_those_that_were_given(self) -> None:
+        given = {"TableBucketArns", "DataBucketArns", "GlueDataCatalogArns", "KmsKeyArns"}
+        for name in (READ, COMMIT, DELETE):
+            for statement in statements(RESOURCES[name]):
+                if statement["Action"] == "s3tables:ListTableBuckets":
+                    continue  # only their names
+                catalog = {"Fn::Sub": "arn:${AWS::Partition}:glue:${AWS::Region}:${AWS::AccountId}:catalog"}
+                assert statement["Resource"] == catalog or referred(statement["Resource"]) & given, (name, statement)
+
+    def test_the_state_machine_may_start_what_it_names(self) -> None:
+        role = RESOURCES["StateMachineRole"]["Properties"]["Policies"]
+        invoked = next(found for found in statements(role) if found["Action"] == "lambda:InvokeFunction")
+
+        assert referred(invoked["Resource"]) == {name for name, _ in FUNCTIONS.values()}
+        assert {name for name, _ in JOBS.values()} <= referred(role)
+
+
+class TestFunctions:
+    def test_are_named_after_their_folders(self) -> None:
+        assert {name for name, _ in FUNCTIONS.values()} == {f"{camel(role)}Function" for role in FUNCTIONS}
+        assert set(FUNCTIONS) == set(MAY)
+
+    def test_every_folder_has_its_function(self) -> None:
+        folders = {handler.parent.name for handler in (ROOT / "functions").glob("*/handler.py")}
+
+        assert folders <= set(FUNCTIONS)
+
+    def test_each_has_its_logs_which_end(self) -> None:
+        for role, (name, properties) in FUNCTIONS.items():
+            logs = RESOURCES[properties["LoggingConfig"]["LogGroup"]["Ref"]]["Properties"]
+            function = properties["FunctionName"]["Fn::Sub"]
+            assert logs["LogGroupName"] == {"Fn::Sub": f"/aws/lambda/{function}"}, role
+            assert referred(properties["LoggingConfig"]) == {name.replace("Function", "LogGroup")}
+
+    def test_all_logs_end(self) -> None:
+        for name, properties in of_type("AWS::Logs::LogGroup").items():
+            assert properties["RetentionInDays"] == {"Ref": "LogRetentionDays"}, name
+
+    def test_each_says_its_own_time_and_memory(self) -> None:
+        for role, (_, properties) in FUNCTIONS.items():
+            assert 0 < properties["Timeout"] <= 900, role
+            assert properties["MemorySize"], role
+
+    def test_run_on_the_python_of_the_layer(self) -> None:
+        common = DOCUMENT["Globals"]["Function"]
+        layer = RESOURCES["IcekeeperLayer"]["Properties"]
+
+        assert common["Runtime"] == "python3.12"
+        assert layer["CompatibleRuntimes"] == ["python3.12"]
+        assert common["Architectures"] == layer["CompatibleArchitectures"] == [{"Ref": "Architecture"}]
+
+
+class TestJobs:
+    def test_run_scripts_that_exist(self) -> None:
+        scripts = {path.stem for path in (ROOT / "glue_jobs").glob("*.py")}
+
+        assert scripts <= set(JOBS_MAY) == set(JOBS)
+
+    def test_are_named_after_their_scripts(self) -> None:
+        assert {script: name for script, (name, _) in JOBS.items()} == {s: f"{camel(s)}Job" for s in JOBS}
+
+    def test_are_bounded_and_repeated_by_the_state_machine_only(self) -> None:
+        for script, (_, job) in JOBS.items():
+            assert (job["GlueVersion"], job["MaxRetries"]) == ("5.1", 0), script
+            runs = job["ExecutionProperty"]["MaxConcurrentRuns"]
+            assert runs >= 2 * PARAMETERS["MaxConcurrentTables"]["MaxValue"], script
+            assert job["DefaultArguments"]["--job-bookmark-option"] == "job-bookmark-disable"
+            assert "WheelName" in referred(job["DefaultArguments"]["--additional-python-modules"])
+
+    def test_take_the_wheel_of_this_version(self) -> None:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+        assert PARAMETERS["WheelName"]["Default"] == f"icekeeper-{project['version']}-py3-none-any.whl"
