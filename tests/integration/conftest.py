@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from support.command import Command
-from support.local import LocalTable
+from support.maintained_table import new_table
 from support.pipeline_deployment import Pipeline
 
 
@@ -24,6 +24,6 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 @pytest.fixture
 def pipeline(local_catalog: SqlCatalog, tmp_path: Path) -> Pipeline:
     """A deployment whose bucket is a folder, over a local table of five files."""
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
     table.fill(5)
     return Pipeline(table, tmp_path)

@@ -30,18 +30,17 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.storage.paths import normalise
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete
-from support.local import LocalTable
-from support.passes import outcome_of
+from support.maintained_table import MaintainedTable, maintained_table, new_table
+from support.outcomes import outcome_of
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
-from support.sabotage import sabotaged_table
 
 BY_ID = {"strategy": "sort", "sort_order": "id"}
 NOTHING_ELIGIBLE = "no files eligible for compaction"
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
-    return LocalTable(local_catalog, tmp_path)
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    return new_table(local_catalog, tmp_path)
 
 
 @pytest.fixture
@@ -60,14 +59,14 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return SparkEngine(session.sparkContext)
 
 
-def fill(table: LocalTable, files: int, rows: int, *, seed: int = 0) -> None:
+def fill(table: MaintainedTable, files: int, rows: int, *, seed: int = 0) -> None:
     """Files of random ids, each all over the range."""
     rng = random.Random(seed)
     for _ in range(files):
         table.append(*(rng.randrange(10**9) for _ in range(rows)))
 
 
-def compacted(table: LocalTable, **more: Any) -> OperationOutcome:
+def compacted(table: MaintainedTable, **more: Any) -> OperationOutcome:
     outcome = table.run(Operation.COMPACT, **{"min_input_files": "5", **more})
     assert outcome.status in (Status.SUCCEEDED, Status.SKIPPED), outcome
     return outcome
@@ -94,7 +93,7 @@ def by_lower(files: Sequence[DataFile]) -> list[DataFile]:
     return sorted(files, key=lambda file: bounds(file, 1))
 
 
-def both_read(table: LocalTable) -> Counter[tuple[Any, ...]]:
+def both_read(table: MaintainedTable) -> Counter[tuple[Any, ...]]:
     """Rows without nested values or floats, of which there are many."""
     location = table.loaded.metadata_location
     read = pyiceberg_rows(location), duckdb_rows(location)
@@ -103,7 +102,9 @@ def both_read(table: LocalTable) -> Counter[tuple[Any, ...]]:
     return by_pyiceberg
 
 
-def test_a_group_for_one_worker_is_sorted_into_files_that_do_not_overlap(table: LocalTable, engine: Engine) -> None:
+def test_a_group_for_one_worker_is_sorted_into_files_that_do_not_overlap(
+    table: MaintainedTable, engine: Engine
+) -> None:
     """Every file is sorted, the files follow one another, no row is lost, and a second pass has nothing to do."""
     fill(table, 6, 20_000)
     before = both_read(table)
@@ -117,7 +118,7 @@ def test_a_group_for_one_worker_is_sorted_into_files_that_do_not_overlap(table: 
 
 
 @pytest.mark.usefixtures("little_memory")
-def test_a_group_for_many_workers_is_sorted_just_so(table: LocalTable, engine: Engine) -> None:
+def test_a_group_for_many_workers_is_sorted_just_so(table: MaintainedTable, engine: Engine) -> None:
     """Split by sampled bounds and exchanged, rows come out as from one worker, whichever engine does it."""
     fill(table, 6, 20_000)
     before = both_read(table)
@@ -132,7 +133,7 @@ def test_a_group_for_many_workers_is_sorted_just_so(table: LocalTable, engine: E
 
 
 @pytest.mark.usefixtures("little_memory")
-def test_rows_of_one_key_stay_in_their_order_and_become_several_files(table: LocalTable) -> None:
+def test_rows_of_one_key_stay_in_their_order_and_become_several_files(table: MaintainedTable) -> None:
     """A sort by a column that holds one value keeps the order of rows, also when no worker may hold them all."""
     for n in range(6):
         table.append(*range(n * 20_000, (n + 1) * 20_000))
@@ -143,7 +144,7 @@ def test_rows_of_one_key_stay_in_their_order_and_become_several_files(table: Loc
 
 
 @pytest.mark.parametrize("memory", ["enough", "little"])
-def test_outputs_are_of_the_target_size(table: LocalTable, memory: str, request: pytest.FixtureRequest) -> None:
+def test_outputs_are_of_the_target_size(table: MaintainedTable, memory: str, request: pytest.FixtureRequest) -> None:
     """Within a quarter, although sorted rows compress to less than half of what the inputs took."""
     if memory == "little":
         request.getfixturevalue("little_memory")
@@ -161,7 +162,7 @@ def test_outputs_are_of_the_target_size(table: LocalTable, memory: str, request:
 
 @pytest.mark.usefixtures("little_memory")
 def test_a_misled_worker_sorts_in_pieces_and_each_file_is_sorted(
-    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More rows in a range than may be held at once become files of their own: in order within, but overlapping."""
     monkeypatch.setattr(cluster_work, "PIECE_BYTES", 16 * 1024)
@@ -177,7 +178,7 @@ def test_a_misled_worker_sorts_in_pieces_and_each_file_is_sorted(
 # -- increments, and what is remembered
 
 
-def test_new_files_are_clustered_without_the_old_ones(table: LocalTable) -> None:
+def test_new_files_are_clustered_without_the_old_ones(table: MaintainedTable) -> None:
     """Five new files are sorted among themselves; what was sorted before keeps its files."""
     fill(table, 5, 20_000)
     compacted(table, target_file_size_mb="0.1", **BY_ID)
@@ -195,7 +196,7 @@ def test_new_files_are_clustered_without_the_old_ones(table: LocalTable) -> None
     assert len(now - old) == 1
 
 
-def test_small_increments_are_merged_in_the_end(table: LocalTable) -> None:
+def test_small_increments_are_merged_in_the_end(table: MaintainedTable) -> None:
     """Every three of them become one, and so do three of those: files never pile up, and each pass settles."""
     for n in range(7):
         fill(table, 3, 10, seed=n)
@@ -205,7 +206,7 @@ def test_small_increments_are_merged_in_the_end(table: LocalTable) -> None:
     assert len(table.ids()) == 7 * 30
 
 
-def test_what_was_clustered_is_known_when_the_state_is_lost(table: LocalTable) -> None:
+def test_what_was_clustered_is_known_when_the_state_is_lost(table: MaintainedTable) -> None:
     """The snapshot itself names its recipe."""
     fill(table, 5, 100)
     compacted(table, **BY_ID)
@@ -218,7 +219,7 @@ def test_what_was_clustered_is_known_when_the_state_is_lost(table: LocalTable) -
     assert compacted(table, **BY_ID, min_input_files="2").reason == NOTHING_ELIGIBLE
 
 
-def test_what_was_clustered_is_known_when_its_snapshot_is_expired(table: LocalTable) -> None:
+def test_what_was_clustered_is_known_when_its_snapshot_is_expired(table: MaintainedTable) -> None:
     """Entries keep the id of the snapshot that added them, and the state store keeps the recipe."""
     fill(table, 5, 100)
     compacted(table, target_file_size_mb="0.001", **BY_ID)
@@ -233,7 +234,7 @@ def test_what_was_clustered_is_known_when_its_snapshot_is_expired(table: LocalTa
     assert compacted(table, **settings).metrics["compact.files_merged"] == clustered + 1
 
 
-def test_another_recipe_clusters_anew_and_going_back_does_too(table: LocalTable) -> None:
+def test_another_recipe_clusters_anew_and_going_back_does_too(table: MaintainedTable) -> None:
     """A file is known under the recipe that wrote it, not under one that wrote its rows before."""
     fill(table, 5, 1000)
     settings = {"target_file_size_mb": "0.001"}
@@ -244,7 +245,7 @@ def test_another_recipe_clusters_anew_and_going_back_does_too(table: LocalTable)
     assert compacted(table, strategy="binpack", **settings).reason == NOTHING_ELIGIBLE
 
 
-def test_a_dry_run_remembers_nothing(table: LocalTable) -> None:
+def test_a_dry_run_remembers_nothing(table: MaintainedTable) -> None:
     fill(table, 5, 100)
     outcome = compacted(table, dry_run=True, **BY_ID)
     assert outcome.summary == "would compact 5 files into 1 (across 1 bins)"
@@ -254,9 +255,9 @@ def test_a_dry_run_remembers_nothing(table: LocalTable) -> None:
 # -- the table's own sort order
 
 
-def ordered_table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
+def ordered_table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     """With a sort order written by PyIceberg: bucket(8, id) descending nulls last, then id."""
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
     with table.table.update_sort_order() as update:
         update.desc("id", BucketTransform(8), NullOrder.NULLS_LAST).asc("id", IdentityTransform())
     return table
@@ -308,7 +309,7 @@ def test_z_order_lets_ranges_on_either_column_skip_most_files(
 ) -> None:
     """On skewed columns, by the bounds in the entries: a narrow range touches a third of the files, not all."""
     arrow = pa.schema([("id", pa.int64()), ("other", pa.int64())])
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
     local_catalog.drop_table("ns.t")
     made = local_catalog.create_table("ns.t", arrow)
     rng = random.Random(5)
@@ -343,11 +344,11 @@ def test_deletes_are_applied_while_rows_are_sorted(tmp_path: Path, memory: str, 
         request.getfixturevalue("little_memory")
         request.getfixturevalue("monkeypatch").setattr(exchange, "RANGE_BYTES", 1)
         request.getfixturevalue("monkeypatch").setattr(exchange, "_SPLIT_BYTES", 1)
-    with sabotaged_table(tmp_path) as table:
+    with maintained_table(tmp_path) as table:
         create_by_region(table, 3)
-        path = next(t.file.file_path for t in table.table().scan("id = 103 and region = 'us'").plan_files())
+        path = next(t.file.file_path for t in table.table.scan("id = 103 and region = 'us'").plan_files())
         commit_deletes(table, [position_delete(path, 3, "us"), equality_delete(205, "us"), equality_delete(51, "eu")])
-        before = canonical(duckdb_rows(table.load().metadata_location))
+        before = canonical(duckdb_rows(table.loaded.metadata_location))
         assert len(before) == 57
         outcome = outcome_of(
             table.maintain(operations="compact", strategy="sort", sort_order="id desc"), Operation.COMPACT
@@ -355,11 +356,13 @@ def test_deletes_are_applied_while_rows_are_sorted(tmp_path: Path, memory: str, 
         assert outcome.status is Status.SUCCEEDED, outcome
         assert outcome.metrics["compact.rows_deleted"] == 3
         assert outcome.metrics["compact.delete_files_removed"] == 3
-        assert canonical(duckdb_rows(table.load().metadata_location)) == before
+        assert canonical(duckdb_rows(table.loaded.metadata_location)) == before
 
 
 @pytest.mark.usefixtures("little_memory")
-def test_an_input_that_cannot_be_read_fails_its_group_and_leaves_nothing(table: LocalTable, engine: Engine) -> None:
+def test_an_input_that_cannot_be_read_fails_its_group_and_leaves_nothing(
+    table: MaintainedTable, engine: Engine
+) -> None:
     """The sample reads another file first; the split that meets the damage is reported, what lanes wrote is removed."""
     fill(table, 6, 20_000)
     victim = Path(normalise(table.data_files()[3].file_path))
@@ -376,7 +379,7 @@ def test_an_input_that_cannot_be_read_fails_its_group_and_leaves_nothing(table: 
     assert table.unreferenced() == before
 
 
-def test_a_sort_without_an_order_is_bad_usage_with_what_to_do(table: LocalTable) -> None:
+def test_a_sort_without_an_order_is_bad_usage_with_what_to_do(table: MaintainedTable) -> None:
     """Before anything runs."""
     fill(table, 5, 10)
     with pytest.raises(PolicyError, match="strategy sort needs an order and the table has none; set sort_order"):
@@ -386,7 +389,7 @@ def test_a_sort_without_an_order_is_bad_usage_with_what_to_do(table: LocalTable)
 
 @pytest.mark.usefixtures("little_memory")
 def test_a_group_that_is_larger_than_it_looked_is_handed_to_all_workers(
-    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker that was to sort it alone stops before its memory is full."""
     monkeypatch.setattr(cluster_work, "PIECE_BYTES", 512 * 1024)
@@ -400,7 +403,7 @@ def test_a_group_that_is_larger_than_it_looked_is_handed_to_all_workers(
 
 @pytest.mark.parametrize("memory", ["enough", "little"])
 def test_sorted_files_become_fewer_whatever_their_rows_compress_to(
-    table: LocalTable, memory: str, request: pytest.FixtureRequest
+    table: MaintainedTable, memory: str, request: pytest.FixtureRequest
 ) -> None:
     """Small sorted files are merged once: tiny files, whose size is mostly overhead, are the worst case."""
     if memory == "little":

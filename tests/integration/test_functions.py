@@ -21,7 +21,7 @@ from local_stack.moto_server import REGION, MotoServer
 from local_stack.template import load_template
 from support.cloudformation import local_environment
 from support.lambda_functions import FUNCTIONS, Answer, LambdaFunctions, sample
-from support.local import LocalTable
+from support.maintained_table import MaintainedTable, new_table
 from support.state_tables import a_table, state_address
 
 EVENTS_FOLDER = Path(__file__).parents[2] / "events"
@@ -55,7 +55,7 @@ STEPS = {
 class Functions(LambdaFunctions):
     """The functions of a deployment whose one table lies on this disk."""
 
-    def __init__(self, table: LocalTable, folder: Path, state: str, *more: Any, **environment: str) -> None:
+    def __init__(self, table: MaintainedTable, folder: Path, state: str, *more: Any, **environment: str) -> None:
         self.table = table
         self.control = folder / "control"
         self.item: Mapping[str, Any] = {}
@@ -107,15 +107,15 @@ class Functions(LambdaFunctions):
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
-    table = LocalTable(local_catalog, tmp_path)
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    table = new_table(local_catalog, tmp_path)
     table.fill(5)
     return table
 
 
 @pytest.fixture
 def functions(
-    table: LocalTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    table: MaintainedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Functions]:
     functions = Functions(table, tmp_path, str(tmp_path / "state.db"), monkeypatch, capsys)
     yield functions
@@ -124,7 +124,7 @@ def functions(
 
 @pytest.fixture
 def shared(
-    table: LocalTable,
+    table: MaintainedTable,
     tmp_path: Path,
     moto_dynamodb: MotoServer,
     monkeypatch: pytest.MonkeyPatch,
@@ -194,7 +194,7 @@ def test_a_pass_by_the_functions_alone(shared: Functions) -> None:
 
 
 def test_every_function_takes_the_environment_that_sam_local_makes_of_the_template(
-    table: LocalTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    table: MaintainedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What the template leaves out (``AWS::NoValue``) is there for ``sam local invoke``, but empty: not set."""
     given_by_hand = json.loads((EVENTS_FOLDER / "environment.json").read_text())["Parameters"]
@@ -431,7 +431,7 @@ def test_a_scan_is_counted_and_the_lake_is_told(
 ) -> None:
     monkeypatch.setenv("METRICS_PER_TABLE", wanted)
     other = functions.table.create_beside("ns.other", str(functions.table.folder.parent / "other"))
-    other.append(functions.table.rows(1, 2))
+    other.append(functions.table.new_rows(1, 2))
     told = functions.send("detect")
     looks = {str(stats.identity.table): stats for stats in functions.remembered()}
     assert looks["ns.t"].counters["lake_data_files"] == 5

@@ -22,9 +22,10 @@ from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import Pin, PinKind
 from icekeeper.storage.paths import normalise
 from support.command import EVERYTHING_IS_OLD, Command, one_sentence
-from support.local import NAME, LocalTable, ScriptedCatalog
+from support.maintained_table import NAME, MaintainedTable, new_table
 from support.moments import Moment, at
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
+from support.scripted_catalog import ScriptedCatalog, once
 
 PASS = ("maintain", "ns.t", "--engine", "local", *EVERYTHING_IS_OLD)
 EXPIRE = (*PASS, "--operations", "expire_snapshots,remove_orphans", "--json")
@@ -221,18 +222,18 @@ def test_tags_that_cannot_be_are_refused_and_nothing_is_pinned(
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
-    made = LocalTable(local_catalog, tmp_path)
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    made = new_table(local_catalog, tmp_path)
     made.fill(4)
     return made
 
 
-def handle_of(table: LocalTable, **more: Any) -> TableHandle:
+def handle_of(table: MaintainedTable, **more: Any) -> TableHandle:
     given = {"catalog": table.catalog, "state": table.state, "clock": system_clock, **more}
     return TableHandle(table=NAME, sleep=table.waits.append, **given)
 
 
-def test_a_snapshot_that_expires_while_it_is_pinned_is_not_pinned(table: LocalTable) -> None:
+def test_a_snapshot_that_expires_while_it_is_pinned_is_not_pinned(table: MaintainedTable) -> None:
     """The expiry read the pins before this one was there, and committed before anybody looked again."""
     first = next(iter(table.metadata.snapshots))
     location = table.loaded.metadata_location
@@ -247,7 +248,7 @@ def test_a_snapshot_that_expires_while_it_is_pinned_is_not_pinned(table: LocalTa
     assert location != table.loaded.metadata_location
 
 
-def test_an_expiry_that_read_the_pins_too_early_deletes_nothing_that_is_pinned(table: LocalTable) -> None:
+def test_an_expiry_that_read_the_pins_too_early_deletes_nothing_that_is_pinned(table: MaintainedTable) -> None:
     """Pinned between its plan and its commit: the snapshot is gone from the table, but not from its pinned metadata."""
     first = next(iter(table.metadata.snapshots))
     rows = canonical(pyiceberg_rows(table.loaded.metadata_location, first))
@@ -271,7 +272,7 @@ def test_an_expiry_that_read_the_pins_too_early_deletes_nothing_that_is_pinned(t
     assert table.unreferenced() == set()
 
 
-def test_a_pinned_snapshot_that_cannot_be_followed_stops_every_deletion(table: LocalTable) -> None:
+def test_a_pinned_snapshot_that_cannot_be_followed_stops_every_deletion(table: MaintainedTable) -> None:
     first = next(iter(table.metadata.snapshots))
     pin = add_pin(handle_of(table), snapshot=str(first), ttl_ms=HOUR_MS)
     orphan = table.plant("data/orphan.parquet")
@@ -292,7 +293,7 @@ def test_delete_after_commit_spares_pinned_metadata(tmp_path: Path, kind: PinKin
     folder.mkdir()
     catalog = SqlCatalog("local", uri=f"sqlite:///{tmp_path / 'catalog.db'}", warehouse=folder.as_uri())
     properties = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
-    table = LocalTable(catalog, tmp_path, properties=properties)
+    table = new_table(catalog, tmp_path, properties=properties)
     table.append(1)
     loaded = table.loaded
     location = loaded.metadata_location
@@ -317,7 +318,7 @@ def test_delete_after_commit_spares_pinned_metadata(tmp_path: Path, kind: PinKin
     catalog.close()
 
 
-def test_a_tag_of_unknown_outcome_leaves_the_pin(table: LocalTable) -> None:
+def test_a_tag_of_unknown_outcome_leaves_the_pin(table: MaintainedTable) -> None:
     """Perhaps it landed; then removing the pin removes it, too."""
 
     def lose_the_answer() -> None:
@@ -329,7 +330,7 @@ def test_a_tag_of_unknown_outcome_leaves_the_pin(table: LocalTable) -> None:
                 raise CommitStateUnknown("nobody answers")
             return super().load(table)
 
-    catalog = Silent(table.catalog, after_commit={1: lose_the_answer})
+    catalog = Silent(table.catalog, after_commit=once(lose_the_answer))
     with pytest.raises(CommitStateUnknown):
         add_pin(handle_of(table, catalog=catalog), snapshot="current", ttl_ms=HOUR_MS, name="N", with_tag=True)
     assert [pin.tag for pin in list_pins(handle_of(table))] == ["N"]

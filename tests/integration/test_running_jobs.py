@@ -36,9 +36,10 @@ from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.clocks import same_clock
 from support.deletes import commit_deletes, create_by_region, position_delete
-from support.local import EAGER, NAME, LocalTable, ScriptedCatalog
+from support.maintained_table import NAME, MaintainedTable, maintained_table, new_table
 from support.moments import Moment, at
-from support.sabotage import sabotaged_table
+from support.pass_settings import EAGER
+from support.scripted_catalog import ScriptedCatalog
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -68,31 +69,33 @@ class Interrupting(LocalEngine):
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
-    made = LocalTable(local_catalog, tmp_path)
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    made = new_table(local_catalog, tmp_path)
     made.fill(4)
     return made
 
 
-def pins(table: LocalTable) -> tuple[Pin, ...]:
+def pins(table: MaintainedTable) -> tuple[Pin, ...]:
     return tuple(handle_of(table).memory(table.loaded).pins())
 
 
-def loads(table: LocalTable) -> tuple[StagedLoad, ...]:
+def loads(table: MaintainedTable) -> tuple[StagedLoad, ...]:
     return handle_of(table).memory(table.loaded).staged_loads()
 
 
-def recorded(table: LocalTable) -> list[str]:
+def recorded(table: MaintainedTable) -> list[str]:
     """What the loads of the table may have written, by all attempts at their tasks."""
     memory = handle_of(table).memory(table.loaded)
     return [normalise(path) for load in memory.staged_loads() for path in recorded_files(memory, load)]
 
 
-def handle_of(table: LocalTable) -> TableHandle:
+def handle_of(table: MaintainedTable) -> TableHandle:
     return TableHandle(table.catalog, NAME, table.state, system_clock)
 
 
-def later(table: LocalTable, operations: str = "rewrite_position_deletes", *, by_ms: int = LATER_MS) -> PassOutcome:
+def later(
+    table: MaintainedTable, operations: str = "rewrite_position_deletes", *, by_ms: int = LATER_MS
+) -> PassOutcome:
     """A pass with a grace period of a day, so much later."""
     runtime = Runtime(
         table.catalog, table.state, environment={}, clock=lambda: system_clock() + by_ms, store_clock=same_clock
@@ -106,20 +109,20 @@ def deleted(outcome: PassOutcome) -> list[str]:
     return [normalise(path) for path in outcome.staged.files_deleted]
 
 
-def test_two_attempts_of_one_run_keep_their_own_ground(table: LocalTable) -> None:
+def test_two_attempts_of_one_run_keep_their_own_ground(table: MaintainedTable) -> None:
     """A step that was taken for dead is repeated under its run's name; who ends first takes nothing from the other."""
     seen: list[tuple[int, int]] = []
 
     def repeat() -> None:
-        assert table.run(Operation.COMPACT).status is Status.SUCCEEDED
+        assert table.run(Operation.COMPACT, run_id="run-1").status is Status.SUCCEEDED
         seen.append((len(pins(table)), len(loads(table))))
 
-    table.run(Operation.COMPACT, engine=Interrupting(repeat))
+    table.run(Operation.COMPACT, engine=Interrupting(repeat), run_id="run-1")
     assert seen == [(1, 1)]
     assert (pins(table), loads(table)) == ((), ())
 
 
-def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table: LocalTable) -> None:
+def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table: MaintainedTable) -> None:
     seen: list[tuple[tuple[Pin, ...], tuple[StagedLoad, ...], list[str]]] = []
     planned = table.loaded
     assert planned.metadata.current_snapshot is not None
@@ -128,7 +131,7 @@ def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table
         seen.append((pins(table), loads(table), recorded(table)))
 
     before_ms = system_clock()
-    outcome = table.run(Operation.COMPACT, engine=Interrupting(look))
+    outcome = table.run(Operation.COMPACT, engine=Interrupting(look), run_id="run-1")
     (((pin,), (load,), paths),) = seen
     assert re.fullmatch(r"run-1:[0-9a-f]{8}:compact", pin.name)
     assert pin.kind == PinKind.JOB
@@ -145,7 +148,7 @@ def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table
     assert (pins(table), loads(table)) == ((), ())
 
 
-def test_an_expiry_of_another_pass_takes_nothing_that_a_rewrite_reads(table: LocalTable) -> None:
+def test_an_expiry_of_another_pass_takes_nothing_that_a_rewrite_reads(table: MaintainedTable) -> None:
     """The others overwrite the table and expire, while the rewrite is about to read."""
     ids = table.ids()
     read = {normalise(file.file_path) for file in table.data_files()}
@@ -165,7 +168,7 @@ def test_an_expiry_of_another_pass_takes_nothing_that_a_rewrite_reads(table: Loc
     assert table.verify().ok
 
 
-def test_an_orphan_removal_of_another_pass_leaves_alone_what_a_rewrite_wrote(table: LocalTable) -> None:
+def test_an_orphan_removal_of_another_pass_leaves_alone_what_a_rewrite_wrote(table: MaintainedTable) -> None:
     ids = table.ids()
     others: list[OperationOutcome] = []
     engine = Interrupting(after=lambda: others.append(table.run(Operation.REMOVE_ORPHANS, run_id="other")))
@@ -177,7 +180,7 @@ def test_an_orphan_removal_of_another_pass_leaves_alone_what_a_rewrite_wrote(tab
 
 
 @pytest.mark.parametrize("strategy", ["binpack", "sort"])
-def test_what_a_killed_rewrite_left_is_cleaned_from_its_record(table: LocalTable, strategy: str) -> None:
+def test_what_a_killed_rewrite_left_is_cleaned_from_its_record(table: MaintainedTable, strategy: str) -> None:
     """Killed when every file is written: protected as long as the lease, then cleaned after the grace period."""
     ids = table.ids()
     settings = {"strategy": strategy, "sort_order": "id", "run_id": "dead"}
@@ -199,7 +202,7 @@ def _kill() -> None:
     raise Killed
 
 
-def test_a_rewrite_killed_after_its_commit_loses_nothing(table: LocalTable) -> None:
+def test_a_rewrite_killed_after_its_commit_loses_nothing(table: MaintainedTable) -> None:
     """Its record still says pending, and names files that are the table by now."""
     ids = table.ids()
     with pytest.raises(Killed), at(Moment.AFTER_COMMIT, _kill):
@@ -214,7 +217,7 @@ def test_a_rewrite_killed_after_its_commit_loses_nothing(table: LocalTable) -> N
 
 
 def test_files_of_every_attempt_are_protected_and_later_cleaned_from_the_record(
-    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark had begun the task several times when the driver died: the record knows them all by their stem."""
     ids = table.ids()
@@ -243,7 +246,7 @@ def test_files_of_every_attempt_are_protected_and_later_cleaned_from_the_record(
     assert (loads(table), table.readers_agree()) == ((), ids)
 
 
-def test_a_process_that_is_killed_leaves_a_record_that_is_cleaned(table: LocalTable, tmp_path: Path) -> None:
+def test_a_process_that_is_killed_leaves_a_record_that_is_cleaned(table: MaintainedTable, tmp_path: Path) -> None:
     """Killed for good, in the middle of its work: nothing of it runs any more."""
     script = textwrap.dedent(
         """
@@ -278,7 +281,7 @@ def test_a_process_that_is_killed_leaves_a_record_that_is_cleaned(table: LocalTa
 
 
 def test_lanes_of_an_exchange_are_recorded_before_they_write(
-    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A group too large for one worker is written by many; when the engine dies, what they wrote is in the record."""
     monkeypatch.setattr("icekeeper.operations.compaction.dispatch.fits_one_worker", lambda task: False)
@@ -298,11 +301,11 @@ def test_lanes_of_an_exchange_are_recorded_before_they_write(
 
 
 @pytest.mark.parametrize("operation", [Operation.REWRITE_MANIFESTS, Operation.COMPUTE_STATISTICS])
-def test_what_other_rewrites_left_is_cleaned_from_their_records(table: LocalTable, operation: Operation) -> None:
+def test_what_other_rewrites_left_is_cleaned_from_their_records(table: MaintainedTable, operation: Operation) -> None:
     """Of manifests those that were rewritten; what is written for one attempt to commit is left to the orphan pass."""
     ids = table.ids()
     with pytest.raises(Killed), at(Moment.BEFORE_COMMIT, _kill):
-        table.run(operation)
+        table.run(operation, run_id="run-1")
     (load,) = loads(table)
     assert re.fullmatch(f"run-1:[0-9a-f]{{8}}:{operation.value}", load.name)
     left = table.unreferenced() & set(recorded(table))
@@ -314,10 +317,10 @@ def test_what_other_rewrites_left_is_cleaned_from_their_records(table: LocalTabl
     assert (pins(table), loads(table), table.readers_agree()) == ((), (), ids)
 
 
-def test_position_delete_outputs_are_recorded(table: LocalTable, tmp_path: Path) -> None:
-    with sabotaged_table(tmp_path / "other") as made:
+def test_position_delete_outputs_are_recorded(table: MaintainedTable, tmp_path: Path) -> None:
+    with maintained_table(tmp_path / "other") as made:
         create_by_region(made, 2)
-        (task, *_) = made.table().scan().plan_files()
+        (task, *_) = made.table.scan().plan_files()
         path = task.file.file_path
         region = "us" if "region=us" in path else "eu"
         for position in range(3):
@@ -325,7 +328,7 @@ def test_position_delete_outputs_are_recorded(table: LocalTable, tmp_path: Path)
         seen: list[list[str]] = []
 
         def look() -> None:
-            memory = TableHandle(made.catalog, NAME, made.runtime.state, system_clock).memory(made.load())
+            memory = TableHandle(made.catalog, NAME, made.runtime.state, system_clock).memory(made.loaded)
             seen.append([path for load in memory.staged_loads() for path in recorded_files(memory, load)])
 
         made.engine.during = look
@@ -338,7 +341,7 @@ def test_position_delete_outputs_are_recorded(table: LocalTable, tmp_path: Path)
 
 
 def test_a_failed_commit_leaves_a_record_only_of_what_it_could_not_remove(
-    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def overtake() -> None:
         table.table.overwrite(table.table.scan().to_arrow())
@@ -356,7 +359,7 @@ def test_a_failed_commit_leaves_a_record_only_of_what_it_could_not_remove(
     assert set(deleted(later(table))) == left
 
 
-def test_a_group_that_failed_leaves_a_record(table: LocalTable) -> None:
+def test_a_group_that_failed_leaves_a_record(table: MaintainedTable) -> None:
     """What it wrote may be kept for inspection; the record takes it away after the grace period."""
     Path(normalise(table.data_files()[0].file_path)).write_bytes(b"damaged")
     outcome = table.run(Operation.COMPACT, orphan_older_than_hours="24")
@@ -367,7 +370,7 @@ def test_a_group_that_failed_leaves_a_record(table: LocalTable) -> None:
     assert loads(table) == ()
 
 
-def test_an_unknown_outcome_keeps_files_and_record(table: LocalTable) -> None:
+def test_an_unknown_outcome_keeps_files_and_record(table: MaintainedTable) -> None:
     """The commit may yet land: the files are neither removed nor taken for those of a failed job, until the lease."""
     catalog = _Lost(table.catalog)
     ids = table.ids()
@@ -387,7 +390,7 @@ def test_an_unknown_outcome_keeps_files_and_record(table: LocalTable) -> None:
     assert table.readers_agree() == ids
 
 
-def test_an_unknown_outcome_after_commits_that_landed_keeps_the_record(table: LocalTable) -> None:
+def test_an_unknown_outcome_after_commits_that_landed_keeps_the_record(table: MaintainedTable) -> None:
     """The operation goes on to report what landed, but the record must not say that the rest failed."""
     table.append(50, part="q")
     table.append(51, part="q")
@@ -422,7 +425,7 @@ class _Lost(ScriptedCatalog):
 
 
 def test_state_that_cannot_be_written_fails_the_operation_before_any_work(
-    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> None:
         raise StorageError("the disk is full")
@@ -440,7 +443,7 @@ def test_state_that_cannot_be_written_fails_the_operation_before_any_work(
 
 
 def test_a_record_that_cannot_be_settled_does_not_undo_a_success(
-    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> None:
         raise StorageError("the disk is full")
@@ -453,13 +456,13 @@ def test_a_record_that_cannot_be_settled_does_not_undo_a_success(
     assert (loads(table), table.verify().ok) == ((), True)
 
 
-def test_a_dry_run_records_nothing(table: LocalTable) -> None:
+def test_a_dry_run_records_nothing(table: MaintainedTable) -> None:
     with mock.patch.object(SqliteStaging, "stage") as stage, mock.patch.object(type(table.state), "add_pin") as pin:
         table.maintain(dry_run=True)
     assert (stage.mock_calls, pin.mock_calls) == ([], [])
 
 
-def test_a_pass_expires_what_its_own_rewrite_had_pinned(table: LocalTable) -> None:
+def test_a_pass_expires_what_its_own_rewrite_had_pinned(table: MaintainedTable) -> None:
     """The pin goes with the operation, so that the same pass frees what compaction replaced."""
     outcome = table.maintain("compact,expire_snapshots")
     assert outcome.metrics["expire_snapshots.snapshots_expired"] == 4
@@ -469,11 +472,11 @@ def test_a_pass_expires_what_its_own_rewrite_had_pinned(table: LocalTable) -> No
 # -- leases
 
 
-def runtime_at(table: LocalTable, clock: Callable[[], int]) -> Runtime:
+def runtime_at(table: MaintainedTable, clock: Callable[[], int]) -> Runtime:
     return Runtime(table.catalog, table.state, environment={}, clock=clock, store_clock=same_clock)
 
 
-def test_a_job_that_slept_until_its_files_were_cleaned_cannot_go_on(table: LocalTable) -> None:
+def test_a_job_that_slept_until_its_files_were_cleaned_cannot_go_on(table: MaintainedTable) -> None:
     """Whatever it says next would be recorded anew, and its commit would name files that are gone."""
     first, second = str(table.folder / "data/first.parquet"), str(table.folder / "data/second.parquet")
     now_ms = [system_clock()]
@@ -488,7 +491,7 @@ def test_a_job_that_slept_until_its_files_were_cleaned_cannot_go_on(table: Local
             job.will_write([second])
 
 
-def test_progress_prolongs_pin_and_record(table: LocalTable) -> None:
+def test_progress_prolongs_pin_and_record(table: MaintainedTable) -> None:
     """Each step takes an hour; three of them are longer than the lease was."""
     now = [system_clock()]
     table.append(50, part="q")
@@ -514,11 +517,11 @@ def test_progress_prolongs_pin_and_record(table: LocalTable) -> None:
     assert loads(table) == ()
 
 
-def _identity(table: LocalTable) -> Any:
+def _identity(table: MaintainedTable) -> Any:
     return handle_of(table).memory(table.loaded).identity
 
 
-def test_a_job_that_slept_while_its_files_were_cleaned_does_not_commit_them(table: LocalTable) -> None:
+def test_a_job_that_slept_while_its_files_were_cleaned_does_not_commit_them(table: MaintainedTable) -> None:
     """Stopped for days, taken for dead, cleaned up after, woken up: it must plan again."""
     now = [system_clock()]
     ids = table.ids()
@@ -536,7 +539,7 @@ def test_a_job_that_slept_while_its_files_were_cleaned_does_not_commit_them(tabl
     assert table.verify().ok
 
 
-def test_a_job_that_slept_between_two_swaps_does_not_commit_what_was_cleaned_meanwhile(table: LocalTable) -> None:
+def test_a_job_that_slept_between_two_swaps_does_not_commit_what_was_cleaned_meanwhile(table: MaintainedTable) -> None:
     """The first swap is lost to another writer; whoever was stopped then must ask again before the second."""
     now = [system_clock()]
     ids = [*table.ids(), 77]
@@ -562,7 +565,9 @@ def test_a_job_that_slept_between_two_swaps_does_not_commit_what_was_cleaned_mea
     assert table.verify().ok
 
 
-def test_a_dead_job_is_declared_failed_before_its_files_go(table: LocalTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_job_is_declared_failed_before_its_files_go(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Should it wake up just then, it must find out before it commits."""
     with pytest.raises(Killed):
         table.run(Operation.COMPACT, engine=Interrupting(after=_kill))
@@ -577,7 +582,7 @@ def test_a_dead_job_is_declared_failed_before_its_files_go(table: LocalTable, mo
     assert set(seen) == {LoadState.FAILED}
 
 
-def test_a_job_that_overslept_its_lease_but_was_not_cleaned_commits(table: LocalTable) -> None:
+def test_a_job_that_overslept_its_lease_but_was_not_cleaned_commits(table: MaintainedTable) -> None:
     now = [system_clock()]
 
     def sleep_a_little() -> None:

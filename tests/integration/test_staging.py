@@ -28,8 +28,9 @@ from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.clocks import same_clock
 from support.command import Command, local_path, one_sentence
-from support.local import EAGER, NAME, LocalTable
+from support.maintained_table import ID_AND_PART, NAME, MaintainedTable, our_catalog
 from support.moments import Moment, at
+from support.pass_settings import EAGER
 
 GRACE = {"orphan_older_than_hours": "24"}
 GRACE_MS = 24 * HOUR_MS
@@ -46,11 +47,12 @@ class Watch:
         return self.now_ms
 
 
-class StagedTable(LocalTable):
+class StagedTable(MaintainedTable):
     """A table whose passes and loads live by a clock of their own."""
 
     def __init__(self, catalog: SqlCatalog, folder: Path) -> None:
-        super().__init__(catalog, folder)
+        super().__init__(our_catalog(folder), folder, pyiceberg=catalog)
+        self.create()
         self.clock = Watch()
         self.fill(3)
 
@@ -250,7 +252,7 @@ def test_a_table_created_in_the_place_of_ours_is_not_cleaned_by_our_record(table
 
     def replace() -> None:
         table.pyiceberg.drop_table("ns.t")
-        table.pyiceberg.create_table("ns.t", schema=LocalTable.SCHEMA, location=location)
+        table.pyiceberg.create_table("ns.t", schema=ID_AND_PART, location=location)
 
     with at(moment, replace):
         problem = table.cleaned(operations="rewrite_position_deletes").problem
@@ -271,7 +273,7 @@ def test_a_file_that_another_load_stages_stays(table: StagedTable) -> None:
 
 def test_what_a_table_nested_in_ours_has_is_not_ours_to_clean(table: StagedTable) -> None:
     nested = table.pyiceberg.create_table(
-        "ns.nested", schema=LocalTable.SCHEMA, location=f"{table.metadata.location}/sub/nested"
+        "ns.nested", schema=ID_AND_PART, location=f"{table.metadata.location}/sub/nested"
     )
     other = Path(normalise(nested.location())) / "data" / "staged.parquet"
     other.parent.mkdir(parents=True)
