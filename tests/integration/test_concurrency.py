@@ -12,15 +12,10 @@ import pytest
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.snapshot import SnapshotWriter
-from icekeeper.errors import CommitConflict, CommitStateUnknown
-from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.report.outcome import Status
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
 from support.maintained_table import MaintainedTable, maintained_table
-from support.outcomes import outcome_of
-from support.readers import duckdb_rows
-
-COMPACT: dict[str, Any] = {"operations": "compact"}
+from support.overtaken import compacted, ids, sound
 
 
 @pytest.fixture
@@ -29,21 +24,6 @@ def table(tmp_path: Path) -> Iterator[MaintainedTable]:
     with maintained_table(tmp_path) as made:
         create_by_region(made, 6)
         yield made
-
-
-def ids(table: MaintainedTable) -> Counter[int]:
-    """Ids as DuckDB reads them: it knows nothing of us, and applies every kind of delete."""
-    return Counter(row["id"] for row in duckdb_rows(table.loaded.metadata_location))
-
-
-def compacted(table: MaintainedTable, **overrides: Any) -> OperationOutcome:
-    return outcome_of(table.maintain(**COMPACT, **overrides), Operation.COMPACT)
-
-
-def sound(table: MaintainedTable) -> None:
-    """Consistent, and nothing left behind by what did not get committed, metadata files apart."""
-    table.assert_sound()
-    assert table.unreferenced() == set()
 
 
 def test_appends_during_a_rewrite_are_kept_and_so_is_the_rewrite(table: MaintainedTable) -> None:
@@ -155,96 +135,7 @@ def test_an_equality_delete_on_a_column_that_outputs_lack_drops_the_group(table:
     assert before  # DuckDB cannot read a delete on a column that never was
 
 
-def test_lost_swaps_are_retried_with_growing_waits_then_given_up(table: MaintainedTable) -> None:
-    """50 ms, 100 ms, 200 ms, ... (rule 59); at the end nothing changed and nothing is left behind."""
-    before = ids(table)
-    numbers = iter(range(100_000, 200_000))
-    table.catalog.before_commit = lambda: table.table.append(rows_of(next(numbers), 1, "eu"))
-    outcome = compacted(table, max_commit_retries="3")
-    assert outcome.status is Status.FAILED
-    assert outcome.summary.startswith("CommitConflict: ")
-    assert table.catalog.commits == 4
-    assert [step / 2 <= wait <= step for wait, step in zip(table.waits, (0.05, 0.1, 0.2), strict=True)] == [True] * 3
-    assert ids(table) == before + Counter(range(100_000, 100_004))
-    sound(table)
-
-
-def test_a_swap_lost_once_is_won_the_next_time(table: MaintainedTable) -> None:
-    before = ids(table)
-
-    def append_once() -> None:
-        if table.catalog.commits == 1:
-            table.table.append(rows_of(5000, 1, "eu"))
-
-    table.catalog.before_commit = append_once
-    assert compacted(table).summary == "compacted 12 files into 2 (across 2 bins)"
-    assert ids(table) == before + Counter([5000])
-    sound(table)
-
-
 Commit = Callable[[LoadedTable, Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], LoadedTable]
-
-
-def test_an_unknown_commit_that_landed_counts_once(table: MaintainedTable) -> None:
-    before = table.rows()
-
-    def lose_the_answer() -> None:
-        raise CommitStateUnknown("no answer")
-
-    table.catalog.after_commit = lose_the_answer
-    outcome = compacted(table)
-    assert (outcome.status, table.catalog.commits) == (Status.SUCCEEDED, 1)
-    assert outcome.snapshot_id == table.loaded.metadata.refs["main"].snapshot_id
-    assert table.rows() == before
-    sound(table)
-
-
-def test_an_unknown_commit_keeps_its_files_while_it_may_still_land(table: MaintainedTable) -> None:
-    """The server is still busy with the attempt when we give up: what it names must be there when it lands."""
-    before = ids(table)
-    late: list[Callable[[], LoadedTable]] = []
-
-    def unknown(base: LoadedTable, requirements: Sequence[Any], updates: Sequence[Any]) -> LoadedTable:
-        late.append(lambda: table.catalog.inner.commit(base, requirements, updates))
-        raise CommitStateUnknown("no answer")
-
-    table.catalog.commit_instead = unknown
-    outcome = compacted(table)
-    assert outcome.status is Status.FAILED
-    assert outcome.summary.startswith("CommitStateUnknown")
-    late[0]()
-    assert ids(table) == before
-    sound(table)
-
-
-def test_an_unknown_commit_that_lost_is_made_again(table: MaintainedTable) -> None:
-    """Another commit took the place: the attempt can land no more, its manifests go, and the next one commits."""
-    before = ids(table)
-
-    def unknown_once(base: LoadedTable, requirements: Sequence[Any], updates: Sequence[Any]) -> LoadedTable:
-        table.catalog.commit_instead = None
-        table.table.append(rows_of(9000, 1, "us"))
-        raise CommitStateUnknown("no answer")
-
-    table.catalog.commit_instead = unknown_once
-    assert compacted(table).summary == "compacted 12 files into 2 (across 2 bins)"
-    assert ids(table) == before + Counter([9000])
-    sound(table)
-
-
-def test_a_conflict_reported_for_a_commit_that_landed_loses_nothing(table: MaintainedTable) -> None:
-    """A client that repeats a request by itself may hear "conflict" about its own success (iceberg 5752)."""
-    before = ids(table)
-
-    def conflict() -> None:
-        table.catalog.after_commit = lambda: None
-        raise CommitConflict("the ref is at another snapshot")
-
-    table.catalog.after_commit = conflict
-    outcome = compacted(table)
-    assert outcome.status is Status.SUCCEEDED
-    assert ids(table) == before
-    sound(table)
 
 
 def test_two_passes_at_once_lose_nothing(table: MaintainedTable) -> None:
