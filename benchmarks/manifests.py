@@ -35,9 +35,10 @@ from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.operations.manifests.partition_ranges import average_opened, partition_order, range_of
 from icekeeper.storage.storage import Storage
+from support.files_on_disk import local_path
 from support.iceberg_java import start_spark
 from support.java_table import JavaTable
-from support.passes import TableUnderMaintenance, local_path
+from support.maintained_table import registered_table
 
 PROCESSES = 2
 PARTITIONS = 100
@@ -151,8 +152,8 @@ def jvm_peak_mb(session: SparkSession) -> float:
 def rewrite_ours(folder: Path, metadata_location: str) -> str:
     """Where the table's metadata is afterwards."""
     folder.mkdir()
-    table = TableUnderMaintenance(metadata_location, folder, engine=LocalEngine(PROCESSES))
-    passed = table.maintain(operations="rewrite_manifests")
+    table = registered_table(metadata_location, folder)
+    passed = table.maintain("rewrite_manifests", engine=LocalEngine(PROCESSES))
     print(f"ours: {passed.summary}", file=sys.stderr)
     return table.metadata_location
 

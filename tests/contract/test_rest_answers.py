@@ -23,7 +23,7 @@ from icekeeper.errors import (
     StorageError,
 )
 from icekeeper.pyiceberg_private.rest import BoundedRestCatalog
-from support.local import NAME, LocalTable
+from support.maintained_table import NAME, new_table
 from support.scripted_rest import CommitScript, ScriptedRest, error_document, scripted_rest
 
 UPDATES = [{"action": "set-properties", "updates": {"ours": "yes"}}]
@@ -31,7 +31,7 @@ UPDATES = [{"action": "set-properties", "updates": {"ours": "yes"}}]
 
 @pytest.fixture
 def server(local_catalog: SqlCatalog, tmp_path: Path) -> Iterator[ScriptedRest]:
-    with scripted_rest(LocalTable(local_catalog, tmp_path).catalog) as server:
+    with scripted_rest(new_table(local_catalog, tmp_path).catalog) as server:
         yield server
 
 

@@ -13,7 +13,7 @@ from icekeeper.catalogs.fleet_catalogs import parse_catalog_file
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.masking import masked
-from support.local import NAME, LocalTable
+from support.maintained_table import NAME, new_table
 from support.scripted_rest import CommitScript, ScriptedRest, error_document, scripted_rest
 
 SECRETS = {
@@ -35,7 +35,7 @@ def nothing_told(error: BaseException) -> bool:
 
 @pytest.fixture
 def server(local_catalog: SqlCatalog, tmp_path: Path) -> Iterator[ScriptedRest]:
-    with scripted_rest(LocalTable(local_catalog, tmp_path).catalog) as server:
+    with scripted_rest(new_table(local_catalog, tmp_path).catalog) as server:
         yield server
 
 

@@ -10,7 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from local_stack.moto_server import REGION, MotoServer
 from support.command import Command
-from support.local import LocalTable
+from support.maintained_table import MaintainedTable, new_table
 from support.pipeline_deployment import Pipeline
 from support.state_tables import a_table, state_address
 from support.table_functions import Functions
@@ -25,22 +25,22 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 @pytest.fixture
-def table_of_five(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
+def table_of_five(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     """A local table of five files."""
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
     table.fill(5)
     return table
 
 
 @pytest.fixture
-def pipeline(table_of_five: LocalTable, tmp_path: Path) -> Pipeline:
+def pipeline(table_of_five: MaintainedTable, tmp_path: Path) -> Pipeline:
     """A deployment whose bucket is a folder, over that table."""
     return Pipeline(table_of_five, tmp_path)
 
 
 @pytest.fixture
 def functions(
-    table_of_five: LocalTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    table_of_five: MaintainedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Functions]:
     functions = Functions(table_of_five, tmp_path, str(tmp_path / "state.db"), monkeypatch, capsys)
     yield functions
@@ -49,7 +49,7 @@ def functions(
 
 @pytest.fixture
 def aws_functions(
-    table_of_five: LocalTable,
+    table_of_five: MaintainedTable,
     tmp_path: Path,
     moto_dynamodb: MotoServer,
     monkeypatch: pytest.MonkeyPatch,

@@ -18,41 +18,41 @@ from icekeeper.rows import apply_deletes
 from icekeeper.rows.read_task import DeleteFile
 from support.deletes import commit_deletes, compacted, create_by_region, equality_delete, position_delete, rows_of
 from support.deletes import region_rows as rows
-from support.passes import local_path
+from support.files_on_disk import local_path
+from support.maintained_table import MaintainedTable, maintained_table
 from support.readers import duckdb_rows
 from support.rewrites import input_file, struct, task
 from support.rewrites import rows as made_rows
-from support.sabotage import SabotagedTable, sabotaged_table
 
 OTHER = pa.schema([pa.field("other", pa.int64(), metadata={b"PARQUET:field_id": b"9"})])
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[SabotagedTable]:
+def table(tmp_path: Path) -> Iterator[MaintainedTable]:
     """Partitioned by region, three files of ten rows each: ids 0.., 100.., 200.. in us, 50.., 150.., 250.. in eu."""
-    with sabotaged_table(tmp_path) as made:
+    with maintained_table(tmp_path) as made:
         create_by_region(made, 3)
         yield made
 
 
-def live_delete_files(table: SabotagedTable) -> int:
-    reader = table.reader()
+def live_delete_files(table: MaintainedTable) -> int:
+    reader = table.reader
     head = reader.metadata.current_snapshot
     assert head is not None
     deletes = [m for m in reader.manifests(head) if m.content is ManifestContent.DELETES]
     return sum(entry.is_live for _, entries in reader.entries(deletes) for entry in entries)
 
 
-def file_holding(table: SabotagedTable, row_id: int, region: str) -> str:
-    scan = StaticTable.from_metadata(table.load().metadata_location).scan(f"id = {row_id} and region = '{region}'")
+def file_holding(table: MaintainedTable, row_id: int, region: str) -> str:
+    scan = StaticTable.from_metadata(table.loaded.metadata_location).scan(f"id = {row_id} and region = '{region}'")
     (task,) = scan.plan_files()
     return task.file.file_path
 
 
-def test_rows_that_come_back_after_their_delete_stay(table: SabotagedTable) -> None:
+def test_rows_that_come_back_after_their_delete_stay(table: MaintainedTable) -> None:
     """Delete a key, insert it again, compact: the new row is there (rule 6)."""
     commit_deletes(table, [equality_delete(103, "us")])
-    table.table().append(rows_of(103, 1, "us"))
+    table.table.append(rows_of(103, 1, "us"))
     before = rows(table)
     assert before[103, "us"] == 1
     outcome = compacted(table)
@@ -62,9 +62,9 @@ def test_rows_that_come_back_after_their_delete_stay(table: SabotagedTable) -> N
     assert live_delete_files(table) == 0
 
 
-def test_a_delete_in_one_partition_leaves_the_others_alone(table: SabotagedTable) -> None:
+def test_a_delete_in_one_partition_leaves_the_others_alone(table: MaintainedTable) -> None:
     """The same key lives in eu (rule 7).  DuckDB 1.5 did not show it: it ignores partitions (platform 25)."""
-    table.table().append(rows_of(103, 1, "eu"))
+    table.table.append(rows_of(103, 1, "eu"))
     before = rows(table)
     commit_deletes(table, [equality_delete(103, "us"), position_delete(file_holding(table, 7, "us"), 7, "us")])
     outcome = compacted(table)
@@ -75,7 +75,7 @@ def test_a_delete_in_one_partition_leaves_the_others_alone(table: SabotagedTable
     assert compacted(table).reason == "no files eligible for compaction"
 
 
-def test_a_delete_file_stays_while_a_data_file_needs_it(table: SabotagedTable) -> None:
+def test_a_delete_file_stays_while_a_data_file_needs_it(table: MaintainedTable) -> None:
     """With room for one partition only, the other one's delete file is carried along and still applies."""
     commit_deletes(table, [equality_delete(103, "us"), equality_delete(253, "eu")])
     before = rows(table)
@@ -87,7 +87,7 @@ def test_a_delete_file_stays_while_a_data_file_needs_it(table: SabotagedTable) -
     assert rows(table) == before
 
 
-def test_a_large_file_is_rewritten_for_its_deletes_alone(table: SabotagedTable) -> None:
+def test_a_large_file_is_rewritten_for_its_deletes_alone(table: MaintainedTable) -> None:
     """Every file is large by this target; only the one with a delete is rewritten, by itself."""
     path = file_holding(table, 7, "us")
     commit_deletes(table, [position_delete(path, 7, "us")])
@@ -100,7 +100,7 @@ def test_a_large_file_is_rewritten_for_its_deletes_alone(table: SabotagedTable) 
     assert compacted(table, target_file_size_mb="0.0001").status is Status.SKIPPED
 
 
-def test_deletes_need_not_be_a_reason_to_rewrite(table: SabotagedTable) -> None:
+def test_deletes_need_not_be_a_reason_to_rewrite(table: MaintainedTable) -> None:
     commit_deletes(table, [position_delete(file_holding(table, 7, "us"), 7, "us")])
     large = {"target_file_size_mb": "0.0001"}
     assert compacted(table, **large, delete_compaction_enabled="false").status is Status.SKIPPED
@@ -109,11 +109,11 @@ def test_deletes_need_not_be_a_reason_to_rewrite(table: SabotagedTable) -> None:
 
 
 def test_more_keys_than_are_held_at_once_delete_the_same_rows(
-    table: SabotagedTable, monkeypatch: pytest.MonkeyPatch
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keys are then taken in portions, each turned into positions: memory stays bounded."""
     commit_deletes(table, [equality_delete(row_id, "us") for row_id in (1, 3, 103, 109, 200)])
-    table.table().append(rows_of(3, 1, "us"))
+    table.table.append(rows_of(3, 1, "us"))
     before = rows(table)
     monkeypatch.setattr(apply_deletes, "MAX_KEYS", 2)
     outcome = compacted(table)
@@ -122,19 +122,19 @@ def test_more_keys_than_are_held_at_once_delete_the_same_rows(
     assert live_delete_files(table) == 0
 
 
-def test_a_key_column_that_was_dropped_still_deletes(table: SabotagedTable) -> None:
+def test_a_key_column_that_was_dropped_still_deletes(table: MaintainedTable) -> None:
     """By its field id, from the older schema (rule 10)."""
     commit_deletes(table, [equality_delete(103, "us")])
-    with table.table().update_schema() as update:
+    with table.table.update_schema() as update:
         update.delete_column("id")
     outcome = compacted(table)
     assert outcome.status is Status.SUCCEEDED, outcome.summary
-    found = Counter(row["region"] for row in duckdb_rows(table.load().metadata_location))
+    found = Counter(row["region"] for row in duckdb_rows(table.loaded.metadata_location))
     assert found == Counter({"us": 29, "eu": 30})
     assert live_delete_files(table) == 0
 
 
-def test_a_delete_file_that_cannot_be_read_keeps_its_rows_from_coming_back(table: SabotagedTable) -> None:
+def test_a_delete_file_that_cannot_be_read_keeps_its_rows_from_coming_back(table: MaintainedTable) -> None:
     """The group fails by name, nothing of it is committed, and the other partition is compacted."""
     commit_deletes(table, [equality_delete(103, "us")])
     (found,) = [path for path in table.files() if "/delete-" in path]
@@ -150,7 +150,7 @@ def test_a_delete_file_that_cannot_be_read_keeps_its_rows_from_coming_back(table
     assert live_delete_files(table) == 1
 
 
-def test_a_delete_file_without_its_key_column_deletes_nothing_and_stops_its_group(table: SabotagedTable) -> None:
+def test_a_delete_file_without_its_key_column_deletes_nothing_and_stops_its_group(table: MaintainedTable) -> None:
     """Read as a key of nulls it would delete every row whose key is null."""
     content, described = equality_delete(103, "us")
     commit_deletes(table, [(content.rename_columns(["other"]).cast(OTHER), described)])
@@ -160,7 +160,7 @@ def test_a_delete_file_without_its_key_column_deletes_nothing_and_stops_its_grou
     assert live_delete_files(table) == 1
 
 
-def test_deletes_that_arrive_meanwhile_join_those_that_were_there(table: SabotagedTable) -> None:
+def test_deletes_that_arrive_meanwhile_join_those_that_were_there(table: MaintainedTable) -> None:
     commit_deletes(table, [equality_delete(103, "us")])
     before = rows(table)
     table.engine.during = lambda: commit_deletes(table, [equality_delete(104, "us")])
@@ -174,7 +174,7 @@ def test_deletes_that_arrive_meanwhile_join_those_that_were_there(table: Sabotag
     assert live_delete_files(table) == 0
 
 
-def test_a_dangling_delete_file_goes_although_nothing_is_rewritten(table: SabotagedTable) -> None:
+def test_a_dangling_delete_file_goes_although_nothing_is_rewritten(table: MaintainedTable) -> None:
     """No data file is in its partition, so it deletes nothing (rule 12)."""
     before = rows(table)
     commit_deletes(table, [equality_delete(1, "nowhere")])

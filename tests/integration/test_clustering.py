@@ -3,53 +3,47 @@
 from __future__ import annotations
 
 import random
-import struct
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.table.sorting import NullOrder
-from pyiceberg.transforms import BucketTransform, IdentityTransform
-from pyiceberg.types import LongType
 from pyspark.sql import SparkSession
 
 from icekeeper.engines.engine import Engine
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import PolicyError
-from icekeeper.model import DataFile
 from icekeeper.operations.compaction import dispatch
 from icekeeper.operations.compaction.clustering import exchange
 from icekeeper.operations.compaction.clustering import work as cluster_work
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.report.outcome import Status
 from icekeeper.storage.paths import normalise
+from support.clustered_tables import (
+    BY_ID,
+    NOTHING_ELIGIBLE,
+    both_read,
+    by_lower,
+    column,
+    compacted,
+    fill,
+    limit_memory,
+)
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete
-from support.local import LocalTable
-from support.passes import outcome_of
-from support.readers import canonical, duckdb_rows, pyiceberg_rows
-from support.sabotage import sabotaged_table
-
-BY_ID = {"strategy": "sort", "sort_order": "id"}
-NOTHING_ELIGIBLE = "no files eligible for compaction"
+from support.maintained_table import MaintainedTable, maintained_table, new_table
+from support.outcomes import outcome_of
+from support.readers import canonical, duckdb_rows
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
-    return LocalTable(local_catalog, tmp_path)
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    return new_table(local_catalog, tmp_path)
 
 
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker may hold 64 KB: every group is split among workers."""
-    monkeypatch.setattr(exchange, "RANGE_BYTES", 64 * 1024)
-    monkeypatch.setattr(exchange, "_SPLIT_BYTES", 128 * 1024)
-    monkeypatch.setattr(cluster_work, "RUN_BYTES", 32 * 1024)
+    limit_memory(monkeypatch)
 
 
 @pytest.fixture(params=["local", "spark"])
@@ -60,50 +54,9 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return SparkEngine(session.sparkContext)
 
 
-def fill(table: LocalTable, files: int, rows: int, *, seed: int = 0) -> None:
-    """Files of random ids, each all over the range."""
-    rng = random.Random(seed)
-    for _ in range(files):
-        table.append(*(rng.randrange(10**9) for _ in range(rows)))
-
-
-def compacted(table: LocalTable, **more: Any) -> OperationOutcome:
-    outcome = table.run(Operation.COMPACT, **{"min_input_files": "5", **more})
-    assert outcome.status in (Status.SUCCEEDED, Status.SKIPPED), outcome
-    return outcome
-
-
-def rows_of(file: DataFile) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pq.read_table(normalise(file.file_path)).to_pylist()
-    return rows
-
-
-def column(file: DataFile, name: str = "id") -> list[Any]:
-    return [row[name] for row in rows_of(file)]
-
-
-def bounds(file: DataFile, field_id: int) -> tuple[int, int]:
-    """Written bounds of a long column."""
-    assert file.lower_bounds is not None
-    assert file.upper_bounds is not None
-    low, high = struct.unpack("<q", file.lower_bounds[field_id]), struct.unpack("<q", file.upper_bounds[field_id])
-    return low[0], high[0]
-
-
-def by_lower(files: Sequence[DataFile]) -> list[DataFile]:
-    return sorted(files, key=lambda file: bounds(file, 1))
-
-
-def both_read(table: LocalTable) -> Counter[tuple[Any, ...]]:
-    """Rows without nested values or floats, of which there are many."""
-    location = table.loaded.metadata_location
-    read = pyiceberg_rows(location), duckdb_rows(location)
-    by_pyiceberg, by_duckdb = (Counter(tuple(sorted(row.items())) for row in rows) for rows in read)
-    assert by_duckdb == by_pyiceberg
-    return by_pyiceberg
-
-
-def test_a_group_for_one_worker_is_sorted_into_files_that_do_not_overlap(table: LocalTable, engine: Engine) -> None:
+def test_a_group_for_one_worker_is_sorted_into_files_that_do_not_overlap(
+    table: MaintainedTable, engine: Engine
+) -> None:
     """Every file is sorted, the files follow one another, no row is lost, and a second pass has nothing to do."""
     fill(table, 6, 20_000)
     before = both_read(table)
@@ -117,7 +70,7 @@ def test_a_group_for_one_worker_is_sorted_into_files_that_do_not_overlap(table: 
 
 
 @pytest.mark.usefixtures("little_memory")
-def test_a_group_for_many_workers_is_sorted_just_so(table: LocalTable, engine: Engine) -> None:
+def test_a_group_for_many_workers_is_sorted_just_so(table: MaintainedTable, engine: Engine) -> None:
     """Split by sampled bounds and exchanged, rows come out as from one worker, whichever engine does it."""
     fill(table, 6, 20_000)
     before = both_read(table)
@@ -132,7 +85,7 @@ def test_a_group_for_many_workers_is_sorted_just_so(table: LocalTable, engine: E
 
 
 @pytest.mark.usefixtures("little_memory")
-def test_rows_of_one_key_stay_in_their_order_and_become_several_files(table: LocalTable) -> None:
+def test_rows_of_one_key_stay_in_their_order_and_become_several_files(table: MaintainedTable) -> None:
     """A sort by a column that holds one value keeps the order of rows, also when no worker may hold them all."""
     for n in range(6):
         table.append(*range(n * 20_000, (n + 1) * 20_000))
@@ -143,7 +96,7 @@ def test_rows_of_one_key_stay_in_their_order_and_become_several_files(table: Loc
 
 
 @pytest.mark.parametrize("memory", ["enough", "little"])
-def test_outputs_are_of_the_target_size(table: LocalTable, memory: str, request: pytest.FixtureRequest) -> None:
+def test_outputs_are_of_the_target_size(table: MaintainedTable, memory: str, request: pytest.FixtureRequest) -> None:
     """Within a quarter, although sorted rows compress to less than half of what the inputs took."""
     if memory == "little":
         request.getfixturevalue("little_memory")
@@ -161,7 +114,7 @@ def test_outputs_are_of_the_target_size(table: LocalTable, memory: str, request:
 
 @pytest.mark.usefixtures("little_memory")
 def test_a_misled_worker_sorts_in_pieces_and_each_file_is_sorted(
-    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More rows in a range than may be held at once become files of their own: in order within, but overlapping."""
     monkeypatch.setattr(cluster_work, "PIECE_BYTES", 16 * 1024)
@@ -174,165 +127,6 @@ def test_a_misled_worker_sorts_in_pieces_and_each_file_is_sorted(
     assert table.readers_agree() == ids
 
 
-# -- increments, and what is remembered
-
-
-def test_new_files_are_clustered_without_the_old_ones(table: LocalTable) -> None:
-    """Five new files are sorted among themselves; what was sorted before keeps its files."""
-    fill(table, 5, 20_000)
-    compacted(table, target_file_size_mb="0.1", **BY_ID)
-    old = {file.file_path for file in table.data_files()}
-    fill(table, 4, 10_000, seed=1)
-    assert compacted(table, target_file_size_mb="0.3", **BY_ID).status is Status.SUCCEEDED  # another target: all anew
-    assert not old & {file.file_path for file in table.data_files()}
-    old = {file.file_path for file in table.data_files()}
-    fill(table, 4, 100, seed=2)
-    assert compacted(table, target_file_size_mb="0.3", **BY_ID).reason == NOTHING_ELIGIBLE
-    fill(table, 1, 100, seed=3)
-    assert compacted(table, target_file_size_mb="0.3", **BY_ID).metrics["compact.files_merged"] == 5
-    now = {file.file_path for file in table.data_files()}
-    assert old < now
-    assert len(now - old) == 1
-
-
-def test_small_increments_are_merged_in_the_end(table: LocalTable) -> None:
-    """Every three of them become one, and so do three of those: files never pile up, and each pass settles."""
-    for n in range(7):
-        fill(table, 3, 10, seed=n)
-        compacted(table, min_input_files="3", **BY_ID)
-        assert compacted(table, min_input_files="3", **BY_ID).reason == NOTHING_ELIGIBLE
-        assert len(table.data_files()) < 3
-    assert len(table.ids()) == 7 * 30
-
-
-def test_what_was_clustered_is_known_when_the_state_is_lost(table: LocalTable) -> None:
-    """The snapshot itself names its recipe."""
-    fill(table, 5, 100)
-    compacted(table, **BY_ID)
-    assert table.metadata.current_snapshot is not None
-    assert (
-        table.metadata.current_snapshot.summary["icekeeper.recipe"]
-        == "sort(1 identity asc nulls-first) target=268435456"
-    )
-    table.state.path.unlink()
-    assert compacted(table, **BY_ID, min_input_files="2").reason == NOTHING_ELIGIBLE
-
-
-def test_what_was_clustered_is_known_when_its_snapshot_is_expired(table: LocalTable) -> None:
-    """Entries keep the id of the snapshot that added them, and the state store keeps the recipe."""
-    fill(table, 5, 100)
-    compacted(table, target_file_size_mb="0.001", **BY_ID)
-    clustered = len(table.data_files())
-    assert clustered > 2
-    table.append(1)
-    assert table.run(Operation.EXPIRE_SNAPSHOTS).status is Status.SUCCEEDED
-    assert len(table.metadata.snapshots) == 1
-    settings = {"target_file_size_mb": "0.001", "min_input_files": "2", **BY_ID}
-    assert compacted(table, **settings).reason == NOTHING_ELIGIBLE
-    table.state.path.unlink()
-    assert compacted(table, **settings).metrics["compact.files_merged"] == clustered + 1
-
-
-def test_another_recipe_clusters_anew_and_going_back_does_too(table: LocalTable) -> None:
-    """A file is known under the recipe that wrote it, not under one that wrote its rows before."""
-    fill(table, 5, 1000)
-    settings = {"target_file_size_mb": "0.001"}
-    for order in ("id", "id desc", "id"):
-        outcome = compacted(table, strategy="sort", sort_order=order, **settings)
-        assert outcome.status is Status.SUCCEEDED
-        assert compacted(table, strategy="sort", sort_order=order, **settings).reason == NOTHING_ELIGIBLE
-    assert compacted(table, strategy="binpack", **settings).reason == NOTHING_ELIGIBLE
-
-
-def test_a_dry_run_remembers_nothing(table: LocalTable) -> None:
-    fill(table, 5, 100)
-    outcome = compacted(table, dry_run=True, **BY_ID)
-    assert outcome.summary == "would compact 5 files into 1 (across 1 bins)"
-    assert compacted(table, **BY_ID).metrics["compact.files_merged"] == 5
-
-
-# -- the table's own sort order
-
-
-def ordered_table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
-    """With a sort order written by PyIceberg: bucket(8, id) descending nulls last, then id."""
-    table = LocalTable(local_catalog, tmp_path)
-    with table.table.update_sort_order() as update:
-        update.desc("id", BucketTransform(8), NullOrder.NULLS_LAST).asc("id", IdentityTransform())
-    return table
-
-
-def test_auto_sorts_by_the_tables_order_and_says_so_in_the_entries(local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    """``sort_order_id`` names the order that was applied to the whole file."""
-    table = ordered_table(local_catalog, tmp_path)
-    fill(table, 5, 200)
-    order_id = table.table.sort_order().order_id
-    compacted(table)
-    (file,) = table.data_files()
-    assert file.sort_order_id == order_id > 0
-    bucket = BucketTransform[int](8).transform(LongType())
-    assert column(file) == sorted(table.ids(), key=lambda i: (-(bucket(i) or 0), i))
-    assert compacted(table).reason == NOTHING_ELIGIBLE
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"strategy": "binpack"}, BY_ID, {"strategy": "zorder", "zorder_columns": "id"}],
-    ids=["binpack", "custom order", "zorder"],
-)
-def test_no_other_layout_claims_the_tables_order(
-    local_catalog: SqlCatalog, tmp_path: Path, settings: dict[str, str]
-) -> None:
-    table = ordered_table(local_catalog, tmp_path)
-    fill(table, 5, 200)
-    compacted(table, **settings)
-    assert [file.sort_order_id for file in table.data_files()] == [None]
-
-
-def test_a_renamed_column_keeps_the_order(local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    """Orders go by field id: nothing is sorted again, and new files are sorted by the renamed column."""
-    table = ordered_table(local_catalog, tmp_path)
-    fill(table, 5, 200)
-    compacted(table)
-    with table.table.update_schema() as update:
-        update.rename_column("id", "number")
-    assert compacted(table, min_input_files="2").reason == NOTHING_ELIGIBLE
-
-
-# -- z-order
-
-
-@pytest.mark.usefixtures("little_memory")
-def test_z_order_lets_ranges_on_either_column_skip_most_files(
-    local_catalog: SqlCatalog, tmp_path: Path, engine: Engine
-) -> None:
-    """On skewed columns, by the bounds in the entries: a narrow range touches a third of the files, not all."""
-    arrow = pa.schema([("id", pa.int64()), ("other", pa.int64())])
-    table = LocalTable(local_catalog, tmp_path)
-    local_catalog.drop_table("ns.t")
-    made = local_catalog.create_table("ns.t", arrow)
-    rng = random.Random(5)
-    for _ in range(6):
-        values = [[int(10 ** (12 * rng.random() ** 3)) for _ in range(8_000)] for _ in range(2)]
-        made.append(pa.table({"id": values[0], "other": values[1]}, schema=arrow))
-    before = both_read(table)
-    ids = sorted(row["id"] for row in pyiceberg_rows(table.loaded.metadata_location))
-    ranges = [(ids[i], ids[i + 2_000]) for i in range(0, 46_000, 2_000)]
-
-    def share(field_id: int) -> float:
-        limits = [bounds(file, field_id) for file in table.data_files()]
-        hits: list[float] = [sum(low <= b and a <= high for a, b in limits) / len(limits) for low, high in ranges]
-        return sum(hits) / len(hits)
-
-    assert min(share(1), share(2)) == 1.0
-    settings = {"strategy": "zorder", "zorder_columns": "id,other", "target_file_size_mb": "0.008"}
-    compacted(table, engine=engine, **settings)
-    assert len(table.data_files()) > 20
-    assert max(share(1), share(2)) < 0.4
-    assert both_read(table) == before
-    assert compacted(table, **settings).reason == NOTHING_ELIGIBLE
-
-
 # -- deletes and failures
 
 
@@ -343,11 +137,11 @@ def test_deletes_are_applied_while_rows_are_sorted(tmp_path: Path, memory: str, 
         request.getfixturevalue("little_memory")
         request.getfixturevalue("monkeypatch").setattr(exchange, "RANGE_BYTES", 1)
         request.getfixturevalue("monkeypatch").setattr(exchange, "_SPLIT_BYTES", 1)
-    with sabotaged_table(tmp_path) as table:
+    with maintained_table(tmp_path) as table:
         create_by_region(table, 3)
-        path = next(t.file.file_path for t in table.table().scan("id = 103 and region = 'us'").plan_files())
+        path = next(t.file.file_path for t in table.table.scan("id = 103 and region = 'us'").plan_files())
         commit_deletes(table, [position_delete(path, 3, "us"), equality_delete(205, "us"), equality_delete(51, "eu")])
-        before = canonical(duckdb_rows(table.load().metadata_location))
+        before = canonical(duckdb_rows(table.loaded.metadata_location))
         assert len(before) == 57
         outcome = outcome_of(
             table.maintain(operations="compact", strategy="sort", sort_order="id desc"), Operation.COMPACT
@@ -355,11 +149,13 @@ def test_deletes_are_applied_while_rows_are_sorted(tmp_path: Path, memory: str, 
         assert outcome.status is Status.SUCCEEDED, outcome
         assert outcome.metrics["compact.rows_deleted"] == 3
         assert outcome.metrics["compact.delete_files_removed"] == 3
-        assert canonical(duckdb_rows(table.load().metadata_location)) == before
+        assert canonical(duckdb_rows(table.loaded.metadata_location)) == before
 
 
 @pytest.mark.usefixtures("little_memory")
-def test_an_input_that_cannot_be_read_fails_its_group_and_leaves_nothing(table: LocalTable, engine: Engine) -> None:
+def test_an_input_that_cannot_be_read_fails_its_group_and_leaves_nothing(
+    table: MaintainedTable, engine: Engine
+) -> None:
     """The sample reads another file first; the split that meets the damage is reported, what lanes wrote is removed."""
     fill(table, 6, 20_000)
     victim = Path(normalise(table.data_files()[3].file_path))
@@ -376,7 +172,7 @@ def test_an_input_that_cannot_be_read_fails_its_group_and_leaves_nothing(table: 
     assert table.unreferenced() == before
 
 
-def test_a_sort_without_an_order_is_bad_usage_with_what_to_do(table: LocalTable) -> None:
+def test_a_sort_without_an_order_is_bad_usage_with_what_to_do(table: MaintainedTable) -> None:
     """Before anything runs."""
     fill(table, 5, 10)
     with pytest.raises(PolicyError, match="strategy sort needs an order and the table has none; set sort_order"):
@@ -386,7 +182,7 @@ def test_a_sort_without_an_order_is_bad_usage_with_what_to_do(table: LocalTable)
 
 @pytest.mark.usefixtures("little_memory")
 def test_a_group_that_is_larger_than_it_looked_is_handed_to_all_workers(
-    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker that was to sort it alone stops before its memory is full."""
     monkeypatch.setattr(cluster_work, "PIECE_BYTES", 512 * 1024)
@@ -400,7 +196,7 @@ def test_a_group_that_is_larger_than_it_looked_is_handed_to_all_workers(
 
 @pytest.mark.parametrize("memory", ["enough", "little"])
 def test_sorted_files_become_fewer_whatever_their_rows_compress_to(
-    table: LocalTable, memory: str, request: pytest.FixtureRequest
+    table: MaintainedTable, memory: str, request: pytest.FixtureRequest
 ) -> None:
     """Small sorted files are merged once: tiny files, whose size is mostly overhead, are the worst case."""
     if memory == "little":

@@ -28,7 +28,8 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.sources import SourcePart
 from icekeeper.storage.storage import Storage
-from support.local import LocalTable, grow_old
+from support.files_on_disk import grow_old
+from support.maintained_table import MaintainedTable, new_table
 from support.moments import Moment, at
 
 HOME, LIMIT_MS = "s3://b/t", 1000
@@ -84,9 +85,9 @@ def test_workers_come_to_the_same(listed: list[ListedObject], references: list[s
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalTable:
+def table(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MaintainedTable:
     """Four appends, old; every comparison goes through the engine, in several parts and tasks."""
-    made = LocalTable(local_catalog, tmp_path)
+    made = new_table(local_catalog, tmp_path)
     made.fill(4)
     grow_old(Path(path) for path in made.files())
     monkeypatch.setattr(remove_orphans, "DISTRIBUTED_ABOVE", 0)
@@ -96,7 +97,7 @@ def table(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyP
     return made
 
 
-def orphans_by(engine: Engine, table: LocalTable) -> None:
+def orphans_by(engine: Engine, table: MaintainedTable) -> None:
     before = table.files()
     planted = {table.plant(f"data/part={number}/orphan.parquet") for number in range(5)}
     table.plant("data/young.parquet", days_old=0)
@@ -106,15 +107,15 @@ def orphans_by(engine: Engine, table: LocalTable) -> None:
     assert before < table.files()
 
 
-def test_local_workers_find_the_orphans(table: LocalTable) -> None:
+def test_local_workers_find_the_orphans(table: MaintainedTable) -> None:
     orphans_by(LocalEngine(2), table)
 
 
-def test_spark_finds_the_orphans(table: LocalTable, spark_session: SparkSession) -> None:
+def test_spark_finds_the_orphans(table: MaintainedTable, spark_session: SparkSession) -> None:
     orphans_by(SparkEngine(spark_session.sparkContext), table)
 
 
-def test_what_is_committed_meanwhile_is_asked_for_afterwards(table: LocalTable) -> None:
+def test_what_is_committed_meanwhile_is_asked_for_afterwards(table: MaintainedTable) -> None:
     source = Path(normalise(table.data_files()[0].file_path))
     adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
     with at(Moment.AFTER_EXCHANGE, lambda: table.table.add_files([adopted.as_uri()])):
@@ -123,7 +124,7 @@ def test_what_is_committed_meanwhile_is_asked_for_afterwards(table: LocalTable) 
     assert adopted.exists()
 
 
-def test_a_manifest_that_a_worker_cannot_read_is_a_refusal(table: LocalTable) -> None:
+def test_a_manifest_that_a_worker_cannot_read_is_a_refusal(table: MaintainedTable) -> None:
     oldest = next(iter(table.metadata.snapshots.values()))
     manifest = Path(normalise(table.reader.manifests(oldest)[0].manifest_path))
     manifest.unlink()
@@ -149,7 +150,7 @@ def test_a_listing_that_fails_in_a_worker_fails() -> None:
     assert not isinstance(caught.value, MetadataUnreadable)
 
 
-def test_the_number_of_references_is_known_from_the_manifest_lists(table: LocalTable) -> None:
+def test_the_number_of_references_is_known_from_the_manifest_lists(table: MaintainedTable) -> None:
     reader = table.reader
     manifests = References().listed(reader, reader.metadata.snapshots.values())
     assert live_files(manifests.values()) == len(table.data_files())

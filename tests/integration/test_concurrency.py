@@ -12,58 +12,38 @@ import pytest
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.snapshot import SnapshotWriter
-from icekeeper.errors import CommitConflict, CommitStateUnknown
-from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.report.outcome import Status
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
-from support.passes import outcome_of
-from support.readers import duckdb_rows
-from support.sabotage import SabotagedTable, sabotaged_table
-
-COMPACT = {"operations": "compact"}
+from support.maintained_table import MaintainedTable, maintained_table
+from support.overtaken import compacted, ids, sound
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[SabotagedTable]:
+def table(tmp_path: Path) -> Iterator[MaintainedTable]:
     """Partitioned by region: us and eu, six files of ten rows each."""
-    with sabotaged_table(tmp_path) as made:
+    with maintained_table(tmp_path) as made:
         create_by_region(made, 6)
         yield made
 
 
-def ids(table: SabotagedTable) -> Counter[int]:
-    """Ids as DuckDB reads them: it knows nothing of us, and applies every kind of delete."""
-    return Counter(row["id"] for row in duckdb_rows(table.load().metadata_location))
-
-
-def compacted(table: SabotagedTable, **overrides: str) -> OperationOutcome:
-    return outcome_of(table.maintain(**COMPACT, **overrides), Operation.COMPACT)
-
-
-def sound(table: SabotagedTable) -> None:
-    """Consistent, and nothing left behind by what did not get committed, metadata files apart."""
-    table.assert_sound()
-    assert [path for path in table.unreachable() if not path.endswith(".metadata.json")] == []
-
-
-def test_appends_during_a_rewrite_are_kept_and_so_is_the_rewrite(table: SabotagedTable) -> None:
+def test_appends_during_a_rewrite_are_kept_and_so_is_the_rewrite(table: MaintainedTable) -> None:
     before = ids(table)
 
     def append_twice() -> None:
         for first in (10_000, 20_000):
-            table.table().append(rows_of(first, 5, "us"))
+            table.table.append(rows_of(first, 5, "us"))
 
     table.engine.during = append_twice
     outcome = compacted(table)
     assert (outcome.status, outcome.summary) == (Status.SUCCEEDED, "compacted 12 files into 2 (across 2 bins)")
     assert ids(table) == before + Counter([*range(10_000, 10_005), *range(20_000, 20_005)])
-    assert len(list(table.table().scan().plan_files())) == 4
+    assert len(list(table.table.scan().plan_files())) == 4
     sound(table)
 
 
-def test_a_group_whose_input_went_is_dropped_and_the_others_commit(table: SabotagedTable) -> None:
+def test_a_group_whose_input_went_is_dropped_and_the_others_commit(table: MaintainedTable) -> None:
     before = ids(table)
-    table.engine.during = lambda: table.table().delete("id = 3")  # PyIceberg rewrites the file of that row
+    table.engine.during = lambda: table.table.delete("id = 3")  # PyIceberg rewrites the file of that row
     outcome = compacted(table)
     assert outcome.metrics["compact.bins"] == 1
     assert outcome.metrics["compact.bins_dropped"] == 1
@@ -72,8 +52,8 @@ def test_a_group_whose_input_went_is_dropped_and_the_others_commit(table: Sabota
     sound(table)
 
 
-def test_when_every_group_was_overtaken_nothing_is_committed(table: SabotagedTable) -> None:
-    table.engine.during = lambda: table.table().overwrite(rows_of(7, 3, "us"))
+def test_when_every_group_was_overtaken_nothing_is_committed(table: MaintainedTable) -> None:
+    table.engine.during = lambda: table.table.overwrite(rows_of(7, 3, "us"))
     outcome = compacted(table)
     assert outcome.status is Status.FAILED
     assert "an input file was removed or rewritten by another commit" in outcome.summary
@@ -82,29 +62,29 @@ def test_when_every_group_was_overtaken_nothing_is_committed(table: SabotagedTab
     sound(table)
 
 
-def test_after_a_rollback_nothing_is_committed(table: SabotagedTable) -> None:
+def test_after_a_rollback_nothing_is_committed(table: MaintainedTable) -> None:
     """Rows that came back must stay; the files of the plan are still there, but its snapshot is not in the line."""
-    earlier = table.table().snapshots()[-3].snapshot_id
+    earlier = table.table.snapshots()[-3].snapshot_id
 
     def roll_back() -> None:
-        table.table().manage_snapshots().rollback_to_snapshot(earlier).commit()
+        table.table.manage_snapshots().rollback_to_snapshot(earlier).commit()
 
     table.engine.during = roll_back
     outcome = compacted(table)
     assert outcome.status is Status.FAILED
     assert "rolled back" in outcome.summary
-    assert table.load().metadata.refs["main"].snapshot_id == earlier
+    assert table.loaded.metadata.refs["main"].snapshot_id == earlier
     sound(table)
 
 
-def test_a_table_dropped_and_created_again_is_another_table(table: SabotagedTable) -> None:
+def test_a_table_dropped_and_created_again_is_another_table(table: MaintainedTable) -> None:
     """Same name, same place, same schema: the UUID tells them apart."""
 
     def replace_table() -> None:
-        old = table.table()
-        table.writer.drop_table("ns.t")
-        table.writer.create_table("ns.t", old.schema(), location=old.location(), partition_spec=old.spec())
-        table.table().append(rows_of(1, 4, "us"))
+        old = table.table
+        table.pyiceberg.drop_table("ns.t")
+        table.pyiceberg.create_table("ns.t", old.schema(), location=old.location(), partition_spec=old.spec())
+        table.table.append(rows_of(1, 4, "us"))
 
     table.engine.during = replace_table
     outcome = compacted(table)
@@ -114,13 +94,13 @@ def test_a_table_dropped_and_created_again_is_another_table(table: SabotagedTabl
     assert ids(table) == Counter([1, 2, 3, 4])
 
 
-def _file_holding(table: SabotagedTable, row_id: int) -> str:
-    (task,) = table.table().scan(row_filter=f"id = {row_id}").plan_files()
+def _file_holding(table: MaintainedTable, row_id: int) -> str:
+    (task,) = table.table.scan(row_filter=f"id = {row_id}").plan_files()
     return task.file.file_path
 
 
 @pytest.mark.parametrize("bounds", [True, False])
-def test_a_position_delete_on_an_input_drops_its_group_only(table: SabotagedTable, bounds: bool) -> None:
+def test_a_position_delete_on_an_input_drops_its_group_only(table: MaintainedTable, bounds: bool) -> None:
     before = ids(table)
     path = _file_holding(table, 103)
     table.engine.during = lambda: commit_deletes(table, [position_delete(path, 3, "us", bounds=bounds)])
@@ -130,13 +110,13 @@ def test_a_position_delete_on_an_input_drops_its_group_only(table: SabotagedTabl
     sound(table)
 
 
-def test_a_newer_equality_delete_still_applies_to_the_outputs(table: SabotagedTable) -> None:
+def test_a_newer_equality_delete_still_applies_to_the_outputs(table: MaintainedTable) -> None:
     """Outputs keep the planning snapshot's sequence number (rule 1); rows appended after the delete stay."""
     before = ids(table)
 
     def meanwhile() -> None:
         commit_deletes(table, [equality_delete(103, "us")])
-        table.table().append(rows_of(103, 1, "us"))
+        table.table.append(rows_of(103, 1, "us"))
 
     table.engine.during = meanwhile
     outcome = compacted(table)
@@ -146,7 +126,7 @@ def test_a_newer_equality_delete_still_applies_to_the_outputs(table: SabotagedTa
     sound(table)
 
 
-def test_an_equality_delete_on_a_column_that_outputs_lack_drops_the_group(table: SabotagedTable) -> None:
+def test_an_equality_delete_on_a_column_that_outputs_lack_drops_the_group(table: MaintainedTable) -> None:
     before = ids(table)
     deleted, more = equality_delete(103, "us")
     table.engine.during = lambda: commit_deletes(table, [(deleted, {**more, "equality_ids": (77,)})])
@@ -155,99 +135,10 @@ def test_an_equality_delete_on_a_column_that_outputs_lack_drops_the_group(table:
     assert before  # DuckDB cannot read a delete on a column that never was
 
 
-def test_lost_swaps_are_retried_with_growing_waits_then_given_up(table: SabotagedTable) -> None:
-    """50 ms, 100 ms, 200 ms, ... (rule 59); at the end nothing changed and nothing is left behind."""
-    before = ids(table)
-    numbers = iter(range(100_000, 200_000))
-    table.catalog.before_commit = lambda: table.table().append(rows_of(next(numbers), 1, "eu"))
-    outcome = compacted(table, max_commit_retries="3")
-    assert outcome.status is Status.FAILED
-    assert outcome.summary.startswith("CommitConflict: ")
-    assert table.catalog.commits == 4
-    assert [step / 2 <= wait <= step for wait, step in zip(table.waits, (0.05, 0.1, 0.2), strict=True)] == [True] * 3
-    assert ids(table) == before + Counter(range(100_000, 100_004))
-    sound(table)
-
-
-def test_a_swap_lost_once_is_won_the_next_time(table: SabotagedTable) -> None:
-    before = ids(table)
-
-    def append_once() -> None:
-        if table.catalog.commits == 1:
-            table.table().append(rows_of(5000, 1, "eu"))
-
-    table.catalog.before_commit = append_once
-    assert compacted(table).summary == "compacted 12 files into 2 (across 2 bins)"
-    assert ids(table) == before + Counter([5000])
-    sound(table)
-
-
 Commit = Callable[[LoadedTable, Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], LoadedTable]
 
 
-def test_an_unknown_commit_that_landed_counts_once(table: SabotagedTable) -> None:
-    before = table.rows()
-
-    def lose_the_answer() -> None:
-        raise CommitStateUnknown("no answer")
-
-    table.catalog.after_commit = lose_the_answer
-    outcome = compacted(table)
-    assert (outcome.status, table.catalog.commits) == (Status.SUCCEEDED, 1)
-    assert outcome.snapshot_id == table.load().metadata.refs["main"].snapshot_id
-    assert table.rows() == before
-    sound(table)
-
-
-def test_an_unknown_commit_keeps_its_files_while_it_may_still_land(table: SabotagedTable) -> None:
-    """The server is still busy with the attempt when we give up: what it names must be there when it lands."""
-    before = ids(table)
-    late: list[Callable[[], LoadedTable]] = []
-
-    def unknown(base: LoadedTable, requirements: Sequence[Any], updates: Sequence[Any]) -> LoadedTable:
-        late.append(lambda: table.catalog.inner.commit(base, requirements, updates))
-        raise CommitStateUnknown("no answer")
-
-    table.catalog.commit_instead = unknown
-    outcome = compacted(table)
-    assert outcome.status is Status.FAILED
-    assert outcome.summary.startswith("CommitStateUnknown")
-    late[0]()
-    assert ids(table) == before
-    sound(table)
-
-
-def test_an_unknown_commit_that_lost_is_made_again(table: SabotagedTable) -> None:
-    """Another commit took the place: the attempt can land no more, its manifests go, and the next one commits."""
-    before = ids(table)
-
-    def unknown_once(base: LoadedTable, requirements: Sequence[Any], updates: Sequence[Any]) -> LoadedTable:
-        table.catalog.commit_instead = None
-        table.table().append(rows_of(9000, 1, "us"))
-        raise CommitStateUnknown("no answer")
-
-    table.catalog.commit_instead = unknown_once
-    assert compacted(table).summary == "compacted 12 files into 2 (across 2 bins)"
-    assert ids(table) == before + Counter([9000])
-    sound(table)
-
-
-def test_a_conflict_reported_for_a_commit_that_landed_loses_nothing(table: SabotagedTable) -> None:
-    """A client that repeats a request by itself may hear "conflict" about its own success (iceberg 5752)."""
-    before = ids(table)
-
-    def conflict() -> None:
-        table.catalog.after_commit = lambda: None
-        raise CommitConflict("the ref is at another snapshot")
-
-    table.catalog.after_commit = conflict
-    outcome = compacted(table)
-    assert outcome.status is Status.SUCCEEDED
-    assert ids(table) == before
-    sound(table)
-
-
-def test_two_passes_at_once_lose_nothing(table: SabotagedTable) -> None:
+def test_two_passes_at_once_lose_nothing(table: MaintainedTable) -> None:
     """Grace keeps each from sweeping what the other is about to commit."""
     before = ids(table)
     failures: list[BaseException] = []
@@ -271,14 +162,14 @@ def test_two_passes_at_once_lose_nothing(table: SabotagedTable) -> None:
 
 
 @pytest.mark.slow
-def test_a_steady_writer_loses_nothing_to_repeated_passes(table: SabotagedTable) -> None:
+def test_a_steady_writer_loses_nothing_to_repeated_passes(table: MaintainedTable) -> None:
     before = ids(table)
     stop, written, losses = threading.Event(), [0], list[str]()
 
     def write() -> None:
         while not stop.wait(0.1):  # steady; without pause it would win every swap
             try:
-                table.table().append(rows_of(1_000_000 + written[0], 1, "us"))
+                table.table.append(rows_of(1_000_000 + written[0], 1, "us"))
                 written[0] += 1
             except Exception as error:  # PyIceberg gives up sooner than we do
                 losses.append(f"{type(error).__name__}: {error}")
@@ -300,7 +191,7 @@ def test_a_steady_writer_loses_nothing_to_repeated_passes(table: SabotagedTable)
     sound(table)
 
 
-def test_these_tests_bite(table: SabotagedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_these_tests_bite(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the head's sequence number on outputs, a newer equality delete would be undone: DuckDB would show it."""
     before = ids(table)
     original: Any = SnapshotWriter.replace_files

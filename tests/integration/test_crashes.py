@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 
 from icekeeper.clock import HOUR_MS
 from icekeeper.errors import CommitStateUnknown, StorageError
+from support.counted_steps import counted_steps
+from support.files_on_disk import files_below
+from support.maintained_table import MaintainedTable, maintained_table
 from support.readers import canonical, duckdb_rows
-from support.sabotage import SabotagedTable, counted_steps, restore, sabotaged_table
 
 ROWS = pa.table({"id": pa.array([1, 2, None], pa.int64()), "name": ["a", "b", None]})
 APPENDS = 4
@@ -30,17 +33,24 @@ def _fails(where: str) -> BaseException:
 
 
 def _prepare(folder: Path) -> None:
-    with sabotaged_table(folder) as table:
+    with maintained_table(folder) as table:
         made = table.create(ROWS.schema)
         for _ in range(APPENDS):
             made.append(ROWS)
         made.manage_snapshots().create_tag(made.snapshots()[1].snapshot_id, "kept").commit()
-        (table.warehouse / "ns" / "t" / "data" / "orphan.parquet").write_bytes(b"?")
+        (table.folder / "data" / "orphan.parquet").write_bytes(b"?")
 
 
-def _left_over(table: SabotagedTable) -> list[str]:
+def _left_over(table: MaintainedTable) -> list[str]:
     """Metadata files newer than the oldest snapshot are never orphans (rule 97)."""
-    return [path for path in table.unreachable() if not path.endswith(".metadata.json")]
+    found = files_below(table.folder.parent.parent) - table.reachable()  # the whole warehouse, the table is all it has
+    return [path for path in found if not path.endswith(".metadata.json")]
+
+
+def _restore(template: Path, folder: Path) -> None:
+    """Put a folder back to what the template holds."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(template, folder)
 
 
 @pytest.mark.slow
@@ -50,8 +60,8 @@ def test_every_step_may_be_the_last(tmp_path: Path, failure: Callable[[str], Bas
     template, folder = tmp_path / "template", tmp_path / "table"
     _prepare(folder)
     folder.rename(template)
-    restore(template, folder)
-    with sabotaged_table(folder) as table, counted_steps(table, None, failure) as steps:
+    _restore(template, folder)
+    with maintained_table(folder) as table, counted_steps(table.catalog, None, failure) as steps:
         expected = table.rows()
         steps.taken = 0
         assert table.maintain().status.value == "succeeded"
@@ -59,18 +69,17 @@ def test_every_step_may_be_the_last(tmp_path: Path, failure: Callable[[str], Bas
     assert 20 < total < 200
     where: set[str | None] = set()
     for number in range(1, total + 1):
-        restore(template, folder)
-        with sabotaged_table(folder) as table:
-            with counted_steps(table, number, failure) as steps, suppress(Killed, StorageError):
+        _restore(template, folder)
+        with maintained_table(folder) as table:
+            with counted_steps(table.catalog, number, failure) as steps, suppress(Killed, StorageError):
                 table.maintain()
             where.add(steps.where)
-            table.catalog.before_load = table.catalog.before_commit = table.catalog.after_commit = lambda: None
             context = f"step {number} of {total}: {steps.where}"
             assert table.rows() == expected, context
             table.assert_sound()
             if number % 25 == 0:
-                assert canonical(duckdb_rows(table.load().metadata_location)) == expected, context
-            kept = table.load().metadata.refs["kept"].snapshot_id
+                assert canonical(duckdb_rows(table.loaded.metadata_location)) == expected, context
+            kept = table.loaded.metadata.refs["kept"].snapshot_id
             assert len(table.rows(kept)) == 2 * ROWS.num_rows, context
             table.late_ms = JOB_LEASE_MS  # what a killed job recorded is its own until then
             later = table.maintain()

@@ -13,33 +13,33 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.careless_writer import relist
 from support.deletes import commit_deletes, compacted, create_by_region, position_delete, region_rows
-from support.passes import outcome_of
-from support.sabotage import SabotagedTable, sabotaged_table
+from support.maintained_table import MaintainedTable, maintained_table
+from support.outcomes import outcome_of
 from support.v3 import append, data_files, lineage, live, upgrade, vectors
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[SabotagedTable]:
+def table(tmp_path: Path) -> Iterator[MaintainedTable]:
     """Three files of ten rows in us and in eu: ids 0.., 100.., 200.. and 50.., 150.., 250.."""
-    with sabotaged_table(tmp_path) as made:
+    with maintained_table(tmp_path) as made:
         create_by_region(made, 3)
         yield made
 
 
-def delete_astray(table: SabotagedTable, *positions: int) -> None:
+def delete_astray(table: MaintainedTable, *positions: int) -> None:
     """Deletes of the last eu file that stand in us, a commit and a file each."""
     path = max(file.file_path for file in data_files(table) if file.partition == ("eu",))
     for position in positions:
         commit_deletes(table, [position_delete(path, position, "us")])
 
 
-def count(table: SabotagedTable) -> int:
+def count(table: MaintainedTable) -> int:
     return sum(region_rows(table).values())
 
 
 @pytest.mark.parametrize("rewrite", ["nothing", "everything"])
 def test_a_delete_that_names_a_file_of_another_partition_is_no_dangling_one(
-    table: SabotagedTable, rewrite: str
+    table: MaintainedTable, rewrite: str
 ) -> None:
     """Its rows came back."""
     delete_astray(table, 1, 2, 3, 4, 5, 6)
@@ -52,7 +52,7 @@ def test_a_delete_that_names_a_file_of_another_partition_is_no_dangling_one(
     table.assert_sound()
 
 
-def test_deletes_are_merged_where_the_files_are_that_they_name(table: SabotagedTable) -> None:
+def test_deletes_are_merged_where_the_files_are_that_they_name(table: MaintainedTable) -> None:
     """Two of each; in an output of their own partition those that stray would reach nothing any more."""
     delete_astray(table, 1, 2)
     us = [file.file_path for file in data_files(table) if file.partition == ("us",)]
@@ -66,7 +66,7 @@ def test_deletes_are_merged_where_the_files_are_that_they_name(table: SabotagedT
     table.assert_sound()
 
 
-def test_a_vector_absorbs_the_deletes_that_stray(table: SabotagedTable) -> None:
+def test_a_vector_absorbs_the_deletes_that_stray(table: MaintainedTable) -> None:
     """It stands for every position delete of its data file: one that stayed would not be applied any more."""
     delete_astray(table, 1, 2)
     eu = max(file.file_path for file in data_files(table) if file.partition == ("eu",))
@@ -84,7 +84,7 @@ def test_a_vector_absorbs_the_deletes_that_stray(table: SabotagedTable) -> None:
 
 
 @pytest.mark.parametrize("number", [None, 99], ids=["lost", "wrong"])
-def test_file_sequence_numbers_of_careless_writers_change_nothing(table: SabotagedTable, number: int | None) -> None:
+def test_file_sequence_numbers_of_careless_writers_change_nothing(table: MaintainedTable, number: int | None) -> None:
     """They are lost when such a writer carries entries over: no refusal, no damage reported, no row back."""
     path = max(file.file_path for file in data_files(table) if file.partition == ("eu",))
     commit_deletes(table, [position_delete(path, 3, "eu", bounds=False), position_delete(path, 4, "eu")])
@@ -109,7 +109,7 @@ def test_file_sequence_numbers_of_careless_writers_change_nothing(table: Sabotag
 
 @pytest.mark.parametrize("settings", [{"where": "region = 'us'"}, {"min_data_age_hours": "1"}], ids=["where", "age"])
 def test_a_file_listed_twice_is_left_alone_when_only_one_entry_is_in_scope(
-    table: SabotagedTable, settings: dict[str, str]
+    table: MaintainedTable, settings: dict[str, str]
 ) -> None:
     """Readers read it twice; where its one entry was replaced, the other went along."""
     twice = max(file.file_path for file in data_files(table) if file.partition == ("us",))
@@ -127,7 +127,7 @@ def test_a_file_listed_twice_is_left_alone_when_only_one_entry_is_in_scope(
     assert outcome.metrics["compact.files_merged"] == (2 if "where" in settings else 5)
 
 
-def test_a_path_that_was_removed_and_added_again_meanwhile_is_another_file(table: SabotagedTable) -> None:
+def test_a_path_that_was_removed_and_added_again_meanwhile_is_another_file(table: MaintainedTable) -> None:
     """Its deletes are older than it now: 30 rows became 27."""
     path = max(file.file_path for file in data_files(table) if file.partition == ("us",))
     for position in (1, 2, 3):
@@ -150,7 +150,7 @@ def test_a_path_that_was_removed_and_added_again_meanwhile_is_another_file(table
     assert len(table.rows()) == count(table) == 60
 
 
-def test_manifests_that_were_rewritten_meanwhile_stop_nothing(table: SabotagedTable) -> None:
+def test_manifests_that_were_rewritten_meanwhile_stop_nothing(table: MaintainedTable) -> None:
     """Not even where file sequence numbers got lost on the way."""
     relist(table, lambda entry: [existing(entry)])
     table.engine.during = lambda: relist(table, lambda entry: [replace(existing(entry), file_sequence_number=None)])

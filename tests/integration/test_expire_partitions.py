@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import datetime
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import DateType, LongType, NestedField
 
-from icekeeper.model import EntryStatus, FileContent, ManifestEntry
+from icekeeper.model import EntryStatus
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, Status
-from support.careless_writer import relist
-from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, region_rows, rows_of
-from support.local import LocalTable
+from icekeeper.report.outcome import Status
+from support.maintained_table import MaintainedTable, new_table
 from support.moments import Moment, at
-from support.passes import outcome_of
-from support.sabotage import SabotagedTable, sabotaged_table
-from support.v3 import append, data_files, delete_positions, lineage, live, upgrade, vectors
 
 EXPIRE = Operation.EXPIRE_PARTITIONS
 TEXT = {"partition_retention_hours": "24", "partition_time_column": "part", "partition_time_pattern": "%Y-%m-%d"}
@@ -37,9 +24,9 @@ def day(age: int) -> str:
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     """A file of each of the last days, two of the oldest, and partitions that are no days."""
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
     with table.table.update_spec() as update:
         update.add_identity("part")
     table.append(1, 2, part=day(30))
@@ -50,7 +37,7 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
     return table
 
 
-def test_a_table_without_the_setting_is_left_alone(table: LocalTable) -> None:
+def test_a_table_without_the_setting_is_left_alone(table: MaintainedTable) -> None:
     head = table.metadata.current_snapshot
     outcome = table.run(EXPIRE, partition_time_column="part", partition_time_pattern="%Y-%m-%d")
     assert (outcome.status, outcome.reason) == (Status.SKIPPED, "no partition_retention_hours is set")
@@ -63,7 +50,7 @@ def test_a_table_without_the_setting_is_left_alone(table: LocalTable) -> None:
     assert table.ids() == [1, 2, 3, 4, 5, 6]
 
 
-def test_old_partitions_are_dropped_and_nothing_else(table: LocalTable) -> None:
+def test_old_partitions_are_dropped_and_nothing_else(table: MaintainedTable) -> None:
     before = {file.file_path: file for file in table.data_files()}
     files = table.files()
     planned = table.run(EXPIRE, dry_run=True, **TEXT)
@@ -114,7 +101,7 @@ def test_old_partitions_are_dropped_and_nothing_else(table: LocalTable) -> None:
     assert (again.status, again.reason) == (Status.SKIPPED, "no partitions to expire")
 
 
-def test_the_bytes_go_with_the_snapshots(table: LocalTable) -> None:
+def test_the_bytes_go_with_the_snapshots(table: MaintainedTable) -> None:
     gone = set(table.run(EXPIRE, **TEXT).files_planned)
     table.run(Operation.EXPIRE_SNAPSHOTS)
     assert not [path for path in gone if Path(path.removeprefix("file://")).exists()]
@@ -122,14 +109,14 @@ def test_the_bytes_go_with_the_snapshots(table: LocalTable) -> None:
     assert table.verify().ok
 
 
-def test_a_limit_takes_the_oldest_first(table: LocalTable) -> None:
+def test_a_limit_takes_the_oldest_first(table: MaintainedTable) -> None:
     assert table.run(EXPIRE, **TEXT, partition_expire_limit="1").metrics["expire_partitions.partitions_expired"] == 1
     assert table.ids() == [4, 5, 6]
     table.run(EXPIRE, **TEXT, partition_expire_limit="1")
     assert table.ids() == [5, 6]
 
 
-def test_a_table_would_never_be_emptied(table: LocalTable) -> None:
+def test_a_table_would_never_be_emptied(table: MaintainedTable) -> None:
     """Where today's partition is as old as the others, the clock is wrong, or the table is no longer written to."""
     table.table.delete(f"part == '{day(0)}'")
     location = table.loaded.metadata_location
@@ -140,7 +127,7 @@ def test_a_table_would_never_be_emptied(table: LocalTable) -> None:
     assert table.loaded.metadata_location == location
 
 
-def test_deleting_no_file_it_may_run_where_files_must_not_be_deleted(table: LocalTable) -> None:
+def test_deleting_no_file_it_may_run_where_files_must_not_be_deleted(table: MaintainedTable) -> None:
     with table.table.transaction() as change:
         change.set_properties({"gc.enabled": "false"})
     assert table.run(EXPIRE, **TEXT).status is Status.SUCCEEDED
@@ -148,7 +135,7 @@ def test_deleting_no_file_it_may_run_where_files_must_not_be_deleted(table: Loca
 
 
 @pytest.mark.parametrize("moment", [Moment.OPERATION_STARTED, Moment.BEFORE_COMMIT])
-def test_what_others_commit_meanwhile_is_planned_for(table: LocalTable, moment: Moment) -> None:
+def test_what_others_commit_meanwhile_is_planned_for(table: MaintainedTable, moment: Moment) -> None:
     """Late rows of an expired partition go, new partitions stay, and a file that somebody else dropped is no matter."""
 
     def others() -> None:
@@ -165,7 +152,7 @@ def test_what_others_commit_meanwhile_is_planned_for(table: LocalTable, moment: 
     assert not [path for path in table.unreferenced() if "/data/" not in path]
 
 
-def test_an_unreadable_manifest_is_a_reason_to_refuse(table: LocalTable) -> None:
+def test_an_unreadable_manifest_is_a_reason_to_refuse(table: MaintainedTable) -> None:
     head = table.metadata.current_snapshot
     assert head is not None
     manifest = table.reader.manifests(head)[0].manifest_path
@@ -177,7 +164,7 @@ def test_an_unreadable_manifest_is_a_reason_to_refuse(table: LocalTable) -> None
     assert table.loaded.metadata_location == location
 
 
-def test_another_branch_may_be_meant(table: LocalTable) -> None:
+def test_another_branch_may_be_meant(table: MaintainedTable) -> None:
     head = table.metadata.current_snapshot
     assert head is not None
     table.table.manage_snapshots().create_branch(head.snapshot_id, "side").commit()
@@ -186,141 +173,8 @@ def test_another_branch_may_be_meant(table: LocalTable) -> None:
     assert table.ids(table.metadata.refs["side"].snapshot_id) == [5, 6]
 
 
-def test_what_the_table_is_not_partitioned_by_fails_and_changes_nothing(table: LocalTable) -> None:
+def test_what_the_table_is_not_partitioned_by_fails_and_changes_nothing(table: MaintainedTable) -> None:
     outcome = table.run(EXPIRE, **TEXT | {"partition_time_column": "id"})
     assert outcome.status is Status.FAILED
     assert "the table is not partitioned by 'id'; its partition fields are: part" in outcome.summary
     assert table.ids() == [1, 2, 3, 4, 5, 6]
-
-
-# -- manifests, deletes, row ids
-
-OLD, LATER, NOW = "2020-01-31", "2020-02-01", day(0)
-YEAR = {
-    "operations": "expire_partitions",
-    "partition_retention_hours": "8760",
-    "partition_time_pattern": "region=%Y-%m-%d",
-}
-
-
-def expired(table: SabotagedTable, **settings: str) -> OperationOutcome:
-    return outcome_of(table.maintain(**{**YEAR, **settings}), EXPIRE)
-
-
-@pytest.fixture
-def days(tmp_path: Path) -> Iterator[SabotagedTable]:
-    """Two files of ten rows of each day, of which two are long ago; the text ``region`` is the day."""
-    with sabotaged_table(tmp_path) as table:
-        create_by_region(table, 0)
-        for number, region in enumerate((OLD, LATER, NOW)):
-            table.table().append(rows_of(number * 100, 10, region))
-            table.table().append(rows_of(number * 100 + 50, 10, region))
-        yield table
-
-
-def path_of(table: SabotagedTable, region: str) -> str:
-    return next(f.file_path for f in data_files(table) if f.partition == (region,))
-
-
-def test_delete_files_go_with_the_partitions_that_they_are_for(days: SabotagedTable) -> None:
-    """Those of a partition that stays stay, and still apply; so does one that names a file elsewhere."""
-    kept = path_of(days, NOW)
-    commit_deletes(
-        days,
-        [
-            position_delete(path_of(days, OLD), 3, OLD),
-            equality_delete(107, LATER),
-            position_delete(kept, 4, NOW),
-            equality_delete(205, NOW),
-        ],
-    )
-    content, more = position_delete(kept, 6, OLD)
-    commit_deletes(days, [(content, more | {"referenced_data_file": kept})])
-    before = region_rows(days)
-    outcome = expired(days)
-    assert outcome.summary == "expired 2 partition(s): dropped 4 data file(s) with 40 row(s)"
-    assert outcome.metrics["expire_partitions.delete_files_removed"] == 2
-    assert region_rows(days) == Counter({row: count for row, count in before.items() if row[1] == NOW})
-    deletes = [e.file for _, e in live(days) if e.file.content is not FileContent.DATA]
-    assert [file.partition for file in deletes if file.referenced_data_file is None] == [(NOW,)] * 2
-    assert [file.referenced_data_file for file in deletes if file.partition == (OLD,)] == [kept]
-    head = days.load().metadata.current_snapshot
-    assert head is not None
-    expected = {
-        "deleted-data-files": "4",
-        "deleted-records": "40",
-        "removed-delete-files": "2",
-        "removed-position-deletes": "1",
-        "removed-equality-deletes": "1",
-        "changed-partition-count": "2",
-        "total-delete-files": "3",
-        "total-data-files": "2",
-    }
-    assert {key: head.summary[key] for key in expected} == expected
-    days.assert_sound()
-
-
-def test_a_partition_that_shares_a_file_with_a_younger_one_stays(days: SabotagedTable) -> None:
-    """Listed twice, in one manifest: dropped by its path, it would be gone from both."""
-    shared = path_of(days, OLD)
-
-    def listed(entry: ManifestEntry) -> list[ManifestEntry]:
-        old = replace(entry, status=EntryStatus.EXISTING)
-        return [old, replace(old, file=replace(old.file, partition=(NOW,)))] if old.file.file_path == shared else [old]
-
-    relist(days, listed)
-    assert expired(days).summary == "expired 1 partition(s): dropped 2 data file(s) with 20 row(s)"
-    assert len(days.rows()) == 50
-
-
-def test_in_v3_vectors_go_with_their_files_and_rows_keep_their_ids(days: SabotagedTable) -> None:
-    upgrade(days)
-    append(days, 300, 10, NOW)
-    old, kept = path_of(days, OLD), path_of(days, NOW)
-    delete_positions(days, {old: [1, 2], kept: [3]})
-    before = lineage(days)
-    assert expired(days).metrics["expire_partitions.delete_files_removed"] == 1
-    assert list(vectors(days)) == [kept]
-    assert lineage(days) == Counter({row: count for row, count in before.items() if row[0] >= 200})
-    days.assert_sound()
-
-
-def test_global_equality_deletes_stay(days: SabotagedTable) -> None:
-    """They were written under a spec without partitions, and may apply to anything."""
-    with days.table().update_spec() as update:
-        update.remove_field("region")
-    spec_id = days.load().metadata.default_spec_id
-    content, more = equality_delete(205, "")
-    nothing = (None,) * len(days.load().metadata.specs[spec_id]["fields"])
-    commit_deletes(days, [(content, more | {"partition": nothing})], spec_id=spec_id)
-    before = region_rows(days)
-    assert expired(days).metrics["expire_partitions.delete_files_removed"] == 0
-    assert region_rows(days) == Counter({row: count for row, count in before.items() if row[1] == NOW})
-    days.assert_sound()
-
-
-def test_a_compaction_under_way_yields_to_the_expiry(days: SabotagedTable) -> None:
-    """Its groups of dropped partitions are given up: rows that are gone must not come back."""
-    days.engine.during = lambda: expired(days)
-    days.maintain(operations="compact", rewrite_all="true")
-    assert {region for _, region in region_rows(days)} == {NOW}
-    days.assert_sound()
-
-
-def test_manifests_that_cannot_hold_an_expired_partition_are_not_read(tmp_path: Path) -> None:
-    """Their summaries tell; and that something younger is there keeps the plan from being refused."""
-    with sabotaged_table(tmp_path) as table:
-        table.writer.create_namespace("ns")
-        schema = Schema(NestedField(1, "id", LongType()), NestedField(3, "day", DateType()))
-        spec = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "day"))
-        table.writer.create_table("ns.t", schema, partition_spec=spec, properties={"format-version": "2"})
-        for when in (datetime.date(2020, 1, 31), TODAY, TODAY):
-            table.table().append(pa.table({"id": [1], "day": pa.array([when], pa.date32())}))
-        head = table.load().metadata.current_snapshot
-        assert head is not None
-        *young, _ = table.reader().manifests(head)
-        for manifest in young:
-            Path(manifest.manifest_path.removeprefix("file://")).unlink()
-        settings = {"operations": "expire_partitions", "partition_retention_hours": "8760"}
-        outcome = outcome_of(table.maintain(**settings), EXPIRE)
-        assert outcome.summary == "expired 1 partition(s): dropped 1 data file(s) with 1 row(s)"

@@ -11,11 +11,8 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import StringType
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.errors import PolicyError, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
 from icekeeper.model import EntryStatus, ManifestContent
@@ -23,74 +20,70 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
-from support.passes import TableUnderMaintenance, outcome_of
+from support.maintained_table import MaintainedTable, maintained_table, registered_table
+from support.outcomes import outcome_of
 from support.readers import canonical, duckdb_rows
-from support.sabotage import SabotagedTable, sabotaged_table
 from support.v3 import live as live_entries
 
 ROWS = pa.table({"id": [1, 2, 3]})
-EXPIRE = {"operations": "expire_snapshots"}
+EXPIRE: dict[str, Any] = {"operations": "expire_snapshots"}
+
 # Magic, and a footer of magic, JSON, its length, flags and magic (Puffin specification).
 EMPTY_PUFFIN = b"PFA1" + b"PFA1" + b'{"blobs":[]}' + bytes([12, 0, 0, 0]) + bytes(4) + b"PFA1"
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[SabotagedTable]:
-    with sabotaged_table(tmp_path) as made:
+def table(tmp_path: Path) -> Iterator[MaintainedTable]:
+    with maintained_table(tmp_path) as made:
         written = made.create(ROWS.schema)
         for _ in range(6):
             written.append(ROWS)
         yield made
 
 
-def expired(table: SabotagedTable, **overrides: str) -> OperationOutcome:
+def expired(table: MaintainedTable, **overrides: Any) -> OperationOutcome:
     return outcome_of(table.maintain(**EXPIRE, **overrides), Operation.EXPIRE_SNAPSHOTS)
 
 
-def lost(table: SabotagedTable) -> list[str]:
-    """What lies about and nobody needs, metadata files apart."""
-    return [path for path in table.unreachable() if not path.endswith(".metadata.json")]
-
-
-def test_files_freed_by_compaction_go_in_the_same_pass(table: SabotagedTable) -> None:
+def test_files_freed_by_compaction_go_in_the_same_pass(table: MaintainedTable) -> None:
     before = table.rows()
     outcome = table.maintain(operations="compact,expire_snapshots")
     assert outcome.status.value == "succeeded"
     assert len([path for path in table.files() if path.endswith(".parquet")]) == 1
-    assert lost(table) == []
+    assert table.unreferenced() == set()
     assert table.rows() == before
     # Its DELETED entries name the six files, and hold none of them.
-    assert sum(e.status == 2 for _, found in table.reader().entries(_head(table)) for e in found) == 6
+    assert sum(e.status == 2 for _, found in table.reader.entries(_head(table)) for e in found) == 6
     table.assert_sound()
     again = expired(table)
     assert (again.status, again.summary) == (Status.SKIPPED, "no snapshots to expire")
 
 
-def _head(table: SabotagedTable) -> list[Any]:
-    snapshot = table.load().metadata.current_snapshot
+def _head(table: MaintainedTable) -> list[Any]:
+    snapshot = table.loaded.metadata.current_snapshot
     assert snapshot is not None
-    return table.reader().manifests(snapshot)
+    return table.reader.manifests(snapshot)
 
 
-def test_tags_and_branches_keep_theirs_and_read_as_before(table: SabotagedTable) -> None:
-    snapshots = [s.snapshot_id for s in table.table().snapshots()]
-    with table.table().manage_snapshots() as refs:
+def test_tags_and_branches_keep_theirs_and_read_as_before(table: MaintainedTable) -> None:
+    snapshots = [s.snapshot_id for s in table.table.snapshots()]
+    with table.table.manage_snapshots() as refs:
         refs.create_tag(snapshots[1], "release").create_branch(snapshots[3], "audit")
     before = {i: table.rows(i) for i in (snapshots[1], snapshots[3], snapshots[-1])}
     outcome = table.maintain(operations="compact,expire_snapshots")
     assert outcome.status.value == "succeeded"
-    metadata = table.load().metadata
+    metadata = table.loaded.metadata
     assert {snapshots[1], snapshots[3]} < set(metadata.snapshots)
     assert set(metadata.refs) == {"main", "release", "audit"}
     for snapshot_id, rows in list(before.items())[:2]:
         assert table.rows(snapshot_id) == rows
-        assert canonical(duckdb_rows(table.load().metadata_location, snapshot_id)) == rows
+        assert canonical(duckdb_rows(table.loaded.metadata_location, snapshot_id)) == rows
     assert table.rows() == before[snapshots[-1]]
-    assert lost(table) == []
+    assert table.unreferenced() == set()
     table.assert_sound()
 
 
-def test_appends_share_manifests_so_only_lists_go(table: SabotagedTable) -> None:
+def test_appends_share_manifests_so_only_lists_go(table: MaintainedTable) -> None:
     data = {path for path in table.files() if path.endswith(".parquet")}
     outcome = expired(table)
     assert outcome.summary == "expired 5 snapshot(s), deleted 5 unreferenced file(s)"
@@ -99,10 +92,10 @@ def test_appends_share_manifests_so_only_lists_go(table: SabotagedTable) -> None
     table.assert_sound()
 
 
-def _with_statistics(table: SabotagedTable) -> dict[int, Path]:
+def _with_statistics(table: MaintainedTable) -> dict[int, Path]:
     """One Puffin file for each snapshot, and one shared by the first two under partition statistics."""
     written: dict[int, Path] = {}
-    loaded = table.load()
+    loaded = table.loaded
     folder = Path(loaded.metadata.metadata_directory.removeprefix("file://"))
     updates: list[dict[str, Any]] = []
     for snapshot_id in loaded.metadata.snapshots:
@@ -120,34 +113,34 @@ def _with_statistics(table: SabotagedTable) -> dict[int, Path]:
     return written
 
 
-def test_statistics_go_with_their_snapshot(table: SabotagedTable) -> None:
+def test_statistics_go_with_their_snapshot(table: MaintainedTable) -> None:
     statistics = _with_statistics(table)
-    head = table.load().metadata.refs["main"].snapshot_id
+    head = table.loaded.metadata.refs["main"].snapshot_id
     expired(table)
     assert [path.exists() for i, path in statistics.items()] == [i == head for i in statistics]
-    assert [s["snapshot-id"] for s in table.load().metadata.statistics] == [head]
+    assert [s["snapshot-id"] for s in table.loaded.metadata.statistics] == [head]
     table.assert_sound()
 
 
-def test_files_outside_the_tables_locations_stay(table: SabotagedTable, tmp_path: Path) -> None:
+def test_files_outside_the_tables_locations_stay(table: MaintainedTable, tmp_path: Path) -> None:
     """Files taken in by add_files belong to whoever wrote them."""
     import pyarrow.parquet as pq
 
     theirs = tmp_path / "theirs.parquet"
     pq.write_table(ROWS, theirs)
-    table.table().add_files([theirs.as_uri()])
-    table.table().overwrite(ROWS)
+    table.table.add_files([theirs.as_uri()])
+    table.table.overwrite(ROWS)
     outcome = table.maintain()
     assert outcome.status.value == "succeeded"
     assert theirs.exists()
-    assert lost(table) == []
+    assert table.unreferenced() == set()
 
 
-def test_refs_that_the_catalog_drops_are_put_back(table: SabotagedTable) -> None:
+def test_refs_that_the_catalog_drops_are_put_back(table: MaintainedTable) -> None:
     """SeaweedFS drops every ref but main together with removed snapshots."""
-    snapshots = [s.snapshot_id for s in table.table().snapshots()]
-    table.table().manage_snapshots().create_tag(snapshots[2], "release").commit()
-    refs = table.load().metadata.document["refs"]
+    snapshots = [s.snapshot_id for s in table.table.snapshots()]
+    table.table.manage_snapshots().create_tag(snapshots[2], "release").commit()
+    refs = table.loaded.metadata.document["refs"]
     calls: list[Sequence[Mapping[str, Any]]] = []
 
     def forgetful(base: LoadedTable, requirements: Sequence[Any], updates: Sequence[Any]) -> LoadedTable:
@@ -158,20 +151,20 @@ def test_refs_that_the_catalog_drops_are_put_back(table: SabotagedTable) -> None
 
     table.catalog.commit_instead = forgetful
     assert expired(table).status is Status.SUCCEEDED
-    assert table.load().metadata.document["refs"] == refs
+    assert table.loaded.metadata.document["refs"] == refs
     assert len(table.rows(snapshots[2])) == 9
     assert len(calls) == 2
-    assert lost(table) == []
+    assert table.unreferenced() == set()
 
 
-def test_a_commit_that_takes_back_an_expired_snapshot_keeps_its_files(table: SabotagedTable) -> None:
+def test_a_commit_that_takes_back_an_expired_snapshot_keeps_its_files(table: MaintainedTable) -> None:
     """Between our commit and our deletions another writer makes one of the snapshots current again."""
-    table.table().overwrite(ROWS)
-    snapshot = table.load().metadata.document["snapshots"][-3]  # PyIceberg overwrites in two: delete, append
+    table.table.overwrite(ROWS)
+    snapshot = table.loaded.metadata.document["snapshots"][-3]  # PyIceberg overwrites in two: delete, append
 
     def revive() -> None:
         table.catalog.after_commit = lambda: None
-        loaded = table.load()
+        loaded = table.loaded
         document = {
             **loaded.metadata.document,
             "snapshots": [*loaded.metadata.document["snapshots"], snapshot],
@@ -189,21 +182,21 @@ def test_a_commit_that_takes_back_an_expired_snapshot_keeps_its_files(table: Sab
 
 def test_inline_manifests_of_v1_are_followed(tmp_path: Path) -> None:
     """Legacy v1 snapshots list their manifests in the metadata file itself."""
-    with sabotaged_table(tmp_path / "source") as source:
-        written = source.create(ROWS.schema, **{"format-version": "1"})
+    with maintained_table(tmp_path / "source") as source:
+        written = source.create(ROWS.schema, properties={"format-version": "1"})
         for _ in range(3):
             written.append(ROWS)
-        document = json.loads(json.dumps(source.load().metadata.document))
+        document = json.loads(json.dumps(source.loaded.metadata.document))
         lists = []
         for raw in document["snapshots"]:
-            found = source.reader().manifests(source.load().metadata.snapshots[raw["snapshot-id"]])
+            found = source.reader.manifests(source.loaded.metadata.snapshots[raw["snapshot-id"]])
             lists.append(normalise(raw.pop("manifest-list")))
             raw["manifests"] = [manifest.manifest_path for manifest in found]
         document.pop("refs", None)
         path = Path(normalise(document["location"])) / "metadata" / "v9.metadata.json"
         path.write_text(json.dumps(document))
     (tmp_path / "home").mkdir()
-    table = TableUnderMaintenance(path.as_uri(), tmp_path / "home")
+    table = registered_table(path.as_uri(), tmp_path / "home")
     live = table.live_files()
     outcome = outcome_of(table.maintain(**EXPIRE), Operation.EXPIRE_SNAPSHOTS)
     assert outcome.status is Status.SUCCEEDED
@@ -212,7 +205,7 @@ def test_inline_manifests_of_v1_are_followed(tmp_path: Path) -> None:
     assert all(Path(normalise(file)).exists() for file in live)
 
 
-def test_bytes_reclaimable_are_those_on_disk_and_no_object_is_asked_for(table: SabotagedTable) -> None:
+def test_bytes_reclaimable_are_those_on_disk_and_no_object_is_asked_for(table: MaintainedTable) -> None:
     """Merged files, manifests, manifest lists: what a dry run tells is what a run frees."""
     _with_statistics(table)
     table.maintain(operations="compact")
@@ -224,7 +217,7 @@ def test_bytes_reclaimable_are_those_on_disk_and_no_object_is_asked_for(table: S
         return original(self, path)
 
     with mock.patch.object(Storage, "size", size):
-        preview = outcome_of(table.preview(**EXPIRE), Operation.EXPIRE_SNAPSHOTS)
+        preview = outcome_of(table.maintain(dry_run=True, **EXPIRE), Operation.EXPIRE_SNAPSHOTS)
         on_disk = sum(Path(normalise(path)).stat().st_size for path in preview.files_planned)
         outcome = expired(table)
     assert asked == []
@@ -234,85 +227,9 @@ def test_bytes_reclaimable_are_those_on_disk_and_no_object_is_asked_for(table: S
     assert set(outcome.files_deleted) == set(preview.files_planned)
 
 
-def test_named_snapshots_go_and_the_retention_has_no_say(table: SabotagedTable) -> None:
-    ids = [s.snapshot_id for s in table.table().snapshots()]
-    outcome = expired(table, snapshot_expire_ids=f"{ids[3]},{ids[1]}", snapshot_retention_hours="168")
-    assert outcome.summary == "expired 2 snapshot(s), deleted 2 unreferenced file(s)"
-    assert set(table.load().metadata.snapshots) == set(ids) - {ids[1], ids[3]}
-    table.assert_sound()
-    before = table.load().metadata_location
-    for named, what in ((ids[1], "no snapshot of this table"), (ids[5], "the head of branch 'main'")):
-        with pytest.raises(PolicyError, match=what):
-            table.maintain(operations="compact,expire_snapshots", snapshot_expire_ids=str(named))
-    assert table.load().metadata_location == before, "nothing ran"
-
-
-def test_a_named_snapshot_that_somebody_else_expired_meanwhile_is_fine(table: SabotagedTable) -> None:
-    ids = [s.snapshot_id for s in table.table().snapshots()]
-
-    def theirs() -> None:
-        table.catalog.before_commit = lambda: None
-        table.catalog.inner.commit(table.load(), [], [{"action": "remove-snapshots", "snapshot-ids": [ids[0]]}])
-
-    table.catalog.before_commit = theirs
-    outcome = expired(table, snapshot_expire_ids=f"{ids[0]},{ids[1]}")
-    assert outcome.summary == "expired 1 snapshot(s), deleted 1 unreferenced file(s)"
-    assert set(table.load().metadata.snapshots) == set(ids[2:])
-
-
-def _evolved(table: SabotagedTable) -> None:
-    with table.table().update_schema() as update:
-        update.add_column("note", StringType())
-    with table.table().update_spec() as spec:
-        spec.add_field("id", IdentityTransform(), "part")
-    table.table().overwrite(pa.table({"id": [1, 2, 3], "note": ["a", "b", "c"]}))
-
-
-def test_unused_specs_and_schemas_go_on_request(table: SabotagedTable) -> None:
-    _evolved(table)
-    before = table.rows()
-    metadata = table.load().metadata
-    assert (set(metadata.schemas), set(metadata.specs)) == ({0, 1}, {0, 1})
-    preview = outcome_of(table.preview(**EXPIRE, clean_expired_metadata="true"), Operation.EXPIRE_SNAPSHOTS)
-    assert preview.summary.endswith("; would remove 1 partition spec(s) and 1 schema(s) that nothing uses")
-    outcome = expired(table, clean_expired_metadata="true")
-    assert outcome.summary.endswith("; removed 1 partition spec(s) and 1 schema(s) that nothing uses")
-    assert outcome.metrics["expire_snapshots.specs_removed"] == 1
-    assert outcome.metrics["expire_snapshots.schemas_removed"] == 1
-    metadata = table.load().metadata
-    assert (set(metadata.schemas), set(metadata.specs)) == ({1}, {1})
-    assert canonical(duckdb_rows(table.load().metadata_location)) == table.rows() == before
-    table.assert_sound()
-
-
-def test_without_being_asked_they_stay(table: SabotagedTable) -> None:
-    _evolved(table)
-    expired(table)
-    metadata = table.load().metadata
-    assert (set(metadata.schemas), set(metadata.specs)) == ({0, 1}, {0, 1})
-
-
-def test_a_catalog_that_does_not_take_them_out_still_expires(table: SabotagedTable) -> None:
-    _evolved(table)
-
-    def old_fashioned(base: LoadedTable, requirements: Sequence[Any], updates: Sequence[Any]) -> LoadedTable:
-        if any(update["action"] == "remove-schemas" for update in updates):
-            raise StorageError("catalog answered HTTP 400 about ns.t: unknown update action: remove-schemas")
-        return table.catalog.inner.commit(base, requirements, updates)
-
-    table.catalog.commit_instead = old_fashioned
-    outcome = expired(table, clean_expired_metadata="true")
-    assert outcome.status is Status.SUCCEEDED
-    assert outcome.summary.endswith("; the catalog refused to remove unused partition specs and schemas")
-    assert outcome.metrics["expire_snapshots.schemas_removed"] == 0
-    assert len(table.load().metadata.snapshots) == 1
-    assert lost(table) == []
-    table.assert_sound()
-
-
 @pytest.mark.parametrize("respell", [lambda p: p.replace("file:///", "file:/"), lambda p: p.replace("file://", "")])
 def test_a_manifest_that_spells_paths_otherwise_keeps_its_files(
-    table: SabotagedTable, respell: Callable[[str], str]
+    table: MaintainedTable, respell: Callable[[str], str]
 ) -> None:
     """Engines that share a table mix spellings: the file is one all the same."""
     before, live = table.rows(), [entry.file.file_path for _, entry in live_entries(table)]
@@ -324,9 +241,9 @@ def test_a_manifest_that_spells_paths_otherwise_keeps_its_files(
     assert table.rows() == before
 
 
-def respelled(table: SabotagedTable, paths: Mapping[str, str]) -> None:
+def respelled(table: MaintainedTable, paths: Mapping[str, str]) -> None:
     """Another engine rewrites the manifests of the head into one that spells paths its own way."""
-    loaded = table.load()
+    loaded = table.loaded
     head = loaded.metadata.current_snapshot
     assert head is not None
     entries = [

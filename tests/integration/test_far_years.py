@@ -16,8 +16,8 @@ from icekeeper.operations.compaction.writing.civil_date import civil_date
 from icekeeper.operations.compaction.writing.output_names import partition_path
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from support.passes import outcome_of
-from support.sabotage import sabotaged_table
+from support.maintained_table import maintained_table
+from support.outcomes import outcome_of
 
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "at", TimestampType()))
 DAY = 6_672_980
@@ -43,21 +43,21 @@ def test_dates_of_any_year() -> None:
     ],
 )
 def test_old_files_move_to_partitions_of_far_years(transform: str, value: int, path: str, tmp_path: Path) -> None:
-    with sabotaged_table(tmp_path) as made:
-        made.writer.create_namespace("ns")
+    with maintained_table(tmp_path) as made:
+        made.pyiceberg.create_namespace("ns")
         # PyIceberg cannot tell bounds of such dates.
         properties = {"format-version": "2", "write.metadata.metrics.default": "none"}
-        table = made.writer.create_table("ns.t", SCHEMA, properties=properties)
+        table = made.pyiceberg.create_table("ns.t", SCHEMA, properties=properties)
         moment = (DAY * 24 + 7) * 3600 * 10**6
         rows = pa.table({"id": [1, 2], "at": pa.array([moment] * 2, pa.int64()).cast(pa.timestamp("us"))})
         table.append(rows)
         table.append(rows)
-        with made.table().update_spec() as update:
+        with made.table.update_spec() as update:
             update.add_field("at", transform, "p")
         outcome = outcome_of(made.maintain(operations="compact"), Operation.COMPACT)
         assert outcome.status is Status.SUCCEEDED, outcome
-        tasks = list(StaticTable.from_metadata(made.load().metadata_location).scan().plan_files())
+        tasks = list(StaticTable.from_metadata(made.loaded.metadata_location).scan().plan_files())
         assert Counter((t.file.partition[0], t.file.record_count) for t in tasks) == {(value, 4): 1}
         assert f"/{path}/" in tasks[0].file.file_path
-        spec = made.load().metadata.specs[1]
-        assert partition_path(spec, (value,), made.load().metadata.schemas_current_first) == path
+        spec = made.loaded.metadata.specs[1]
+        assert partition_path(spec, (value,), made.loaded.metadata.schemas_current_first) == path

@@ -14,26 +14,26 @@ from icekeeper.policy import Operation
 from icekeeper.policy.allowed_prefixes import ALLOWED_PREFIXES
 from icekeeper.report.outcome import Status
 from icekeeper.storage.paths import normalise
-from support.local import LocalTable
+from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
 from support.readers import pyiceberg_rows
 from support.served import age_everything, files_of, ids, maintain, second_catalog
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     """Three appends."""
-    made = LocalTable(local_catalog, tmp_path)
+    made = new_table(local_catalog, tmp_path)
     made.fill(3)
     return made
 
 
 class TestOtherTables:
-    def test_expiry_spares_what_the_same_table_under_another_name_needs(self, table: LocalTable) -> None:
+    def test_expiry_spares_what_the_same_table_under_another_name_needs(self, table: MaintainedTable) -> None:
         twin = table.pyiceberg.register_table("ns.twin", table.loaded.metadata_location)
         maintain(table, table.pyiceberg, "ns.t")
         assert ids(twin) == [0, 1, 10, 11, 20, 21]
 
-    def test_expiry_spares_what_another_catalog_needs(self, table: LocalTable, tmp_path: Path) -> None:
+    def test_expiry_spares_what_another_catalog_needs(self, table: MaintainedTable, tmp_path: Path) -> None:
         """A migration: both catalogs are served, and the older entry is expired."""
         other = second_catalog(tmp_path)
         migrated = other.register_table("ns.t", table.loaded.metadata_location)
@@ -43,18 +43,18 @@ class TestOtherTables:
 
     @pytest.mark.parametrize("in_other_catalog", [False, True])
     def test_expiry_spares_the_files_of_a_guest(
-        self, table: LocalTable, tmp_path: Path, *, in_other_catalog: bool
+        self, table: MaintainedTable, tmp_path: Path, *, in_other_catalog: bool
     ) -> None:
         """Its owner hears of a guest that any pass has looked at."""
         catalog = second_catalog(tmp_path) if in_other_catalog else table.pyiceberg
-        guest = catalog.create_table("ns.guest", schema=LocalTable.SCHEMA)
+        guest = catalog.create_table("ns.guest", schema=ID_AND_PART)
         guest.add_files(files_of(table.table))
         maintain(table, catalog, "ns.guest", operations="expire_snapshots")
         outcomes = maintain(table, table.pyiceberg, "ns.t", served=catalog)
         assert outcomes["expire_snapshots"].status is Status.SUCCEEDED
         assert ids(guest) == ids(table.table) == [0, 1, 10, 11, 20, 21]
 
-    def test_the_metadata_that_another_entry_is_at_outlives_the_log(self, table: LocalTable) -> None:
+    def test_the_metadata_that_another_entry_is_at_outlives_the_log(self, table: MaintainedTable) -> None:
         with table.table.transaction() as transaction:
             transaction.set_properties(
                 {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
@@ -72,18 +72,18 @@ class TestOtherTables:
             )
         assert ids(twin) == [0, 1, 10, 11, 20, 21]
 
-    def test_a_guest_that_was_renamed_since_is_found_by_its_uuid(self, table: LocalTable, tmp_path: Path) -> None:
+    def test_a_guest_that_was_renamed_since_is_found_by_its_uuid(self, table: MaintainedTable, tmp_path: Path) -> None:
         other = second_catalog(tmp_path)
-        guest = other.create_table("ns.guest", schema=LocalTable.SCHEMA)
+        guest = other.create_table("ns.guest", schema=ID_AND_PART)
         guest.add_files(files_of(table.table))
         maintain(table, other, "ns.guest", operations="compact", min_input_files="9")
         other.rename_table("ns.guest", "ns.renamed")
-        other.create_table("ns.guest", schema=LocalTable.SCHEMA)
+        other.create_table("ns.guest", schema=ID_AND_PART)
         maintain(table, table.pyiceberg, "ns.t", served=other)
         assert ids(other.load_table("ns.renamed")) == [0, 1, 10, 11, 20, 21]
 
-    def test_a_guest_that_let_go_keeps_nothing(self, table: LocalTable) -> None:
-        guest = table.pyiceberg.create_table("ns.guest", schema=LocalTable.SCHEMA)
+    def test_a_guest_that_let_go_keeps_nothing(self, table: MaintainedTable) -> None:
+        guest = table.pyiceberg.create_table("ns.guest", schema=ID_AND_PART)
         files = files_of(table.table)
         guest.add_files(files)
         maintain(table, table.pyiceberg, "ns.guest")
@@ -92,18 +92,18 @@ class TestOtherTables:
         assert not any(Path(normalise(path)).exists() for path in files)
         assert ids(guest) == ids(table.table) == [0, 1, 10, 11, 20, 21]
 
-    def test_a_table_whose_data_lie_elsewhere_is_still_cleaned(self, table: LocalTable, tmp_path: Path) -> None:
+    def test_a_table_whose_data_lie_elsewhere_is_still_cleaned(self, table: MaintainedTable, tmp_path: Path) -> None:
         elsewhere = tmp_path / "elsewhere"
         honest = table.create_beside(
             "ns.honest", f"{table.folder.parent.as_uri()}/honest", **{"write.data.path": elsewhere.as_uri()}
         )
         for number in range(3):
-            honest.append(table.rows(number))
+            honest.append(table.new_rows(number))
         maintain(table, table.pyiceberg, "ns.honest")
         assert ids(honest) == [0, 1, 2]
         assert len([path for path in elsewhere.rglob("*") if path.is_file()]) == 1
 
-    def test_a_table_that_is_not_maintained_is_not_looked_at(self, table: LocalTable) -> None:
+    def test_a_table_that_is_not_maintained_is_not_looked_at(self, table: MaintainedTable) -> None:
         table.maintain(maintenance_enabled="false")
         assert list(table.state.claims.of_catalog(table.catalog.name, table.catalog.warehouse)) == []
 
@@ -112,19 +112,19 @@ class TestAnotherTenant:
     """Whoever may set properties of one table points it at another tenant's files."""
 
     @pytest.fixture
-    def thief(self, table: LocalTable) -> Table:
+    def thief(self, table: MaintainedTable) -> Table:
         victim = table.table
         return table.create_beside(
             "ns.thief", f"{table.folder.parent.as_uri()}/thief", **{"write.data.path": f"{victim.location()}/data"}
         )
 
-    def test_its_files_survive_the_expiry_of_the_other(self, table: LocalTable, thief: Table) -> None:
+    def test_its_files_survive_the_expiry_of_the_other(self, table: MaintainedTable, thief: Table) -> None:
         thief.add_files(files_of(table.table))
         maintain(table, table.pyiceberg, "ns.thief")
         assert ids(table.table) == [0, 1, 10, 11, 20, 21]
         assert all(Path(normalise(path)).exists() for path in files_of(table.table))
 
-    def test_a_bound_of_the_deployment_refuses_to_read_them(self, table: LocalTable, thief: Table) -> None:
+    def test_a_bound_of_the_deployment_refuses_to_read_them(self, table: MaintainedTable, thief: Table) -> None:
         first, *_ = files_of(table.table)
         thief.add_files(files_of(table.table))
         with thief.transaction() as transaction:
@@ -139,16 +139,16 @@ class TestAnotherTenant:
         assert table.files() == before
         assert ids(thief.refresh()) == [0, 1, 10, 11, 20, 21]
 
-    def test_a_bound_of_the_deployment_refuses_to_write_there(self, table: LocalTable, thief: Table) -> None:
+    def test_a_bound_of_the_deployment_refuses_to_write_there(self, table: MaintainedTable, thief: Table) -> None:
         for number in range(3):
-            thief.append(table.rows(number))
+            thief.append(table.new_rows(number))
         outcomes = maintain(
             table, table.pyiceberg, "ns.thief", {ALLOWED_PREFIXES: f"*={table.folder.parent.as_uri()}/thief"}
         )
         assert outcomes["compact"].status is Status.REFUSED
         assert f"{table.metadata.location}/data" in str(outcomes["compact"].reason)
 
-    def test_a_table_outside_the_bound_is_left_alone_altogether(self, table: LocalTable) -> None:
+    def test_a_table_outside_the_bound_is_left_alone_altogether(self, table: MaintainedTable) -> None:
         before = table.files()
         outcomes = maintain(table, table.pyiceberg, "ns.t", {ALLOWED_PREFIXES: "*=s3://somewhere/{namespace}/"})
         assert {part.status for part in outcomes.values()} == {Status.REFUSED}
@@ -159,7 +159,7 @@ class TestStaleEntries:
     """The catalog's entry is older than the table."""
 
     @pytest.fixture
-    def restored(self, table: LocalTable, tmp_path: Path) -> str:
+    def restored(self, table: MaintainedTable, tmp_path: Path) -> str:
         """The pointer database comes back from a backup; the metadata file of the newest head."""
         shutil.copy(tmp_path / "catalog.db", tmp_path / "backup.db")
         table.append(30)
@@ -173,7 +173,7 @@ class TestStaleEntries:
 
     @pytest.mark.parametrize("operation", [Operation.REMOVE_ORPHANS, Operation.EXPIRE_SNAPSHOTS])
     def test_nothing_is_deleted_while_a_newer_head_lies_there(
-        self, table: LocalTable, restored: str, operation: Operation
+        self, table: MaintainedTable, restored: str, operation: Operation
     ) -> None:
         age_everything(table)
         before = table.files()
@@ -187,7 +187,7 @@ class TestStaleEntries:
     @pytest.mark.parametrize("how", ["keys in order", "without a UUID"])
     @pytest.mark.parametrize("operation", [Operation.REMOVE_ORPHANS, Operation.EXPIRE_SNAPSHOTS])
     def test_the_newer_head_is_known_however_it_is_written(
-        self, table: LocalTable, restored: str, operation: Operation, how: str
+        self, table: MaintainedTable, restored: str, operation: Operation, how: str
     ) -> None:
         """Some catalogs write the UUID behind the snapshots; v1 tables may have none."""
         for file in Path(normalise(restored)).parent.glob("*.metadata.json"):
@@ -204,7 +204,7 @@ class TestStaleEntries:
         assert table.files() == before
 
     def test_an_older_head_that_went_its_own_way_loses_nothing_to_expiry(
-        self, table: LocalTable, tmp_path: Path
+        self, table: MaintainedTable, tmp_path: Path
     ) -> None:
         """All that it has is in the entry, too, until the expiry."""
         other = second_catalog(tmp_path).register_table("ns.t", table.loaded.metadata_location)
@@ -217,7 +217,7 @@ class TestStaleEntries:
         assert other.metadata_location.rpartition("/")[2] in str(outcome.reason)
         assert ids(other) == [0, 1, 10, 11, 20, 21]
 
-    def test_a_whole_pass_leaves_the_newer_head_complete(self, table: LocalTable, restored: str) -> None:
+    def test_a_whole_pass_leaves_the_newer_head_complete(self, table: MaintainedTable, restored: str) -> None:
         """Its own compaction moves the stale entry on, beside the newer head."""
         age_everything(table)
         table.maintain()
@@ -226,7 +226,7 @@ class TestStaleEntries:
         assert self.rows(restored) == [0, 1, 10, 11, 20, 21, 30, 40]
         assert table.ids() == [0, 1, 10, 11, 20, 21]
 
-    def test_what_one_newer_file_needs_is_spared_and_orphans_go(self, table: LocalTable, tmp_path: Path) -> None:
+    def test_what_one_newer_file_needs_is_spared_and_orphans_go(self, table: MaintainedTable, tmp_path: Path) -> None:
         """It may be of a swap that crashed."""
         shutil.copy(tmp_path / "catalog.db", tmp_path / "backup.db")
         table.append(30)
@@ -242,7 +242,7 @@ class TestStaleEntries:
 class TestFolders:
     """Only where the table has ever had files are unreferenced ones its orphans."""
 
-    def test_data_of_an_unknown_neighbour_stays_unless_its_folder_is_named(self, table: LocalTable) -> None:
+    def test_data_of_an_unknown_neighbour_stays_unless_its_folder_is_named(self, table: MaintainedTable) -> None:
         theirs = table.plant("tenant/data/live.parquet")
         ours = table.plant("data/orphan.parquet")
         outcome = table.run(Operation.REMOVE_ORPHANS)
@@ -253,11 +253,11 @@ class TestFolders:
         named = table.run(Operation.REMOVE_ORPHANS, orphan_sweep_prefixes=f"{table.metadata.location}/tenant")
         assert [normalise(path) for path in named.files_deleted] == [theirs]
 
-    def test_what_a_crash_left_in_a_new_partition_goes(self, table: LocalTable) -> None:
+    def test_what_a_crash_left_in_a_new_partition_goes(self, table: MaintainedTable) -> None:
         ours = {table.plant("data/part=new/crash.parquet"), table.plant("data/0110/1010/0011/10010110/crash.parquet")}
         assert {normalise(path) for path in table.run(Operation.REMOVE_ORPHANS).files_deleted} == ours
 
-    def test_a_folder_that_history_has_forgotten_is_still_swept(self, table: LocalTable) -> None:
+    def test_a_folder_that_history_has_forgotten_is_still_swept(self, table: MaintainedTable) -> None:
         """Imported files lay there; the snapshots that knew them have expired since."""
         imported = Path(table.plant("imported/day=1/x.parquet"))
         shutil.copy(Path(normalise(table.data_files()[0].file_path)), imported)
@@ -267,7 +267,7 @@ class TestFolders:
         ours = table.plant("imported/day=2/crash.parquet")
         assert [normalise(path) for path in table.run(Operation.REMOVE_ORPHANS).files_deleted] == [ours]
 
-    def test_a_folder_that_is_named_like_a_hash_is_no_sign_of_one(self, table: LocalTable) -> None:
+    def test_a_folder_that_is_named_like_a_hash_is_no_sign_of_one(self, table: MaintainedTable) -> None:
         """What lies beside it may be somebody else's."""
         imported = Path(table.plant("imported/deadbeef/x.parquet"))
         shutil.copy(Path(normalise(table.data_files()[0].file_path)), imported)
@@ -278,7 +278,7 @@ class TestFolders:
         assert Path(theirs).exists()
 
     def test_files_in_too_many_folders_do_not_make_all_folders_the_tables(
-        self, table: LocalTable, monkeypatch: pytest.MonkeyPatch
+        self, table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("icekeeper.pass_context.footprint._MOST_ROOTS", 2)
         for name in ("a", "b", "c"):

@@ -21,7 +21,7 @@ def test_a_scan_is_counted_and_the_lake_is_told(
 ) -> None:
     monkeypatch.setenv("METRICS_PER_TABLE", wanted)
     other = functions.table.create_beside("ns.other", str(functions.table.folder.parent / "other"))
-    other.append(functions.table.rows(1, 2))
+    other.append(functions.table.new_rows(1, 2))
     told = functions.send("detect")
     looks = {str(stats.identity.table): stats for stats in functions.remembered()}
     assert looks["ns.t"].counters["lake_data_files"] == 5

@@ -15,7 +15,7 @@ from icekeeper.errors import PolicyError
 from local_stack.template import load_template
 from support.cloudformation import local_environment
 from support.lambda_functions import sample
-from support.local import LocalTable
+from support.maintained_table import MaintainedTable
 from support.table_functions import EVENTS, ROLES, RUN, SECRETS, STEPS, Functions
 
 EVENTS_FOLDER = Path(__file__).parents[2] / "events"
@@ -77,7 +77,7 @@ def test_a_pass_by_the_functions_alone(aws_functions: Functions) -> None:
 
 
 def test_every_function_takes_the_environment_that_sam_local_makes_of_the_template(
-    table_of_five: LocalTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    table_of_five: MaintainedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What the template leaves out (``AWS::NoValue``) is there for ``sam local invoke``, but empty: not set."""
     given_by_hand = json.loads((EVENTS_FOLDER / "environment.json").read_text())["Parameters"]

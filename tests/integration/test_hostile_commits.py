@@ -14,27 +14,26 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import CommitConflict, CommitStateUnknown
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from support.local import LocalTable
-from support.passes import outcome_of
-from support.sabotage import SabotagedTable, sabotaged_table
+from support.maintained_table import MaintainedTable, maintained_table, new_table
+from support.outcomes import outcome_of
 from support.scripted_rest import CommitScript, error_document, scripted_rest
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[SabotagedTable]:
-    with sabotaged_table(tmp_path) as made:
+def table(tmp_path: Path) -> Iterator[MaintainedTable]:
+    with maintained_table(tmp_path) as made:
         made.create(SCHEMA)
         for number in range(4):
-            made.table().append(pa.table({"id": [number]}, schema=SCHEMA))
+            made.table.append(pa.table({"id": [number]}, schema=SCHEMA))
         yield made
 
 
 @pytest.mark.parametrize("answer", [CommitStateUnknown, CommitConflict])
 @pytest.mark.parametrize("operation", [Operation.COMPACT, Operation.REWRITE_MANIFESTS])
 def test_what_landed_unseen_and_was_built_upon_is_not_taken_for_lost(
-    table: SabotagedTable, operation: Operation, answer: type[Exception]
+    table: MaintainedTable, operation: Operation, answer: type[Exception]
 ) -> None:
     """A writer appends to our snapshot, and an engine that knows no pins expires it, before we look."""
 
@@ -43,8 +42,8 @@ def test_what_landed_unseen_and_was_built_upon_is_not_taken_for_lost(
         table.catalog.commit_instead = None
         ours = landed.metadata.current_snapshot
         assert ours is not None
-        table.table().append(pa.table({"id": [99]}, schema=SCHEMA))
-        table.table().maintenance.expire_snapshots().by_id(ours.snapshot_id).commit()
+        table.table.append(pa.table({"id": [99]}, schema=SCHEMA))
+        table.table.maintenance.expire_snapshots().by_id(ours.snapshot_id).commit()
         raise answer("no answer came")
 
     table.catalog.commit_instead = lost_answer
@@ -69,7 +68,7 @@ def test_what_landed_unseen_and_was_built_upon_is_not_taken_for_lost(
 def test_what_was_carried_out_is_kept_whatever_the_server_answers(
     local_catalog: PyIcebergCatalog, tmp_path: Path, script: CommitScript
 ) -> None:
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
     table.fill(3)
     rows = table.ids()
     with scripted_rest(table.catalog) as server:
@@ -86,7 +85,7 @@ def test_success_is_believed_only_when_the_table_shows_it(
     local_catalog: PyIcebergCatalog, tmp_path: Path, status: int
 ) -> None:
     """A redirect that is followed as a GET is answered with the table as it was, which looks like success."""
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
     table.fill(3)
     before, files = table.ids(), table.files()
     with scripted_rest(table.catalog) as server:
@@ -102,7 +101,7 @@ def test_success_is_believed_only_when_the_table_shows_it(
 
 
 def test_a_refusal_that_is_repeated_leaves_nothing_behind(local_catalog: PyIcebergCatalog, tmp_path: Path) -> None:
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
     table.fill(3)
     before = table.files()
     for status, posts in ((403, 1), (429, 4)):
@@ -124,7 +123,7 @@ def test_a_refused_commit_that_a_replica_shows_late_or_never_loses_nothing(
     local_catalog: PyIcebergCatalog, tmp_path: Path, status: int, lag: int, landed: bool
 ) -> None:
     """Carried out, answered with a refusal, and for some looks, or for ever, the table is shown as it was."""
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
     table.fill(3)
     rows = table.ids()
     with scripted_rest(table.catalog) as server:
@@ -140,7 +139,7 @@ def test_a_refused_commit_that_a_replica_shows_late_or_never_loses_nothing(
 def test_a_refusal_by_a_catalog_that_cannot_be_asked_keeps_the_files(
     local_catalog: PyIcebergCatalog, tmp_path: Path
 ) -> None:
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
     table.fill(3)
     rows = table.ids()
     with scripted_rest(table.catalog) as server:

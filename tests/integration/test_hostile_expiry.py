@@ -18,19 +18,20 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.store import Pin
 from icekeeper.storage.storage import Storage
-from support.local import NAME, LocalTable, ScriptedCatalog
+from support.maintained_table import NAME, MaintainedTable, new_table
 from support.moments import Moment, at
 from support.readers import duckdb_rows, pyiceberg_rows
+from support.scripted_catalog import ScriptedCatalog, once
 
 EXPIRE = Operation.EXPIRE_SNAPSHOTS
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
-    return LocalTable(local_catalog, tmp_path)
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    return new_table(local_catalog, tmp_path)
 
 
-def test_a_file_that_was_added_twice_stays_while_a_tag_needs_it(table: LocalTable) -> None:
+def test_a_file_that_was_added_twice_stays_while_a_tag_needs_it(table: MaintainedTable) -> None:
     """One snapshot lists the file in two manifests; the tag keeps one of them, the other expires."""
     table.append(1, 2)
     kept = table.metadata.current_snapshot
@@ -52,14 +53,14 @@ class AssertionsOnly(ScriptedCatalog):
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
     ) -> LoadedTable:
-        now = self._inner.load(base.name)
+        now = self.inner.load(base.name)
         gone = {i for update in updates for i in update.get("snapshot-ids", ())}
         lost = [name for name, ref in now.metadata.refs.items() if ref.snapshot_id in gone]
         dropped = [{"action": "remove-snapshot-ref", "ref-name": name} for name in lost]
         return super().commit(now, requirements, [*dropped, *updates])
 
 
-def test_a_tag_that_is_made_while_an_expiry_is_planned_keeps_its_snapshot(table: LocalTable) -> None:
+def test_a_tag_that_is_made_while_an_expiry_is_planned_keeps_its_snapshot(table: MaintainedTable) -> None:
     table.fill(3)
     table.run(Operation.COMPACT)
     oldest = min(table.metadata.snapshots.values(), key=lambda snapshot: snapshot.sequence_number).snapshot_id
@@ -92,22 +93,22 @@ class Meanwhile(AssertionsOnly):
 
 
 @pytest.fixture
-def compacted(table: LocalTable) -> LocalTable:
+def compacted(table: MaintainedTable) -> MaintainedTable:
     """Three appends with ids 0, 1, 10, 11, 20, 21, merged into one file: whatever expires frees files."""
     table.fill(3)
     table.run(Operation.COMPACT)
     return table
 
 
-def oldest_of(table: LocalTable) -> int:
+def oldest_of(table: MaintainedTable) -> int:
     return min(table.metadata.snapshots.values(), key=lambda snapshot: snapshot.sequence_number).snapshot_id
 
 
-def tagging(table: LocalTable, snapshot_id: int, name: str = "late") -> Callable[[], object]:
+def tagging(table: MaintainedTable, snapshot_id: int, name: str = "late") -> Callable[[], object]:
     return lambda: table.table.manage_snapshots().create_tag(snapshot_id, name).commit()
 
 
-def assert_tag_is_held(table: LocalTable, snapshot_id: int) -> Pin:
+def assert_tag_is_held(table: MaintainedTable, snapshot_id: int) -> Pin:
     """Its files are there and are read by the metadata file that the pin names, by readers that are not ours."""
     (pin,) = list_pins(handle_of(table))
     assert (pin.kind.value, pin.snapshot_id) == ("lost-ref", snapshot_id)
@@ -116,11 +117,11 @@ def assert_tag_is_held(table: LocalTable, snapshot_id: int) -> Pin:
     return pin
 
 
-def handle_of(table: LocalTable) -> TableHandle:
+def handle_of(table: MaintainedTable) -> TableHandle:
     return TableHandle(table.catalog, NAME, table.state, system_clock)
 
 
-def test_a_tag_that_is_made_just_before_the_commit_keeps_its_files(compacted: LocalTable) -> None:
+def test_a_tag_that_is_made_just_before_the_commit_keeps_its_files(compacted: MaintainedTable) -> None:
     table, oldest = compacted, oldest_of(compacted)
     outcome = table.run(EXPIRE, catalog=Meanwhile(table.catalog, tagging(table, oldest)))
     assert "late" not in table.metadata.refs
@@ -145,7 +146,7 @@ def test_a_tag_that_is_made_just_before_the_commit_keeps_its_files(compacted: Lo
 
 
 def test_a_run_that_dies_right_after_such_a_commit_leaves_the_tags_files_to_no_later_pass(
-    compacted: LocalTable,
+    compacted: MaintainedTable,
 ) -> None:
     table, oldest = compacted, oldest_of(compacted)
 
@@ -153,7 +154,7 @@ def test_a_run_that_dies_right_after_such_a_commit_leaves_the_tags_files_to_no_l
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        table.run(EXPIRE, catalog=Meanwhile(table.catalog, tagging(table, oldest), after_commit={1: cut}))
+        table.run(EXPIRE, catalog=Meanwhile(table.catalog, tagging(table, oldest), after_commit=once(cut)))
     for number in range(3):
         table.append(100 + number)
     outcome = table.run(EXPIRE, run_id="run-2", max_snapshots_to_keep="9")
@@ -163,7 +164,7 @@ def test_a_run_that_dies_right_after_such_a_commit_leaves_the_tags_files_to_no_l
     assert table.run(EXPIRE, run_id="run-3", max_snapshots_to_keep="9").status is Status.SKIPPED
 
 
-def test_a_tag_of_a_kept_snapshot_that_the_catalog_drops_unseen_is_put_back(compacted: LocalTable) -> None:
+def test_a_tag_of_a_kept_snapshot_that_the_catalog_drops_unseen_is_put_back(compacted: MaintainedTable) -> None:
     """SeaweedFS drops every ref but main together with removed snapshots."""
     table = compacted
     kept = table.metadata.current_snapshot
@@ -182,11 +183,11 @@ def test_a_tag_of_a_kept_snapshot_that_the_catalog_drops_unseen_is_put_back(comp
     assert table.metadata.refs["late"].snapshot_id == kept.snapshot_id
 
 
-def without_log(table: LocalTable) -> None:
+def without_log(table: MaintainedTable) -> None:
     table.rewrite_document(lambda document: document.update({"metadata-log": []}))
 
 
-def test_a_catalog_that_does_not_tell_what_it_swapped_out_loses_no_tag(compacted: LocalTable) -> None:
+def test_a_catalog_that_does_not_tell_what_it_swapped_out_loses_no_tag(compacted: MaintainedTable) -> None:
     """Its log is empty: nothing is deleted, and the files are left to orphan removal, which waits and asks again."""
     table, oldest = compacted, oldest_of(compacted)
 
@@ -196,7 +197,7 @@ def test_a_catalog_that_does_not_tell_what_it_swapped_out_loses_no_tag(compacted
         ) -> LoadedTable:
             super().commit(base, requirements, updates)
             without_log(table)
-            return self._inner.load(base.name)
+            return self.inner.load(base.name)
 
     before = table.files()
     outcome = table.run(EXPIRE, catalog=Forgetful(table.catalog, tagging(table, oldest)))
@@ -210,7 +211,7 @@ def test_a_catalog_that_does_not_tell_what_it_swapped_out_loses_no_tag(compacted
 
 
 def test_a_log_that_cannot_be_read_keeps_everything_until_it_can(
-    compacted: LocalTable, monkeypatch: pytest.MonkeyPatch
+    compacted: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, oldest = compacted, oldest_of(compacted)
     read, swapped_out, broken = Storage.read, list[str](), list[str]()
@@ -226,7 +227,7 @@ def test_a_log_that_cannot_be_read_keeps_everything_until_it_can(
 
     monkeypatch.setattr(Storage, "read", failing)
     before = table.files()
-    catalog = Meanwhile(table.catalog, tag, after_commit={1: lambda: broken.extend(swapped_out)})
+    catalog = Meanwhile(table.catalog, tag, after_commit=once(lambda: broken.extend(swapped_out)))
     outcome = table.run(EXPIRE, catalog=catalog)
     assert "the store is busy" in outcome.summary
     assert before <= table.files()
@@ -239,12 +240,12 @@ def test_a_log_that_cannot_be_read_keeps_everything_until_it_can(
     assert_tag_is_held(table, oldest)
 
 
-def flink_append(table: LocalTable, job: str, checkpoint: int) -> None:
+def flink_append(table: MaintainedTable, job: str, checkpoint: int) -> None:
     mark = {"flink.job-id": job, "flink.operator-id": "o", "flink.max-committed-checkpoint-id": str(checkpoint)}
-    table.table.append(table.rows(checkpoint), snapshot_properties=mark)
+    table.table.append(table.new_rows(checkpoint), snapshot_properties=mark)
 
 
-def test_expiry_tells_what_streaming_writers_cost(table: LocalTable) -> None:
+def test_expiry_tells_what_streaming_writers_cost(table: MaintainedTable) -> None:
     flink_append(table, "a", 1)
     flink_append(table, "a", 2)
     for number in range(3):

@@ -15,21 +15,22 @@ from icekeeper.report.outcome import Status
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
-from support.local import LocalTable, grow_old
+from support.files_on_disk import grow_old
+from support.maintained_table import MaintainedTable, new_table
 
 SWEEP = Operation.REMOVE_ORPHANS
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
-    made = LocalTable(local_catalog, tmp_path)
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    made = new_table(local_catalog, tmp_path)
     made.fill(2)
     return made
 
 
 @pytest.mark.parametrize("name", ["a b", "a%20b", "ä", "a\nb", "a?b#c", "%ff", "a\\b", "+", "a:b", "'\"", "%"])
 @pytest.mark.parametrize("sightings", ["1", "2"])
-def test_an_orphan_of_any_name_goes(table: LocalTable, name: str, sightings: str) -> None:
+def test_an_orphan_of_any_name_goes(table: MaintainedTable, name: str, sightings: str) -> None:
     orphan = table.plant(f"data/{name}.parquet")
     for run in ("run-1", "run-2")[: int(sightings)]:
         outcome = table.run(SWEEP, run_id=run, orphan_min_sightings=sightings)
@@ -39,7 +40,7 @@ def test_an_orphan_of_any_name_goes(table: LocalTable, name: str, sightings: str
     assert table.verify().ok
 
 
-def test_a_name_that_is_no_text_is_left_alone_and_stops_nothing(table: LocalTable) -> None:
+def test_a_name_that_is_no_text_is_left_alone_and_stops_nothing(table: MaintainedTable) -> None:
     folder = os.fsencode(table.folder / "data")
     strange = os.path.join(folder, b"\xff\xfe.parquet")
     Path(os.fsdecode(strange)).write_bytes(b"x")
@@ -52,7 +53,7 @@ def test_a_name_that_is_no_text_is_left_alone_and_stops_nothing(table: LocalTabl
     assert os.path.exists(strange)
 
 
-def test_a_file_that_is_listed_twice_is_counted_once(table: LocalTable) -> None:
+def test_a_file_that_is_listed_twice_is_counted_once(table: MaintainedTable) -> None:
     orphan = table.plant("data/orphan.parquet")
     listing = Storage.list
 
@@ -71,7 +72,7 @@ def test_siblings_whose_names_begin_alike_are_left_alone(
     local_catalog: SqlCatalog, tmp_path: Path, location: str
 ) -> None:
     warehouse = tmp_path / "warehouse"
-    table = LocalTable(local_catalog, tmp_path, location=f"{warehouse.as_uri()}/{location}")
+    table = new_table(local_catalog, tmp_path, location=f"{warehouse.as_uri()}/{location}")
     table.fill(2)
     siblings = [f"{location.rstrip('/')}{more}/data/x.parquet" for more in ("2", "-x", "%20", ".bak")]
     for sibling in siblings:

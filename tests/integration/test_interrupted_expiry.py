@@ -19,7 +19,7 @@ from icekeeper.state.sqlite.pending_deletions import SqlitePendingDeletions
 from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
-from support.local import LocalTable
+from support.maintained_table import MaintainedTable, new_table
 from support.moments import Moment, at
 
 EXPIRE = Operation.EXPIRE_SNAPSHOTS
@@ -34,26 +34,26 @@ def cut() -> None:
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalTable:
+def table(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MaintainedTable:
     """Four appends merged into one file; two files make a batch of deletions."""
     monkeypatch.setattr(deletion, "_BATCH", 2)
-    made = LocalTable(local_catalog, tmp_path)
+    made = new_table(local_catalog, tmp_path)
     made.fill(4)
     made.run(Operation.COMPACT)
     return made
 
 
-def pending(table: LocalTable) -> set[str]:
+def pending(table: MaintainedTable) -> set[str]:
     store, identity = table.state.pending_deletions, identity_of(table.catalog, table.loaded)
     return {path for name in store.lists(identity) for part in store.paths(identity, name) for path in part}
 
 
-def interrupted(table: LocalTable, moment: Moment) -> None:
+def interrupted(table: MaintainedTable, moment: Moment) -> None:
     with pytest.raises(PowerCutError), at(moment, cut):
         table.run(EXPIRE)
 
 
-def test_what_a_crash_after_the_commit_left_goes_in_the_next_pass(table: LocalTable) -> None:
+def test_what_a_crash_after_the_commit_left_goes_in_the_next_pass(table: MaintainedTable) -> None:
     expected = table.run(EXPIRE, dry_run=True)
     interrupted(table, Moment.AFTER_COMMIT)
     assert len(table.metadata.snapshots) == 1
@@ -78,7 +78,7 @@ def test_what_a_crash_after_the_commit_left_goes_in_the_next_pass(table: LocalTa
 
 
 def test_a_crash_between_two_batches_is_finished_together_with_the_next_expiry(
-    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deletion, "_IN_FLIGHT", 1)  # no batch is on its way beside the one that is cut
     interrupted(table, Moment.AFTER_DELETION)
@@ -95,7 +95,7 @@ def test_a_crash_between_two_batches_is_finished_together_with_the_next_expiry(
     assert table.verify().ok
 
 
-def test_a_crash_before_the_commit_deletes_nothing_ever(table: LocalTable) -> None:
+def test_a_crash_before_the_commit_deletes_nothing_ever(table: MaintainedTable) -> None:
     """The list is there, and every file on it is still referenced: the list is all that goes."""
     interrupted(table, Moment.BEFORE_COMMIT)
     assert len(table.metadata.snapshots) == 5
@@ -108,7 +108,7 @@ def test_a_crash_before_the_commit_deletes_nothing_ever(table: LocalTable) -> No
     assert pending(table) == set()
 
 
-def test_a_snapshot_that_came_back_keeps_its_files(table: LocalTable, tmp_path: Path) -> None:
+def test_a_snapshot_that_came_back_keeps_its_files(table: MaintainedTable, tmp_path: Path) -> None:
     """Somebody registers an older metadata file after the crash: what is recorded is a hint, no permission."""
     before = table.loaded.metadata_location
     interrupted(table, Moment.AFTER_COMMIT)
@@ -120,7 +120,7 @@ def test_a_snapshot_that_came_back_keeps_its_files(table: LocalTable, tmp_path: 
     assert all(Path(normalise(path)).exists() for path in left)
 
 
-def test_references_that_cannot_be_read_keep_the_list(table: LocalTable) -> None:
+def test_references_that_cannot_be_read_keep_the_list(table: MaintainedTable) -> None:
     interrupted(table, Moment.AFTER_COMMIT)
     left = pending(table)
     manifest = Path(normalise(table.reader.manifests(next(iter(table.metadata.snapshots.values())))[0].manifest_path))
@@ -132,7 +132,7 @@ def test_references_that_cannot_be_read_keep_the_list(table: LocalTable) -> None
 
 
 def test_what_could_not_be_deleted_is_tried_again_by_the_next_pass(
-    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, locked = Storage.delete, [True]
 
@@ -149,7 +149,7 @@ def test_what_could_not_be_deleted_is_tried_again_by_the_next_pass(
     assert (table.unreferenced(), pending(table)) == (set(), set())
 
 
-def test_a_list_that_cannot_be_written_stops_before_the_commit(table: LocalTable) -> None:
+def test_a_list_that_cannot_be_written_stops_before_the_commit(table: MaintainedTable) -> None:
     before = table.loaded.metadata_location
     with mock.patch.object(SqlitePendingDeletions, "expect", side_effect=StorageError("the state file is full")):
         outcome = table.run(EXPIRE)
@@ -157,7 +157,7 @@ def test_a_list_that_cannot_be_written_stops_before_the_commit(table: LocalTable
     assert table.loaded.metadata_location == before
 
 
-def test_a_list_that_cannot_be_removed_does_no_harm(table: LocalTable) -> None:
+def test_a_list_that_cannot_be_removed_does_no_harm(table: MaintainedTable) -> None:
     with mock.patch.object(SqlitePendingDeletions, "forget", side_effect=StorageError("the state file is full")):
         outcome = table.run(EXPIRE)
     assert outcome.status is Status.SUCCEEDED
@@ -167,7 +167,7 @@ def test_a_list_that_cannot_be_removed_does_no_harm(table: LocalTable) -> None:
     assert pending(table) == set()
 
 
-def test_a_lost_swap_frees_what_the_newer_head_allows(table: LocalTable) -> None:
+def test_a_lost_swap_frees_what_the_newer_head_allows(table: MaintainedTable) -> None:
     """Somebody tags the oldest snapshot just before our commit: it stays, and so does what it holds."""
 
     def tag() -> None:
@@ -183,7 +183,7 @@ def test_a_lost_swap_frees_what_the_newer_head_allows(table: LocalTable) -> None
     assert table.verify().ok
 
 
-def test_an_expiry_that_surely_did_not_land_leaves_no_list(table: LocalTable) -> None:
+def test_an_expiry_that_surely_did_not_land_leaves_no_list(table: MaintainedTable) -> None:
     with at(Moment.BEFORE_COMMIT, lambda: table.append(99)):
         outcome = table.run(EXPIRE, max_commit_retries="0")
     assert outcome.status is Status.FAILED

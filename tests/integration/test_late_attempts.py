@@ -40,7 +40,7 @@ from icekeeper.storage.attempt_names import PlannedFile
 from icekeeper.storage.paths import PathSet, normalise
 from icekeeper.storage.storage import Storage
 from support.iceberg_java import IcebergJava
-from support.local import NAME, LocalTable
+from support.maintained_table import NAME, new_table
 from support.rewrites import input_file, rows, struct, task
 
 SCHEMA = struct((1, "id", "long"), (2, "part", "string"))
@@ -113,7 +113,7 @@ def deletes(folder: Path, *, into_vectors: bool = False) -> Writer:
 
 def manifests(folder: Path) -> Writer:
     catalog = SqlCatalog("local", uri=f"sqlite:///{folder / 'catalog.db'}", warehouse=(folder / "warehouse").as_uri())
-    table = LocalTable(catalog, folder)
+    table = new_table(catalog, folder)
     table.fill(3)
     metadata = table.metadata
     snapshot = metadata.current_snapshot
@@ -240,7 +240,7 @@ def test_a_hung_executor_that_fails_after_its_repeat_has_committed_harms_nothing
     local_catalog: SqlCatalog, tmp_path: Path, iceberg_java: IcebergJava
 ) -> None:
     """What it had written until then, which nothing else knows of, is cleaned from the record; what landed stays."""
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
     table.fill(3)
     ids = table.ids()
     engine = DyingOnce(iceberg_java.session, tmp_path)

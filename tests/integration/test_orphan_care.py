@@ -19,19 +19,20 @@ from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.staging import LoadState, StagedLoad
 from icekeeper.state.store import Pin
 from icekeeper.storage.paths import normalise
-from support.local import DAY_S, LocalTable, grow_old
+from support.files_on_disk import DAY_S, grow_old
+from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     """Two appends, every file ten days old."""
-    made = LocalTable(local_catalog, tmp_path)
+    made = new_table(local_catalog, tmp_path)
     made.fill(2)
     grow_old(Path(path) for path in made.files())
     return made
 
 
-def sweep(table: LocalTable, **more: Any) -> OperationOutcome:
+def sweep(table: MaintainedTable, **more: Any) -> OperationOutcome:
     return table.run(Operation.REMOVE_ORPHANS, **{"orphan_older_than_hours": "72", **more})
 
 
@@ -42,7 +43,7 @@ def deleted(outcome: OperationOutcome) -> set[str]:
 # -- quarantine
 
 
-def test_an_orphan_goes_when_enough_passes_have_seen_it(table: LocalTable) -> None:
+def test_an_orphan_goes_when_enough_passes_have_seen_it(table: MaintainedTable) -> None:
     orphan = table.plant("data/orphan.parquet")
     for number in (1, 2):
         outcome = sweep(table, orphan_min_sightings="3", run_id=f"run-{number}")
@@ -56,11 +57,11 @@ def test_an_orphan_goes_when_enough_passes_have_seen_it(table: LocalTable) -> No
     assert [normalise(entry.path) for entry in sightings(table)] == [late]
 
 
-def sightings(table: LocalTable) -> list[Any]:
+def sightings(table: MaintainedTable) -> list[Any]:
     return list(table.state.quarantine.sightings(identity_of(table.catalog, table.loaded)))
 
 
-def test_one_run_counts_once_and_a_dry_run_not_at_all(table: LocalTable) -> None:
+def test_one_run_counts_once_and_a_dry_run_not_at_all(table: MaintainedTable) -> None:
     orphan = table.plant("data/orphan.parquet")
     for _ in range(3):
         assert sweep(table, orphan_min_sightings="2", run_id="run-1").files_planned == ()
@@ -72,7 +73,7 @@ def test_one_run_counts_once_and_a_dry_run_not_at_all(table: LocalTable) -> None
     assert sightings(table) == []
 
 
-def test_a_file_that_is_no_orphan_in_between_starts_anew(table: LocalTable) -> None:
+def test_a_file_that_is_no_orphan_in_between_starts_anew(table: MaintainedTable) -> None:
     """Written again meanwhile, so young, or referenced for a while."""
     path = table.plant("data/orphan.parquet")
     sweep(table, orphan_min_sightings="2", run_id="run-1")
@@ -84,7 +85,7 @@ def test_a_file_that_is_no_orphan_in_between_starts_anew(table: LocalTable) -> N
     assert deleted(sweep(table, orphan_min_sightings="2", run_id="run-4")) == {path}
 
 
-def test_a_pass_without_quarantine_ends_what_was_counted(table: LocalTable) -> None:
+def test_a_pass_without_quarantine_ends_what_was_counted(table: MaintainedTable) -> None:
     orphan = table.plant("data/orphan.parquet")
     sweep(table, orphan_min_sightings="3", run_id="run-1")
     sweep(table, orphan_older_than_hours="999999", run_id="run-2")
@@ -93,7 +94,7 @@ def test_a_pass_without_quarantine_ends_what_was_counted(table: LocalTable) -> N
     assert sightings(table) == []
 
 
-def test_a_refused_pass_has_seen_nothing(table: LocalTable) -> None:
+def test_a_refused_pass_has_seen_nothing(table: MaintainedTable) -> None:
     table.plant("data/orphan.parquet")
     table.plant("metadata/torn.metadata.json", b"{")
     assert sweep(table, orphan_min_sightings="2").status is Status.REFUSED
@@ -103,7 +104,7 @@ def test_a_refused_pass_has_seen_nothing(table: LocalTable) -> None:
 # -- shares
 
 
-def test_more_than_the_share_that_somebody_set_is_refused(table: LocalTable) -> None:
+def test_more_than_the_share_that_somebody_set_is_refused(table: MaintainedTable) -> None:
     listed = len(table.files()) + 2
     orphans = {table.plant("data/a.parquet"), table.plant("data/b.parquet")}
     outcome = sweep(table, orphan_max_delete_ratio="0.1")
@@ -115,7 +116,7 @@ def test_more_than_the_share_that_somebody_set_is_refused(table: LocalTable) -> 
     assert deleted(sweep(table)) == orphans
 
 
-def test_the_default_share_holds_for_many(table: LocalTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_share_holds_for_many(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "FEW_ORPHANS", 20)
     for number in range(21):
         table.plant(f"data/{number}.parquet")
@@ -126,14 +127,14 @@ def test_the_default_share_holds_for_many(table: LocalTable, monkeypatch: pytest
 # -- staged loads
 
 
-def stage(table: LocalTable, state: LoadState, *files: str, prefixes: tuple[str, ...] = ()) -> None:
+def stage(table: MaintainedTable, state: LoadState, *files: str, prefixes: tuple[str, ...] = ()) -> None:
     identity = identity_of(table.catalog, table.loaded)
     load = StagedLoad(identity=identity, name=state.value, state=state, prefixes=prefixes, changed_ms=1)
     table.state.staging.stage(load, files)
 
 
 @pytest.mark.parametrize("state", [LoadState.PENDING, LoadState.ADOPTED])
-def test_staged_files_and_folders_are_left_alone(table: LocalTable, state: LoadState) -> None:
+def test_staged_files_and_folders_are_left_alone(table: MaintainedTable, state: LoadState) -> None:
     staged = table.plant("data/staged.parquet")
     in_folder, orphan = table.plant("data/load-1/f.parquet"), table.plant("data/load-10/f.parquet")
     stage(table, state, f"file:{staged}", prefixes=(f"{table.metadata.location}/data/load-1",))
@@ -146,7 +147,7 @@ def test_staged_files_and_folders_are_left_alone(table: LocalTable, state: LoadS
 # -- protected metadata
 
 
-def test_a_stray_metadata_file_is_refused_until_it_is_protected(table: LocalTable) -> None:
+def test_a_stray_metadata_file_is_refused_until_it_is_protected(table: MaintainedTable) -> None:
     stray, orphan = table.plant("metadata/stray.metadata.json", b"no json"), table.plant("data/orphan.parquet")
     refusal = sweep(table)
     assert refusal.status is Status.REFUSED
@@ -156,12 +157,12 @@ def test_a_stray_metadata_file_is_refused_until_it_is_protected(table: LocalTabl
     assert stray in table.files()
 
 
-def test_a_table_created_again_in_place_is_refused_until_its_old_metadata_is_protected(table: LocalTable) -> None:
+def test_a_table_created_again_in_place_is_refused_until_its_old_metadata_is_protected(table: MaintainedTable) -> None:
     old = {path for path in table.files() if path.endswith(".metadata.json")}
     others = table.files() - old
     location = table.metadata.location
     table.pyiceberg.drop_table("ns.t")
-    table.pyiceberg.create_table("ns.t", schema=LocalTable.SCHEMA, location=location)
+    table.pyiceberg.create_table("ns.t", schema=ID_AND_PART, location=location)
     refusal = sweep(table)
     assert refusal.status is Status.REFUSED
     assert "dropped" in (refusal.reason or "")
@@ -171,14 +172,14 @@ def test_a_table_created_again_in_place_is_refused_until_its_old_metadata_is_pro
 # -- folders
 
 
-def folder_of(table: LocalTable, relative: str, *, days_old: float = 10) -> Path:
+def folder_of(table: MaintainedTable, relative: str, *, days_old: float = 10) -> Path:
     path = table.folder / relative
     path.mkdir(parents=True, exist_ok=True)
     grow_old([path], days_old)
     return path
 
 
-def test_folders_that_became_empty_go_with_their_files(table: LocalTable) -> None:
+def test_folders_that_became_empty_go_with_their_files(table: MaintainedTable) -> None:
     table.plant("data/day=1/hour=1/orphan.parquet")
     table.plant("data/day=2/orphan.parquet")
     table.plant("data/day=2/young.parquet", days_old=0)
@@ -190,7 +191,7 @@ def test_folders_that_became_empty_go_with_their_files(table: LocalTable) -> Non
     assert not (table.folder / "data/day=1").exists()
 
 
-def test_empty_folders_go_when_nobody_touched_them_for_the_grace_period(table: LocalTable) -> None:
+def test_empty_folders_go_when_nobody_touched_them_for_the_grace_period(table: MaintainedTable) -> None:
     old, young = folder_of(table, "data/day=1"), folder_of(table, "data/day=2", days_old=1)
     kept, hidden = folder_of(table, "keep"), folder_of(table, "_delta_log")
     roots = [folder_of(table, name) for name in ("data", "metadata")]
@@ -199,14 +200,14 @@ def test_empty_folders_go_when_nobody_touched_them_for_the_grace_period(table: L
     assert all(folder.exists() for folder in (young, kept, hidden, *roots))
 
 
-def test_a_folder_that_a_writer_has_just_used_stays(table: LocalTable) -> None:
+def test_a_folder_that_a_writer_has_just_used_stays(table: MaintainedTable) -> None:
     """It may be about to write the next file there."""
     table.plant("data/day=1/orphan.parquet")
     assert sweep(table).metrics["remove_orphans.orphans_removed"] == 1
     assert (table.folder / "data/day=1").exists()  # the test has just planted a file in it
 
 
-def test_the_folders_of_a_table_that_lost_everything_stay(table: LocalTable) -> None:
+def test_the_folders_of_a_table_that_lost_everything_stay(table: MaintainedTable) -> None:
     roots = [table.folder, folder_of(table, "data"), folder_of(table, "metadata")]
     table.table.transaction().set_properties(
         {"write.data.path": f"{table.metadata.location}/files"}
@@ -216,14 +217,14 @@ def test_the_folders_of_a_table_that_lost_everything_stay(table: LocalTable) -> 
     assert all(folder.exists() for folder in (*roots, mine))
 
 
-def test_an_empty_folder_of_a_nested_table_stays(table: LocalTable) -> None:
+def test_an_empty_folder_of_a_nested_table_stays(table: MaintainedTable) -> None:
     table.create_beside("ns.nested", f"{table.metadata.location}/sub")
     theirs = folder_of(table, "sub/data")
     assert sweep(table).status is Status.SUCCEEDED
     assert theirs.exists()
 
 
-def test_a_dry_run_removes_no_folder(table: LocalTable) -> None:
+def test_a_dry_run_removes_no_folder(table: MaintainedTable) -> None:
     empty = folder_of(table, "data/day=1")
     sweep(table, dry_run=True)
     assert empty.exists()
@@ -232,7 +233,7 @@ def test_a_dry_run_removes_no_folder(table: LocalTable) -> None:
 # -- the clock
 
 
-def test_a_clock_that_runs_backwards_makes_everything_young(table: LocalTable) -> None:
+def test_a_clock_that_runs_backwards_makes_everything_young(table: MaintainedTable) -> None:
     """Now lies before the times of all files."""
     orphan, folder = table.plant("data/orphan.parquet"), folder_of(table, "data/day=1")
     outcome = sweep(table, clock=lambda: int((time.time() - 30 * DAY_S) * 1000), orphan_older_than_hours="0")
@@ -245,7 +246,7 @@ def test_a_clock_that_runs_backwards_makes_everything_young(table: LocalTable) -
 # -- what is remembered of a second entry
 
 
-def test_pins_and_staged_loads_of_a_second_entry_hold_too(table: LocalTable) -> None:
+def test_pins_and_staged_loads_of_a_second_entry_hold_too(table: MaintainedTable) -> None:
     """They are remembered under the other name of the same table."""
     table.pyiceberg.register_table("ns.again", table.loaded.metadata_location)
     again = table.catalog.load(TableName(("ns",), "again"))
@@ -270,7 +271,7 @@ def test_pins_and_staged_loads_of_a_second_entry_hold_too(table: LocalTable) -> 
     assert {staged, pinned} <= table.files()
 
 
-def test_a_pass_with_orphans_in_quarantine_is_not_idle(table: LocalTable) -> None:
+def test_a_pass_with_orphans_in_quarantine_is_not_idle(table: MaintainedTable) -> None:
     """Another pass finds more to do: detection must not take the table for one that waits for news."""
     table.plant("data/orphan.parquet")
     assert not table.maintain("remove_orphans", orphan_min_sightings="2").is_idle

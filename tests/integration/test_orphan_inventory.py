@@ -25,7 +25,8 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import MotoServer
-from support.local import LocalTable, grow_old
+from support.files_on_disk import grow_old
+from support.maintained_table import MaintainedTable, new_table
 
 OLD = datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)
 OLD_MS = int(OLD.timestamp() * 1000)
@@ -154,15 +155,15 @@ def test_what_is_no_inventory_is_said_in_one_sentence(name: str, data: bytes, wo
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     """Two appends, every file ten days old."""
-    made = LocalTable(local_catalog, tmp_path)
+    made = new_table(local_catalog, tmp_path)
     made.fill(2)
     grow_old(Path(path) for path in made.files())
     return made
 
 
-def sweep(table: LocalTable, inventory: Path, **more: Any) -> OperationOutcome:
+def sweep(table: MaintainedTable, inventory: Path, **more: Any) -> OperationOutcome:
     settings = {"orphan_older_than_hours": "72", "orphan_inventory": str(inventory), **more}
     return table.run(Operation.REMOVE_ORPHANS, **settings)
 
@@ -173,7 +174,7 @@ def write_list(folder: Path, paths: Sequence[str], moment: datetime = OLD) -> Pa
     return path
 
 
-def test_the_list_says_what_is_looked_at(table: LocalTable, tmp_path: Path) -> None:
+def test_the_list_says_what_is_looked_at(table: MaintainedTable, tmp_path: Path) -> None:
     named, unnamed = table.plant("data/named.parquet"), table.plant("data/unnamed.parquet")
     inventory = write_list(tmp_path, [*table.files() - {unnamed}, "/elsewhere/f"])
     dry = sweep(table, inventory, dry_run=True)
@@ -183,7 +184,7 @@ def test_the_list_says_what_is_looked_at(table: LocalTable, tmp_path: Path) -> N
     assert unnamed in table.files()
 
 
-def test_a_file_created_again_since_the_list_stays(table: LocalTable, tmp_path: Path) -> None:
+def test_a_file_created_again_since_the_list_stays(table: MaintainedTable, tmp_path: Path) -> None:
     """The list remembers one of that name that was old; one that is gone is nobody's orphan."""
     again, gone = table.plant("data/again.parquet"), table.plant("data/gone.parquet")
     inventory = write_list(tmp_path, [*table.files()])
@@ -195,7 +196,7 @@ def test_a_file_created_again_since_the_list_stays(table: LocalTable, tmp_path: 
 
 
 def test_a_file_created_again_just_before_its_batch_stays(
-    table: LocalTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    table: MaintainedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again, orphan = table.plant("data/again.parquet"), table.plant("data/orphan.parquet")
     inventory = write_list(tmp_path, [*table.files()])
@@ -216,7 +217,7 @@ def test_a_file_created_again_just_before_its_batch_stays(
     assert again in table.files()
 
 
-def test_text_makes_everything_young(table: LocalTable, tmp_path: Path) -> None:
+def test_text_makes_everything_young(table: MaintainedTable, tmp_path: Path) -> None:
     table.plant("data/orphan.parquet")
     path = tmp_path / "files.txt"
     path.write_text("\n".join(f"file://{p}" for p in table.files()))
@@ -224,13 +225,13 @@ def test_text_makes_everything_young(table: LocalTable, tmp_path: Path) -> None:
     assert (outcome.files_planned, outcome.metrics["remove_orphans.files_too_young"]) == ((), 1)
 
 
-def test_a_list_of_another_place_is_refused(table: LocalTable, tmp_path: Path) -> None:
+def test_a_list_of_another_place_is_refused(table: MaintainedTable, tmp_path: Path) -> None:
     outcome = sweep(table, write_list(tmp_path, ["/elsewhere/f"]))
     assert outcome.status is Status.REFUSED
     assert "names no file under" in (outcome.reason or "")
 
 
-def test_a_broken_list_deletes_nothing(table: LocalTable, tmp_path: Path) -> None:
+def test_a_broken_list_deletes_nothing(table: MaintainedTable, tmp_path: Path) -> None:
     orphan = table.plant("data/orphan.parquet")
     inventory = write_list(tmp_path, [*table.files()])
     inventory.write_text(inventory.read_text() + "file:///x,many,\n")

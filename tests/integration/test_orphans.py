@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,34 +10,26 @@ from urllib.parse import quote
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.errors import StorageError
-from icekeeper.model import TableName
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.report.outcome import Status
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import Pin
 from icekeeper.storage.paths import normalise
-from support.local import NAME, LocalTable, ScriptedCatalog, grow_old
-from support.tables import new_document
-
-ORPHANS = Operation.REMOVE_ORPHANS
-SETTINGS = {"orphan_older_than_hours": "72"}
+from support.files_on_disk import grow_old
+from support.maintained_table import NAME, MaintainedTable, new_table
+from support.orphan_sweeps import assert_refused, metadata_of, sweep
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     """Two appends, every file ten days old."""
-    made = LocalTable(local_catalog, tmp_path)
+    made = new_table(local_catalog, tmp_path)
     made.fill(2)
     grow_old(Path(path) for path in made.files())
     return made
 
 
-def sweep(table: LocalTable, **more: Any) -> OperationOutcome:
-    return table.run(ORPHANS, **{**SETTINGS, **more})
-
-
-def test_what_is_old_and_unreferenced_goes_and_nothing_else(table: LocalTable) -> None:
+def test_what_is_old_and_unreferenced_goes_and_nothing_else(table: MaintainedTable) -> None:
     before = table.files()
     planted = {table.plant("data/compact-orphan.parquet"), table.plant("metadata/compact-failed.avro")}
     young = table.plant("data/upload.parquet", days_old=0.04)
@@ -56,7 +47,7 @@ def test_what_is_old_and_unreferenced_goes_and_nothing_else(table: LocalTable) -
     assert sweep(table).summary == "removed 0 orphan file(s)"
 
 
-def test_a_reference_in_another_spelling_protects_its_file(table: LocalTable) -> None:
+def test_a_reference_in_another_spelling_protects_its_file(table: MaintainedTable) -> None:
     """``file:/``, bare paths, percent-encoding: whatever the writer put into the metadata log."""
     plain = table.plant("metadata/a b.metadata.json", metadata_of(table))
     other = table.plant("metadata/twin.metadata.json", metadata_of(table))
@@ -72,11 +63,7 @@ def test_a_reference_in_another_spelling_protects_its_file(table: LocalTable) ->
     assert {plain, other} <= table.files()
 
 
-def metadata_of(table: LocalTable, **changes: Any) -> bytes:
-    return json.dumps({**table.metadata.document, **changes}).encode()
-
-
-def test_a_reference_under_another_host_is_refused(table: LocalTable) -> None:
+def test_a_reference_under_another_host_is_refused(table: MaintainedTable) -> None:
     orphan = table.plant("data/f.parquet")
 
     def log(document: dict[str, Any]) -> None:
@@ -86,118 +73,12 @@ def test_a_reference_under_another_host_is_refused(table: LocalTable) -> None:
     assert_refused(table, f"hdfs://host{orphan}")
 
 
-def assert_refused(table: LocalTable, *words: str, **more: Any) -> None:
-    """Refused, naming these words, and every file is still there."""
-    table.plant("data/bait.parquet")
-    before = table.files()
-    outcome = sweep(table, **more)
-    assert outcome.status is Status.REFUSED, outcome
-    assert outcome.files_deleted == ()
-    for word in words:
-        assert word in (outcome.reason or ""), outcome.reason
-    assert table.files() >= before
-
-
-def test_another_tables_metadata_below_the_location_is_refused(table: LocalTable) -> None:
-    foreign = new_document(f"{table.metadata.location}/nested", 2)
-    table.plant("nested/metadata/00000-x.metadata.json", json.dumps(foreign).encode(), days_old=0)
-    assert_refused(table, foreign["table-uuid"], f"{table.metadata.location}/nested")
-
-
-def test_a_table_nested_in_another_is_never_swept_with_it(table: LocalTable) -> None:
-    """What lies below its location is its own business, orphans too; they are only counted."""
-    nested = table.create_beside("ns.nested", f"{table.metadata.location}/sub/nested")
-    nested.append(table.rows(1))
-    theirs = table.plant("sub/nested/data/orphan.parquet")
-    ours = table.plant("sub/orphan.parquet")
-    grow_old(Path(path) for path in table.files())
-    before = table.files()
-    outcome = sweep(table, orphan_sweep_prefixes=f"{table.metadata.location}/sub")
-    assert set(map(normalise, outcome.files_deleted)) == {ours}
-    assert table.files() == before - {ours}
-    assert theirs in table.files()
-    assert outcome.metrics["remove_orphans.files_of_other_tables"] == 1
-
-
-def test_a_table_around_another_protects_its_files_in_it(table: LocalTable) -> None:
-    """Our location lies inside theirs, and they put files into ours."""
-    theirs = table.create_beside("ns.around", str(table.folder.parent.as_uri()))
-    source = Path(normalise(table.data_files()[0].file_path))
-    adopted = table.plant("data/of-the-outer-table.parquet", source.read_bytes())
-    theirs.add_files([Path(adopted).as_uri()])
-    orphan = table.plant("data/orphan.parquet")
-    grow_old(Path(path) for path in table.files())
-    assert set(map(normalise, sweep(table).files_deleted)) == {orphan}
-    assert adopted in table.files()
-
-
-def test_a_table_that_moved_away_protects_what_it_left_here(table: LocalTable) -> None:
-    """Its folders are elsewhere by now; only the files that its document names tell of us."""
-    moved = table.create_beside("ns.moved", f"{table.metadata.location}/sub")
-    moved.append(table.rows(1))
-    newest = Path(normalise(moved.metadata_location))
-    document = json.loads(newest.read_text())
-    newest.write_text(json.dumps({**document, "location": f"{table.metadata.location}-elsewhere"}))
-    orphan = table.plant("sub/data/orphan.parquet")
-    grow_old(Path(path) for path in table.files())
-    before = table.files()
-    named = {"orphan_sweep_prefixes": f"{table.metadata.location}/sub"}
-    assert set(map(normalise, sweep(table, **named).files_deleted)) == {orphan}
-    assert table.files() == before - {orphan}
-
-
-def test_two_tables_in_one_location_are_refused(table: LocalTable) -> None:
-    """With old files of theirs, and their metadata elsewhere: only the catalog knows."""
-    aside = {"write.metadata.path": (table.folder.parent / "aside").as_uri()}
-    twin = table.create_beside("ns.twin", table.metadata.location, **aside)
-    assert_refused(table, "ns.twin", str(twin.metadata.table_uuid), table.metadata.uuid or "")
-
-
-def test_a_table_that_writes_its_data_into_ours_is_refused(table: LocalTable) -> None:
-    other = table.create_beside("ns.guest", f"{table.metadata.location}-guest")
-    other.transaction().set_properties({"write.data.path": table.metadata.location}).commit_transaction()
-    assert_refused(table, "ns.guest", str(other.metadata.table_uuid))
-
-
-def test_one_table_registered_twice_keeps_what_either_entry_needs(table: LocalTable) -> None:
-    """The second entry has moved on by itself."""
-    again = table.pyiceberg.register_table("ns.again", table.loaded.metadata_location)
-    before = table.files()
-    again.append(table.rows(7))
-    theirs = table.files() - before
-    orphan = table.plant("data/orphan.parquet")
-    grow_old(Path(path) for path in table.files())
-    assert set(map(normalise, sweep(table).files_deleted)) == {orphan}
-    assert theirs < table.files()
-    assert len(theirs) == 4
-
-
-def test_a_table_that_cannot_be_loaded_might_be_anywhere(table: LocalTable) -> None:
-    other = table.create_beside("ns.lost", f"{table.metadata.location}-lost")
-    Path(normalise(other.metadata_location)).unlink()
-    assert_refused(table, "ns.lost", "cannot be loaded")
-
-
-def test_without_orphans_no_other_table_is_asked(table: LocalTable) -> None:
-    other = table.create_beside("ns.lost", f"{table.metadata.location}-lost")
-    Path(normalise(other.metadata_location)).unlink()
-    assert sweep(table).summary == "removed 0 orphan file(s)"
-
-
-def test_a_catalog_that_cannot_list_its_tables_is_refused(table: LocalTable) -> None:
-    class Secretive(ScriptedCatalog):
-        def list_tables(self) -> Iterator[TableName]:
-            raise StorageError("listing is not allowed")
-
-    assert_refused(table, "listing is not allowed", catalog=Secretive(table.catalog))
-
-
-def test_metadata_that_cannot_be_read_is_refused(table: LocalTable) -> None:
+def test_metadata_that_cannot_be_read_is_refused(table: MaintainedTable) -> None:
     path = table.plant("metadata/torn.metadata.json", metadata_of(table)[:50])
     assert_refused(table, path)
 
 
-def test_statistics_files_stay(table: LocalTable) -> None:
+def test_statistics_files_stay(table: MaintainedTable) -> None:
     puffin, partition = table.plant("metadata/stats.puffin"), table.plant("data/partition-stats.parquet")
     head = table.metadata.current_snapshot
     assert head is not None
@@ -215,7 +96,7 @@ def test_statistics_files_stay(table: LocalTable) -> None:
     assert {puffin, partition} <= table.files()
 
 
-def test_old_metadata_files_that_no_log_mentions(table: LocalTable) -> None:
+def test_old_metadata_files_that_no_log_mentions(table: MaintainedTable) -> None:
     """Newer than the oldest snapshot: the log may be incomplete.  Older: nothing can need it."""
     newer = table.plant("metadata/00001-lost.metadata.json", metadata_of(table), days_old=-1)
     older = table.plant("metadata/00000-old.metadata.json", metadata_of(table), days_old=20)
@@ -225,7 +106,7 @@ def test_old_metadata_files_that_no_log_mentions(table: LocalTable) -> None:
     assert {newer, hint} <= table.files()
 
 
-def test_metadata_newer_than_the_oldest_snapshot_outlives_any_grace_period(table: LocalTable) -> None:
+def test_metadata_newer_than_the_oldest_snapshot_outlives_any_grace_period(table: MaintainedTable) -> None:
     def age(document: dict[str, Any]) -> None:
         document["snapshots"][0]["timestamp-ms"] -= 20 * 86_400_000
 
@@ -236,7 +117,7 @@ def test_metadata_newer_than_the_oldest_snapshot_outlives_any_grace_period(table
     assert lost in table.files()
 
 
-def test_protected_prefixes_and_pinned_metadata_stay(table: LocalTable) -> None:
+def test_protected_prefixes_and_pinned_metadata_stay(table: MaintainedTable) -> None:
     kept, gone = table.plant("data/keep/f.parquet"), table.plant("data/keeper/f.parquet")
     pinned = table.plant("metadata/00000-pinned.metadata.json", metadata_of(table), days_old=20)
     metadata = table.metadata
@@ -258,12 +139,12 @@ def test_protected_prefixes_and_pinned_metadata_stay(table: LocalTable) -> None:
     assert sweep(table).files_deleted == (f"file://{kept}", f"file://{pinned}")
 
 
-def manifest_of_oldest_snapshot(table: LocalTable) -> Path:
+def manifest_of_oldest_snapshot(table: MaintainedTable) -> Path:
     oldest = next(iter(table.metadata.snapshots.values()))
     return Path(normalise(table.reader.manifests(oldest)[0].manifest_path))
 
 
-def list_of_oldest_snapshot(table: LocalTable) -> Path:
+def list_of_oldest_snapshot(table: MaintainedTable) -> Path:
     oldest = next(iter(table.metadata.snapshots.values()))
     return Path(normalise(oldest.manifest_list or ""))
 
@@ -271,7 +152,7 @@ def list_of_oldest_snapshot(table: LocalTable) -> Path:
 @pytest.mark.parametrize("which", [manifest_of_oldest_snapshot, list_of_oldest_snapshot])
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-40])])
 def test_references_that_cannot_be_read_are_refused(
-    table: LocalTable, which: Callable[[LocalTable], Path], damage: Callable[[Path], object]
+    table: MaintainedTable, which: Callable[[MaintainedTable], Path], damage: Callable[[Path], object]
 ) -> None:
     path = which(table)
     damage(path)
@@ -287,7 +168,7 @@ def test_references_that_cannot_be_read_are_refused(
 
 
 @pytest.mark.parametrize("key", ["write.data.path", "write.metadata.path"])
-def test_paths_outside_the_location_are_not_swept(table: LocalTable, tmp_path: Path, key: str) -> None:
+def test_paths_outside_the_location_are_not_swept(table: MaintainedTable, tmp_path: Path, key: str) -> None:
     """They may be shared: another table's files there look like our orphans."""
     shared = tmp_path / "shared"
     shared.mkdir()

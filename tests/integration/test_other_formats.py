@@ -10,21 +10,21 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.policy import Operation
 from icekeeper.storage.paths import normalise
-from support.local import LocalTable
+from support.maintained_table import MaintainedTable, new_table
 
 MARKERS = ["_delta_log/00000000000000000000.json", ".hoodie/hoodie.properties", "schema/schema-0"]
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     """Three appends."""
-    made = LocalTable(local_catalog, tmp_path)
+    made = new_table(local_catalog, tmp_path)
     made.fill(3)
     return made
 
 
 @pytest.mark.parametrize("marker", MARKERS)
-def test_the_files_of_a_nested_table_of_another_format_are_no_orphans(table: LocalTable, marker: str) -> None:
+def test_the_files_of_a_nested_table_of_another_format_are_no_orphans(table: MaintainedTable, marker: str) -> None:
     """Below the table's own data folder; it may write to both, and only Iceberg's garbage is known as such."""
     theirs = table.plant("data/nested/day=1/live.parquet")
     table.plant(f"data/nested/{marker}", days_old=0)
@@ -36,7 +36,7 @@ def test_the_files_of_a_nested_table_of_another_format_are_no_orphans(table: Loc
     assert "data/nested, a table of another format" in outcome.summary
 
 
-def test_where_the_table_itself_has_another_format_too_nothing_is_an_orphan(table: LocalTable) -> None:
+def test_where_the_table_itself_has_another_format_too_nothing_is_an_orphan(table: MaintainedTable) -> None:
     """Delta Lake or Hudi keep the same folder, and need files that no Iceberg metadata names."""
     theirs = table.plant("data/older-version.parquet")
     table.plant("_delta_log/00000000000000000000.json")
@@ -46,7 +46,7 @@ def test_where_the_table_itself_has_another_format_too_nothing_is_an_orphan(tabl
     assert "they stay" in outcome.summary
 
 
-def test_expiry_leaves_data_files_that_another_format_may_need(table: LocalTable) -> None:
+def test_expiry_leaves_data_files_that_another_format_may_need(table: MaintainedTable) -> None:
     """Its log may name files that our compaction replaced; Iceberg's own metadata files go."""
     table.plant("_delta_log/00000000000000000000.json")
     data = [Path(normalise(file.file_path)) for file in table.data_files()]
@@ -57,7 +57,7 @@ def test_expiry_leaves_data_files_that_another_format_may_need(table: LocalTable
     assert all("/metadata/" in path for path in outcome.files_deleted)
 
 
-def test_expiry_leaves_the_files_of_an_imported_table_of_another_format(table: LocalTable) -> None:
+def test_expiry_leaves_the_files_of_an_imported_table_of_another_format(table: MaintainedTable) -> None:
     imported = Path(table.plant("imported/day=1/x.parquet"))
     shutil.copy(Path(normalise(table.data_files()[0].file_path)), imported)
     table.plant("imported/_delta_log/00000000000000000000.json")

@@ -17,7 +17,7 @@ from icekeeper.operations.compaction.writing.parquet_options import writer_optio
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.rows.arrow_schema import leaf_columns
-from support.local import LocalTable
+from support.maintained_table import new_table
 from support.rewrites import input_file, rewritten, rows, struct, task, written
 
 SCHEMA = struct((1, "id", "long"), (2, "text", "string"))
@@ -135,7 +135,7 @@ def test_files_go_where_the_table_says(
 ) -> None:
     """And readers find them there."""
     elsewhere = (tmp_path / "elsewhere").as_uri()
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
     table.table.update_spec().add_identity("part").commit()
     for number in range(3):
         table.append(number, part="a b")
@@ -153,7 +153,7 @@ def test_files_go_where_the_table_says(
 def test_a_java_class_that_decides_where_files_go_leaves_the_table_alone(
     tmp_path: Path, local_catalog: SqlCatalog
 ) -> None:
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
     table.fill(3)
     table.table.transaction().set_properties({"write.location-provider.impl": "com.example.Here"}).commit_transaction()
     before = table.loaded.metadata_location

@@ -21,26 +21,27 @@ from icekeeper.report.outcome import PassStatus, Status
 from icekeeper.state.identity import TableIdentity
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
-from support.local import LocalTable, ScriptedCatalog
+from support.maintained_table import MaintainedTable, new_table
 from support.moments import Moment, at
 from support.plans import policy
+from support.scripted_catalog import ScriptedCatalog
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
-    made = LocalTable(local_catalog, tmp_path)
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    made = new_table(local_catalog, tmp_path)
     made.fill(3)
     return made
 
 
-def identity(table: LocalTable) -> TableIdentity:
+def identity(table: MaintainedTable) -> TableIdentity:
     return identity_of(table.catalog, table.loaded)
 
 
-def test_a_table_dropped_in_the_middle_keeps_its_report(table: LocalTable) -> None:
+def test_a_table_dropped_in_the_middle_keeps_its_report(table: MaintainedTable) -> None:
     """The compaction that was committed is still told of, and is in the journal."""
     who = identity(table)
     with at(Moment.AFTER_COMMIT, lambda: table.pyiceberg.drop_table("ns.t")):
@@ -54,7 +55,9 @@ def test_a_table_dropped_in_the_middle_keeps_its_report(table: LocalTable) -> No
     assert record.status == "partial"
 
 
-def test_one_operation_that_breaks_does_not_stop_the_others(table: LocalTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_operation_that_breaks_does_not_stop_the_others(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(context: object) -> Any:
         raise ZeroDivisionError("a bug")
 
@@ -65,7 +68,7 @@ def test_one_operation_that_breaks_does_not_stop_the_others(table: LocalTable, m
     assert outcome.status is PassStatus.PARTIAL
 
 
-def test_a_commit_during_an_idle_pass_is_news_for_the_next_detection(table: LocalTable) -> None:
+def test_a_commit_during_an_idle_pass_is_news_for_the_next_detection(table: MaintainedTable) -> None:
     settings: dict[str, Any] = {"min_manifests_to_rewrite": "9", "min_input_files": "9"}
     passes = [table.maintain(**settings) for _ in range(3)]
     assert [p.is_idle for p in passes] == [False, True, True]
@@ -91,7 +94,7 @@ class DyingEngine:
         raise StorageError("a worker process died")
 
 
-def test_outputs_of_an_engine_that_died_are_taken_away(table: LocalTable) -> None:
+def test_outputs_of_an_engine_that_died_are_taken_away(table: MaintainedTable) -> None:
     before = table.files()
     outcome = table.run(Operation.COMPACT, engine=DyingEngine())
     assert (outcome.status, outcome.reason) == (Status.FAILED, "StorageError: a worker process died")
@@ -103,7 +106,7 @@ def test_outputs_of_an_engine_that_died_are_taken_away(table: LocalTable) -> Non
     (Operation.REWRITE_MANIFESTS, "/snap-"), (Operation.EXPIRE_SNAPSHOTS, ".metadata.json"),
 ])  # fmt: skip
 def test_a_write_that_fails_leaves_nothing_behind(
-    table: LocalTable, operation: Operation, part: str, monkeypatch: pytest.MonkeyPatch
+    table: MaintainedTable, operation: Operation, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No catalog has heard of the files written before it."""
     before = table.files()
@@ -122,7 +125,7 @@ def test_a_write_that_fails_leaves_nothing_behind(
     assert table.verify().ok
 
 
-def test_a_dry_run_writes_and_deletes_nothing_at_all(table: LocalTable) -> None:
+def test_a_dry_run_writes_and_deletes_nothing_at_all(table: MaintainedTable) -> None:
     orphan = table.plant("data/orphan.parquet")
     before, location = table.files(), table.loaded.metadata_location
     outcome = table.maintain(dry_run=True)
@@ -137,7 +140,7 @@ def test_a_dry_run_writes_and_deletes_nothing_at_all(table: LocalTable) -> None:
     assert not any(o.files_deleted or o.snapshot_ids for o in outcome.operations)
 
 
-def test_expiry_refuses_when_a_kept_snapshot_has_the_file_under_another_authority(table: LocalTable) -> None:
+def test_expiry_refuses_when_a_kept_snapshot_has_the_file_under_another_authority(table: MaintainedTable) -> None:
     """One object under two names: deleting the one deletes the other."""
     table.table.delete("id = 0")  # the first file goes out of the head
     first, head = (next(iter(table.metadata.snapshots.values())), table.metadata.current_snapshot)
@@ -156,7 +159,7 @@ def test_expiry_refuses_when_a_kept_snapshot_has_the_file_under_another_authorit
     assert table.files() == before
 
 
-def _rename_in_manifest(stored: Path, table: LocalTable, manifest: Any, twin: str) -> None:
+def _rename_in_manifest(stored: Path, table: MaintainedTable, manifest: Any, twin: str) -> None:
     (_, found) = next(iter(table.reader.entries([manifest])))
     entries = list(found)
     renamed = replace(entries[0], status=EntryStatus.EXISTING, file=replace(entries[0].file, file_path=twin))
@@ -171,7 +174,7 @@ def _rename_in_manifest(stored: Path, table: LocalTable, manifest: Any, twin: st
     stored.write_bytes(encoded.data)
 
 
-def test_another_pass_that_expired_first_is_no_failure(table: LocalTable) -> None:
+def test_another_pass_that_expired_first_is_no_failure(table: MaintainedTable) -> None:
     with at(Moment.BEFORE_COMMIT, lambda: table.run(Operation.EXPIRE_SNAPSHOTS)):
         outcome = table.run(Operation.EXPIRE_SNAPSHOTS)
     assert outcome.status in (Status.SUCCEEDED, Status.SKIPPED)
@@ -182,7 +185,7 @@ def test_another_pass_that_expired_first_is_no_failure(table: LocalTable) -> Non
     assert isinstance(plan_expiry(table.metadata, policy(max_snapshots_to_keep=1), now_ms=now), Nothing)
 
 
-def test_a_lost_expiry_reads_only_what_is_new(table: LocalTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_expiry_reads_only_what_is_new(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy table everything would be out of date before it is read again."""
     table.fill(12, start=10)
     table.table.delete("id = 0")
@@ -210,7 +213,7 @@ def test_a_lost_expiry_reads_only_what_is_new(table: LocalTable, monkeypatch: py
     assert table.unreferenced() == set()
 
 
-def test_a_file_that_is_referenced_again_before_the_swap_is_spared(table: LocalTable) -> None:
+def test_a_file_that_is_referenced_again_before_the_swap_is_spared(table: MaintainedTable) -> None:
     """The first attempt found it free; the commit that took the swap away had adopted it."""
     (entry,) = table.entries(next(iter(table.metadata.snapshots)))
     table.table.delete("id < 2")
@@ -222,7 +225,7 @@ def test_a_file_that_is_referenced_again_before_the_swap_is_spared(table: LocalT
     assert table.verify().ok
 
 
-def test_a_rollback_before_the_swap_keeps_what_it_went_back_to(table: LocalTable) -> None:
+def test_a_rollback_before_the_swap_keeps_what_it_went_back_to(table: MaintainedTable) -> None:
     first, second, _ = table.metadata.snapshots
 
     def roll_back() -> None:

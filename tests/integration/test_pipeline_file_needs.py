@@ -19,7 +19,7 @@ from icekeeper.policy import Operation
 from icekeeper.policy.allowed_prefixes import ALLOWED_PREFIXES
 from icekeeper.runtime import Runtime
 from icekeeper.state.open import open_state
-from support.local import LocalTable
+from support.maintained_table import ID_AND_PART
 from support.pipeline_deployment import RUN, Pipeline
 from support.readers import pyiceberg_rows
 
@@ -37,7 +37,7 @@ def test_expiry_spares_the_files_of_a_guest_in_another_catalog(pipeline: Pipelin
     properties = {"uri": f"sqlite:///{tmp_path / 'other.db'}", "warehouse": (tmp_path / "other").as_uri()}
     other = SqlCatalog("other", **properties)
     other.create_namespace("ns")
-    guest = other.create_table("ns.guest", schema=LocalTable.SCHEMA)
+    guest = other.create_table("ns.guest", schema=ID_AND_PART)
     guest.add_files([task.file.file_path for task in pipeline.table.table.scan().plan_files()])
     before = ids(guest)
     with (tmp_path / "pyiceberg.yaml").open("a") as configured:

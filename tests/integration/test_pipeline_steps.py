@@ -24,7 +24,7 @@ from icekeeper.pipeline.run_step import list_orphans
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.storage.storage import Storage
-from support.local import LocalTable
+from support.maintained_table import ID_AND_PART
 from support.pipeline_deployment import HOUR_MS, RUN, Pipeline
 
 
@@ -166,7 +166,7 @@ def test_a_table_dropped_since_it_was_detected(pipeline: Pipeline) -> None:
 def test_a_table_replaced_since_it_was_planned(pipeline: Pipeline) -> None:
     item, plan = pipeline.begin()
     pipeline.table.pyiceberg.drop_table("ns.t")
-    pipeline.table.pyiceberg.create_table("ns.t", schema=LocalTable.SCHEMA)
+    pipeline.table.pyiceberg.create_table("ns.t", schema=ID_AND_PART)
     with pytest.raises(PlanStale, match="replaced by another table"):
         pipeline.run(item, plan, "compact")
 

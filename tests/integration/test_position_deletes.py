@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,51 +15,52 @@ from icekeeper.model import FileContent, ManifestEntry
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete
-from support.passes import local_path, outcome_of
+from support.files_on_disk import local_path
+from support.maintained_table import MaintainedTable, maintained_table
+from support.outcomes import outcome_of
 from support.readers import duckdb_rows, pyiceberg_rows
-from support.sabotage import SabotagedTable, sabotaged_table
 from support.v3 import append, data_files, delete_positions, lineage, live, upgrade, vectors
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[SabotagedTable]:
+def table(tmp_path: Path) -> Iterator[MaintainedTable]:
     """Three files of ten rows in us and in eu: ids 0.., 100.., 200.. and 50.., 150.., 250.."""
-    with sabotaged_table(tmp_path) as made:
+    with maintained_table(tmp_path) as made:
         create_by_region(made, 3)
         yield made
 
 
-def paths(table: SabotagedTable, region: str) -> list[str]:
+def paths(table: MaintainedTable, region: str) -> list[str]:
     """Data files of a region, in the order of their names."""
     return sorted(file.file_path for file in data_files(table) if file.partition == (region,))
 
 
-def delete_rows(table: SabotagedTable, region: str, *positions: tuple[int, int], bounds: bool = True) -> None:
+def delete_rows(table: MaintainedTable, region: str, *positions: tuple[int, int], bounds: bool = True) -> None:
     """A commit and a delete file each: position in the n-th file of the region."""
     for number, position in positions:
         path = paths(table, region)[number]
         commit_deletes(table, [position_delete(path, position, region, bounds=bounds)])
 
 
-def rewritten(table: SabotagedTable, **overrides: str) -> OperationOutcome:
+def rewritten(table: MaintainedTable, **overrides: Any) -> OperationOutcome:
     outcome = table.maintain(operations="rewrite_position_deletes", **overrides)
     return outcome_of(outcome, Operation.REWRITE_POSITION_DELETES)
 
 
-def rows(table: SabotagedTable) -> Counter[int]:
+def rows(table: MaintainedTable) -> Counter[int]:
     """As DuckDB and PyIceberg read them alike."""
-    location = table.load().metadata_location
+    location = table.loaded.metadata_location
     found = Counter(row["id"] for row in duckdb_rows(location))
     assert Counter(row["id"] for row in pyiceberg_rows(location)) == found
     return found
 
 
-def deletes(table: SabotagedTable) -> list[ManifestEntry]:
+def deletes(table: MaintainedTable) -> list[ManifestEntry]:
     found = [entry for _, entry in live(table) if entry.file.content is not FileContent.DATA]
     return sorted(found, key=lambda entry: entry.file.partition)
 
 
-def test_many_become_one_per_partition(table: SabotagedTable) -> None:
+def test_many_become_one_per_partition(table: MaintainedTable) -> None:
     """Sorted, with the specification's columns, whole bounds, and the highest sequence number of what went in."""
     delete_rows(table, "us", (2, 5), (0, 7), (0, 3), (2, 5))
     delete_rows(table, "eu", (1, 0), (1, 9))
@@ -80,7 +82,7 @@ def test_many_become_one_per_partition(table: SabotagedTable) -> None:
     assert (us.file.referenced_data_file, us.file.record_count, us.file.sort_order_id) == (None, 3, None)
     assert (eu.file.referenced_data_file, eu.file.record_count) == (paths(table, "eu")[1], 2)
     assert us.sequence_number == max(numbers)
-    head = table.load().metadata.current_snapshot
+    head = table.loaded.metadata.current_snapshot
     assert head is not None
     keys = ("operation", "added-delete-files", "removed-delete-files", "total-delete-files", "total-position-deletes")
     summary = {"total-position-deletes": "5"} | dict(head.summary)
@@ -92,25 +94,25 @@ def test_many_become_one_per_partition(table: SabotagedTable) -> None:
     assert not deletes(table)
 
 
-def test_few_are_left_alone_and_a_dry_run_only_tells(table: SabotagedTable) -> None:
+def test_few_are_left_alone_and_a_dry_run_only_tells(table: MaintainedTable) -> None:
     delete_rows(table, "us", (0, 1), (1, 1))
     delete_rows(table, "eu", (0, 1))
     commit_deletes(table, [equality_delete(3, "us")])
     assert rewritten(table, min_input_files="3").status is Status.SKIPPED
-    head = table.load().metadata_location
+    head = table.loaded.metadata_location
     outcome = outcome_of(
         table.runtime.maintain(
-            *(table.load().name, {"operations": "rewrite_position_deletes", "min_input_files": "2"}, table.engine),
+            *(table.loaded.name, {"operations": "rewrite_position_deletes", "min_input_files": "2"}, table.engine),
             dry_run=True,
         ),
         Operation.REWRITE_POSITION_DELETES,
     )
     assert outcome.summary == "would rewrite 2 position delete files into 1 (across 1 bins)"
     assert len(outcome.files_planned) == 2
-    assert table.load().metadata_location == head
+    assert table.loaded.metadata_location == head
 
 
-def test_rows_of_files_that_are_gone_are_dropped(table: SabotagedTable) -> None:
+def test_rows_of_files_that_are_gone_are_dropped(table: MaintainedTable) -> None:
     """And a delete file of which nothing is left goes without a successor."""
     delete_rows(table, "us", (0, 1))
     commit_deletes(table, [position_delete("file:///gone.parquet", 1, "us", bounds=False)])
@@ -124,8 +126,8 @@ def test_rows_of_files_that_are_gone_are_dropped(table: SabotagedTable) -> None:
     table.assert_sound()
 
 
-def test_per_data_file_where_the_table_says_so(table: SabotagedTable) -> None:
-    table.table().transaction().set_properties({"write.delete.granularity": "file"}).commit_transaction()
+def test_per_data_file_where_the_table_says_so(table: MaintainedTable) -> None:
+    table.table.transaction().set_properties({"write.delete.granularity": "file"}).commit_transaction()
     delete_rows(table, "us", (0, 1), (0, 2), (1, 1), (2, 1), (2, 4))
     before = rows(table)
     assert rewritten(table).summary == "rewrote 4 position delete files into 2 (across 2 bins)"
@@ -133,7 +135,7 @@ def test_per_data_file_where_the_table_says_so(table: SabotagedTable) -> None:
     assert rows(table) == before
 
 
-def test_deletes_that_land_meanwhile_apply_besides(table: SabotagedTable) -> None:
+def test_deletes_that_land_meanwhile_apply_besides(table: MaintainedTable) -> None:
     delete_rows(table, "us", (0, 1), (0, 2))
     before = rows(table)
     table.engine.during = lambda: delete_rows(table, "us", (0, 3))
@@ -143,7 +145,7 @@ def test_deletes_that_land_meanwhile_apply_besides(table: SabotagedTable) -> Non
     table.assert_sound()
 
 
-def test_a_group_whose_delete_file_went_meanwhile_is_dropped(table: SabotagedTable) -> None:
+def test_a_group_whose_delete_file_went_meanwhile_is_dropped(table: MaintainedTable) -> None:
     delete_rows(table, "us", (0, 1), (0, 2))
     delete_rows(table, "eu", (0, 1), (0, 2))
     before = rows(table)
@@ -159,10 +161,10 @@ def test_a_group_whose_delete_file_went_meanwhile_is_dropped(table: SabotagedTab
     assert "a delete that was applied is no longer in the table" in (outcome.reason or "")
     assert sum(rows(table).values()) == sum(before.values()) - 1
     table.assert_sound()
-    assert [path for path in table.unreachable() if "deletes-" in path and "compact" not in path] == []
+    assert [path for path in table.unreferenced() if "deletes-" in path and "compact" not in path] == []
 
 
-def test_a_damaged_delete_file_keeps_its_group(table: SabotagedTable) -> None:
+def test_a_damaged_delete_file_keeps_its_group(table: MaintainedTable) -> None:
     delete_rows(table, "us", (0, 1), (0, 2))
     delete_rows(table, "eu", (0, 1), (0, 2))
     victim = next(entry.file.file_path for entry in deletes(table) if entry.file.partition == ("us",))
@@ -175,7 +177,7 @@ def test_a_damaged_delete_file_keeps_its_group(table: SabotagedTable) -> None:
 
 
 @pytest.fixture
-def upgraded(table: SabotagedTable) -> SabotagedTable:
+def upgraded(table: MaintainedTable) -> MaintainedTable:
     """v3 with four position delete files from before, in us; the first v3 commit gave every row its id."""
     delete_rows(table, "us", (0, 1), (0, 4), (1, 2), (2, 0))
     upgrade(table)
@@ -183,7 +185,7 @@ def upgraded(table: SabotagedTable) -> SabotagedTable:
     return table
 
 
-def test_v3_makes_vectors_of_them(upgraded: SabotagedTable) -> None:
+def test_v3_makes_vectors_of_them(upgraded: MaintainedTable) -> None:
     """One per data file, all in one Puffin file; a file that has a vector already keeps that one."""
     table = upgraded
     first, second, third = paths(table, "us")
@@ -209,7 +211,7 @@ def test_v3_makes_vectors_of_them(upgraded: SabotagedTable) -> None:
     assert not vectors(table)
 
 
-def test_v3_a_vector_that_lands_meanwhile_wins(upgraded: SabotagedTable) -> None:
+def test_v3_a_vector_that_lands_meanwhile_wins(upgraded: MaintainedTable) -> None:
     """A data file never has two."""
     table = upgraded
     first, _, _ = paths(table, "us")

@@ -14,7 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
-from support.local import LocalTable
+from support.maintained_table import new_table
 from support.rewrites import input_file, rows, struct, task
 
 SCHEMA = struct(
@@ -119,7 +119,7 @@ def test_a_pass_commits_nothing_of_a_group_that_is_disproven(
     level: str, status: Status, tmp_path: Path, local_catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Texts are swapped on the way into the file: only the full proof sees it, and the table stays as it was."""
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
     table.append(1, part="b")
     table.append(2, part="a")
     before = table.loaded.metadata_location

@@ -21,9 +21,9 @@ from icekeeper.operations.manifests import rewrite_manifests, write_manifests
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, create_by_region, equality_delete, region_rows, rows_of
-from support.local import LocalTable, ScriptedCatalog
-from support.passes import outcome_of
-from support.sabotage import SabotagedTable, sabotaged_table
+from support.maintained_table import ID_AND_PART, MaintainedTable, maintained_table, new_table
+from support.outcomes import outcome_of
+from support.scripted_catalog import ScriptedCatalog, once
 from support.v3 import append, lineage, upgrade
 
 REWRITE = Operation.REWRITE_MANIFESTS
@@ -31,9 +31,9 @@ ALL_LANES = {"_LANE_BYTES": 1, "_TARGETS_PER_LANE": 1, "_SPLIT_BYTES": 1}
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     """Twelve commits over three partitions in turn."""
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
     with table.table.update_spec() as update:
         update.add_identity("part")
     for number in range(12):
@@ -55,16 +55,14 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return calls
 
 
-def manifests(
-    table: LocalTable | SabotagedTable, content: ManifestContent = ManifestContent.DATA
-) -> list[ManifestFile]:
-    reader = table.reader if isinstance(table, LocalTable) else table.reader()
+def manifests(table: MaintainedTable, content: ManifestContent = ManifestContent.DATA) -> list[ManifestFile]:
+    reader = table.reader
     head = reader.metadata.current_snapshot
     assert head is not None
     return [m for m in reader.manifests(head) if m.content is content]
 
 
-def test_the_dry_run_lists_what_the_real_run_takes(table: LocalTable) -> None:
+def test_the_dry_run_lists_what_the_real_run_takes(table: MaintainedTable) -> None:
     files = table.files()
     planned = table.run(REWRITE, dry_run=True)
     assert table.files() == files
@@ -90,14 +88,14 @@ def test_the_dry_run_lists_what_the_real_run_takes(table: LocalTable) -> None:
 
 
 @pytest.mark.parametrize("target", ["5000", "8388608"])
-def test_badly_clustered_manifests_are_rewritten_once(table: LocalTable, target: str) -> None:
+def test_badly_clustered_manifests_are_rewritten_once(table: MaintainedTable, target: str) -> None:
     """Every commit touches every partition, and every manifest is as large as it may be: still they are clustered."""
     with table.table.transaction() as change:
         change.set_properties({"commit.manifest.target-size-bytes": target})
     table.run(REWRITE)
     for _ in range(6):
         rows = [{"id": 100 + n, "part": f"{n:03}"} for n in range(40)]
-        table.table.append(pa.Table.from_pylist(rows, schema=LocalTable.SCHEMA))
+        table.table.append(pa.Table.from_pylist(rows, schema=ID_AND_PART))
     outcome = table.run(REWRITE)
     assert outcome.status is Status.SUCCEEDED
     before, after = (outcome.metrics[f"rewrite_manifests.manifests_opened_{when}"] for when in ("before", "after"))
@@ -114,9 +112,9 @@ def test_badly_clustered_manifests_are_rewritten_once(table: LocalTable, target:
     assert len(list(scan.plan_files())) == 6
 
 
-def test_what_was_written_survives_a_lost_swap(table: LocalTable, written: list[list[str]]) -> None:
+def test_what_was_written_survives_a_lost_swap(table: MaintainedTable, written: list[list[str]]) -> None:
     """The manifests that it replaces are still there: nothing is read or written again but the manifest list."""
-    catalog = ScriptedCatalog(table.catalog, before_commit={1: lambda: table.append(99, part="z")})
+    catalog = ScriptedCatalog(table.catalog, before_commit=once(lambda: table.append(99, part="z")))
     outcome = table.run(REWRITE, catalog=catalog)
     assert outcome.summary == "rewrote 12 manifests into 1 (12 entries)"
     assert (catalog.commits, len(written)) == (2, 1)
@@ -126,8 +124,10 @@ def test_what_was_written_survives_a_lost_swap(table: LocalTable, written: list[
     assert not [path for path in table.unreferenced() if "/data/" not in path]
 
 
-def test_what_was_written_goes_where_others_replaced_a_manifest(table: LocalTable, written: list[list[str]]) -> None:
-    catalog = ScriptedCatalog(table.catalog, before_commit={1: lambda: table.table.delete("part == 'a'")})
+def test_what_was_written_goes_where_others_replaced_a_manifest(
+    table: MaintainedTable, written: list[list[str]]
+) -> None:
+    catalog = ScriptedCatalog(table.catalog, before_commit=once(lambda: table.table.delete("part == 'a'")))
     outcome = table.run(REWRITE, catalog=catalog)
     assert outcome.status is Status.SUCCEEDED
     assert (catalog.commits, len(written)) == (2, 2)
@@ -137,18 +137,18 @@ def test_what_was_written_goes_where_others_replaced_a_manifest(table: LocalTabl
     assert not [path for path in table.unreferenced() if "/data/" not in path]
 
 
-def test_what_was_written_goes_when_every_swap_is_lost(table: LocalTable) -> None:
+def test_what_was_written_goes_when_every_swap_is_lost(table: MaintainedTable) -> None:
     def lose() -> None:
         table.append(99, part="z")
 
-    catalog = ScriptedCatalog(table.catalog, before_commit={1: lose, 2: lose})
+    catalog = ScriptedCatalog(table.catalog, before_commit=lose)
     outcome = table.run(REWRITE, catalog=catalog, max_commit_retries="1")
     assert outcome.status is Status.FAILED
     assert not table.unreferenced()
 
 
 def test_what_was_written_goes_when_a_manifest_cannot_be_read(
-    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In this process, and by workers that had already begun to write."""
     damaged = Path(manifests(table)[5].manifest_path.removeprefix("file://"))
@@ -175,12 +175,14 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return LocalEngine(2)
 
 
-def live(table: LocalTable) -> Counter[str]:
+def live(table: MaintainedTable) -> Counter[str]:
     """Everything but the status."""
     return Counter(repr((e.snapshot_id, e.sequence_number, e.file_sequence_number, e.file)) for e in table.entries())
 
 
-def test_all_workers_write_what_one_would(table: LocalTable, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_workers_write_what_one_would(
+    table: MaintainedTable, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same live entries, each partition in one manifest."""
     with table.table.transaction() as change:
         change.set_properties({"commit.manifest.target-size-bytes": "6500"})
@@ -202,17 +204,17 @@ def test_all_workers_write_what_one_would(table: LocalTable, engine: Engine, mon
 
 
 @pytest.fixture
-def regions(tmp_path: Path) -> Iterator[SabotagedTable]:
-    with sabotaged_table(tmp_path) as table:
+def regions(tmp_path: Path) -> Iterator[MaintainedTable]:
+    with maintained_table(tmp_path) as table:
         create_by_region(table, 3)
         yield table
 
 
-def rewritten(table: SabotagedTable, **settings: str) -> OperationOutcome:
+def rewritten(table: MaintainedTable, **settings: Any) -> OperationOutcome:
     return outcome_of(table.maintain(operations="rewrite_manifests", **settings), REWRITE)
 
 
-def test_delete_manifests_are_merged_likewise(regions: SabotagedTable) -> None:
+def test_delete_manifests_are_merged_likewise(regions: MaintainedTable) -> None:
     for number in range(6):
         commit_deletes(regions, [equality_delete(100 * (number // 2) + number, "us" if number % 2 else "eu")])
     before = region_rows(regions)
@@ -231,17 +233,16 @@ def test_delete_manifests_are_merged_likewise(regions: SabotagedTable) -> None:
     regions.assert_sound()
 
 
-def test_rows_that_another_commit_numbered_meanwhile_keep_these_numbers(regions: SabotagedTable) -> None:
+def test_rows_that_another_commit_numbered_meanwhile_keep_these_numbers(regions: MaintainedTable) -> None:
     """The first commit after an upgrade to v3 gives ids to the rows of manifests that stay the same files."""
     upgrade(regions)
     seen: list[Counter[Any]] = []
 
     def number_rows() -> None:
-        regions.catalog.before_commit = lambda: None
         append(regions, 500, 5, "us")
         seen.append(lineage(regions))
 
-    regions.catalog.before_commit = number_rows
+    regions.catalog.before_commit = once(number_rows)
     assert rewritten(regions).status is Status.SUCCEEDED
     assert len(seen[0]) == 65
     assert lineage(regions) == seen[0]
@@ -249,14 +250,14 @@ def test_rows_that_another_commit_numbered_meanwhile_keep_these_numbers(regions:
 
 
 def test_unpartitioned_entries_lie_by_age(tmp_path: Path) -> None:
-    with sabotaged_table(tmp_path) as table:
-        table.create(rows_of(0, 1, "us").schema, **{"format-version": "2"})
+    with maintained_table(tmp_path) as table:
+        table.create(rows_of(0, 1, "us").schema, properties={"format-version": "2"})
         for number in range(8):
-            table.table().append(rows_of(number, 1, "us"))
-        table.table().delete("id = 3")
+            table.table.append(rows_of(number, 1, "us"))
+        table.table.delete("id = 3")
         outcome = rewritten(table)
         assert outcome.metrics["rewrite_manifests.manifests_opened_after"] == 1.0
-        reader = table.reader()
+        reader = table.reader
         entries = [e.sequence_number for _, found in reader.entries(manifests(table)) for e in found]
         assert entries == sorted(entries, key=lambda number: number or 0)
         table.assert_sound()

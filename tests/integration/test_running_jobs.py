@@ -1,125 +1,53 @@
-"""While a rewrite runs, others leave alone what it reads and what it writes; when it dies, its record is cleaned."""
+"""While a rewrite runs, others leave alone what it reads and what it writes; how it ends decides about its record."""
 
 from __future__ import annotations
 
 import re
-import signal
-import subprocess
-import sys
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from unittest import mock
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.clock import HOUR_MS, system_clock
-from icekeeper.deletion.held_files import HeldFiles
+from icekeeper.clock import system_clock
 from icekeeper.deletion.recorded_files import recorded_files
-from icekeeper.engines.local import LocalEngine
-from icekeeper.errors import CommitStateUnknown, PlanStale, StorageError
+from icekeeper.errors import CommitStateUnknown, StorageError
 from icekeeper.model import TableName
-from icekeeper.pass_context.jobs import running_job
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
-from icekeeper.runtime import Runtime
+from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.sqlite.staging import SqliteStaging
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.state.store import Pin, PinKind
-from icekeeper.state.table_memory import TableMemory
-from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
-from icekeeper.storage.storage import Storage
-from support.clocks import same_clock
 from support.deletes import commit_deletes, create_by_region, position_delete
-from support.local import EAGER, NAME, LocalTable, ScriptedCatalog
-from support.moments import Moment, at
-from support.sabotage import sabotaged_table
-
-Task = TypeVar("Task")
-Result = TypeVar("Result")
-
-LEASE_MS = 2 * HOUR_MS
-LATER_MS = LEASE_MS + 24 * HOUR_MS
-
-
-class Killed(BaseException):
-    """The process is gone."""
-
-
-class Interrupting(LocalEngine):
-    """Runs in this process; ``before`` and ``after`` are called around the work of the first map."""
-
-    def __init__(self, before: Callable[[], object] = lambda: None, after: Callable[[], object] = lambda: None) -> None:
-        super().__init__(1)
-        self._before, self._after = before, after
-
-    def map(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
-    ) -> list[Result]:
-        self._before()
-        results = super().map(function, tasks, on_done)
-        self._after()
-        return results
+from support.maintained_table import NAME, MaintainedTable, maintained_table, new_table
+from support.running_jobs import LEASE_MS, Interrupting, deleted, later, loads, pins, recorded
+from support.scripted_catalog import ScriptedCatalog
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
-    made = LocalTable(local_catalog, tmp_path)
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    made = new_table(local_catalog, tmp_path)
     made.fill(4)
     return made
 
 
-def pins(table: LocalTable) -> tuple[Pin, ...]:
-    return tuple(handle_of(table).memory(table.loaded).pins())
-
-
-def loads(table: LocalTable) -> tuple[StagedLoad, ...]:
-    return handle_of(table).memory(table.loaded).staged_loads()
-
-
-def recorded(table: LocalTable) -> list[str]:
-    """What the loads of the table may have written, by all attempts at their tasks."""
-    memory = handle_of(table).memory(table.loaded)
-    return [normalise(path) for load in memory.staged_loads() for path in recorded_files(memory, load)]
-
-
-def handle_of(table: LocalTable) -> TableHandle:
-    return TableHandle(table.catalog, NAME, table.state, system_clock)
-
-
-def later(table: LocalTable, operations: str = "rewrite_position_deletes", *, by_ms: int = LATER_MS) -> PassOutcome:
-    """A pass with a grace period of a day, so much later."""
-    runtime = Runtime(
-        table.catalog, table.state, environment={}, clock=lambda: system_clock() + by_ms, store_clock=same_clock
-    )
-    settings = {**EAGER, "orphan_older_than_hours": "24", "operations": operations}
-    return runtime.maintain(NAME, settings, LocalEngine(1))
-
-
-def deleted(outcome: PassOutcome) -> list[str]:
-    assert outcome.staged is not None
-    return [normalise(path) for path in outcome.staged.files_deleted]
-
-
-def test_two_attempts_of_one_run_keep_their_own_ground(table: LocalTable) -> None:
+def test_two_attempts_of_one_run_keep_their_own_ground(table: MaintainedTable) -> None:
     """A step that was taken for dead is repeated under its run's name; who ends first takes nothing from the other."""
     seen: list[tuple[int, int]] = []
 
     def repeat() -> None:
-        assert table.run(Operation.COMPACT).status is Status.SUCCEEDED
+        assert table.run(Operation.COMPACT, run_id="run-1").status is Status.SUCCEEDED
         seen.append((len(pins(table)), len(loads(table))))
 
-    table.run(Operation.COMPACT, engine=Interrupting(repeat))
+    table.run(Operation.COMPACT, engine=Interrupting(repeat), run_id="run-1")
     assert seen == [(1, 1)]
     assert (pins(table), loads(table)) == ((), ())
 
 
-def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table: LocalTable) -> None:
+def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table: MaintainedTable) -> None:
     seen: list[tuple[tuple[Pin, ...], tuple[StagedLoad, ...], list[str]]] = []
     planned = table.loaded
     assert planned.metadata.current_snapshot is not None
@@ -128,7 +56,7 @@ def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table
         seen.append((pins(table), loads(table), recorded(table)))
 
     before_ms = system_clock()
-    outcome = table.run(Operation.COMPACT, engine=Interrupting(look))
+    outcome = table.run(Operation.COMPACT, engine=Interrupting(look), run_id="run-1")
     (((pin,), (load,), paths),) = seen
     assert re.fullmatch(r"run-1:[0-9a-f]{8}:compact", pin.name)
     assert pin.kind == PinKind.JOB
@@ -145,7 +73,7 @@ def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table
     assert (pins(table), loads(table)) == ((), ())
 
 
-def test_an_expiry_of_another_pass_takes_nothing_that_a_rewrite_reads(table: LocalTable) -> None:
+def test_an_expiry_of_another_pass_takes_nothing_that_a_rewrite_reads(table: MaintainedTable) -> None:
     """The others overwrite the table and expire, while the rewrite is about to read."""
     ids = table.ids()
     read = {normalise(file.file_path) for file in table.data_files()}
@@ -165,7 +93,7 @@ def test_an_expiry_of_another_pass_takes_nothing_that_a_rewrite_reads(table: Loc
     assert table.verify().ok
 
 
-def test_an_orphan_removal_of_another_pass_leaves_alone_what_a_rewrite_wrote(table: LocalTable) -> None:
+def test_an_orphan_removal_of_another_pass_leaves_alone_what_a_rewrite_wrote(table: MaintainedTable) -> None:
     ids = table.ids()
     others: list[OperationOutcome] = []
     engine = Interrupting(after=lambda: others.append(table.run(Operation.REMOVE_ORPHANS, run_id="other")))
@@ -176,148 +104,10 @@ def test_an_orphan_removal_of_another_pass_leaves_alone_what_a_rewrite_wrote(tab
     assert table.readers_agree() == ids
 
 
-@pytest.mark.parametrize("strategy", ["binpack", "sort"])
-def test_what_a_killed_rewrite_left_is_cleaned_from_its_record(table: LocalTable, strategy: str) -> None:
-    """Killed when every file is written: protected as long as the lease, then cleaned after the grace period."""
-    ids = table.ids()
-    settings = {"strategy": strategy, "sort_order": "id", "run_id": "dead"}
-    with pytest.raises(Killed):
-        table.run(Operation.COMPACT, engine=Interrupting(after=_kill), **settings)
-    left = table.unreferenced()
-    assert len(left) == 1
-    assert table.run(Operation.REMOVE_ORPHANS).files_deleted == ()
-    # Metadata of another table's is what a listing would refuse on; the record needs none.
-    assert later(table, by_ms=LATER_MS - HOUR_MS).staged is None
-    outcome = later(table)
-    assert set(deleted(outcome)) == left
-    assert loads(table) == ()
-    assert table.unreferenced() == set()
-    assert table.readers_agree() == ids
-
-
-def _kill() -> None:
-    raise Killed
-
-
-def test_a_rewrite_killed_after_its_commit_loses_nothing(table: LocalTable) -> None:
-    """Its record still says pending, and names files that are the table by now."""
-    ids = table.ids()
-    with pytest.raises(Killed), at(Moment.AFTER_COMMIT, _kill):
-        table.run(Operation.COMPACT)
-    assert [load.state for load in loads(table)] == [LoadState.PENDING]
-    outcome = later(table, "compact")
-    assert deleted(outcome) == []
-    assert outcome.metrics["staged.files_referenced"] == 1
-    assert loads(table) == ()
-    assert table.readers_agree() == ids
-    assert table.verify().ok
-
-
-def test_files_of_every_attempt_are_protected_and_later_cleaned_from_the_record(
-    table: LocalTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Spark had begun the task several times when the driver died: the record knows them all by their stem."""
-    ids = table.ids()
-    with pytest.raises(Killed):
-        table.run(Operation.COMPACT, engine=Interrupting(after=_kill))
-    (first,) = table.unreferenced()
-    data, stem = Path(first).read_bytes(), Path(first).name.removesuffix("-a0.parquet")
-    others = {table.plant(f"data/{stem}-a{attempt}.parquet", data) for attempt in (1, 2, 3)}
-    beyond = table.plant(f"data/{stem}-a4.parquet", data)
-    strangers = {table.plant(f"data/{stem}{name}.parquet", data) for name in ("", "-1-a0", "-a")}
-    held = HeldFiles(handle_of(table).memory(table.loaded), table.storage.read)
-    held.look(table.metadata)
-    assert [path for path in (first, *others, beyond) if not held.hold(path)] == []
-    assert set(map(normalise, table.run(Operation.REMOVE_ORPHANS).files_deleted)) == strangers
-    listed: list[str] = []
-    inner = Storage.list
-
-    def watched(self: Storage, folder: str) -> Iterator[ListedObject]:
-        listed.append(folder)
-        return inner(self, folder)
-
-    monkeypatch.setattr(Storage, "list", watched)
-    assert set(deleted(later(table))) == {first, *others}
-    assert listed == [table.metadata.metadata_directory], "for newer heads of the table"
-    assert table.unreferenced() == {beyond}
-    assert (loads(table), table.readers_agree()) == ((), ids)
-
-
-def test_a_process_that_is_killed_leaves_a_record_that_is_cleaned(table: LocalTable, tmp_path: Path) -> None:
-    """Killed for good, in the middle of its work: nothing of it runs any more."""
-    script = textwrap.dedent(
-        """
-        import os, signal, sys
-        from pathlib import Path
-        from icekeeper.catalogs.load import open_catalog
-        from icekeeper.engines.local import LocalEngine
-        from icekeeper.model import TableName
-        from icekeeper.runtime import Runtime
-        from icekeeper.state.sqlite.store import SqliteStateStore
-
-        class Dying(LocalEngine):
-            def map(self, function, tasks, on_done):
-                super().map(function, tasks, on_done)
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        folder = Path(sys.argv[1])
-        properties = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": sys.argv[2]}
-        runtime = Runtime(open_catalog("local", properties), SqliteStateStore(folder / "state.db"), environment={})
-        runtime.maintain(TableName(("ns",), "t"), {"min_input_files": "2", "operations": "compact"}, Dying(1))
-        """
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path), table.catalog.warehouse], capture_output=True, check=False
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-    left = table.unreferenced()
-    assert len(left) == 1
-    assert [(pin.kind, pin.name.endswith(":compact")) for pin in pins(table)] == [(PinKind.JOB, True)]
-    assert set(deleted(later(table))) == left
-    assert (loads(table), table.unreferenced()) == ((), set())
-
-
-def test_lanes_of_an_exchange_are_recorded_before_they_write(
-    table: LocalTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A group too large for one worker is written by many; when the engine dies, what they wrote is in the record."""
-    monkeypatch.setattr("icekeeper.operations.compaction.dispatch.fits_one_worker", lambda task: False)
-
-    class Dying(LocalEngine):
-        def exchange(self, *args: Any) -> Any:
-            super().exchange(*args)
-            raise Killed
-
-    with pytest.raises(Killed):
-        table.run(Operation.COMPACT, engine=Dying(1), strategy="sort", sort_order="id")
-    left = table.unreferenced()
-    assert len(left) == 1
-    assert left < set(recorded(table))
-    assert set(deleted(later(table))) == left
-    assert table.unreferenced() == set()
-
-
-@pytest.mark.parametrize("operation", [Operation.REWRITE_MANIFESTS, Operation.COMPUTE_STATISTICS])
-def test_what_other_rewrites_left_is_cleaned_from_their_records(table: LocalTable, operation: Operation) -> None:
-    """Of manifests those that were rewritten; what is written for one attempt to commit is left to the orphan pass."""
-    ids = table.ids()
-    with pytest.raises(Killed), at(Moment.BEFORE_COMMIT, _kill):
-        table.run(operation)
-    (load,) = loads(table)
-    assert re.fullmatch(f"run-1:[0-9a-f]{{8}}:{operation.value}", load.name)
-    left = table.unreferenced() & set(recorded(table))
-    assert left
-    assert set(deleted(later(table))) == left
-    table.run(Operation.REMOVE_ORPHANS)
-    assert table.unreferenced() == set()
-    assert table.run(operation).status is Status.SUCCEEDED
-    assert (pins(table), loads(table), table.readers_agree()) == ((), (), ids)
-
-
-def test_position_delete_outputs_are_recorded(table: LocalTable, tmp_path: Path) -> None:
-    with sabotaged_table(tmp_path / "other") as made:
+def test_position_delete_outputs_are_recorded(table: MaintainedTable, tmp_path: Path) -> None:
+    with maintained_table(tmp_path / "other") as made:
         create_by_region(made, 2)
-        (task, *_) = made.table().scan().plan_files()
+        (task, *_) = made.table.scan().plan_files()
         path = task.file.file_path
         region = "us" if "region=us" in path else "eu"
         for position in range(3):
@@ -325,7 +115,7 @@ def test_position_delete_outputs_are_recorded(table: LocalTable, tmp_path: Path)
         seen: list[list[str]] = []
 
         def look() -> None:
-            memory = TableHandle(made.catalog, NAME, made.runtime.state, system_clock).memory(made.load())
+            memory = TableHandle(made.catalog, NAME, made.runtime.state, system_clock).memory(made.loaded)
             seen.append([path for load in memory.staged_loads() for path in recorded_files(memory, load)])
 
         made.engine.during = look
@@ -338,7 +128,7 @@ def test_position_delete_outputs_are_recorded(table: LocalTable, tmp_path: Path)
 
 
 def test_a_failed_commit_leaves_a_record_only_of_what_it_could_not_remove(
-    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def overtake() -> None:
         table.table.overwrite(table.table.scan().to_arrow())
@@ -356,7 +146,7 @@ def test_a_failed_commit_leaves_a_record_only_of_what_it_could_not_remove(
     assert set(deleted(later(table))) == left
 
 
-def test_a_group_that_failed_leaves_a_record(table: LocalTable) -> None:
+def test_a_group_that_failed_leaves_a_record(table: MaintainedTable) -> None:
     """What it wrote may be kept for inspection; the record takes it away after the grace period."""
     Path(normalise(table.data_files()[0].file_path)).write_bytes(b"damaged")
     outcome = table.run(Operation.COMPACT, orphan_older_than_hours="24")
@@ -367,7 +157,7 @@ def test_a_group_that_failed_leaves_a_record(table: LocalTable) -> None:
     assert loads(table) == ()
 
 
-def test_an_unknown_outcome_keeps_files_and_record(table: LocalTable) -> None:
+def test_an_unknown_outcome_keeps_files_and_record(table: MaintainedTable) -> None:
     """The commit may yet land: the files are neither removed nor taken for those of a failed job, until the lease."""
     catalog = _Lost(table.catalog)
     ids = table.ids()
@@ -387,7 +177,7 @@ def test_an_unknown_outcome_keeps_files_and_record(table: LocalTable) -> None:
     assert table.readers_agree() == ids
 
 
-def test_an_unknown_outcome_after_commits_that_landed_keeps_the_record(table: LocalTable) -> None:
+def test_an_unknown_outcome_after_commits_that_landed_keeps_the_record(table: MaintainedTable) -> None:
     """The operation goes on to report what landed, but the record must not say that the rest failed."""
     table.append(50, part="q")
     table.append(51, part="q")
@@ -422,7 +212,7 @@ class _Lost(ScriptedCatalog):
 
 
 def test_state_that_cannot_be_written_fails_the_operation_before_any_work(
-    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> None:
         raise StorageError("the disk is full")
@@ -440,7 +230,7 @@ def test_state_that_cannot_be_written_fails_the_operation_before_any_work(
 
 
 def test_a_record_that_cannot_be_settled_does_not_undo_a_success(
-    table: LocalTable, monkeypatch: pytest.MonkeyPatch
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> None:
         raise StorageError("the disk is full")
@@ -453,138 +243,14 @@ def test_a_record_that_cannot_be_settled_does_not_undo_a_success(
     assert (loads(table), table.verify().ok) == ((), True)
 
 
-def test_a_dry_run_records_nothing(table: LocalTable) -> None:
+def test_a_dry_run_records_nothing(table: MaintainedTable) -> None:
     with mock.patch.object(SqliteStaging, "stage") as stage, mock.patch.object(type(table.state), "add_pin") as pin:
         table.maintain(dry_run=True)
     assert (stage.mock_calls, pin.mock_calls) == ([], [])
 
 
-def test_a_pass_expires_what_its_own_rewrite_had_pinned(table: LocalTable) -> None:
+def test_a_pass_expires_what_its_own_rewrite_had_pinned(table: MaintainedTable) -> None:
     """The pin goes with the operation, so that the same pass frees what compaction replaced."""
     outcome = table.maintain("compact,expire_snapshots")
     assert outcome.metrics["expire_snapshots.snapshots_expired"] == 4
     assert len(table.data_files()) == len([path for path in table.files() if path.endswith(".parquet")]) == 1
-
-
-# -- leases
-
-
-def runtime_at(table: LocalTable, clock: Callable[[], int]) -> Runtime:
-    return Runtime(table.catalog, table.state, environment={}, clock=clock, store_clock=same_clock)
-
-
-def test_a_job_that_slept_until_its_files_were_cleaned_cannot_go_on(table: LocalTable) -> None:
-    """Whatever it says next would be recorded anew, and its commit would name files that are gone."""
-    first, second = str(table.folder / "data/first.parquet"), str(table.folder / "data/second.parquet")
-    now_ms = [system_clock()]
-    memory = TableMemory(table.state, identity_of(table.catalog, table.loaded), lambda: now_ms[0])
-    with running_job(memory, "slow:compact", table.loaded, 1, lease_ms=LEASE_MS) as job:
-        job.will_write([first])
-        table.plant("data/first.parquet")
-        now_ms[0] += LATER_MS
-        assert deleted(later(table)) == [first]
-        job.keep_alive()
-        with pytest.raises(PlanStale, match="stood still"):
-            job.will_write([second])
-
-
-def test_progress_prolongs_pin_and_record(table: LocalTable) -> None:
-    """Each step takes an hour; three of them are longer than the lease was."""
-    now = [system_clock()]
-    table.append(50, part="q")
-    table.append(51, part="q")
-    table.append(60, part="r")
-    table.append(61, part="r")
-    seen: list[tuple[int, int]] = []
-
-    class Slow(LocalEngine):
-        def map(self, function: Any, tasks: Any, on_done: Any) -> Any:
-            results = [function(task) for task in tasks]
-            for done in range(1, 5):
-                now[0] += HOUR_MS
-                on_done(done)
-                (pin,), (load,) = table.state.pins(_identity(table), now_ms=now[0]), loads(table)
-                assert load.expires_ms is not None
-                seen.append((pin.expires_ms - now[0], load.expires_ms - now[0]))
-            return results
-
-    outcome = runtime_at(table, lambda: now[0]).maintain(NAME, {**EAGER, "operations": "compact"}, Slow(1), unsafe=True)
-    assert outcome.status.value == "succeeded"
-    assert seen == [(LEASE_MS, LEASE_MS)] * 4
-    assert loads(table) == ()
-
-
-def _identity(table: LocalTable) -> Any:
-    return handle_of(table).memory(table.loaded).identity
-
-
-def test_a_job_that_slept_while_its_files_were_cleaned_does_not_commit_them(table: LocalTable) -> None:
-    """Stopped for days, taken for dead, cleaned up after, woken up: it must plan again."""
-    now = [system_clock()]
-    ids = table.ids()
-
-    def sleep_for_days() -> None:
-        now[0] += LATER_MS
-        assert len(deleted(later(table))) == 1
-
-    runtime = runtime_at(table, lambda: now[0])
-    engine = Interrupting(after=sleep_for_days)
-    outcome = runtime.maintain(NAME, {**EAGER, "operations": "compact"}, engine, unsafe=True)
-    assert outcome.operations[0].status is Status.FAILED
-    assert (outcome.operations[0].reason or "").startswith("PlanStale: job ")
-    assert table.readers_agree() == ids
-    assert table.verify().ok
-
-
-def test_a_job_that_slept_between_two_swaps_does_not_commit_what_was_cleaned_meanwhile(table: LocalTable) -> None:
-    """The first swap is lost to another writer; whoever was stopped then must ask again before the second."""
-    now = [system_clock()]
-    ids = [*table.ids(), 77]
-
-    class Stopped(ScriptedCatalog):
-        def commit(self, base: Any, requirements: Any, updates: Any) -> Any:
-            if not self.commits:
-                table.append(77, part="elsewhere")
-            return super().commit(base, requirements, updates)
-
-        def load(self, name: TableName) -> Any:
-            if self.commits == 1:
-                self.commits += 1
-                now[0] += LATER_MS
-                assert len(deleted(later(table))) >= 1
-            return super().load(name)
-
-    runtime = Runtime(Stopped(table.catalog), table.state, environment={}, clock=lambda: now[0], store_clock=same_clock)
-    outcome = runtime.maintain(NAME, {**EAGER, "operations": "compact"}, LocalEngine(1), unsafe=True)
-    assert outcome.operations[0].status is Status.FAILED
-    assert (outcome.operations[0].reason or "").startswith("PlanStale: job ")
-    assert sorted(table.readers_agree()) == sorted(ids)
-    assert table.verify().ok
-
-
-def test_a_dead_job_is_declared_failed_before_its_files_go(table: LocalTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Should it wake up just then, it must find out before it commits."""
-    with pytest.raises(Killed):
-        table.run(Operation.COMPACT, engine=Interrupting(after=_kill))
-    seen: list[LoadState] = []
-
-    def unlink(path: str) -> str:
-        seen.extend(load.state for load in loads(table))
-        return "busy"
-
-    monkeypatch.setattr("icekeeper.storage.storage.unlink", unlink)
-    later(table)
-    assert set(seen) == {LoadState.FAILED}
-
-
-def test_a_job_that_overslept_its_lease_but_was_not_cleaned_commits(table: LocalTable) -> None:
-    now = [system_clock()]
-
-    def sleep_a_little() -> None:
-        now[0] += LEASE_MS + 1
-
-    runtime = runtime_at(table, lambda: now[0])
-    engine = Interrupting(after=sleep_a_little)
-    outcome = runtime.maintain(NAME, {**EAGER, "operations": "compact"}, engine, unsafe=True)
-    assert outcome.operations[0].status is Status.SUCCEEDED
-    assert (loads(table), table.verify().ok) == ((), True)

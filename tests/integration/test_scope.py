@@ -14,22 +14,23 @@ from icekeeper.report.outcome import Status
 from support.command import Command
 from support.deletes import commit_deletes, compacted, create_by_region, equality_delete, rows_of
 from support.deletes import region_rows as rows
-from support.passes import local_path, outcome_of
-from support.sabotage import SabotagedTable, sabotaged_table
+from support.files_on_disk import local_path
+from support.maintained_table import MaintainedTable, maintained_table
+from support.outcomes import outcome_of
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[SabotagedTable]:
+def table(tmp_path: Path) -> Iterator[MaintainedTable]:
     """Partitioned by region, three files of ten rows each: ids 0.., 100.., 200.. in us, 50.., 150.., 250.. in eu."""
-    with sabotaged_table(tmp_path) as made:
+    with maintained_table(tmp_path) as made:
         create_by_region(made, 3)
         yield made
 
 
-def first_ids(table: SabotagedTable, paths: tuple[str, ...]) -> set[int]:
+def first_ids(table: MaintainedTable, paths: tuple[str, ...]) -> set[int]:
     """The lowest id of each of these files."""
     found = set()
-    for task in StaticTable.from_metadata(table.load().metadata_location).scan().plan_files():
+    for task in StaticTable.from_metadata(table.loaded.metadata_location).scan().plan_files():
         if task.file.file_path in paths:
             found.add(int.from_bytes(task.file.lower_bounds[1], "little"))
     return found
@@ -48,10 +49,10 @@ def first_ids(table: SabotagedTable, paths: tuple[str, ...]) -> set[int]:
     ],
 )
 def test_only_files_that_may_hold_matching_rows_are_rewritten(
-    table: SabotagedTable, where: str, expected: set[int]
+    table: MaintainedTable, where: str, expected: set[int]
 ) -> None:
     planned = table.runtime.maintain(
-        table.load().name,
+        table.loaded.name,
         {"operations": "compact", "where": where, "rewrite_all": "true"},
         table.engine,
         dry_run=True,
@@ -59,7 +60,7 @@ def test_only_files_that_may_hold_matching_rows_are_rewritten(
     assert first_ids(table, outcome_of(planned, Operation.COMPACT).files_planned) == expected
 
 
-def test_files_out_of_scope_still_need_their_deletes(table: SabotagedTable) -> None:
+def test_files_out_of_scope_still_need_their_deletes(table: MaintainedTable) -> None:
     """A global scope would drop this delete file with the only file rewritten; eu still holds row 253."""
     commit_deletes(table, [equality_delete(103, "us"), equality_delete(253, "eu")])
     before = rows(table)
@@ -76,39 +77,39 @@ def test_files_out_of_scope_still_need_their_deletes(table: SabotagedTable) -> N
         ("id = 'five'", "Could not convert five into a int|Cannot convert|Could not"),
     ],
 )
-def test_a_filter_that_fits_no_table_is_bad_usage(table: SabotagedTable, where: str, reason: str) -> None:
+def test_a_filter_that_fits_no_table_is_bad_usage(table: MaintainedTable, where: str, reason: str) -> None:
     """Nothing runs, and nothing changes."""
-    before = table.load().metadata_location
+    before = table.loaded.metadata_location
     with pytest.raises(PolicyError, match=f"policy key where cannot be '{where}'.*({reason})"):
         table.maintain(where=where)
-    assert table.load().metadata_location == before
+    assert table.loaded.metadata_location == before
 
 
-def test_a_branch_is_maintained_and_main_is_not(table: SabotagedTable) -> None:
+def test_a_branch_is_maintained_and_main_is_not(table: MaintainedTable) -> None:
     """Both hold the rows they held; main keeps its files, and its snapshot stays the current one."""
-    head = table.load().metadata.current_snapshot
+    head = table.loaded.metadata.current_snapshot
     assert head is not None
-    table.table().manage_snapshots().create_branch(head.snapshot_id, "audit").commit()
-    table.table().append(rows_of(300, 10, "us"), branch="audit")
+    table.table.manage_snapshots().create_branch(head.snapshot_id, "audit").commit()
+    table.table.append(rows_of(300, 10, "us"), branch="audit")
     before = rows(table)
-    audit = table.table().scan().use_ref("audit").to_arrow().sort_by([("id", "ascending"), ("region", "ascending")])
+    audit = table.table.scan().use_ref("audit").to_arrow().sort_by([("id", "ascending"), ("region", "ascending")])
     outcome = compacted(table, branch="audit")
     assert outcome.summary == "compacted 7 files into 2 (across 2 bins)"
-    after = table.load().metadata
+    after = table.loaded.metadata
     assert after.current_snapshot is not None
     assert after.current_snapshot.snapshot_id == head.snapshot_id
     assert [after.refs[name].snapshot_id for name in ("main", "audit")] == [head.snapshot_id, outcome.snapshot_ids[0]]
     assert rows(table) == before
-    read = table.table().scan().use_ref("audit").to_arrow().sort_by([("id", "ascending"), ("region", "ascending")])
+    read = table.table.scan().use_ref("audit").to_arrow().sort_by([("id", "ascending"), ("region", "ascending")])
     assert read == audit
     assert compacted(table, branch="audit").status is Status.SKIPPED
 
 
 @pytest.mark.parametrize(("name", "kind"), [("nope", "no branch of this table"), ("v1", "a tag")])
-def test_a_branch_that_is_none_is_bad_usage(table: SabotagedTable, name: str, kind: str) -> None:
-    head = table.load().metadata.current_snapshot
+def test_a_branch_that_is_none_is_bad_usage(table: MaintainedTable, name: str, kind: str) -> None:
+    head = table.loaded.metadata.current_snapshot
     assert head is not None
-    table.table().manage_snapshots().create_tag(head.snapshot_id, "v1").commit()
+    table.table.manage_snapshots().create_tag(head.snapshot_id, "v1").commit()
     with pytest.raises(PolicyError, match=f"branch names '{name}', which is {kind}; branches are: main"):
         table.maintain(branch=name)
 
@@ -121,24 +122,24 @@ def test_the_command_calls_a_misfit_bad_usage(command: Command) -> None:
         assert (answer.code, answer.json["error"]["type"]) == (2, "PolicyError")
 
 
-def test_partial_progress_commits_group_by_group(table: SabotagedTable) -> None:
+def test_partial_progress_commits_group_by_group(table: MaintainedTable) -> None:
     before = rows(table)
     outcome = compacted(table, partial_progress="1")
     assert outcome.status is Status.SUCCEEDED
     assert outcome.summary == "compacted 6 files into 2 (across 2 bins)"
     assert len(set(outcome.snapshot_ids)) == 2
     assert outcome.metrics["compact.commits"] == 2
-    assert [table.load().metadata.snapshots[i].operation for i in outcome.snapshot_ids] == ["replace", "replace"]
+    assert [table.loaded.metadata.snapshots[i].operation for i in outcome.snapshot_ids] == ["replace", "replace"]
     assert rows(table) == before
 
 
-def test_a_failed_group_does_not_take_the_others_along(table: SabotagedTable) -> None:
+def test_a_failed_group_does_not_take_the_others_along(table: MaintainedTable) -> None:
     """The first of two commits lands; the second has an input that is gone, and says so."""
-    plan = table.runtime.maintain(table.load().name, {"operations": "compact"}, table.engine, dry_run=True)
+    plan = table.runtime.maintain(table.loaded.name, {"operations": "compact"}, table.engine, dry_run=True)
     assert plan.operations[0].status is Status.SKIPPED  # five files are the least by default
     paths = outcome_of(
         table.runtime.maintain(
-            table.load().name, {"operations": "compact", "min_input_files": "2"}, table.engine, dry_run=True
+            table.loaded.name, {"operations": "compact", "min_input_files": "2"}, table.engine, dry_run=True
         ),
         Operation.COMPACT,
     ).files_planned
@@ -153,7 +154,7 @@ def test_a_failed_group_does_not_take_the_others_along(table: SabotagedTable) ->
     assert len(rows(table)) == 60
 
 
-def test_deletes_go_with_the_last_commit_that_needed_them(table: SabotagedTable) -> None:
+def test_deletes_go_with_the_last_commit_that_needed_them(table: MaintainedTable) -> None:
     """Counts of need go down commit by commit; each delete file goes with the last group that it reached."""
     commit_deletes(table, [equality_delete(103, "us"), equality_delete(253, "eu")])
     before = rows(table)

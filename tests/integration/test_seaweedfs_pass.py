@@ -28,7 +28,7 @@ from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.staging import LoadState
 from icekeeper.state.store import PinKind
 from icekeeper.storage.storage import Storage
-from support.local import ScriptedCatalog
+from support.scripted_catalog import ScriptedCatalog, once
 
 NAME = TableName.parse("ns.t")
 SETTINGS = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1", "min_input_files": "2"}
@@ -214,7 +214,7 @@ def test_a_tag_that_the_server_drops_with_its_snapshot_is_held(
     def tag() -> None:
         client.load_table("ns.t").manage_snapshots().create_tag(first, "late").commit()
 
-    beside = Runtime(ScriptedCatalog(runtime.catalog, before_commit={1: tag}), runtime.state, environment={})
+    beside = Runtime(ScriptedCatalog(runtime.catalog, before_commit=once(tag)), runtime.state, environment={})
     with open_engine(EngineName.LOCAL) as engine:
         outcome = beside.maintain(NAME, {**SETTINGS, "operations": "expire_snapshots"}, engine, unsafe=True)
         assert outcome.status is PassStatus.PARTIAL

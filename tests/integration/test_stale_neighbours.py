@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from support.local import LocalTable
+from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
 from support.readers import pyiceberg_rows
 from support.served import age_everything, files_of, maintain, second_catalog
 
@@ -37,19 +37,19 @@ class Guest:
 
 
 @pytest.fixture
-def owner(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
+def owner(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     """Three appends."""
-    made = LocalTable(local_catalog, tmp_path)
+    made = new_table(local_catalog, tmp_path)
     made.fill(3)
     return made
 
 
 @pytest.fixture(params=["same catalog", "other catalog"])
-def guest(request: pytest.FixtureRequest, owner: LocalTable, tmp_path: Path) -> Guest:
+def guest(request: pytest.FixtureRequest, owner: MaintainedTable, tmp_path: Path) -> Guest:
     """It has taken in one file of the owner, and a pass has looked at it."""
     is_here = request.param == "same catalog"
     catalog = owner.pyiceberg if is_here else second_catalog(tmp_path)
-    table = catalog.create_table("ns.guest", schema=LocalTable.SCHEMA)
+    table = catalog.create_table("ns.guest", schema=ID_AND_PART)
     table.add_files(files_of(owner.table)[:1])
     maintain(owner, catalog, "ns.guest", operations="compact", min_input_files="9")
     return Guest(catalog, tmp_path / ("catalog.db" if is_here else "other.db"), table)
@@ -59,13 +59,15 @@ def rows(location: str) -> list[int]:
     return sorted(row["id"] for row in pyiceberg_rows(location))
 
 
-def compact_away(owner: LocalTable) -> None:
+def compact_away(owner: MaintainedTable) -> None:
     """The owner's files of now are needed by its old snapshots alone."""
     maintain(owner, owner.pyiceberg, "ns.t", operations="compact")
 
 
 @pytest.mark.parametrize("operation", [Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS])
-def test_what_one_newer_state_of_a_guest_needs_is_spared(owner: LocalTable, guest: Guest, operation: Operation) -> None:
+def test_what_one_newer_state_of_a_guest_needs_is_spared(
+    owner: MaintainedTable, guest: Guest, operation: Operation
+) -> None:
     """It may be of a swap that crashed."""
     second = files_of(owner.table)[1:2]
     newest = guest.lose(lambda: guest.table.add_files(second))
@@ -84,7 +86,9 @@ def test_what_one_newer_state_of_a_guest_needs_is_spared(owner: LocalTable, gues
 
 
 @pytest.mark.parametrize("operation", [Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS])
-def test_nothing_goes_while_a_guest_has_a_newer_head(owner: LocalTable, guest: Guest, operation: Operation) -> None:
+def test_nothing_goes_while_a_guest_has_a_newer_head(
+    owner: MaintainedTable, guest: Guest, operation: Operation
+) -> None:
     second, third = files_of(owner.table)[1:]
 
     def go_on() -> None:
@@ -106,7 +110,7 @@ def test_nothing_goes_while_a_guest_has_a_newer_head(owner: LocalTable, guest: G
     assert rows(newest) == before
 
 
-def test_a_stale_second_entry_of_a_guest_stops_nothing(owner: LocalTable, guest: Guest) -> None:
+def test_a_stale_second_entry_of_a_guest_stops_nothing(owner: MaintainedTable, guest: Guest) -> None:
     """Its other entry is at the newest head, and what that needs is known."""
     stale = guest.catalog.register_table("ns.stale", guest.table.refresh().metadata_location)
     maintain(owner, guest.catalog, "ns.stale", operations="compact", min_input_files="9")

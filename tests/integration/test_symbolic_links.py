@@ -15,23 +15,24 @@ from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.staging import LoadState
-from support.local import NAME, LocalTable, grow_old
+from support.files_on_disk import grow_old
+from support.maintained_table import NAME, MaintainedTable, new_table
 
 REAL, LINK = "real", "link"
 BOTH_WAYS = pytest.mark.parametrize(("named", "located"), [(REAL, LINK), (LINK, REAL)])
 
 
-def linked_table(catalog: SqlCatalog, folder: Path, named: str, located: str) -> LocalTable:
+def linked_table(catalog: SqlCatalog, folder: Path, named: str, located: str) -> MaintainedTable:
     """A table whose files are named below one spelling of its folder while its location has become the other."""
     (folder / REAL).mkdir()
     (folder / LINK).symlink_to(folder / REAL)
-    table = LocalTable(catalog, folder, location=(folder / named / "t").as_uri())
+    table = new_table(catalog, folder, location=(folder / named / "t").as_uri())
     table.fill(2)
     table.rewrite_document(lambda document: document.update(location=(folder / located / "t").as_uri()))
     return table
 
 
-def age(table: LocalTable) -> None:
+def age(table: MaintainedTable) -> None:
     grow_old(path for path in table.folder.rglob("*") if path.is_file())
 
 
@@ -54,7 +55,7 @@ def test_expiry_spares_a_file_that_lives_on_under_its_other_name(
 ) -> None:
     table = linked_table(local_catalog, tmp_path, named, located)
     imported = Path(table.plant("data/imported.parquet"))
-    pq.write_table(table.rows(7), imported)
+    pq.write_table(table.new_rows(7), imported)
     table.table.add_files([(tmp_path / located / "t/data/imported.parquet").as_uri()])
     table.table.delete("id = 7")
     table.table.add_files([(tmp_path / named / "t/data/imported.parquet").as_uri()])
@@ -85,7 +86,7 @@ def test_a_folder_below_the_location_may_be_a_link(local_catalog: SqlCatalog, tm
     folder = tmp_path / "t"
     (folder / "data-2").mkdir(parents=True)
     (folder / "data").symlink_to("data-2")
-    table = LocalTable(local_catalog, tmp_path, location=folder.as_uri())
+    table = new_table(local_catalog, tmp_path, location=folder.as_uri())
     table.fill(2)
     orphan = table.plant("data-2/orphan.parquet")
     age(table)
@@ -95,10 +96,10 @@ def test_a_folder_below_the_location_may_be_a_link(local_catalog: SqlCatalog, tm
 
 def test_a_link_to_a_file_protects_what_it_points_at(local_catalog: SqlCatalog, tmp_path: Path) -> None:
     """The table names the link; the listing shows only its target."""
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
     table.fill(1)
     target = Path(table.plant("data/target.parquet"))
-    pq.write_table(table.rows(7), target)
+    pq.write_table(table.new_rows(7), target)
     link = table.folder / "data" / "link.parquet"
     link.symlink_to(target)
     table.table.add_files([link.as_uri()])
@@ -114,7 +115,7 @@ def test_nothing_is_deleted_where_a_link_leads_out_of_the_location(local_catalog
     folder = tmp_path / "t"
     folder.mkdir()
     (folder / "data").symlink_to(outside)
-    table = LocalTable(local_catalog, tmp_path, location=folder.as_uri())
+    table = new_table(local_catalog, tmp_path, location=folder.as_uri())
     table.fill(3)
     before = set(os.listdir(outside))
     outcome = table.maintain("compact,expire_snapshots,remove_orphans")

@@ -15,7 +15,8 @@ from icekeeper.errors import CommitRefused, CommitStateUnknown, PolicyError, Sto
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import POLICY_KEYS, ResolvedPolicy, layers_for, resolve
 from support.command import Command, one_sentence
-from support.local import NAME, LocalTable, ScriptedCatalog
+from support.maintained_table import NAME, MaintainedTable, new_table
+from support.scripted_catalog import ScriptedCatalog, once
 
 
 def settings_of(command: Command) -> dict[str, str]:
@@ -154,7 +155,7 @@ def test_a_short_grace_period_can_be_kept_on_purpose(command: Command) -> None:
 # -- races
 
 
-def handle_of(table: LocalTable, catalog: Catalog) -> TableHandle:
+def handle_of(table: MaintainedTable, catalog: Catalog) -> TableHandle:
     return TableHandle(catalog, NAME, table.state, system_clock, table.waits.append)
 
 
@@ -162,30 +163,30 @@ def policy_of(loaded: LoadedTable) -> ResolvedPolicy:
     return resolve(layers_for(loaded.metadata.properties, {}, {}))
 
 
-def properties_of(table: LocalTable) -> dict[str, str]:
+def properties_of(table: MaintainedTable) -> dict[str, str]:
     return {k: v for k, v in table.metadata.properties.items() if k.startswith("icekeeper.") or k == "owner"}
 
 
-def change(table: LocalTable, **properties: str) -> None:
+def change(table: MaintainedTable, **properties: str) -> None:
     with table.table.transaction() as transaction:
         transaction.set_properties({name.replace("__", "."): value for name, value in properties.items()})
 
 
 def test_what_others_set_meanwhile_stays(local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
     change(table, icekeeper__strategy="binpack")
-    racing = ScriptedCatalog(table.catalog, before_commit={1: lambda: change(table, owner="me")})
+    racing = ScriptedCatalog(table.catalog, before_commit=once(lambda: change(table, owner="me")))
     resolved = set_settings(handle_of(table, racing), {"min_input_files": "9"}, policy_of)
     assert (resolved.policy.min_input_files, racing.commits) == (9, 2)
-    racing = ScriptedCatalog(table.catalog, before_commit={1: lambda: change(table, icekeeper__proof="full")})
+    racing = ScriptedCatalog(table.catalog, before_commit=once(lambda: change(table, icekeeper__proof="full")))
     reset_settings(handle_of(table, racing), policy_of)
     assert properties_of(table) == {"owner": "me"}
 
 
 def test_the_policy_is_checked_anew_on_every_head(local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
     racing = ScriptedCatalog(
-        table.catalog, before_commit={1: lambda: change(table, icekeeper__max_snapshots_to_keep="9")}
+        table.catalog, before_commit=once(lambda: change(table, icekeeper__max_snapshots_to_keep="9"))
     )
     with pytest.raises(PolicyError, match=r"snapshot_retain_max 8 .* contradicts max_snapshots_to_keep 9"):
         set_settings(handle_of(table, racing), {"snapshot_retain_max": "8"}, policy_of)
@@ -193,12 +194,12 @@ def test_the_policy_is_checked_anew_on_every_head(local_catalog: SqlCatalog, tmp
 
 
 def test_an_unknown_outcome_is_looked_up(local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
 
     def answer_lost() -> None:
         raise CommitStateUnknown("no answer")
 
-    deaf = ScriptedCatalog(table.catalog, after_commit={1: answer_lost, 2: answer_lost})
+    deaf = ScriptedCatalog(table.catalog, after_commit=answer_lost)
     set_settings(handle_of(table, deaf), {"min_input_files": "9"}, policy_of)
     assert properties_of(table) == {"icekeeper.min_input_files": "9"}
     unset_settings(handle_of(table, deaf), ["min_input_files"], policy_of)
@@ -206,7 +207,7 @@ def test_an_unknown_outcome_is_looked_up(local_catalog: SqlCatalog, tmp_path: Pa
 
 
 def test_the_table_must_be_the_one_that_was_looked_at(local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
     seen: list[object] = []
 
     class Watched(ScriptedCatalog):
@@ -224,7 +225,7 @@ def test_the_table_must_be_the_one_that_was_looked_at(local_catalog: SqlCatalog,
 
 
 def test_a_format_of_the_future_is_left_alone(local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
     table.rewrite_document(lambda document: document.update({"format-version": 4}))
     with pytest.raises(TableUnsupported, match="format version 4 is not maintained"):
         set_settings(handle_of(table, table.catalog), {"min_input_files": "9"}, policy_of)
@@ -232,7 +233,7 @@ def test_a_format_of_the_future_is_left_alone(local_catalog: SqlCatalog, tmp_pat
 
 def test_a_refused_change_leaves_no_document_behind(local_catalog: SqlCatalog, tmp_path: Path) -> None:
     """The catalog keeps it until the refusal is believed."""
-    table = LocalTable(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path)
 
     class Refusing(ScriptedCatalog):
         def commit(self, base: LoadedTable, requirements: Any, updates: Any) -> LoadedTable:

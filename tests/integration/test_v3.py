@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,41 +16,42 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.rows import file_rows
 from support.deletes import create_by_region, rows_of
-from support.passes import local_path, outcome_of
+from support.files_on_disk import local_path
+from support.maintained_table import MaintainedTable, maintained_table
+from support.outcomes import outcome_of
 from support.readers import duckdb_rows
-from support.sabotage import SabotagedTable, sabotaged_table
 from support.v3 import append, data_files, delete_positions, lineage, upgrade, vectors
 
 KEEPING = {"snapshot_retention_hours": "1000"}
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[SabotagedTable]:
+def table(tmp_path: Path) -> Iterator[MaintainedTable]:
     """Upgraded to v3, three files of ten rows in us and in eu: ids 0.., 100.., 200.. and 50.., 150.., 250.."""
-    with sabotaged_table(tmp_path) as made:
+    with maintained_table(tmp_path) as made:
         create_by_region(made, 3)
         upgrade(made)
         yield made
 
 
 @pytest.fixture
-def with_ids(table: SabotagedTable) -> SabotagedTable:
+def with_ids(table: MaintainedTable) -> MaintainedTable:
     """One more file in each region, 300.. and 350..: the first v3 commit gave every row its id."""
     append(table, 300, 10, "us")
     append(table, 350, 10, "eu")
     return table
 
 
-def compacted(table: SabotagedTable, **overrides: str) -> OperationOutcome:
+def compacted(table: MaintainedTable, **overrides: Any) -> OperationOutcome:
     return outcome_of(table.maintain(operations="compact", **overrides), Operation.COMPACT)
 
 
-def rows(table: SabotagedTable) -> Counter[int]:
+def rows(table: MaintainedTable) -> Counter[int]:
     """As DuckDB reads them: it knows nothing of us, and applies deletion vectors."""
-    return Counter(row["id"] for row in duckdb_rows(table.load().metadata_location))
+    return Counter(row["id"] for row in duckdb_rows(table.loaded.metadata_location))
 
 
-def file_of(table: SabotagedTable, row_id: int) -> str:
+def file_of(table: MaintainedTable, row_id: int) -> str:
     """The data file whose first row that is."""
     for file in data_files(table):
         with pq.ParquetFile(local_path(file.file_path)) as opened:
@@ -58,16 +60,16 @@ def file_of(table: SabotagedTable, row_id: int) -> str:
     raise AssertionError(row_id)
 
 
-def manifests(table: SabotagedTable) -> list[ManifestFile]:
-    reader = table.reader()
+def manifests(table: MaintainedTable) -> list[ManifestFile]:
+    reader = table.reader
     head = reader.metadata.current_snapshot
     assert head is not None
     return reader.manifests(head)
 
 
-def assert_row_ids_hold(table: SabotagedTable) -> None:
+def assert_row_ids_hold(table: MaintainedTable) -> None:
     """Every row has one, no two the same, all below ``next-row-id``; the head's own numbers add up."""
-    metadata = table.load().metadata
+    metadata = table.loaded.metadata
     ids = [row_id for _, row_id, _ in lineage(table).elements()]
     assert len(set(ids)) == len(ids)
     assert all(row_id is not None and row_id < metadata.next_row_id for row_id in ids)
@@ -78,13 +80,13 @@ def assert_row_ids_hold(table: SabotagedTable) -> None:
     assert head.raw["first-row-id"] + head.raw["added-rows"] == metadata.next_row_id
 
 
-def test_the_first_commit_after_the_upgrade_gives_every_row_its_id(table: SabotagedTable) -> None:
+def test_the_first_commit_after_the_upgrade_gives_every_row_its_id(table: MaintainedTable) -> None:
     """Also to those of files that it does not touch."""
     delete_positions(table, {file_of(table, 0): [1, 2]})
     assert_row_ids_hold(table)
 
 
-def test_files_without_row_ids_are_rewritten_without_lineage(table: SabotagedTable) -> None:
+def test_files_without_row_ids_are_rewritten_without_lineage(table: MaintainedTable) -> None:
     """Their rows get ids from the commit (rule 18)."""
     before = rows(table)
     assert {found[1:] for found in lineage(table)} == {(None, None)}
@@ -98,7 +100,7 @@ def test_files_without_row_ids_are_rewritten_without_lineage(table: SabotagedTab
     table.assert_sound()
 
 
-def test_rows_keep_their_lineage_through_compaction(with_ids: SabotagedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_keep_their_lineage_through_compaction(with_ids: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids count from the position before deletes are applied; the vectors go with their files."""
     monkeypatch.setattr(file_rows, "BATCH_ROWS", 4)
     table = with_ids
@@ -125,20 +127,20 @@ def test_rows_keep_their_lineage_through_compaction(with_ids: SabotagedTable, mo
     assert_row_ids_hold(table)
 
 
-def test_the_summary_counts_vectors(with_ids: SabotagedTable) -> None:
+def test_the_summary_counts_vectors(with_ids: MaintainedTable) -> None:
     table = with_ids
     delete_positions(table, {file_of(table, 0): [0], file_of(table, 100): [1, 2]})
     sizes = [entry.file.content_size_in_bytes or 0 for entry in vectors(table).values()]
     inputs = sum(file.file_size_in_bytes for file in data_files(table))
     compacted(table)
-    head = table.load().metadata.current_snapshot
+    head = table.loaded.metadata.current_snapshot
     assert head is not None
     told = ("removed-dvs", "removed-delete-files", "removed-position-deletes", "total-delete-files")
     assert [head.summary[key] for key in told] == ["2", "2", "3", "0"]
     assert int(head.summary["removed-files-size"]) == inputs + sum(sizes)
 
 
-def test_one_vector_may_go_while_its_puffin_file_stays(with_ids: SabotagedTable) -> None:
+def test_one_vector_may_go_while_its_puffin_file_stays(with_ids: MaintainedTable) -> None:
     """A Puffin file goes when no live entry uses it any more, not before (rule 14)."""
     table = with_ids
     puffin = delete_positions(table, {file_of(table, 0): [0], file_of(table, 50): [1]})
@@ -157,7 +159,7 @@ def test_one_vector_may_go_while_its_puffin_file_stays(with_ids: SabotagedTable)
 
 
 @pytest.mark.parametrize("replaces", [False, True], ids=["first", "replaces_the_one_applied"])
-def test_a_vector_that_lands_meanwhile_drops_its_group_alone(with_ids: SabotagedTable, *, replaces: bool) -> None:
+def test_a_vector_that_lands_meanwhile_drops_its_group_alone(with_ids: MaintainedTable, *, replaces: bool) -> None:
     table = with_ids
     if replaces:
         delete_positions(table, {file_of(table, 100): [7]})
@@ -173,7 +175,7 @@ def test_a_vector_that_lands_meanwhile_drops_its_group_alone(with_ids: Sabotaged
     table.assert_sound()
 
 
-def test_row_ids_are_given_anew_at_every_attempt(with_ids: SabotagedTable) -> None:
+def test_row_ids_are_given_anew_at_every_attempt(with_ids: MaintainedTable) -> None:
     """Another commit takes row ids between our attempts: ours moves behind it (rule 19)."""
     table = with_ids
     before = lineage(table)
@@ -181,7 +183,7 @@ def test_row_ids_are_given_anew_at_every_attempt(with_ids: SabotagedTable) -> No
     appended = {1: range(1000, 1005), 2: range(2000, 2005)}
 
     def overtake() -> None:
-        seen.append(table.load().metadata.next_row_id)
+        seen.append(table.loaded.metadata.next_row_id)
         if len(seen) in appended:
             append(table, 1000 * len(seen), 5, "us")
 
@@ -190,7 +192,7 @@ def test_row_ids_are_given_anew_at_every_attempt(with_ids: SabotagedTable) -> No
     assert outcome.status is Status.SUCCEEDED
     # 80 rows are there; each append takes 5 ids, ours 80, which its rows do not use: they have theirs.
     assert seen == [80, 85, 90]
-    head = table.load().metadata.current_snapshot
+    head = table.loaded.metadata.current_snapshot
     assert head is not None
     assert (head.raw["first-row-id"], head.raw["added-rows"]) == (90, 80)
     found = lineage(table)
@@ -201,7 +203,7 @@ def test_row_ids_are_given_anew_at_every_attempt(with_ids: SabotagedTable) -> No
     table.assert_sound()
 
 
-def test_rows_that_get_their_ids_meanwhile_keep_them(table: SabotagedTable) -> None:
+def test_rows_that_get_their_ids_meanwhile_keep_them(table: MaintainedTable) -> None:
     """A v3 commit of another writer gives every row its id; outputs made before lack them, so they are dropped."""
     table.engine.during = lambda: append(table, 1000, 5, "us")
     outcome = compacted(table)
@@ -217,7 +219,7 @@ def test_rows_that_get_their_ids_meanwhile_keep_them(table: SabotagedTable) -> N
 
 @pytest.mark.parametrize("settings", [{"strategy": "sort", "sort_order": "id desc"}, {"strategy": "zorder"}], ids=str)
 def test_rows_keep_their_lineage_wherever_a_strategy_puts_them(
-    with_ids: SabotagedTable, settings: dict[str, str]
+    with_ids: MaintainedTable, settings: dict[str, str]
 ) -> None:
     table = with_ids
     delete_positions(table, {file_of(table, 0): [0, 1, 5], file_of(table, 350): [9]})
@@ -231,16 +233,16 @@ def test_rows_keep_their_lineage_wherever_a_strategy_puts_them(
 
 @pytest.mark.parametrize("direction", ["into_one_partition", "dealt_out"])
 def test_rows_keep_their_lineage_through_a_change_of_partitioning(tmp_path: Path, direction: str) -> None:
-    with sabotaged_table(tmp_path) as table:
+    with maintained_table(tmp_path) as table:
         if direction == "into_one_partition":
             create_by_region(table, 3)
-            with table.table().update_spec() as spec:
+            with table.table.update_spec() as spec:
                 spec.remove_field("region")
         else:
-            written = table.create(rows_of(0, 1, "us").schema, **{"format-version": "2"})
+            written = table.create(rows_of(0, 1, "us").schema, properties={"format-version": "2"})
             for first in range(0, 600, 100):
                 written.append(pa.concat_tables([rows_of(first, 5, "us"), rows_of(first + 50, 5, "eu")]))
-            with table.table().update_spec() as spec:
+            with table.table.update_spec() as spec:
                 spec.add_identity("region")
         upgrade(table)
         delete_positions(table, {file_of(table, 0): [0, 3], file_of(table, 100): [4]})
@@ -256,7 +258,7 @@ def test_rows_keep_their_lineage_through_a_change_of_partitioning(tmp_path: Path
         table.assert_sound()
 
 
-def test_partial_progress_waits_until_rows_have_ids(table: SabotagedTable) -> None:
+def test_partial_progress_waits_until_rows_have_ids(table: MaintainedTable) -> None:
     """Groups without row ids share the first commit, which would else give ids to the rows of the second."""
     before = rows(table)
     outcome = compacted(table, partial_progress="1")
@@ -269,7 +271,7 @@ def test_partial_progress_waits_until_rows_have_ids(table: SabotagedTable) -> No
     assert rows(table) == before
 
 
-def test_rewritten_manifests_keep_every_row_id(with_ids: SabotagedTable) -> None:
+def test_rewritten_manifests_keep_every_row_id(with_ids: MaintainedTable) -> None:
     table = with_ids
     delete_positions(table, {file_of(table, 0): [0, 1]})
     before = lineage(table)
@@ -283,16 +285,16 @@ def test_rewritten_manifests_keep_every_row_id(with_ids: SabotagedTable) -> None
     table.assert_sound()
 
 
-def test_manifests_of_an_upgraded_table_may_be_rewritten_first(table: SabotagedTable) -> None:
+def test_manifests_of_an_upgraded_table_may_be_rewritten_first(table: MaintainedTable) -> None:
     outcome = outcome_of(table.maintain(operations="rewrite_manifests"), Operation.REWRITE_MANIFESTS)
     assert outcome.status is Status.SUCCEEDED, outcome.summary
     assert_row_ids_hold(table)
-    assert table.load().metadata.next_row_id == 60
+    assert table.loaded.metadata.next_row_id == 60
     table.assert_sound()
 
 
 @pytest.mark.parametrize("damage", ["byte", "cut", "gone"])
-def test_a_damaged_vector_fails_its_group_and_nothing_goes(with_ids: SabotagedTable, damage: str) -> None:
+def test_a_damaged_vector_fails_its_group_and_nothing_goes(with_ids: MaintainedTable, damage: str) -> None:
     table = with_ids
     puffin = local_path(delete_positions(table, {file_of(table, 100): [3, 4]}))
     before = table.files()

@@ -28,7 +28,8 @@ from icekeeper.state.staging import LoadState
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import store_now_ms
 from support.clocks import same_clock, store_at
-from support.local import NAME, LocalTable, ScriptedCatalog
+from support.maintained_table import NAME, MaintainedTable, new_table
+from support.scripted_catalog import ScriptedCatalog, once
 
 HOURS_4_DAYS = 96
 GRACE: dict[str, Any] = {"orphan_older_than_hours": "72"}
@@ -39,13 +40,13 @@ def ahead(hours: float) -> Callable[[], int]:
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> LocalTable:
-    made = LocalTable(local_catalog, tmp_path)
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    made = new_table(local_catalog, tmp_path)
     made.fill(2)
     return made
 
 
-def test_a_file_in_flight_stays_when_our_clock_is_days_ahead(table: LocalTable) -> None:
+def test_a_file_in_flight_stays_when_our_clock_is_days_ahead(table: MaintainedTable) -> None:
     """More than the grace period: nothing is judged at all, and the sentence says what to do."""
     in_flight = table.plant("data/in-flight.parquet", days_old=0)
     table.plant("data/old.parquet")
@@ -60,7 +61,7 @@ def test_a_file_in_flight_stays_when_our_clock_is_days_ahead(table: LocalTable) 
 
 
 @pytest.mark.parametrize("hours", [-48, 48])
-def test_ages_are_those_of_the_store_and_the_difference_is_told(table: LocalTable, hours: float) -> None:
+def test_ages_are_those_of_the_store_and_the_difference_is_told(table: MaintainedTable, hours: float) -> None:
     in_flight, old = table.plant("data/in-flight.parquet", days_old=2), table.plant("data/old.parquet", days_old=4)
     for dry_run in (True, False):
         outcome = table.maintain(
@@ -79,7 +80,7 @@ def test_ages_are_those_of_the_store_and_the_difference_is_told(table: LocalTabl
     assert (in_flight in table.files(), old in table.files()) == (True, False)
 
 
-def test_a_clock_that_is_right_is_not_spoken_of_and_leaves_no_trace(table: LocalTable) -> None:
+def test_a_clock_that_is_right_is_not_spoken_of_and_leaves_no_trace(table: MaintainedTable) -> None:
     before = {path: os.stat(path).st_mtime_ns for path in (table.folder, table.folder / "metadata")}
     outcome = table.maintain("remove_orphans", **GRACE)
     assert outcome.warnings == ()
@@ -87,7 +88,7 @@ def test_a_clock_that_is_right_is_not_spoken_of_and_leaves_no_trace(table: Local
     assert {path: os.stat(path).st_mtime_ns for path in before} == before
 
 
-def test_snapshots_expire_by_the_clock_of_the_store(table: LocalTable) -> None:
+def test_snapshots_expire_by_the_clock_of_the_store(table: MaintainedTable) -> None:
     """By which both are two days old, and stay; by ours they are past their three days."""
     settings: dict[str, Any] = {"snapshot_retention_hours": "72", "max_snapshots_to_keep": "1"}
     outcome = table.run(Operation.EXPIRE_SNAPSHOTS, clock=ahead(96), store_clock=store_at(ahead(48)), **settings)
@@ -101,7 +102,7 @@ def test_snapshots_expire_by_the_clock_of_the_store(table: LocalTable) -> None:
     assert expired.metrics["expire_snapshots.snapshots_expired"] == 1
 
 
-def test_a_failed_load_waits_by_the_clock_of_the_store(table: LocalTable) -> None:
+def test_a_failed_load_waits_by_the_clock_of_the_store(table: MaintainedTable) -> None:
     staged = table.plant("data/staged.parquet", days_old=0)
     handle = TableHandle(table.catalog, NAME, table.state, system_clock)
     stage_load(handle, "load", [f"file://{staged}"], ())
@@ -122,7 +123,7 @@ def test_a_failed_load_waits_by_the_clock_of_the_store(table: LocalTable) -> Non
     assert gone.files_deleted == (f"file://{staged}",)
 
 
-def test_a_load_is_declared_by_the_clock_of_the_store(table: LocalTable) -> None:
+def test_a_load_is_declared_by_the_clock_of_the_store(table: MaintainedTable) -> None:
     """A writer's machine that is days behind would have its load cleaned at once."""
     handle = TableHandle(table.catalog, NAME, table.state, ahead(-HOURS_4_DAYS))
     staged = table.plant("data/staged.parquet", days_old=0)
@@ -130,7 +131,7 @@ def test_a_load_is_declared_by_the_clock_of_the_store(table: LocalTable) -> None
     assert abs(load.changed_ms - system_clock()) < 60_000
 
 
-def test_our_commits_do_not_lie_in_the_future(table: LocalTable, tmp_path: Path) -> None:
+def test_our_commits_do_not_lie_in_the_future(table: MaintainedTable, tmp_path: Path) -> None:
     """Writers with a right clock would be refused until then."""
     properties = {"uri": f"sqlite:///{tmp_path / 'catalog.db'}", "warehouse": (tmp_path / "warehouse").as_uri()}
     catalog = SqlPointers("local", properties, clock=ahead(HOURS_4_DAYS))
@@ -173,10 +174,10 @@ def test_a_bucket_is_swept_by_the_clock_of_the_store(table_bucket: dict[str, str
 
 
 @pytest.mark.parametrize("hours", [48, 240])
-def test_a_clock_that_is_set_during_a_pass_is_compared_again(table: LocalTable, hours: float) -> None:
+def test_a_clock_that_is_set_during_a_pass_is_compared_again(table: MaintainedTable, hours: float) -> None:
     """What the store said at the beginning of the pass was about another clock of ours."""
     in_flight, wrong_by = table.plant("data/in-flight.parquet", days_old=1.5), [0.0]
-    catalog = ScriptedCatalog(table.catalog, after_commit={1: lambda: wrong_by.__setitem__(0, hours)})
+    catalog = ScriptedCatalog(table.catalog, after_commit=once(lambda: wrong_by.__setitem__(0, hours)))
     outcome = table.maintain(
         "compact,remove_orphans",
         catalog=catalog,

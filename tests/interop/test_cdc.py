@@ -15,7 +15,7 @@ from icekeeper.report.outcome import Status
 from support.duckdb_session import DuckDB
 from support.java_writer import JavaTable, JavaTables
 from support.oracle import named
-from support.passes import outcome_of
+from support.outcomes import outcome_of
 from support.readers import canonical, pyiceberg_rows
 from support.shared_table import SharedTable
 
@@ -96,7 +96,7 @@ def stream(request: pytest.FixtureRequest, java_tables: JavaTables, tmp_path: Pa
     return make
 
 
-def compact(table: SharedTable, **settings: str) -> None:
+def compact(table: SharedTable, **settings: Any) -> None:
     outcome = outcome_of(table.maintain(operations="compact", **settings), Operation.COMPACT)
     assert outcome.status is Status.SUCCEEDED, outcome
     assert not table.problems()

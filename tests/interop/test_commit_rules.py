@@ -16,14 +16,16 @@ from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import EntryStatus, ManifestEntry, ManifestFile
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from support.passes import TableUnderMaintenance, local_path, outcome_of
+from support.files_on_disk import local_path
+from support.maintained_table import MaintainedTable, registered_table
+from support.outcomes import outcome_of
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", None]})
 UNKNOWN = {"x-table": {"kept": True}}
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
-def table(request: pytest.FixtureRequest, local_catalog: SqlCatalog, tmp_path: Path) -> TableUnderMaintenance:
+def table(request: pytest.FixtureRequest, local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     """Four appends on main, then one on a branch and a tag; statistics; fields that no engine knows."""
     local_catalog.create_namespace("ns")
     made = local_catalog.create_table("ns.t", ROWS.schema, properties={"format-version": str(request.param)})
@@ -44,7 +46,7 @@ def table(request: pytest.FixtureRequest, local_catalog: SqlCatalog, tmp_path: P
     document["snapshots"][0]["x-snapshot"] = 7
     path.write_text(json.dumps(document | UNKNOWN))
     (tmp_path / "ours").mkdir()
-    return TableUnderMaintenance(made.metadata_location, tmp_path / "ours")
+    return registered_table(made.metadata_location, tmp_path / "ours")
 
 
 def entries_of(reader: TableReader, snapshot: Snapshot) -> Iterator[tuple[ManifestFile, ManifestEntry]]:
@@ -58,11 +60,11 @@ def head_of(reader: TableReader) -> Snapshot:
     return snapshot
 
 
-def test_sequence_numbers_of_a_compaction(table: TableUnderMaintenance) -> None:
-    before = table.reader()
+def test_sequence_numbers_of_a_compaction(table: MaintainedTable) -> None:
+    before = table.reader
     planned = head_of(before)
     table.maintain(operations="compact")
-    reader = table.reader()
+    reader = table.reader
     ours = head_of(reader)
     v1 = reader.metadata.format_version == 1
     assert (planned.sequence_number, before.metadata.last_sequence_number) == ((0, 0) if v1 else (4, 5))
@@ -81,10 +83,10 @@ def test_sequence_numbers_of_a_compaction(table: TableUnderMaintenance) -> None:
         assert (entry.sequence_number, entry.snapshot_id) == (adders[entry.file.file_path][0], ours.snapshot_id)
 
 
-def test_rewritten_manifests_keep_every_entry_as_it_was(table: TableUnderMaintenance) -> None:
-    before = table.reader()
+def test_rewritten_manifests_keep_every_entry_as_it_was(table: MaintainedTable) -> None:
+    before = table.reader
     table.maintain(operations="rewrite_manifests")
-    reader = table.reader()
+    reader = table.reader
 
     def live(reader: TableReader) -> list[Any]:
         found = [entry for _, entry in entries_of(reader, head_of(reader)) if entry.is_live]
@@ -99,9 +101,9 @@ def test_rewritten_manifests_keep_every_entry_as_it_was(table: TableUnderMainten
 
 
 @pytest.mark.parametrize("operations", ["compact", "rewrite_manifests", "compact,rewrite_manifests"])
-def test_summaries_add_up(table: TableUnderMaintenance, operations: str) -> None:
+def test_summaries_add_up(table: MaintainedTable, operations: str) -> None:
     table.maintain(operations=operations)
-    reader = table.reader()
+    reader = table.reader
     summary = head_of(reader).summary
     live = [entry.file for _, entry in entries_of(reader, head_of(reader)) if entry.is_live]
     assert all(isinstance(value, str) for value in summary.values())
@@ -117,13 +119,13 @@ def test_summaries_add_up(table: TableUnderMaintenance, operations: str) -> None
     assert 0 < head_of(reader).snapshot_id < 2**63
 
 
-def test_everything_else_is_kept(table: TableUnderMaintenance) -> None:
-    before = table.reader().metadata
+def test_everything_else_is_kept(table: MaintainedTable) -> None:
+    before = table.reader.metadata
     location = table.metadata_location
     outcome = table.maintain(operations="compact,rewrite_manifests")
     ours = [i for part in outcome.operations for i in part.snapshot_ids]
     assert len(ours) == 2
-    after = table.reader().metadata
+    after = table.reader.metadata
     old, new = dict(before.document), dict(after.document)
     assert new["snapshots"][: len(old["snapshots"])] == old["snapshots"]
     assert new["snapshots"][0]["x-snapshot"] == 7
@@ -140,11 +142,11 @@ def test_everything_else_is_kept(table: TableUnderMaintenance) -> None:
     assert {k: v for k, v in new.items() if k not in changed} == {k: v for k, v in old.items() if k not in changed}
 
 
-def test_expired_snapshots_take_their_statistics_along(table: TableUnderMaintenance) -> None:
-    kept = table.reader().metadata.refs["kept"].snapshot_id
+def test_expired_snapshots_take_their_statistics_along(table: MaintainedTable) -> None:
+    kept = table.reader.metadata.refs["kept"].snapshot_id
     outcome = table.maintain(operations="expire_snapshots")
     assert outcome_of(outcome, Operation.EXPIRE_SNAPSHOTS).status is Status.SUCCEEDED
-    after = table.reader().metadata
+    after = table.reader.metadata
     assert after.refs.keys() == {"main", "kept", "side"}
     assert after.snapshots.keys() == {ref.snapshot_id for ref in after.refs.values()}
     assert [entry["snapshot-id"] for entry in after.statistics] == [kept]

@@ -24,8 +24,11 @@ from support.corpus import (
     row_lineage,
     table_digest,
 )
+from support.files_on_disk import local_path
 from support.iceberg_java import IcebergJava
-from support.passes import KEEPING_SNAPSHOTS, TableUnderMaintenance, local_path, outcome_of
+from support.maintained_table import MaintainedTable, registered_table
+from support.outcomes import outcome_of
+from support.pass_settings import KEEPING_SNAPSHOTS
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
 
 Digest = tuple[int, str] | None
@@ -129,7 +132,7 @@ def no_crash(outcome: PassOutcome) -> None:
     assert all(part.reason for part in outcome.operations if part.status is not Status.SUCCEEDED)
 
 
-def idle_afterwards(table: TableUnderMaintenance, first: PassOutcome) -> None:
+def idle_afterwards(table: MaintainedTable, first: PassOutcome) -> None:
     """A second pass finds only what the first one's last step left: the snapshot that its new manifests replaced."""
     second = table.maintain()
     superseded = outcome_of(first, Operation.REWRITE_MANIFESTS).status is Status.SUCCEEDED
@@ -147,7 +150,7 @@ def idle_afterwards(table: TableUnderMaintenance, first: PassOutcome) -> None:
 @pytest.mark.parametrize("name", corpus_params("append_only_full_pass"))
 def test_a_full_pass_changes_no_row(name: str, rewrite_all: bool, tmp_path: Path) -> None:
     found = corpus_table(name, tmp_path)
-    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    table = registered_table(found.metadata_path, tmp_path)
     problems = table.problems()
     checksum = None
     if expected(name)["rows"] > MANY_ROWS:
@@ -179,7 +182,7 @@ def test_a_full_pass_changes_no_row(name: str, rewrite_all: bool, tmp_path: Path
 @pytest.mark.parametrize("name", corpus_params("append_only_full_pass"))
 def test_every_snapshot_reads_as_before(name: str, tmp_path: Path) -> None:
     found = corpus_table(name, tmp_path)
-    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    table = registered_table(found.metadata_path, tmp_path)
     many = expected(name)["rows"] > MANY_ROWS
     snapshots = [int(snapshot_id) for snapshot_id in expected(name)["snapshots"]]
 
@@ -199,7 +202,7 @@ def test_every_snapshot_reads_as_before(name: str, tmp_path: Path) -> None:
     assert_done(name, outcome)
     assert outcome_of(outcome, Operation.COMPACT).status is Status.SUCCEEDED
     assert answers() == before
-    assert set(snapshots) < table.reader().metadata.snapshots.keys()
+    assert set(snapshots) < table.reader.metadata.snapshots.keys()
     ours = [snapshot_id for operation in outcome.operations for snapshot_id in operation.snapshot_ids]
     for snapshot_id in [] if many else ours:
         for engine in agreeing(name):
@@ -211,7 +214,7 @@ def test_every_snapshot_reads_as_before(name: str, tmp_path: Path) -> None:
 def test_java_reads_every_snapshot(name: str, tmp_path: Path, iceberg_java: IcebergJava) -> None:
     """Those that were there as before, ours as the head, and the head still after expiry."""
     found = corpus_table(name, tmp_path)
-    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    table = registered_table(found.metadata_path, tmp_path)
     theirs = [int(snapshot_id) for snapshot_id in expected(name)["snapshots"]]
 
     def answers(snapshots: list[int]) -> list[object]:
@@ -248,7 +251,7 @@ def java_leaves(name: str, kind: str) -> int:
 def test_deletes_are_applied_for_good(name: str, tmp_path: Path) -> None:
     """Rewriting every file keeps the rows that every reader shows, and leaves no delete file that Java would not."""
     found = corpus_table(name, tmp_path)
-    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    table = registered_table(found.metadata_path, tmp_path)
     problems = table.problems()
 
     outcome = table.maintain(rewrite_all="true")
@@ -268,7 +271,7 @@ def test_deletes_are_applied_for_good(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", corpus_where(has_deletes))
 def test_deletes_are_left_alone_when_told_so(name: str, tmp_path: Path) -> None:
     found = corpus_table(name, tmp_path)
-    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    table = registered_table(found.metadata_path, tmp_path)
     live = table.live_files()
     outcome = table.maintain(rewrite_all="true", apply_deletes="false", operations="compact,expire_snapshots")
     compacted = outcome_of(outcome, Operation.COMPACT)
@@ -282,7 +285,7 @@ def test_deletes_are_left_alone_when_told_so(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", corpus_where(lambda name: is_v3(name) and not has_deletes(name)))
 def test_v3_tables_read_the_same(name: str, tmp_path: Path) -> None:
     found = corpus_table(name, tmp_path)
-    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    table = registered_table(found.metadata_path, tmp_path)
     outcome = table.maintain(rewrite_all="true")
     no_crash(outcome)
     compacted = outcome_of(outcome, Operation.COMPACT)
@@ -292,9 +295,9 @@ def test_v3_tables_read_the_same(name: str, tmp_path: Path) -> None:
     assert not table.problems()
 
 
-def orderable(table: TableUnderMaintenance) -> list[str]:
+def orderable(table: MaintainedTable) -> list[str]:
     """Columns that rows can be ordered by, outside lists and maps."""
-    leaves = leaf_columns(table.reader().metadata.current_schema)
+    leaves = leaf_columns(table.reader.metadata.current_schema)
     return [leaf.name for leaf in leaves if not leaf.repeated and leaf.iceberg_type not in ("unknown", "variant")]
 
 
@@ -303,9 +306,11 @@ def orderable(table: TableUnderMaintenance) -> list[str]:
 def test_clustered_tables_read_the_same(name: str, strategy: str, tmp_path: Path) -> None:
     """By their first orderable columns; every file is rewritten, and again there is nothing to do."""
     found = corpus_table(name, tmp_path)
-    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    table = registered_table(found.metadata_path, tmp_path)
     columns = orderable(table)[:2]
-    order = {"sort_order": f'"{columns[0]}" desc'} if strategy == "sort" else {"zorder_columns": ",".join(columns)}
+    order: dict[str, Any] = (
+        {"sort_order": f'"{columns[0]}" desc'} if strategy == "sort" else {"zorder_columns": ",".join(columns)}
+    )
     outcome = table.maintain(rewrite_all="true", operations="compact", strategy=strategy, **order)
     assert outcome_of(outcome, Operation.COMPACT).status is Status.SUCCEEDED, outcome.summary
     for engine in {*agreeing(name), *(READERS_WITHOUT_DELETES if has_deletes(name) else ())}:
@@ -317,7 +322,7 @@ def test_clustered_tables_read_the_same(name: str, strategy: str, tmp_path: Path
 @pytest.mark.parametrize("name", corpus_where(lambda name: name in row_lineage()))
 def test_row_lineage_is_what_the_corpus_says(name: str, tmp_path: Path, iceberg_java: IcebergJava) -> None:
     found = corpus_table(name, tmp_path)
-    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    table = registered_table(found.metadata_path, tmp_path)
     outcome = table.maintain(rewrite_all="true", operations="compact")
     assert outcome_of(outcome, Operation.COMPACT).status is Status.SUCCEEDED, outcome.summary
     frame = iceberg_java.session.read.format("iceberg").load(table.metadata_location)
@@ -329,7 +334,7 @@ def test_row_lineage_is_what_the_corpus_says(name: str, tmp_path: Path, iceberg_
 def test_lost_statistics_files_do_not_stop_a_pass(name: str, tmp_path: Path) -> None:
     """Trino removed them; with their snapshots the references go."""
     found = corpus_table(name, tmp_path)
-    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    table = registered_table(found.metadata_path, tmp_path)
     assert {kind for kind, _ in table.problems()} == {"missing_file"}
     outcome = table.maintain(rewrite_all="true")
     assert outcome.status is PassStatus.SUCCEEDED
@@ -345,7 +350,7 @@ def test_a_table_that_no_reader_takes_becomes_readable(name: str, tmp_path: Path
     """BigQuery's manifests make every field nullable and leave out the ids; ours do not."""
     found = corpus_table(name, tmp_path)
     rows = pq.read_table(next(found.folder.glob("data/*.parquet"))).to_pylist()
-    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    table = registered_table(found.metadata_path, tmp_path)
     outcome = table.maintain(rewrite_all="true")
     no_crash(outcome)
     assert outcome_of(outcome, Operation.COMPACT).summary == "compacted 1 files into 1 (across 1 bins)"
@@ -364,7 +369,7 @@ def files_in(found: RelocatedTable) -> set[str]:
 def test_expiry_deletes_the_files_that_java_deletes(name: str, tmp_path: Path) -> None:
     """When all but the current snapshot expire."""
     found = corpus_table(name, tmp_path)
-    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    table = registered_table(found.metadata_path, tmp_path)
     before = files_in(found)
     outcome = table.maintain(operations="expire_snapshots")
     no_crash(outcome)
@@ -375,11 +380,11 @@ def test_expiry_deletes_the_files_that_java_deletes(name: str, tmp_path: Path) -
 def test_expiry_frees_legal_tables_on_which_java_fails(name: str, tmp_path: Path) -> None:
     """Nothing that the head needs goes, and nothing that only the expired snapshots needed stays."""
     found = corpus_table(name, tmp_path)
-    table = TableUnderMaintenance(found.metadata_path, tmp_path)
-    live, snapshots = table.live_files(), len(table.reader().metadata.snapshots)
+    table = registered_table(found.metadata_path, tmp_path)
+    live, snapshots = table.live_files(), len(table.reader.metadata.snapshots)
 
     def unreachable() -> set[Path]:
-        needed = {local_path(path) for path in reachable_files(table.reader(), table.metadata_location)}
+        needed = {local_path(path) for path in reachable_files(table.reader, table.metadata_location)}
         return {path for path in found.folder.rglob("*") if path.is_file()} - needed
 
     before = unreachable()
@@ -388,7 +393,7 @@ def test_expiry_frees_legal_tables_on_which_java_fails(name: str, tmp_path: Path
         assert outcome.reason == "no snapshots to expire"
     else:
         assert outcome.metrics["expire_snapshots.snapshots_expired"] == snapshots - 1
-    assert len(table.reader().metadata.snapshots) == 1
+    assert len(table.reader.metadata.snapshots) == 1
     assert table.live_files() == live
     assert not {path for path in live if not local_path(path).exists()}
     assert unreachable() <= before
@@ -400,7 +405,7 @@ def test_the_orphans_are_those_that_java_finds(name: str, tmp_path: Path) -> Non
     looked at the table from outside a catalog; others that no log names are as young as a snapshot and so stay, because
     some catalogs' logs leave them out."""
     found = corpus_table(name, tmp_path)
-    table = TableUnderMaintenance(found.metadata_path, tmp_path)
+    table = registered_table(found.metadata_path, tmp_path)
     before = files_in(found)
     outcome = table.maintain(operations="remove_orphans")
     no_crash(outcome)

@@ -13,7 +13,9 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.corpus import corpus_params, corpus_table, expected
 from support.duckdb_session import DuckDB
-from support.passes import TableUnderMaintenance, local_path, outcome_of
+from support.files_on_disk import local_path
+from support.maintained_table import registered_table
+from support.outcomes import outcome_of
 from support.readers import canonical
 
 MANY_ROWS = 20_000
@@ -33,12 +35,12 @@ def test_distinct_values_are_those_of_the_rows(name: str, tmp_path: Path, duckdb
         pytest.skip("no independent reader that is quick enough")
     copy = corpus_table(name, tmp_path)
     forget_statistics(local_path(copy.metadata_path))
-    table = TableUnderMaintenance(copy.metadata_path, tmp_path)
+    table = registered_table(copy.metadata_path, tmp_path)
     before = table.problems()
     outcome = outcome_of(table.maintain(operations="compute_statistics"), Operation.COMPUTE_STATISTICS)
     assert outcome.status is Status.SUCCEEDED, outcome.reason
     assert table.problems() == before
-    metadata = table.reader().metadata
+    metadata = table.reader.metadata
     names = {field["id"]: field["name"] for field in metadata.current_schema["fields"]}
     (entry,) = (e for e in metadata.statistics if e["snapshot-id"] == metadata.refs["main"].snapshot_id)
     ndv = {names[blob["fields"][0]]: int(blob["properties"]["ndv"]) for blob in entry["blob-metadata"]}

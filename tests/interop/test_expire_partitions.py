@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,7 +13,8 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.iceberg_java import IcebergJava
 from support.java_table import JavaTable
-from support.passes import TableUnderMaintenance, outcome_of
+from support.maintained_table import registered_table
+from support.outcomes import outcome_of
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
 
 # Far enough apart that no run at the turn of an hour, day, month or year sees it otherwise.
@@ -38,7 +40,7 @@ def test_old_partitions_go_and_readers_agree(
     tmp_path: Path,
     version: int,
     transform: str,
-    settings: dict[str, str],
+    settings: dict[str, Any],
 ) -> None:
     now = datetime.datetime.now(datetime.UTC)
     table = JavaTable.create(
@@ -56,7 +58,7 @@ def test_old_partitions_go_and_readers_agree(
     if version > 1:
         table.sql("DELETE FROM {table} WHERE id IN (3, 13, 23)")
     before = canonical(iceberg_java.rows(table.metadata_location))
-    ours = TableUnderMaintenance(table.metadata_location, tmp_path)
+    ours = registered_table(table.metadata_location, tmp_path)
     passed = ours.maintain(operations="expire_partitions", partition_retention_hours=str(24 * 400), **settings)
     outcome = outcome_of(passed, Operation.EXPIRE_PARTITIONS)
     assert outcome.status is Status.SUCCEEDED, outcome.summary

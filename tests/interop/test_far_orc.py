@@ -12,7 +12,8 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.rows.readable import why_unreadable
 from support.java_writer import JavaTables
-from support.passes import TableUnderMaintenance, outcome_of
+from support.maintained_table import registered_table
+from support.outcomes import outcome_of
 from support.plans import data_file
 
 FAR = "is ORC with timestamps before 1678 or after 2261, which are not read"
@@ -58,7 +59,7 @@ def test_the_other_files_are_merged(java_tables: JavaTables, tmp_path: Path) -> 
         for number, year in enumerate((2020, 1500, 2021))
     ]
     java.append(files)
-    table = TableUnderMaintenance(java.metadata_location, tmp_path)
+    table = registered_table(java.metadata_location, tmp_path)
     outcome = outcome_of(table.maintain(operations="compact"), Operation.COMPACT)
     assert outcome.status is Status.SUCCEEDED
     assert (

@@ -13,7 +13,7 @@ from icekeeper.report.outcome import Status
 from support.duckdb_session import DuckDB
 from support.filtered_table import FilteredReads, made_table
 from support.java_writer import JavaTables
-from support.passes import TableUnderMaintenance
+from support.maintained_table import registered_table
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_filters_find_what_they_found_before(
     """Or what they should have found: readers err on tables of others, too."""
     java = made_table(java_tables, format_version, tmp_path / "table")
     before = java.metadata_location
-    table = TableUnderMaintenance(before, tmp_path)
+    table = registered_table(before, tmp_path)
     outcome = table.maintain(operations=operations, rewrite_all="true")
     assert [part.status for part in outcome.operations] == [Status.SUCCEEDED] * (operations.count(",") + 1)
     reads = FilteredReads.on(java, java_tables, duckdb, format_version, 45, every=3)

@@ -12,8 +12,11 @@ from pyspark.sql import SparkSession
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
+from support.files_on_disk import local_path
 from support.iceberg_java import IcebergJava
-from support.passes import KEEPING_SNAPSHOTS, TableUnderMaintenance, local_path, outcome_of
+from support.maintained_table import registered_table
+from support.outcomes import outcome_of
+from support.pass_settings import KEEPING_SNAPSHOTS
 from support.readers import canonical, duckdb_rows
 
 COLUMNS = """id INT, ratio FLOAT, price DECIMAL(9, 2), other DECIMAL(9, 2), huge DECIMAL(38, 10), name STRING,
@@ -124,7 +127,7 @@ def test_rows_and_deletes_of_every_format_are_those_that_java_reads(
     for row in before:
         if row["point"] is not None:
             del row["point"]["x"]
-    table = TableUnderMaintenance(written.metadata_location, tmp_path)
+    table = registered_table(written.metadata_location, tmp_path)
     outcome = table.maintain(**KEEPING_SNAPSHOTS, rewrite_all="true", proof="full")
     compacted = outcome_of(outcome, Operation.COMPACT)
     assert compacted.status is Status.SUCCEEDED, compacted.summary

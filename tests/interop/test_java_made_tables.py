@@ -13,7 +13,8 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
 from support.iceberg_java import IcebergJava
 from support.java_table import JavaTable
-from support.passes import TableUnderMaintenance, outcome_of
+from support.maintained_table import MaintainedTable, registered_table
+from support.outcomes import outcome_of
 from support.readers import CanonicalRows, rows_by_engine
 
 COLUMNS = """id INT, ratio FLOAT, price DECIMAL(9, 2), name STRING, `we ird` STRING, `1x` DECIMAL(8, 2), at TIMESTAMP,
@@ -53,9 +54,9 @@ def agreed(location: str, java: IcebergJava, snapshot_id: int | None = None) -> 
     return answers["java"]
 
 
-def under_maintenance(location: str, folder: Path) -> TableUnderMaintenance:
+def under_maintenance(location: str, folder: Path) -> MaintainedTable:
     folder.mkdir()
-    return TableUnderMaintenance(location, folder)
+    return registered_table(location, folder)
 
 
 def data_files(reader: TableReader) -> int:
@@ -70,11 +71,11 @@ def test_java_writes_on_top_of_our_commits_and_we_on_top_of_its(
     rows = agreed(java_table.metadata_location, iceberg_java)
     assert len(rows) == 16
     ours = under_maintenance(java_table.metadata_location, tmp_path / "first")
-    planned = data_files(ours.reader())
+    planned = data_files(ours.reader)
     outcome = ours.maintain(operations="compact,rewrite_manifests", rewrite_all="true")
     assert outcome.status is PassStatus.SUCCEEDED, outcome.summary
     assert outcome_of(outcome, Operation.COMPACT).metrics["compact.files_merged"] == planned
-    assert data_files(ours.reader()) < planned
+    assert data_files(ours.reader) < planned
     assert agreed(ours.metadata_location, iceberg_java) == rows
 
     java_table.take_over(ours.metadata_location)

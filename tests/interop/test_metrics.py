@@ -19,8 +19,9 @@ from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 from icekeeper.model import DataFile
 from icekeeper.rows.arrow_schema import leaf_columns
 from support.compacted import Compacted
+from support.files_on_disk import local_path
 from support.iceberg_java import IcebergJava
-from support.passes import TableUnderMaintenance, local_path
+from support.maintained_table import registered_table
 
 _T = TypeVar("_T")
 
@@ -54,7 +55,7 @@ def test_metrics_follow_the_settings_as_in_java(
     (tmp_path / "written").mkdir()
     changed = tmp_path / "written" / "00000-changed.metadata.json"
     changed.write_text(json.dumps(document | {"properties": properties}))
-    table = TableUnderMaintenance(changed.as_uri(), tmp_path)
+    table = registered_table(changed.as_uri(), tmp_path)
     outcome = table.maintain(operations="compact", max_files_to_rewrite="4")
     made = Compacted(2, changed.as_uri(), table.metadata_location, table, outcome)
     (file,) = made.outputs().values()

@@ -38,7 +38,7 @@ IDLE = {
     ids=["compact", "rewrite_position_deletes"],
 )
 def test_no_reader_gets_a_deleted_row_back(
-    java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path, passes: list[tuple[str, dict[str, str]]]
+    java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path, passes: list[tuple[str, dict[str, Any]]]
 ) -> None:
     """Java, DuckDB and PyIceberg believe the name: 25 rows became 31."""
     java = java_tables.create(SCHEMA, BY_REGION, {"format-version": "2"}, tmp_path / "table")

@@ -14,8 +14,9 @@ from icekeeper.model import EntryStatus
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
 from support.compacted import Compacted, compact_evolved
+from support.files_on_disk import local_path
 from support.iceberg_java import IcebergJava
-from support.passes import local_path, outcome_of
+from support.outcomes import outcome_of
 from support.readers import CanonicalRows, canonical, duckdb_rows, pyiceberg_rows, rows_by_engine
 
 # Columns whose bounds Iceberg-Java shows decoded.
@@ -128,7 +129,7 @@ def test_javas_manifests_table_is_ours(compacted: Compacted, iceberg_java: Icebe
             (s.contains_null, s.contains_nan) for s in manifest.partitions or ()
         ]
         # The bounds as text: Java and PyIceberg decode them alike, up to the way they write a timestamp or bytes.
-        fields = [f["transform"] for f in compacted.table.reader().metadata.specs[manifest.partition_spec_id]["fields"]]
+        fields = [f["transform"] for f in compacted.table.reader.metadata.specs[manifest.partition_spec_id]["fields"]]
         for transform, java, python in zip(fields, row["partition_summaries"], summaries[path], strict=True):
             for bound in ("lower_bound", "upper_bound"):
                 if transform == "void":
@@ -140,7 +141,7 @@ def test_javas_manifests_table_is_ours(compacted: Compacted, iceberg_java: Icebe
 
 def test_javas_snapshots_table_is_ours(compacted: Compacted, iceberg_java: IcebergJava) -> None:
     theirs = {row["snapshot_id"]: row for row in iceberg_java.metadata_table(compacted.after, "snapshots")}
-    ours = compacted.table.reader().metadata.snapshots
+    ours = compacted.table.reader.metadata.snapshots
     assert theirs.keys() == ours.keys()
     for snapshot_id, snapshot in ours.items():
         row = theirs[snapshot_id]
@@ -165,7 +166,7 @@ def test_files_that_were_not_merged_keep_who_added_them_and_when(compacted: Comp
     assert len(untouched) > 10
     assert {path: after[path] for path in untouched} == {path: before[path] for path in untouched}
     compaction, manifests = (i for operation in compacted.outcome.operations for i in operation.snapshot_ids)
-    snapshots = compacted.table.reader().metadata.snapshots
+    snapshots = compacted.table.reader.metadata.snapshots
     planned, ours = (snapshots[i or 0].sequence_number for i in (snapshots[compaction].parent_id, compaction))
     assert {after[path] for path in compacted.outputs()} == {(compaction, planned, ours)}
     for manifest in compacted.manifests():

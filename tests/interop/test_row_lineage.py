@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,9 +14,12 @@ from icekeeper.metadata.puffin import DELETION_VECTOR, decode_deletion_vector, d
 from icekeeper.model import DataFile, ManifestContent, ManifestFile
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
+from support.files_on_disk import local_path
 from support.iceberg_java import IcebergJava
 from support.java_table import JavaTable
-from support.passes import KEEPING_SNAPSHOTS, TableUnderMaintenance, local_path, outcome_of
+from support.maintained_table import MaintainedTable, registered_table
+from support.outcomes import outcome_of
+from support.pass_settings import KEEPING_SNAPSHOTS
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
 
 Lineage = list[tuple[int, str, int | None, int | None]]
@@ -45,10 +49,10 @@ def lineage(java: IcebergJava, location: str) -> Lineage:
     return sorted((tuple(row) for row in found), key=lambda row: (row[0], row[1]))
 
 
-def maintained(location: str, folder: Path, **settings: str) -> TableUnderMaintenance:
+def maintained(location: str, folder: Path, **settings: Any) -> MaintainedTable:
     """The table after a pass of ours, found whole."""
     folder.mkdir()
-    table = TableUnderMaintenance(location, folder)
+    table = registered_table(location, folder)
     outcome = table.maintain(**settings)
     assert outcome.status is PassStatus.SUCCEEDED, outcome.summary
     if "compact" in settings.get("operations", "compact"):
@@ -57,17 +61,17 @@ def maintained(location: str, folder: Path, **settings: str) -> TableUnderMainte
     return table
 
 
-def manifests(table: TableUnderMaintenance) -> tuple[TableMetadata, list[ManifestFile]]:
-    reader = table.reader()
+def manifests(table: MaintainedTable) -> tuple[TableMetadata, list[ManifestFile]]:
+    reader = table.reader
     snapshot = reader.metadata.current_snapshot
     assert snapshot is not None
     return reader.metadata, reader.manifests(snapshot)
 
 
-def live(table: TableUnderMaintenance, content: ManifestContent) -> list[DataFile]:
+def live(table: MaintainedTable, content: ManifestContent) -> list[DataFile]:
     _, listed = manifests(table)
     wanted = [m for m in listed if m.content is content]
-    return [e.file for _, entries in table.reader().entries(wanted) for e in entries if e.is_live]
+    return [e.file for _, entries in table.reader.entries(wanted) for e in entries if e.is_live]
 
 
 def rows_agree(location: str, java: IcebergJava) -> None:
@@ -99,7 +103,7 @@ def test_rows_keep_their_ids_and_their_last_change(
     before = lineage(iceberg_java, changed.metadata_location)
     assert len({row_id for _, _, row_id, _ in before}) == len(before) == 33
     assert len({number for _, _, _, number in before}) == 5
-    planned = TableUnderMaintenance(changed.metadata_location, tmp_path)
+    planned = registered_table(changed.metadata_location, tmp_path)
     vectors = live(planned, ManifestContent.DELETES)
     assert {file.file_format for file in vectors} == {"PUFFIN"}
     assert len({file.file_path for file in vectors}) < len(vectors)
@@ -191,7 +195,7 @@ def test_a_vector_stands_for_the_position_deletes_it_absorbed(
     table.sql("DELETE FROM {table} WHERE id IN (2, 4, 22, 24)")
     table.sql("ALTER TABLE {table} SET TBLPROPERTIES ('format-version' = '3')")
     table.sql("DELETE FROM {table} WHERE id IN (6, 8)")
-    planned = TableUnderMaintenance(table.metadata_location, tmp_path)
+    planned = registered_table(table.metadata_location, tmp_path)
     assert {file.file_format for file in live(planned, ManifestContent.DELETES)} == {"PARQUET", "PUFFIN"}
     before = lineage(iceberg_java, table.metadata_location)
     assert len(before) == 34
@@ -232,7 +236,7 @@ def test_rewritten_manifests_keep_rows_ids_and_vectors(
 ) -> None:
     """Data and delete manifests; Java reads the same rows, row ids and numbers, and goes on from there."""
     before = lineage(iceberg_java, changed.metadata_location)
-    planned = TableUnderMaintenance(changed.metadata_location, tmp_path)
+    planned = registered_table(changed.metadata_location, tmp_path)
     deletes = sorted(map(repr, live(planned, ManifestContent.DELETES)))
     ours = maintained(changed.metadata_location, tmp_path / "first", operations="rewrite_manifests")
     _, listed = manifests(ours)

@@ -13,9 +13,12 @@ from pyspark.sql import SparkSession
 from icekeeper.operations.compaction.clustering import exchange
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
+from support.files_on_disk import local_path
 from support.iceberg_java import IcebergJava
 from support.java_table import JavaTable
-from support.passes import KEEPING_SNAPSHOTS, TableUnderMaintenance, local_path, outcome_of
+from support.maintained_table import registered_table
+from support.outcomes import outcome_of
+from support.pass_settings import KEEPING_SNAPSHOTS
 from support.readers import rows_by_engine
 
 COLUMNS = "id BIGINT, name STRING, ratio DOUBLE, price DECIMAL(9, 2), at TIMESTAMP, raw BINARY"
@@ -58,7 +61,7 @@ def test_rows_lie_as_iceberg_java_sorts_them(
 ) -> None:
     """Java's own sort rewrite of the same table has the rows in the same order; every engine reads the same rows."""
     before = location_of(spark_session, sorted_table)
-    table = TableUnderMaintenance(before, tmp_path)
+    table = registered_table(before, tmp_path)
     outcome = outcome_of(table.maintain(**KEEPING_SNAPSHOTS, strategy="sort"), Operation.COMPACT)
     assert outcome.status is Status.SUCCEEDED, outcome
     (ours,) = iceberg_java.metadata_table(table.metadata_location, "files")
@@ -83,7 +86,7 @@ def test_rows_lie_as_iceberg_java_sorts_them(
 )
 @pytest.mark.parametrize("memory", ["enough", "little"])
 def test_rows_keep_their_lineage_when_they_are_sorted(
-    settings: dict[str, str],
+    settings: dict[str, Any],
     memory: str,
     spark_session: SparkSession,
     iceberg_java: IcebergJava,
@@ -106,7 +109,7 @@ def test_rows_keep_their_lineage_when_they_are_sorted(
         return sorted(map(tuple, frame.select("id", "_row_id", "_last_updated_sequence_number", "name").collect()))
 
     before = lineage(made.metadata_location)
-    table = TableUnderMaintenance(made.metadata_location, tmp_path)
+    table = registered_table(made.metadata_location, tmp_path)
     outcome = outcome_of(table.maintain(**KEEPING_SNAPSHOTS, **settings), Operation.COMPACT)
     assert outcome.status is Status.SUCCEEDED, outcome
     assert outcome.metrics["compact.rows_deleted"] == 300 - len(before)

@@ -18,8 +18,10 @@ from icekeeper.metadata.theta import encode_theta
 from icekeeper.operations.statistics.column_sketch import ColumnSketch
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
+from support.files_on_disk import local_path
 from support.java_table import JavaTable
-from support.passes import TableUnderMaintenance, local_path, outcome_of
+from support.maintained_table import MaintainedTable, registered_table
+from support.outcomes import outcome_of
 
 COLUMNS = """id INT, big BIGINT, ratio FLOAT, precise DOUBLE, price DECIMAL(9, 2), huge DECIMAL(38, 5), name STRING,
     at TIMESTAMP, local TIMESTAMP_NTZ, day DATE, flag BOOLEAN, raw BINARY, point STRUCT<x: INT, label: STRING>,
@@ -68,10 +70,10 @@ def java_table(kind: Kind, spark_session: SparkSession, tmp_path: Path) -> Itera
     table.drop()
 
 
-def computed(table: JavaTable, folder: Path, **settings: str) -> TableUnderMaintenance:
+def computed(table: JavaTable, folder: Path, **settings: Any) -> MaintainedTable:
     """The table after our statistics of it."""
     folder.mkdir()
-    ours = TableUnderMaintenance(table.metadata_location, folder)
+    ours = registered_table(table.metadata_location, folder)
     outcome = outcome_of(ours.maintain(operations="compute_statistics", **settings), Operation.COMPUTE_STATISTICS)
     assert outcome.status is Status.SUCCEEDED, outcome.reason
     assert not ours.problems()
@@ -139,8 +141,8 @@ def test_statistics_are_javas(java_table: JavaTable, kind: Kind, spark_session: 
     spark_plans_with_them(java_table)
 
 
-def sketches_are_equal(ours: TableUnderMaintenance, theirs: str, session: SparkSession) -> None:
-    (entry,) = ours.reader().metadata.statistics
+def sketches_are_equal(ours: MaintainedTable, theirs: str, session: SparkSession) -> None:
+    (entry,) = ours.reader.metadata.statistics
     mine, java = sketches(session, entry["statistics-path"]), sketches(session, theirs)
     assert {fields: data for fields, (data, _) in mine.items()} == {fields: data for fields, (data, _) in java.items()}
     assert {fields: p["ndv"] for fields, (_, p) in mine.items()} == {f: p["ndv"] for f, (_, p) in java.items()}
@@ -150,10 +152,10 @@ def sketches_are_equal(ours: TableUnderMaintenance, theirs: str, session: SparkS
         assert str(int(sketch.getEstimate())) == properties["ndv"]
 
 
-def partitions_are_equal(ours: TableUnderMaintenance, java_table: JavaTable, kind: Kind) -> None:
+def partitions_are_equal(ours: MaintainedTable, java_table: JavaTable, kind: Kind) -> None:
     """Java leaves the number of rows after deletes open; ours is the table's wherever it is stated."""
     theirs = java_table.call("compute_partition_stats").partition_statistics_file
-    (entry,) = ours.reader().metadata.partition_statistics
+    (entry,) = ours.reader.metadata.partition_statistics
     assert entry["statistics-path"].endswith(f".{kind.file_format}")
     mine = partition_rows(java_table, entry["statistics-path"], kind.version)
     javas = partition_rows(java_table, theirs, kind.version)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from icekeeper.clock import HOUR_MS
 from icekeeper.report.outcome import PassStatus
 from support.java_writer import JavaTable, JavaTables
 from support.shared_table import SharedTable
@@ -55,7 +56,7 @@ def test_sinks_find_their_last_checkpoint_after_a_pass(java_tables: JavaTables, 
     assert (head.operation(), head.summary().get("flink.max-committed-checkpoint-id")) == ("replace", "31")
     # Once all are taken for dead, only what was carried is left.
     checkpoint(java, "b", "only", 32)
-    table.hours_ahead = 12
+    table.late_ms = 12 * HOUR_MS
     table.maintain(operations="compact,expire_snapshots", writer_mark_retention_hours="6")
     java.table.refresh()
     assert [last_checkpoint(java.table, *sink) for sink in sinks] == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from icekeeper.report.outcome import Status
 from support.duckdb_session import DuckDB
 from support.filtered_table import FilteredReads, made_table
 from support.java_writer import JavaTables
-from support.passes import TableUnderMaintenance
+from support.maintained_table import registered_table
 
 PASSES = ("rewrite_position_deletes", "rewrite_manifests", "compact", "rewrite_manifests")
 
@@ -21,7 +22,7 @@ def test_filters_find_what_they_found_before_after_every_operation(
 ) -> None:
     java = made_table(java_tables, format_version, tmp_path / "table")
     before = java.metadata_location
-    table = TableUnderMaintenance(before, tmp_path)
+    table = registered_table(before, tmp_path)
     for number, operation in enumerate(PASSES):
         (part,) = table.maintain(operations=operation, rewrite_all="true").operations
         # v1 has no deletes, and the vectors of v3 are one file already.
@@ -51,8 +52,8 @@ def test_filters_find_what_they_found_before_clustering(
     """Without partitions, in several files of few rows."""
     java = made_table(java_tables, format_version, tmp_path / "table", partitioned=False)
     before = java.metadata_location
-    table = TableUnderMaintenance(before, tmp_path)
-    settings = {"target_file_size_mb": "0.005", "rewrite_all": "true", **clustering}
+    table = registered_table(before, tmp_path)
+    settings: dict[str, Any] = {"target_file_size_mb": "0.005", "rewrite_all": "true", **clustering}
     (part,) = table.maintain(operations="compact", **settings).operations
     assert part.status is Status.SUCCEEDED
     assert len(table.live_files()) > 4

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from icekeeper.report.outcome import PassStatus
 from support.java_table import JavaTable
-from support.passes import TableUnderMaintenance
+from support.maintained_table import registered_table
 
 
 def test_a_spark_stream_does_not_write_an_epoch_twice(spark_session: SparkSession, tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_spark_stream_does_not_write_an_epoch_twice(spark_session: SparkSessio
 
     epoch(0)
     epoch(1)
-    table = TableUnderMaintenance(java.metadata_location, tmp_path)
+    table = registered_table(java.metadata_location, tmp_path)
     assert table.maintain(operations="compact,expire_snapshots").status is PassStatus.SUCCEEDED
     java.take_over(table.metadata_location)
     assert len(java.sql("SELECT * FROM {table}.snapshots")) == 1

@@ -19,13 +19,14 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.duckdb_session import DuckDB
 from support.examples import NIGHTLY, examples
+from support.files_on_disk import local_path
 from support.histories import History, Step, Verb, histories, policies
 from support.history_run import HistoryRun
 from support.java_writer import JavaTables
 from support.oracle import named
-from support.passes import local_path, outcome_of
+from support.outcomes import outcome_of
 from support.readers import CanonicalRows, canonical
-from support.sabotage import nothing
+from support.scripted_catalog import nothing
 from support.shared_table import SharedTable
 
 # Small caps on what one pass may do; and files without deletes may move to the current spec only after the pass that
@@ -90,7 +91,7 @@ class Case:
             return None
         return canonical(self.run.java.rows(lineage=True)) if self._java_can_read() else None
 
-    def run_operation(self, operation: Operation, **settings: str) -> OperationOutcome:
+    def run_operation(self, operation: Operation, **settings: Any) -> OperationOutcome:
         outcome = outcome_of(self.table.maintain(operations=operation.value, **settings), operation)
         overtaken = "overtaken by other commits" in (outcome.reason or "") and self.history.meanwhile
         assert outcome.status in (Status.SUCCEEDED, Status.SKIPPED) or overtaken, outcome

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
 from icekeeper.model import ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.storage.storage import Storage
-from support.sabotage import SabotagedTable
+from support.maintained_table import MaintainedTable
 
 __all__ = ["ForeignCommit", "relist"]
 
@@ -16,15 +16,15 @@ __all__ = ["ForeignCommit", "relist"]
 class ForeignCommit:
     """One snapshot of format v2 on the newest head; manifests first, then :meth:`land`."""
 
-    def __init__(self, table: SabotagedTable) -> None:
+    def __init__(self, table: MaintainedTable) -> None:
         self._table = table
-        self._loaded = table.load()
+        self._loaded = table.loaded
         self.metadata = self._loaded.metadata
         self.storage = Storage(self._loaded.io_properties)
         head = self.metadata.current_snapshot
         assert head is not None
         self._parent = head
-        self.manifests = table.reader().manifests(head)
+        self.manifests = table.reader.manifests(head)
         """Of the head."""
         self.sequence_number = self.metadata.last_sequence_number + 1
         self.snapshot_id = uuid.uuid4().int >> 66
@@ -67,11 +67,11 @@ class ForeignCommit:
         self._table.catalog.inner.commit(self._loaded, [], [{"action": "add-snapshot", "snapshot": snapshot}, set_ref])
 
 
-def relist(table: SabotagedTable, change: Callable[[ManifestEntry], Iterable[ManifestEntry]]) -> None:
+def relist(table: MaintainedTable, change: Callable[[ManifestEntry], Iterable[ManifestEntry]]) -> None:
     """List every live entry anew, as what ``change`` makes of it: none, itself or several."""
     commit = ForeignCommit(table)
     listed = []
-    for manifest, entries in table.reader().entries(commit.manifests):
+    for manifest, entries in table.reader.entries(commit.manifests):
         changed = [new for entry in entries if entry.is_live for new in change(entry)]
         if changed:
             listed.append(commit.manifest(manifest.content, manifest.partition_spec_id, changed))

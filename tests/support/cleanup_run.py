@@ -25,9 +25,11 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import Pin
 from icekeeper.storage.paths import normalise
 from support.cleanup_histories import Act, Cleaning, CleanupHistory, CleanupStep
+from support.counted_steps import counted_steps
+from support.files_on_disk import local_path
 from support.java_writer import JavaTable, JavaTables
-from support.passes import NAME, local_path, outcome_of
-from support.sabotage import counted_steps
+from support.maintained_table import NAME
+from support.outcomes import outcome_of
 from support.shared_table import SharedTable
 
 __all__ = ["CleanupRun", "Killed"]
@@ -40,8 +42,8 @@ _SCHEMA = {
         {"id": 2, "name": "part", "type": "string", "required": False},
     ],
 }
-_EAGER = {"min_input_files": "2", "min_manifests_to_rewrite": "2"}
-_LATER_HOURS = 100
+_EAGER: dict[str, Any] = {"min_input_files": "2", "min_manifests_to_rewrite": "2"}
+_LATER_MS = 100 * 3_600_000
 _KEPT_FOR_HOURS = 1
 _METADATA = ".metadata.json"
 
@@ -128,11 +130,11 @@ class CleanupRun:
         return self._ours(Operation.EXPIRE_SNAPSHOTS, **settings)
 
     def sweep(self) -> OperationOutcome:
-        self.table.hours_ahead = _LATER_HOURS
+        self.table.late_ms = _LATER_MS
         try:
             return self._ours(Operation.REMOVE_ORPHANS)
         finally:
-            self.table.hours_ahead = 0
+            self.table.late_ms = 0
 
     def clean(self, cleaning: Cleaning) -> OperationOutcome:
         """The last expiry, by a clock at which as many snapshots are young as it says."""
@@ -140,24 +142,22 @@ class CleanupRun:
         young = newest_first[: cleaning.young]
         oldest_young = young[-1] if young else newest_first[0] + 1
         now_ms = oldest_young + _KEPT_FOR_HOURS * 3_600_000
-        self.table.hours_ahead += (now_ms - self.table.runtime.clock()) / 3_600_000
+        self.table.late_ms += now_ms - self.table.runtime.clock()
         settings = {**cleaning.settings, "snapshot_retention_hours": str(_KEPT_FOR_HOURS)}
         if cleaning.crash_at is not None:
             self._killed_at(cleaning.crash_at, lambda: self.expire(**settings))
             self.remember()
         return self.expire(**settings)
 
-    def _ours(self, operation: Operation, **settings: str) -> OperationOutcome:
+    def _ours(self, operation: Operation, **settings: Any) -> OperationOutcome:
         outcome = outcome_of(self.table.maintain(operations=operation.value, **_EAGER, **settings), operation)
         assert outcome.status in (Status.SUCCEEDED, Status.SKIPPED), outcome
         self.trace.append(f"  {outcome.summary}")
         return outcome
 
     def _killed_at(self, step: int, work: Callable[[], object]) -> None:
-        with counted_steps(self.table, step, Killed) as steps, suppress(Killed):
+        with counted_steps(self.table.catalog, step, Killed) as steps, suppress(Killed):
             work()
-        self.table.catalog.before_load = self.table.catalog.before_commit = lambda: None
-        self.table.catalog.after_commit = lambda: None
         self.trace.append(f"  killed at {steps.where}" if steps.where else "  done before the end came")
 
     # -- what other engines do
@@ -316,9 +316,9 @@ class CleanupRun:
 
     def _expire_named(self, chance: random.Random) -> None:
         """By id, out of the middle of a history; what is protected is refused before anything runs."""
-        pinned = [s.timestamp_ms for i, s in self.table.reader().metadata.snapshots.items() if i in self.pinned]
+        pinned = [s.timestamp_ms for i, s in self.table.reader.metadata.snapshots.items() if i in self.pinned]
         named = self._some_snapshot(chance)
-        moment = self.table.reader().metadata.snapshots[named].timestamp_ms
+        moment = self.table.reader.metadata.snapshots[named].timestamp_ms
         if named not in self.refs.values() and all(moment < pin for pin in pinned):
             self.expire(snapshot_expire_ids=str(named))
 
@@ -358,7 +358,7 @@ class CleanupRun:
 
     def _live_file(self, chance: random.Random) -> tuple[str, int, tuple[Any, ...]] | None:
         """A data file of the current snapshot: path, spec, partition."""
-        reader = self.table.reader()
+        reader = self.table.reader
         head = reader.metadata.current_snapshot
         assert head is not None
         found = [

@@ -10,7 +10,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.model import DataFile, ManifestFile
 from icekeeper.report.outcome import PassOutcome
 from support.evolved import evolved_table
-from support.passes import KEEPING_SNAPSHOTS, TableUnderMaintenance
+from support.maintained_table import MaintainedTable, registered_table
+from support.pass_settings import KEEPING_SNAPSHOTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,21 +21,21 @@ class Compacted:
     format_version: int
     before: str
     after: str
-    table: TableUnderMaintenance
+    table: MaintainedTable
     outcome: PassOutcome
 
     def snapshot_ids(self) -> list[int]:
-        return list(self.table.reader().metadata.snapshots)
+        return list(self.table.reader.metadata.snapshots)
 
     def manifests(self) -> list[ManifestFile]:
-        reader = self.table.reader()
+        reader = self.table.reader
         snapshot = reader.metadata.current_snapshot
         assert snapshot is not None
         return reader.manifests(snapshot)
 
     def files(self) -> dict[str, DataFile]:
         """Live data files by path."""
-        found = self.table.reader().entries(self.manifests())
+        found = self.table.reader.entries(self.manifests())
         return {e.file.file_path: e.file for _, entries in found for e in entries if e.is_live}
 
     def outputs(self) -> dict[str, DataFile]:
@@ -49,6 +50,6 @@ def compact_evolved(
     catalog = SqlCatalog("made", uri=f"sqlite:///{folder / 'made.db'}", warehouse=(folder / "wh").as_uri())
     before = evolved_table(catalog, format_version, with_time=with_time).metadata_location
     catalog.close()
-    table = TableUnderMaintenance(before, folder)
+    table = registered_table(before, folder)
     outcome = table.maintain(**KEEPING_SNAPSHOTS, output_spec=output_spec)
     return Compacted(format_version, before, table.metadata_location, table, outcome)

@@ -19,9 +19,9 @@ from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent,
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome
 from support.careless_writer import ForeignCommit
-from support.passes import outcome_of
+from support.maintained_table import MaintainedTable
+from support.outcomes import outcome_of
 from support.readers import duckdb_rows
-from support.sabotage import SabotagedTable
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
 
@@ -30,29 +30,29 @@ def rows_of(first: int, count: int, region: str) -> pa.Table:
     return pa.table({"id": list(range(first, first + count)), "region": [region] * count}, schema=SCHEMA)
 
 
-def create_by_region(made: SabotagedTable, files: int) -> None:
+def create_by_region(made: MaintainedTable, files: int) -> None:
     """That many files of ten rows in each region: ids 0.., 100.., 200.. in us, 50.., 150.., 250.. in eu."""
-    made.writer.create_namespace("ns")
+    made.pyiceberg.create_namespace("ns")
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "region", StringType()))
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
-    written = made.writer.create_table("ns.t", schema, partition_spec=spec, properties={"format-version": "2"})
+    written = made.pyiceberg.create_table("ns.t", schema, partition_spec=spec, properties={"format-version": "2"})
     for n in range(files):
         written.append(rows_of(n * 100, 10, "us"))
         written.append(rows_of(n * 100 + 50, 10, "eu"))
 
 
-def region_rows(made: SabotagedTable) -> Counter[tuple[int, str]]:
+def region_rows(made: MaintainedTable) -> Counter[tuple[int, str]]:
     """As DuckDB reads them: it knows nothing of us, and applies every kind of delete."""
-    return Counter((row["id"], row["region"]) for row in duckdb_rows(made.load().metadata_location))
+    return Counter((row["id"], row["region"]) for row in duckdb_rows(made.loaded.metadata_location))
 
 
-def compacted(made: SabotagedTable, **overrides: str) -> OperationOutcome:
+def compacted(made: MaintainedTable, **overrides: Any) -> OperationOutcome:
     """What a pass of nothing but compaction does."""
     return outcome_of(made.maintain(operations="compact", **overrides), Operation.COMPACT)
 
 
 def commit_deletes(
-    table: SabotagedTable, deletes: Sequence[tuple[pa.Table, dict[str, Any]]], *, spec_id: int = 0
+    table: MaintainedTable, deletes: Sequence[tuple[pa.Table, dict[str, Any]]], *, spec_id: int = 0
 ) -> None:
     """Commit delete files as another engine would: a new manifest of content DELETES on the newest head."""
     commit = ForeignCommit(table)

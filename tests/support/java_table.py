@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from support.passes import local_path
+from support.files_on_disk import local_path
 
 
 @dataclass(frozen=True)

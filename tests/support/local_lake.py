@@ -15,7 +15,7 @@ from icekeeper.state.open import open_state
 from icekeeper.state.store import PassRecord, StateStore
 from local_stack.metrics import Metric
 from local_stack.stack import LocalStack
-from support.local import LocalTable
+from support.maintained_table import new_table
 
 __all__ = ["POLICY_FILE", "LocalLake"]
 
@@ -34,7 +34,7 @@ class LocalLake:
 
     def __init__(self, stack: LocalStack, catalog: SqlCatalog, folder: Path) -> None:
         self.stack = stack
-        self.table = LocalTable(catalog, folder)
+        self.table = new_table(catalog, folder)
         self.pyiceberg = catalog
         stack.start_afresh()
         stack.put_control(

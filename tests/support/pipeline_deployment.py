@@ -31,7 +31,7 @@ from icekeeper.pipeline.run_leases import FLEET_LEASE, acquire_table_lease
 from icekeeper.pipeline.run_step import run_step
 from icekeeper.state.identity import TableIdentity
 from support.clocks import same_clock
-from support.local import LocalTable
+from support.maintained_table import MaintainedTable
 
 __all__ = ["HOUR_MS", "RUN", "Pipeline", "broken"]
 
@@ -56,7 +56,7 @@ class Clock:
 class Pipeline:
     """A deployment whose bucket is a folder, and its one table."""
 
-    def __init__(self, table: LocalTable, folder: Path) -> None:
+    def __init__(self, table: MaintainedTable, folder: Path) -> None:
         self.table = table
         self.clock = Clock()
         self.control = folder / "control"

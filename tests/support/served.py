@@ -13,7 +13,9 @@ from icekeeper.engines.local import LocalEngine
 from icekeeper.model import TableName
 from icekeeper.report.outcome import OperationOutcome
 from icekeeper.runtime import Runtime
-from support.local import EAGER, LocalTable, grow_old
+from support.files_on_disk import grow_old
+from support.maintained_table import MaintainedTable
+from support.pass_settings import EAGER
 from support.readers import pyiceberg_rows
 
 __all__ = ["age_everything", "files_of", "ids", "maintain", "open_ours", "second_catalog"]
@@ -27,7 +29,7 @@ def second_catalog(tmp_path: Path) -> SqlCatalog:
 
 
 def maintain(
-    table: LocalTable,
+    table: MaintainedTable,
     catalog: SqlCatalog,
     name: str,
     environment: dict[str, str] | None = None,
@@ -62,6 +64,6 @@ def files_of(table: Table) -> list[str]:
     return [task.file.file_path for task in table.scan().plan_files()]
 
 
-def age_everything(table: LocalTable) -> None:
+def age_everything(table: MaintainedTable) -> None:
     """Make every file of the warehouse older than any grace period."""
     grow_old(path for path in table.folder.parent.parent.rglob("*") if path.is_file())

@@ -8,16 +8,12 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.pointer import PointerCatalog, commit_document, load_document
-from icekeeper.clock import HOUR_MS, system_clock
+from icekeeper.clock import system_clock
 from icekeeper.errors import CommitConflict
 from icekeeper.model import TableName
-from icekeeper.runtime import Runtime
-from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.storage import Storage
-from support.clocks import same_clock
 from support.java_writer import JavaTable
-from support.passes import NAME, TableUnderMaintenance
-from support.sabotage import WatchedCatalog, WatchedEngine
+from support.maintained_table import NAME, MaintainedTable
 
 __all__ = ["SharedTable"]
 
@@ -54,24 +50,12 @@ class _JavasPointer:
         return commit_document(pointers, base, requirements, updates, swap=swap)
 
 
-class SharedTable(TableUnderMaintenance):
+class SharedTable(MaintainedTable):
     """Java's table under our maintenance; ``engine.during`` runs between the plan and the commit."""
 
     def __init__(self, java: JavaTable, folder: Path) -> None:
-        self.engine = self._engine = WatchedEngine()
-        self.catalog = WatchedCatalog(_JavasPointer(java))
-        state = SqliteStateStore(folder / "state.db")
-        self.runtime = Runtime(self.catalog, state, environment={}, clock=self._now, store_clock=same_clock)
-        self.hours_ahead = 0.0
-        """How far our clock is ahead of Java's."""
-
-    def _now(self) -> int:
-        return system_clock() + int(self.hours_ahead * HOUR_MS)
+        super().__init__(_JavasPointer(java), folder, sweeps_all=True)
 
     def live_keys(self) -> set[int]:
         """Columns that live equality deletes go by."""
-        reader = self.reader()
-        snapshot = reader.metadata.current_snapshot
-        assert snapshot is not None
-        entries = (entry for _, found in reader.entries(reader.manifests(snapshot)) for entry in found if entry.is_live)
-        return {field_id for entry in entries for field_id in entry.file.equality_ids or ()}
+        return {field_id for entry in self.entries() for field_id in entry.file.equality_ids or ()}

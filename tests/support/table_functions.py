@@ -11,7 +11,7 @@ from icekeeper.pipeline.events import Item, parse_event
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
 from support.lambda_functions import FUNCTIONS, Answer, LambdaFunctions, sample
-from support.local import LocalTable
+from support.maintained_table import MaintainedTable
 
 __all__ = ["EVENTS", "ROLES", "RUN", "SECRETS", "STEPS", "Functions"]
 
@@ -45,7 +45,7 @@ STEPS = {
 class Functions(LambdaFunctions):
     """The functions of a deployment whose one table lies on this disk."""
 
-    def __init__(self, table: LocalTable, folder: Path, state: str, *more: Any, **environment: str) -> None:
+    def __init__(self, table: MaintainedTable, folder: Path, state: str, *more: Any, **environment: str) -> None:
         self.table = table
         self.control = folder / "control"
         self.item: Mapping[str, Any] = {}

@@ -16,39 +16,39 @@ from icekeeper.metadata.puffin import decode_deletion_vector, encode_puffin
 from icekeeper.model import DataFile, FileContent, ManifestEntry
 from icekeeper.storage.storage import Storage
 from support.deletes import rows_of
-from support.passes import local_path
-from support.sabotage import SabotagedTable
+from support.files_on_disk import local_path
+from support.maintained_table import MaintainedTable
 
 Lineage = Counter[tuple[int, int | None, int | None]]
 
 
-def upgrade(table: SabotagedTable) -> None:
+def upgrade(table: MaintainedTable) -> None:
     """To v3, as the specification says: nothing but the version and ``next-row-id``."""
-    path = local_path(table.load().metadata_location)
+    path = local_path(table.loaded.metadata_location)
     path.write_text(json.dumps({**json.loads(path.read_text()), "format-version": 3, "next-row-id": 0}))
 
 
-def live(table: SabotagedTable) -> list[tuple[str, ManifestEntry]]:
+def live(table: MaintainedTable) -> list[tuple[str, ManifestEntry]]:
     """The live entries of the head, each with its manifest's path."""
-    reader = table.reader()
+    reader = table.reader
     head = reader.metadata.current_snapshot
     assert head is not None
     return [(m.manifest_path, e) for m, found in reader.entries(reader.manifests(head)) for e in found if e.is_live]
 
 
-def data_files(table: SabotagedTable) -> list[DataFile]:
+def data_files(table: MaintainedTable) -> list[DataFile]:
     return [e.file for _, e in live(table) if e.file.content is FileContent.DATA]
 
 
-def vectors(table: SabotagedTable) -> dict[str, ManifestEntry]:
+def vectors(table: MaintainedTable) -> dict[str, ManifestEntry]:
     """Deletion vectors by data file."""
     return {e.file.referenced_data_file: e for _, e in live(table) if e.file.referenced_data_file is not None}
 
 
-def append(table: SabotagedTable, first: int, count: int, region: str) -> str:
+def append(table: MaintainedTable, first: int, count: int, region: str) -> str:
     """One data file, as another v3 writer adds it; its path."""
     content = rows_of(first, count, region)
-    loaded = table.load()
+    loaded = table.loaded
     path = f"{loaded.metadata.data_location}/appended-{uuid.uuid4()}.parquet"
     fields = [
         field.with_metadata({b"PARQUET:field_id": str(number).encode()})
@@ -68,9 +68,9 @@ def append(table: SabotagedTable, first: int, count: int, region: str) -> str:
     return path
 
 
-def delete_positions(table: SabotagedTable, positions: Mapping[str, Collection[int]]) -> str:
+def delete_positions(table: MaintainedTable, positions: Mapping[str, Collection[int]]) -> str:
     """One Puffin file with a vector for each data file, which absorbs the vector that the file had; its path."""
-    loaded = table.load()
+    loaded = table.loaded
     storage = Storage(loaded.io_properties)
     before = vectors(table)
     partitions = {file.file_path: file.partition for file in data_files(table)}
@@ -102,9 +102,9 @@ def delete_positions(table: SabotagedTable, positions: Mapping[str, Collection[i
     return path
 
 
-def _commit(table: SabotagedTable, added: list[DataFile], replaced: Mapping[tuple[str, int | None], str]) -> None:
-    loaded = table.load()
-    storage, reader = Storage(loaded.io_properties), table.reader()
+def _commit(table: MaintainedTable, added: list[DataFile], replaced: Mapping[tuple[str, int | None], str]) -> None:
+    loaded = table.loaded
+    storage, reader = Storage(loaded.io_properties), table.reader
     head = loaded.metadata.current_snapshot
     assert head is not None
     writer = SnapshotWriter(loaded.metadata, reader, storage.write, lambda paths: None, "main", "another writer", 0)
@@ -123,14 +123,14 @@ def _positions(storage: Storage, file: DataFile) -> BitMap64:
     return decode_deletion_vector(blob, file.file_path, file.record_count)
 
 
-def lineage(table: SabotagedTable) -> Lineage:
+def lineage(table: MaintainedTable) -> Lineage:
     """Every live row's ``id``, row id and last change, resolved row by row as the specification says."""
     return Counter(row for _, e in live(table) if e.file.content is FileContent.DATA for row in _rows(table, e))
 
 
-def _rows(table: SabotagedTable, entry: ManifestEntry) -> Iterator[tuple[int, int | None, int | None]]:
+def _rows(table: MaintainedTable, entry: ManifestEntry) -> Iterator[tuple[int, int | None, int | None]]:
     vector = vectors(table).get(entry.file.file_path)
-    deleted = BitMap64() if vector is None else _positions(Storage(table.load().io_properties), vector.file)
+    deleted = BitMap64() if vector is None else _positions(Storage(table.loaded.io_properties), vector.file)
     first = entry.file.first_row_id
     with pq.ParquetFile(local_path(entry.file.file_path)) as file:
         rows = file.read().to_pylist()

@@ -12,24 +12,9 @@ from support.source_tree import BESIDE, IMPORTS_OF_SPARK, ROOT, SOURCES, relativ
 MEANINGLESS = {"utils", "util", "helpers", "helper", "common", "manager", "misc", "process"}
 LONGEST = 300
 TESTS_STILL_TOO_LONG = {
-    *(
-        f"tests/integration/{name}.py"
-        for name in (
-            "test_running_jobs",
-            "test_staging",
-            "test_compute_statistics",
-            "test_clustering",
-            "test_expiry",
-            "test_pins",
-            "test_expire_partitions",
-            "test_engines",
-            "test_v3",
-            "test_concurrency",
-            "test_orphans",
-        )
-    ),
+    "tests/integration/test_engines.py",
+    "tests/integration/test_v3.py",
     "tests/interop/test_corpus_pass.py",
-    "tests/interop/test_output_files.py",
     "tests/support/cleanup_run.py",
     "tests/support/history_run.py",
 }

@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog as PyIcebergCatalog
 
 from icekeeper.errors import CommitRefused, CommitStateUnknown
-from support.local import NAME, LocalTable
+from support.maintained_table import NAME, new_table
 
 UPDATES = [{"action": "set-properties", "updates": {"ours": "yes"}}]
 
@@ -26,8 +26,8 @@ def test_a_connection_that_dies_leaves_the_outcome_unknown_and_the_document_ther
     local_catalog: PyIcebergCatalog, tmp_path: Path, landed: bool
 ) -> None:
     """Neither statement nor rollback is confirmed, or not even the commit: that is no answer, and so no proof."""
-    table = LocalTable(local_catalog, tmp_path)
-    catalog: Any = table.catalog
+    table = new_table(local_catalog, tmp_path)
+    catalog: Any = table.catalog.inner
     base, dialect = catalog.load(NAME), catalog._engine.dialect
     execute: Callable[..., None] = dialect.do_execute
 
@@ -56,8 +56,8 @@ def test_a_driver_that_does_not_count_rows_says_nothing_about_a_conflict(
     local_catalog: PyIcebergCatalog, tmp_path: Path
 ) -> None:
     """Where the database commits each statement by itself, the swap has happened: its document must stay."""
-    table = LocalTable(local_catalog, tmp_path)
-    catalog: Any = table.catalog
+    table = new_table(local_catalog, tmp_path)
+    catalog: Any = table.catalog.inner
     engine = catalog._engine
     catalog._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
     base = catalog.load(NAME)

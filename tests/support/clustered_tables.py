@@ -1,0 +1,87 @@
+"""Tables of random ids to cluster, and how their files lie afterwards."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from icekeeper.model import DataFile
+from icekeeper.operations.compaction.clustering import exchange
+from icekeeper.operations.compaction.clustering import work as cluster_work
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.storage.paths import normalise
+from support.maintained_table import MaintainedTable
+from support.readers import duckdb_rows, pyiceberg_rows
+
+__all__ = [
+    "BY_ID",
+    "NOTHING_ELIGIBLE",
+    "both_read",
+    "bounds",
+    "by_lower",
+    "column",
+    "compacted",
+    "fill",
+    "limit_memory",
+    "rows_of",
+]
+
+BY_ID = {"strategy": "sort", "sort_order": "id"}
+NOTHING_ELIGIBLE = "no files eligible for compaction"
+
+
+def limit_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker may hold 64 KB: every group is split among workers."""
+    monkeypatch.setattr(exchange, "RANGE_BYTES", 64 * 1024)
+    monkeypatch.setattr(exchange, "_SPLIT_BYTES", 128 * 1024)
+    monkeypatch.setattr(cluster_work, "RUN_BYTES", 32 * 1024)
+
+
+def fill(table: MaintainedTable, files: int, rows: int, *, seed: int = 0) -> None:
+    """Files of random ids, each all over the range."""
+    rng = random.Random(seed)
+    for _ in range(files):
+        table.append(*(rng.randrange(10**9) for _ in range(rows)))
+
+
+def compacted(table: MaintainedTable, **more: Any) -> OperationOutcome:
+    outcome = table.run(Operation.COMPACT, **{"min_input_files": "5", **more})
+    assert outcome.status in (Status.SUCCEEDED, Status.SKIPPED), outcome
+    return outcome
+
+
+def rows_of(file: DataFile) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(normalise(file.file_path)).to_pylist()
+    return rows
+
+
+def column(file: DataFile, name: str = "id") -> list[Any]:
+    return [row[name] for row in rows_of(file)]
+
+
+def bounds(file: DataFile, field_id: int) -> tuple[int, int]:
+    """Written bounds of a long column."""
+    assert file.lower_bounds is not None
+    assert file.upper_bounds is not None
+    low, high = struct.unpack("<q", file.lower_bounds[field_id]), struct.unpack("<q", file.upper_bounds[field_id])
+    return low[0], high[0]
+
+
+def by_lower(files: Sequence[DataFile]) -> list[DataFile]:
+    return sorted(files, key=lambda file: bounds(file, 1))
+
+
+def both_read(table: MaintainedTable) -> Counter[tuple[Any, ...]]:
+    """Rows without nested values or floats, of which there are many."""
+    location = table.loaded.metadata_location
+    read = pyiceberg_rows(location), duckdb_rows(location)
+    by_pyiceberg, by_duckdb = (Counter(tuple(sorted(row.items())) for row in rows) for rows in read)
+    assert by_duckdb == by_pyiceberg
+    return by_pyiceberg

@@ -1,0 +1,299 @@
+"""A local table with writers beside us: PyIceberg or others write, we maintain, and a test says when they meet."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.table import Table
+
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
+from icekeeper.clock import Clock, system_clock
+from icekeeper.engines.engine import Engine
+from icekeeper.maintenance.run_pass import run_pass
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.reachability import reachable_files
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import DataFile, ManifestContent, ManifestEntry, TableName
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, PassOutcome
+from icekeeper.runtime import Runtime
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
+from icekeeper.storage.store_clock import StoreClock, store_now_ms
+from icekeeper.verification.findings import Verification
+from icekeeper.verification.verify import verify_table
+from support.clocks import same_clock
+from support.files_on_disk import files_below, grow_old
+from support.pass_settings import EAGER
+from support.readers import CanonicalRows, canonical, duckdb_rows, pyiceberg_rows
+from support.scripted_catalog import ScriptedCatalog, ScriptedEngine
+
+__all__ = ["ID_AND_PART", "NAME", "MaintainedTable", "maintained_table", "new_table", "our_catalog", "registered_table"]
+
+NAME = TableName(("ns",), "t")
+ID_AND_PART = pa.schema([pa.field("id", pa.int64()), pa.field("part", pa.string())])
+"""The table's columns, unless a test wants others."""
+
+
+class MaintainedTable:
+    """``ns.t`` in any catalog, with a state store of its own.
+
+    :func:`new_table`, :func:`registered_table` and :func:`maintained_table` make one in a SQLite catalog of its own.
+    """
+
+    def __init__(
+        self, catalog: Catalog, folder: Path, *, pyiceberg: SqlCatalog | None = None, sweeps_all: bool = False
+    ) -> None:
+        """``sweeps_all``: passes sweep everything below the location, as Iceberg-Java does."""
+        self.catalog = ScriptedCatalog(catalog)
+        self.engine = ScriptedEngine()
+        self.state = SqliteStateStore(folder / "state.db")
+        self.late_ms = 0
+        """How much later it is, for our passes and for the store, than the system's clock says."""
+        self.waits: list[float] = []
+        """Seconds that our passes waited for other writers; they never really sleep."""
+        self.runtime = self.runtime_with()
+        self._pyiceberg, self._sweeps_all = pyiceberg, sweeps_all
+
+    # -- the writers' side
+
+    @property
+    def pyiceberg(self) -> SqlCatalog:
+        """The same catalog as PyIceberg sees it."""
+        assert self._pyiceberg is not None, "only another engine writes to this table"
+        return self._pyiceberg
+
+    @property
+    def table(self) -> Table:
+        """The table as PyIceberg sees it now."""
+        return self.pyiceberg.load_table("ns.t")
+
+    def create(self, schema: Any = ID_AND_PART, **options: Any) -> Table:
+        """Create the table with PyIceberg."""
+        self.pyiceberg.create_namespace_if_not_exists("ns")
+        return self.pyiceberg.create_table("ns.t", schema=schema, **options)
+
+    def create_beside(self, name: str, location: str, **properties: str) -> Table:
+        """Another table of the catalog."""
+        return self.pyiceberg.create_table(name, schema=ID_AND_PART, location=location, properties=properties)
+
+    def append(self, *ids: int, part: str = "p") -> None:
+        """One file (per value of ``part``) with these ids."""
+        self.table.append(self.new_rows(*ids, part=part))
+
+    def fill(self, files: int, *, part: str = "p", start: int = 0) -> None:
+        """That many files of two rows."""
+        for number in range(start, start + files):
+            self.append(number * 10, number * 10 + 1, part=part)
+
+    def new_rows(self, *ids: int, part: str = "p") -> pa.Table:
+        """Rows that may be appended to this table or another of its columns."""
+        return pa.table({"id": list(ids), "part": [part] * len(ids)}, schema=ID_AND_PART)
+
+    # -- our side
+
+    def runtime_with(
+        self, *, catalog: Catalog | None = None, clock: Clock | None = None, store_clock: StoreClock | None = None
+    ) -> Runtime:
+        """What a command works with; a ``clock`` is the store's as well, unless that has its own."""
+        return Runtime(
+            catalog or self.catalog,
+            self.state,
+            environment={},
+            clock=clock or self._now,
+            store_clock=store_clock or (same_clock if clock else self._store_now),
+            sleep=self.waits.append,
+            other_catalog=lambda name, warehouse: None,
+        )
+
+    def maintain(
+        self,
+        operations: str = "all",
+        *,
+        catalog: Catalog | None = None,
+        engine: Engine | None = None,
+        dry_run: bool = False,
+        run_id: str | None = None,
+        clock: Clock | None = None,
+        store_clock: StoreClock | None = None,
+        **settings: str,
+    ) -> PassOutcome:
+        """A pass that spares nothing it may touch (:data:`support.pass_settings.EAGER`).
+
+        Without a ``run_id``, as a command makes it: a run of its own, which a pipeline's lease keeps out.
+        """
+        runtime = self.runtime_with(catalog=catalog, clock=clock, store_clock=store_clock)
+        told = {**EAGER, **settings}
+        if operations != "all":
+            told["operations"] = operations
+        if self._sweeps_all:
+            told.setdefault("orphan_sweep_prefixes", self.metadata.location)
+        if run_id is None:
+            return runtime.maintain(NAME, told, engine or self.engine, dry_run=dry_run, unsafe=True)
+        loaded = runtime.catalog.load(NAME)
+        resolved = runtime.policy(loaded, told, unsafe=True)
+        return run_pass(runtime.context(loaded, resolved, engine or self.engine, run_id=run_id, dry_run=dry_run))
+
+    def run(self, operation: Operation, **more: Any) -> OperationOutcome:
+        """One operation."""
+        (outcome,) = self.maintain(operation.value, **more).operations
+        return outcome
+
+    def _now(self) -> int:
+        return system_clock() + self.late_ms
+
+    def _store_now(self, storage: Storage, location: str, may_write: bool) -> int | None:
+        return None if self.late_ms else store_now_ms(storage, location, may_write)
+
+    # -- what is there; none of it calls a hook of the catalog
+
+    @property
+    def loaded(self) -> LoadedTable:
+        return self.catalog.inner.load(NAME)
+
+    @property
+    def metadata(self) -> TableMetadata:
+        return self.loaded.metadata
+
+    @property
+    def metadata_location(self) -> str:
+        return self.loaded.metadata_location
+
+    @property
+    def storage(self) -> Storage:
+        return Storage(self.loaded.io_properties)
+
+    @property
+    def folder(self) -> Path:
+        """The table's location."""
+        return Path(normalise(self.metadata.location))
+
+    @property
+    def reader(self) -> TableReader:
+        loaded = self.loaded
+        return TableReader(loaded.metadata, Storage(loaded.io_properties).read)
+
+    def entries(self, snapshot_id: int | None = None) -> list[ManifestEntry]:
+        """The live entries of a snapshot, the head unless named."""
+        reader = self.reader
+        snapshot = reader.metadata.snapshots[snapshot_id] if snapshot_id else reader.metadata.current_snapshot
+        assert snapshot is not None
+        return [e for _, found in reader.entries(reader.manifests(snapshot)) for e in found if e.is_live]
+
+    def data_files(self) -> list[DataFile]:
+        return [entry.file for entry in self.entries()]
+
+    def live_files(self) -> set[str]:
+        """Data and delete files of the current snapshot, as it spells them."""
+        reader = self.reader
+        snapshot = reader.metadata.current_snapshot
+        assert snapshot is not None
+        return {path for _, (path, _) in reader.live_keys(reader.manifests(snapshot))}
+
+    def live_deletes(self) -> Counter[str]:
+        """Delete files of the current snapshot by content."""
+        reader = self.reader
+        snapshot = reader.metadata.current_snapshot
+        assert snapshot is not None
+        deletes = [m for m in reader.manifests(snapshot) if m.content is ManifestContent.DELETES]
+        return Counter(e.file.content.name for _, entries in reader.entries(deletes) for e in entries if e.is_live)
+
+    def rows(self, snapshot_id: int | None = None) -> CanonicalRows:
+        """Read with PyIceberg."""
+        return canonical(pyiceberg_rows(self.metadata_location, snapshot_id))
+
+    def ids(self, snapshot_id: int | None = None) -> list[int]:
+        """Read with PyIceberg."""
+        return sorted(row["id"] for row in pyiceberg_rows(self.metadata_location, snapshot_id))
+
+    def readers_agree(self) -> list[int]:
+        """The ids at the head, which PyIceberg and DuckDB must read alike."""
+        assert canonical(duckdb_rows(self.metadata_location)) == self.rows()
+        return self.ids()
+
+    def files(self) -> set[str]:
+        """Every file below the table's location, as normalised paths."""
+        return files_below(self.folder)
+
+    def reachable(self) -> set[str]:
+        loaded = self.loaded
+        return {normalise(path) for path in reachable_files(self.reader, loaded.metadata_location)}
+
+    def unreferenced(self) -> set[str]:
+        """What lies about and nothing needs, metadata files apart."""
+        return {path for path in self.files() - self.reachable() if not path.endswith(".metadata.json")}
+
+    def verify(self) -> Verification:
+        return verify_table(self.loaded, self.storage)
+
+    def problems(self) -> Counter[tuple[str, str]]:
+        """What ``verify`` finds, by kind and file."""
+        return Counter((problem.kind.value, problem.path) for problem in self.verify().problems)
+
+    def assert_sound(self) -> None:
+        """Every file is there and every count adds up."""
+        assert not self.problems()
+
+    # -- what becomes of its files without a commit
+
+    def plant(self, relative: str, data: bytes = b"x", *, days_old: float = 10) -> str:
+        """Write a file below the table's location; its path."""
+        path = self.folder / relative
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        grow_old([path], days_old)
+        return str(path)
+
+    def rewrite_document(self, change: Callable[[dict[str, Any]], object]) -> None:
+        """Change the current metadata file where it lies."""
+        path = Path(normalise(self.metadata_location))
+        document = json.loads(path.read_text())
+        change(document)
+        path.write_text(json.dumps(document))
+
+
+def new_table(pyiceberg: SqlCatalog, folder: Path, **options: Any) -> MaintainedTable:
+    """A new table with :data:`ID_AND_PART` in a PyIceberg catalog whose database and warehouse lie in the folder."""
+    table = MaintainedTable(our_catalog(folder), folder, pyiceberg=pyiceberg)
+    table.create(**options)
+    return table
+
+
+def registered_table(metadata_location: str, folder: Path) -> MaintainedTable:
+    """A table that lies anywhere, registered in a new catalog in the folder."""
+    catalog = SqlCatalog("local", uri=f"sqlite:///{folder / 'catalog.db'}", warehouse=folder.as_uri())
+    catalog.create_namespace(NAME.namespace)
+    with suppress(ValidationError):  # v1's inline manifests: registered, though PyIceberg cannot parse them
+        catalog.register_table((*NAME.namespace, NAME.name), metadata_location)
+    catalog.close()
+    return MaintainedTable(our_catalog(folder, folder), folder, sweeps_all=True)
+
+
+@contextmanager
+def maintained_table(folder: Path) -> Iterator[MaintainedTable]:
+    """A new catalog in the folder, closed at the end; the test creates the table, with whatever columns it wants."""
+    warehouse = folder / "warehouse"
+    warehouse.mkdir(parents=True, exist_ok=True)
+    writer = SqlCatalog("local", uri=f"sqlite:///{folder / 'catalog.db'}", warehouse=warehouse.as_uri())
+    ours = our_catalog(folder)
+    try:
+        yield MaintainedTable(ours, folder, pyiceberg=writer)
+    finally:
+        writer.close()
+        ours.close()
+
+
+def our_catalog(folder: Path, warehouse: Path | None = None) -> OurSqlCatalog:
+    """The SQLite catalog of a folder, as we see it."""
+    address = (warehouse or folder / "warehouse").as_uri()
+    return OurSqlCatalog("local", {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": address})

@@ -1,0 +1,98 @@
+"""A catalog that lets something happen when it is asked, and an engine that does so when its work is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from icekeeper.catalogs.catalog import BuiltInMaintenance, Catalog, LoadedTable
+from icekeeper.engines.local import LocalEngine
+from icekeeper.model import TableName
+
+__all__ = ["Hook", "ScriptedCatalog", "ScriptedEngine", "nothing", "once"]
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+Hook = Callable[[], object]
+
+
+def nothing() -> None:
+    """What happens where a test lets nothing happen."""
+
+
+def once(action: Hook) -> Hook:
+    """What happens the first time only."""
+    left = [action]
+    return lambda: left.pop()() if left else None
+
+
+class ScriptedCatalog:
+    """Any catalog, with hooks; one that raises is an answer that fails.
+
+    Where one action at one moment is all, :func:`support.moments.at` says so.
+    """
+
+    def __init__(
+        self,
+        inner: Catalog,
+        *,
+        before_load: Hook = nothing,
+        before_commit: Hook = nothing,
+        after_commit: Hook = nothing,
+    ) -> None:
+        self.inner = inner
+        self.before_load = before_load
+        self.before_commit = before_commit
+        self.after_commit = after_commit
+        self.commit_instead: Callable[[LoadedTable, Sequence[Any], Sequence[Any]], LoadedTable] | None = None
+        """Called in place of the inner catalog's commit."""
+        self.commits = 0
+        """How often a commit was asked for, whatever became of it."""
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def warehouse(self) -> str:
+        return self.inner.warehouse
+
+    @property
+    def built_in_maintenance(self) -> BuiltInMaintenance | None:
+        return self.inner.built_in_maintenance
+
+    def list_tables(self) -> Iterator[TableName]:
+        return self.inner.list_tables()
+
+    def load(self, table: TableName) -> LoadedTable:
+        self.before_load()
+        return self.inner.load(table)
+
+    def commit(
+        self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
+    ) -> LoadedTable:
+        self.commits += 1
+        self.before_commit()
+        after = (self.commit_instead or self.inner.commit)(base, requirements, updates)
+        self.after_commit()
+        return after
+
+    def do_nothing_more(self) -> None:
+        """Take all hooks off."""
+        self.before_load = self.before_commit = self.after_commit = nothing
+        self.commit_instead = None
+
+
+class ScriptedEngine(LocalEngine):
+    """Runs in this process; ``during`` is called when every group is written, before anything is committed."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.during: Hook = nothing
+
+    def map(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
+    ) -> list[Result]:
+        results = super().map(function, tasks, on_done)
+        self.during()
+        return results

@@ -1,0 +1,67 @@
+"""A table whose passes and staged loads live by a clock that a test sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.administration.loads import declare_load, list_loads, stage_load
+from icekeeper.clock import HOUR_MS, system_clock
+from icekeeper.engines.local import LocalEngine
+from icekeeper.pass_context.table_handle import TableHandle
+from icekeeper.report.outcome import PassOutcome, StagedOutcome
+from icekeeper.runtime import Runtime
+from icekeeper.state.staging import LoadState, StagedLoad
+from support.clocks import same_clock
+from support.maintained_table import NAME, MaintainedTable, our_catalog
+from support.pass_settings import EAGER
+
+__all__ = ["GRACE", "GRACE_MS", "START_MS", "StagedTable", "Watch"]
+
+GRACE = {"orphan_older_than_hours": "24"}
+GRACE_MS = 24 * HOUR_MS
+START_MS = system_clock()
+
+
+class Watch:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now_ms = START_MS
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class StagedTable(MaintainedTable):
+    """A table whose passes and loads live by a clock of their own."""
+
+    def __init__(self, catalog: SqlCatalog, folder: Path) -> None:
+        super().__init__(our_catalog(folder), folder, pyiceberg=catalog)
+        self.create()
+        self.clock = Watch()
+        self.fill(3)
+
+    @property
+    def handle(self) -> TableHandle:
+        return TableHandle(self.catalog, NAME, self.state, self.clock, store_clock=same_clock)
+
+    def stage(self, name: str, *paths: str, state: LoadState = LoadState.PENDING) -> StagedLoad:
+        load = stage_load(self.handle, name, [f"file://{path}" for path in paths], ())
+        return load if state is LoadState.PENDING else declare_load(self.handle, name, state)
+
+    def sweep(self, operations: str = "compact", *, dry_run: bool = False, **settings: str) -> PassOutcome:
+        """A pass with a grace period of a day."""
+        runtime = Runtime(self.catalog, self.state, environment={}, clock=self.clock, store_clock=same_clock)
+        chosen = {**EAGER, **GRACE, "operations": operations, **settings}
+        return runtime.maintain(NAME, chosen, LocalEngine(1), unsafe=True, dry_run=dry_run)
+
+    def cleaned(self, **more: Any) -> StagedOutcome:
+        staged = self.sweep(**more).staged
+        assert staged is not None
+        return staged
+
+    def states(self) -> dict[str, LoadState]:
+        return {load.name: load.state for load in list_loads(self.handle)}
