@@ -55,6 +55,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     others: list[pytest.Item] = []
     for item in items:
         names = set(getattr(item, "fixturenames", ()))
+        if "spark" in getattr(getattr(item, "callspec", None), "params", {}).values():
+            names.add("spark_session")  # which a fixture asks for at run time, for this parameter only
         if names & _SPARK:
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.xdist_group("spark"))
@@ -65,6 +67,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--quick"):
         config.hook.pytest_deselected(items=others)
         items[:] = quick
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """With -q the seed of the order is told nowhere else."""
+    seed = config.getoption("randomly_seed", None)
+    if seed is not None:
+        terminalreporter.write_line(f"this order again: --randomly-seed={seed}")
 
 
 @pytest.fixture(autouse=True)
@@ -103,8 +112,18 @@ def table_bucket(seaweedfs: SeaweedFSServer) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def spark_session(tmp_path_factory: pytest.TempPathFactory, java_and_servers: None) -> Iterator[SparkSession]:
-    """The one Spark session of the run; our engine finds it with ``getOrCreate``."""
+def spark_session(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, java_and_servers: None
+) -> Iterator[SparkSession]:
+    """The one Spark session of the run, which our engine finds.
+
+    pytest-xdist writes the group into the ids of tests.  Without it every worker would start a session.
+    """
+    in_group = "@spark" in os.environ["PYTEST_CURRENT_TEST"]
+    if request.config.getoption("loadgroup", False) and not in_group:
+        pytest.fail(
+            "not in the group 'spark': name this fixture or a parameter 'spark', and see that groups work at all"
+        )
     session = start_spark(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()

@@ -6,9 +6,9 @@ import os
 import pickle
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from icekeeper.errors import StorageError
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import OutputNames, RewriteTask
 from icekeeper.rows.read_task import InputFile
-from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN
 
 SCHEMA = {
     "type": "struct",
@@ -134,43 +133,6 @@ def test_a_worker_that_dies_in_an_exchange_is_one_clear_error(spark_session: Spa
         SparkEngine(spark_session.sparkContext).exchange(_exit_in_split, [1], _numbers, ["a"], lambda done: None)
 
 
-@dataclass(frozen=True)
-class NumberedPart:
-    """Says which attempt it was; the first that is merged loses what all others were sent."""
-
-    folder: str
-    began: float
-    attempt: int = 0
-
-    def in_attempt(self, attempt: int) -> NumberedPart:
-        return replace(self, attempt=attempt)
-
-
-def _losing(part: NumberedPart, items: Iterator[tuple[int, bytes]]) -> tuple[int, list[int]]:
-    found = _numbers("", items)[1]
-    mark = Path(part.folder) / "lost"
-    if not mark.exists():
-        mark.touch()
-        for path in Path(part.folder).parents[0].glob("**/shuffle_*"):
-            if path.stat().st_mtime >= part.began:
-                path.unlink()
-    return part.attempt, found
-
-
-def test_parts_that_lost_what_they_were_sent_are_begun_again_under_other_numbers(
-    spark_session: SparkSession, tmp_path: Path
-) -> None:
-    """Spark itself would begin the stage again and count its attempts from 0, while those of before may still run."""
-    local = Path(spark_session.sparkContext.getConf().get("spark.local.dir") or "")
-    folder = local / tmp_path.name
-    folder.mkdir(parents=True)
-    parts = [NumberedPart(str(folder), time.time() - 1) for _ in range(8)]
-    engine = SparkEngine(spark_session.sparkContext)
-    found = engine.exchange(_digits, [10, 21, 32, 43, 54, 65, 76], _losing, parts, lambda done: None)
-    assert {attempt // ATTEMPTS_PER_RUN for attempt, _ in found} == {1}
-    assert [numbers for _, numbers in found][:3] == [[10], [10, 21], [21, 32]]
-
-
 def test_every_engine_writes_the_same_rows_and_metrics(engine: Engine, tmp_path: Path) -> None:
     """A group merged by any engine holds its input rows in order, described by the same metrics."""
     tasks = [task_of(write_inputs(_made(tmp_path / str(g)), 3, 50), tmp_path / f"out-{g}", g) for g in range(2)]
@@ -242,6 +204,21 @@ def test_a_running_session_is_used_and_left_running(spark_session: SparkSession)
     """Inside a job that has a session, Icekeeper neither starts nor stops one."""
     with local_session() as session:
         assert session is spark_session
+    assert spark_session.range(3).count() == 3
+
+
+def test_a_session_of_another_thread_is_used_and_left_running(spark_session: SparkSession) -> None:
+    """Spark's active session is known to the thread that started it only."""
+    found = []
+
+    def use() -> None:
+        with local_session() as session:
+            found.append(session.sparkContext)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    assert found == [spark_session.sparkContext]
     assert spark_session.range(3).count() == 3
 
 

@@ -39,12 +39,13 @@ with local_session() as session:
     settings = session.sparkContext.getConf()
     engine = SparkEngine(session.sparkContext)
     found = engine.exchange(digits, [10, 21, 32, 43, 54], losing, [Part(sys.argv[1])] * 6, lambda done: None)
-    print(json.dumps([settings.get("spark.stage.maxConsecutiveAttempts"), found]))
+    (large,) = engine.map(str.encode, ["x" * 2_000_000], lambda done: None)
+    print(json.dumps([settings.get("spark.stage.maxConsecutiveAttempts"), len(large), found]))
 """
 
 
 def test_spark_begins_no_stage_twice_on_our_own_session(tmp_path: Path) -> None:
-    """The fault aborts Spark's job; the second run's attempts count from 4."""
+    """The fault aborts Spark's job; the second run's attempts count from 4, and large results arrive as before."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path)],
         capture_output=True,
@@ -53,6 +54,7 @@ def test_spark_begins_no_stage_twice_on_our_own_session(tmp_path: Path) -> None:
         env={**os.environ, "SPARK_LOCAL_DIRS": str(tmp_path)},
     )
     assert done.returncode == 0, done.stderr
-    attempts, found = json.loads(done.stdout.splitlines()[-1])
+    attempts, large, found = json.loads(done.stdout.splitlines()[-1])
     assert attempts == "1"
+    assert large == 2_000_000
     assert found == [[4, numbers] for numbers in ([10], [10, 21], [21, 32], [32, 43], [43, 54], [54])]

@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from icekeeper.engines.java import find_java_home
+from icekeeper.engines.spark import LOCAL_SETTINGS
 
 _JAR = "iceberg-spark-runtime-3.5_2.12-1.10.2.jar"
 # A session lives for minutes and runs each query a few times: the second compiler costs more than its code saves.
@@ -39,12 +40,9 @@ def start_spark(scratch: Path) -> SparkSession:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     warehouse = scratch / "warehouse"
     options = {
-        "spark.driver.memory": "1g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        **LOCAL_SETTINGS,
         "spark.driver.extraClassPath": str(iceberg_jar()),
         "spark.driver.extraJavaOptions": f"{_SHORT_LIVED} -Duser.timezone=UTC -Dderby.system.home={scratch}",
-        "spark.ui.enabled": "false",
         "spark.log.level": "ERROR",
         "spark.local.dir": str(scratch / "local"),
         "spark.default.parallelism": "2",

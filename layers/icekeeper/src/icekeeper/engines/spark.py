@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -26,7 +26,7 @@ from icekeeper.engines.java import find_java_home
 from icekeeper.errors import StorageError
 from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN, RUNS
 
-__all__ = ["SparkEngine", "local_session"]
+__all__ = ["LOCAL_SETTINGS", "SparkEngine", "local_session"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -47,6 +47,18 @@ _ATTEMPTS = {
     "spark.stage.maxConsecutiveAttempts": "1",
     "spark.speculation": "false",
 }
+LOCAL_SETTINGS: Mapping[str, str] = {
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Lost items cost a local session its block manager for good (platform 41): larger results travel through it, and
+    # heartbeats that are refused without it are counted until the JVM ends itself.
+    "spark.task.maxDirectResultSize": "100m",
+    "spark.executor.heartbeat.maxFailures": str(2**31 - 1),
+}
+"""What a session on this machine needs, whoever starts it."""
 # In the message of a stage that could not fetch its shuffled input (org.apache.spark.shuffle.FetchFailedException).
 _LOST_ITEMS = "FetchFailed"
 _STATUS_SECONDS = 10.0
@@ -61,9 +73,9 @@ def local_session() -> Iterator[SparkSession]:
     Raises:
         PolicyError: no Java that Spark can run on was found.
     """
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        yield running
+    # Private: the public ``getActiveSession`` knows only sessions that this thread started.
+    if SparkContext._active_spark_context is not None:
+        yield SparkSession.builder.getOrCreate()
         return
     builder = SparkSession.builder
     for key, value in _ATTEMPTS.items():
@@ -74,14 +86,11 @@ def local_session() -> Iterator[SparkSession]:
     os.environ["JAVA_HOME"] = find_java_home()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    for key, value in LOCAL_SETTINGS.items():
+        builder = builder.config(key, value)
     session = (
         builder.master("local[*]")
         .appName("icekeeper")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
         .getOrCreate()
     )
