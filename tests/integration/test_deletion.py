@@ -10,6 +10,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.catalog import Catalog
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import system_clock
 from icekeeper.deletion import delete as deletion
 from icekeeper.deletion.delete import DeletedFiles, delete_unneeded
@@ -19,6 +20,8 @@ from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.metadata.reachability import References, reachable_files
 from icekeeper.pass_context.context import operation_context
 from icekeeper.policy import resolve
+from icekeeper.state.staging import StagedLoad
+from icekeeper.state.store import Pin
 from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
@@ -107,6 +110,22 @@ def test_what_is_adopted_before_its_batch_stays(table: MaintainedTable) -> None:
     assert sorted(result.deleted) == paths[:3]
     assert result.spared == paths[3:]
     assert table.verify().ok
+
+
+def test_what_is_staged_or_pinned_before_its_batch_stays(table: MaintainedTable) -> None:
+    """Whoever stages or pins tells the state only: no metadata of the table show it (rule 82)."""
+    paths = planted(table, 6)
+    identity, head = identity_of(table.catalog, table.loaded), table.metadata.current_snapshot
+    assert head is not None
+    load = StagedLoad(identity=identity, name="L", changed_ms=system_clock())
+    pin = Pin(identity=identity, name="p", snapshot_id=head.snapshot_id, metadata_location=paths[5], expires_ms=2**62)
+    actions = {
+        paths[3]: lambda: table.state.staging.stage(load, [paths[3]]),
+        paths[5]: lambda: table.state.add_pin(pin),
+    }
+    result = deleted(table, paths, before_batch_of=actions)
+    assert sorted(result.deleted) == [paths[0], paths[1], paths[2], paths[4]]
+    assert sorted(result.spared) == [paths[3], paths[5]]
 
 
 def test_batches_are_deleted_side_by_side(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
