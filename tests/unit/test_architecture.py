@@ -46,7 +46,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "operations.compaction": (
         frozenset({"readable", "recipe", "row_hash", "where"}),
-        frozenset({"proof", "task"}),
+        frozenset({"proof", "task", "whole_partitions"}),
         frozenset({"writing"}),
         frozenset({"output_partition"}),
         frozenset({"candidates"}),
@@ -137,6 +137,7 @@ PURE = (
     "icekeeper.operations.compaction.plan",
     "icekeeper.operations.compaction.preview",
     "icekeeper.operations.compaction.recipe",
+    "icekeeper.operations.compaction.whole_partitions",
     "icekeeper.operations.partitions.partition_time",
     "icekeeper.operations.partitions.plan",
     "icekeeper.operations.position_deletes.plan",

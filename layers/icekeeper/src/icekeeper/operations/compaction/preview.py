@@ -1,4 +1,4 @@
-"""What a dry run says of a compaction plan: every group with its reasons, what it gives and costs, what is left (pure)."""
+"""What a dry run says of a compaction plan: reasons, outputs and cost of every group, and what is left alone (pure)."""
 
 from __future__ import annotations
 
