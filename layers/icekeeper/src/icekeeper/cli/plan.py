@@ -27,6 +27,7 @@ def plan(
 ) -> int:
     """Say what a pass would do and free, and what each branch, tag and snapshot costs; changes nothing."""
     from icekeeper.report.outcome import PassStatus
+    from icekeeper.report.plan_lines import plan_lines
     from icekeeper.report.terminal import print_costs, print_outcome, trouble
     from icekeeper.runtime import Runtime, default_engine, open_engine
 
@@ -40,5 +41,8 @@ def plan(
         print_json({**outcome.to_json(listings()), "reclaimable_bytes": reclaimable, "costs": costs})
     console = people(as_json=as_json)
     print_outcome(console, outcome)
+    for operation in outcome.operations:
+        for line in plan_lines(operation.plan or {}):
+            console.print(f"  {line}", soft_wrap=True, markup=False, highlight=False)
     print_costs(console, costs, reclaimable)
     return EXIT_OK if outcome.status is PassStatus.SUCCEEDED else print_failed(trouble(outcome))

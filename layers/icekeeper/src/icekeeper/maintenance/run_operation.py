@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from icekeeper.activity import operation_finished, operation_started, progress_of
 from icekeeper.deletion.claims import remember_claims
@@ -19,6 +20,7 @@ from icekeeper.errors import (
 from icekeeper.maintenance.take_over import take_over
 from icekeeper.operation_facts import FACTS
 from icekeeper.operations.compaction.compact import compact
+from icekeeper.operations.compaction.whole_partitions import whole_partitions
 from icekeeper.operations.expiry.expire_snapshots import expire_snapshots
 from icekeeper.operations.manifests.rewrite_manifests import rewrite_manifests
 from icekeeper.operations.orphans.remove_orphans import remove_orphans
@@ -34,7 +36,7 @@ __all__ = ["OPERATIONS", "run_guarded", "run_operation"]
 log = logging.getLogger(__name__)
 
 OPERATIONS: Mapping[Operation, Callable[[OperationContext], OperationOutcome]] = {
-    Operation.EXPIRE_PARTITIONS: expire_partitions,
+    Operation.EXPIRE_PARTITIONS: partial(expire_partitions, matching=whole_partitions),
     Operation.COMPACT: compact,
     Operation.REWRITE_POSITION_DELETES: rewrite_position_deletes,
     Operation.EXPIRE_SNAPSHOTS: expire_snapshots,

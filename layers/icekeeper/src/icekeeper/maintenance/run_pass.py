@@ -9,6 +9,7 @@ from icekeeper.maintenance.record_pass import conclude, with_warnings
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operations.staging.clean import clean_staged_files
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.policy.unused_settings import unused_settings
 from icekeeper.report.outcome import PassOutcome
 
 __all__ = ["run_pass"]
@@ -34,6 +35,8 @@ def run_pass(context: OperationContext) -> PassOutcome:
         operations=tuple(run_operation(operation, context) for operation in context.policy.operations),
         # Not an operation that anybody asks for or switches off (rule 104).
         staged=clean_staged_files(context),
+        # A real pass runs often, and may leave an operation to another one.
+        warnings=tuple(unused_settings(context.resolved)) if context.dry_run else (),
     )
     outcome = with_warnings(outcome)
     log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)

@@ -57,13 +57,26 @@ class Policy(BaseModel):
     target_file_size_mb: PositiveAmount = _key(Fraction(256), "size that rewritten data files aim at, in MB (2^20)")
     min_file_size_ratio: Ratio = _key(Fraction(3, 4), "files below this share of the target are candidates, 0 to 1")
     max_file_group_size_mb: PositiveAmount = _key(Fraction(102400), "most input bytes of one file group, in MB")
-    min_input_files: int = _key(5, "candidates that a partition must hold before they are merged", ge=2)
+    min_input_files: int = _key(
+        5, "candidates that a partition must hold before they are merged, and a group that fills no file", ge=2
+    )
+    partition_rest_hours: Amount = _key(
+        Fraction(24), "a partition that got no file for so many hours has all of its small files merged, once"
+    )
+    expected_scans: OptionalCount = _key(
+        200, "scans that merged files serve: files are merged that save more in them than it costs; none: always"
+    )
+    # Athena's price; S3 Tables' for compaction by binpack; S3 Standard's, us-east-1 (November 2026).
+    price_per_gb_scanned: Amount = _key(Fraction(5, 1000), "US dollars to read a GB (2^30) in a query")
+    price_per_gb_rewritten: Amount = _key(Fraction(5, 1000), "US dollars to rewrite a GB")
+    price_per_1000_gets: Amount = _key(Fraction(4, 10000), "US dollars for 1,000 reading requests")
+    price_per_1000_puts: Amount = _key(Fraction(5, 1000), "US dollars for 1,000 writing requests")
     rewrite_all: Switch = _key(False, "every data file is a candidate, whatever its size")
     max_files_to_rewrite: OptionalCount = _key(None, "most data files rewritten by one pass; none: no limit")
     max_bytes_to_rewrite: OptionalCount = _key(None, "most bytes rewritten by one pass; none: no limit")
     rewrite_job_order: JobOrder = _key(
         JobOrder.NONE,
-        "groups rewritten first: bytes-asc, bytes-desc, files-asc, files-desc or none",
+        "groups rewritten first: bytes-asc, bytes-desc, files-asc, files-desc or none: what saves most per byte",
     )
     min_data_age_hours: Amount = _key(Fraction(0), "data added less than this many hours ago is left alone")
     apply_deletes: Switch = _key(True, "merging applies delete files; false skips tables that have any")
@@ -191,6 +204,10 @@ class Policy(BaseModel):
     @property
     def max_file_group_size_bytes(self) -> int:
         return max(1, int(self.max_file_group_size_mb * MEGABYTE))
+
+    @property
+    def partition_rest_ms(self) -> int:
+        return math.ceil(self.partition_rest_hours * HOUR_MS)
 
     @property
     def snapshot_retention_ms(self) -> int:

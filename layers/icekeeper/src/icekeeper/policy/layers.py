@@ -15,6 +15,7 @@ from typing import Protocol
 from icekeeper.clock import HOUR_MS
 from icekeeper.environment import variables_set
 from icekeeper.errors import PolicyError
+from icekeeper.policy.foreign_names import name_here
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, MEGABYTE, POLICY_KEYS
 
 __all__ = ["BOUND_KEYS", "OVERRIDE_SOURCE", "TABLE_PREFIX", "Layer", "gc_enabled", "layers_for"]
@@ -94,6 +95,8 @@ def _environment_layers(environment: Mapping[str, str]) -> Sequence[Layer]:
         key = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
         if key in POLICY_KEYS:
             layers.append(Layer(f"deployment {variable}", {key: environment[variable]}))
+        elif here := name_here(key):
+            raise PolicyError(f"environment variable {variable} is no setting; here it is {here}")
         elif nearest := difflib.get_close_matches(key, POLICY_KEYS, n=1, cutoff=_MISSPELT):
             meant = f"{ENVIRONMENT_PREFIX}{nearest[0].upper()}"
             raise PolicyError(f"environment variable {variable} is no setting (did you mean {meant}?)")

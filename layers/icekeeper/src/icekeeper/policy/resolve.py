@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from icekeeper.errors import PolicyError
 from icekeeper.operation_facts import FACTS, Operation
 from icekeeper.policy.choices import Strategy
+from icekeeper.policy.foreign_names import name_here
 from icekeeper.policy.keys import POLICY_KEYS, Policy
 from icekeeper.policy.layers import Layer
 from icekeeper.policy.ownership import Owners
@@ -122,6 +123,9 @@ def check_layer(layer: Layer) -> None:
     """
     for key in layer.values:
         if key not in POLICY_KEYS:
+            here = name_here(key)
+            if here is not None:
+                raise PolicyError(f"unknown policy key '{key}' (from {layer.source}); here it is {here}")
             raise PolicyError(
                 f"unknown policy key '{key}' (from {layer.source}){did_you_mean(key, POLICY_KEYS)}; "
                 f"keys are {', '.join(POLICY_KEYS)}"

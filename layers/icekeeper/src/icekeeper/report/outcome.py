@@ -78,6 +78,8 @@ class OperationOutcome:
     metrics: Metrics = field(default_factory=dict)
     files_planned: tuple[str, ...] = ()
     files_deleted: tuple[str, ...] = ()
+    plan: Mapping[str, Any] | None = None
+    """What a dry run tells of its plan beyond the sentence, ready for JSON; ``None``: nothing."""
 
     def __post_init__(self) -> None:
         # A summary may quote an error of a library, which may hold secrets.
@@ -100,6 +102,7 @@ class OperationOutcome:
             "snapshot_ids": list(self.snapshot_ids),
             "metrics": dict(self.metrics),
             "files": _files_json(self.files_planned, self.files_deleted, f"{run_id}-{self.operation.value}", listing),
+            **({} if self.plan is None else {"plan": dict(self.plan)}),
         }
 
 

@@ -56,6 +56,8 @@ class Candidate:
     """The spec and partition that its rows go to; ``None``: they stay in the file's own."""
     is_clustered: bool = False
     """Whether its rows already have the order that this plan's recipe asks for."""
+    added_ms: int | None = None
+    """When it was added, by a writer or a rewrite, in epoch milliseconds; ``None``: the snapshot has expired."""
 
     @property
     def sequence_number(self) -> int:
@@ -84,8 +86,12 @@ class Candidates:
     """How many live data files there are."""
     unsupported: int
     """How many of them would be candidates, but cannot be read by this version."""
+    unsupported_bytes: int
     first_unsupported: str
     """The path of the first of these and why it cannot be read; empty when there is none."""
+    too_young: int
+    """How many would be candidates, but were added less than ``min_data_age_hours`` ago."""
+    too_young_bytes: int
     specs_to_leave: frozenset[int]
     """Ids of older specs whose rows may be dealt out to partitions of the current spec."""
 
@@ -109,7 +115,8 @@ def select_candidates(
     keep = policy.output_spec is OutputSpec.KEEP or index.has_equality_deletes
     destinations = OutputPartitions(metadata, keep=keep)
     needs = {entry.file.key: 0 for entry in index.entries}
-    unsupported = 0
+    unsupported = _Tally()
+    too_young = _Tally()
     first_unsupported = ""
     listed = array("q")
     partitions: dict[object, list[Candidate]] = {}
@@ -128,10 +135,11 @@ def select_candidates(
             continue
         unreadable = why_unreadable(file, needed, types)
         if unreadable is not None:
-            unsupported += 1
+            unsupported.add(file)
             first_unsupported = first_unsupported or f"{file.file_path} {unreadable}"
             continue
         if not _old_enough(metadata, live.entry, now_ms - policy.min_data_age_ms):
+            too_young.add(file)
             continue
         to = destinations.destination(file, spec_id)
         candidate = _candidate(metadata, live, needed, to, has_debt=has_debt, is_clustered=is_clustered)
@@ -141,10 +149,23 @@ def select_candidates(
         partitions=_listed_once(partitions.values(), listed),
         delete_needs=needs,
         considered=len(listed),
-        unsupported=unsupported,
+        unsupported=unsupported.files,
+        unsupported_bytes=unsupported.bytes,
         first_unsupported=first_unsupported,
+        too_young=too_young.files,
+        too_young_bytes=too_young.bytes,
         specs_to_leave=frozenset(filter(destinations.may_deal_out, metadata.specs)),
     )
+
+
+@dataclass(slots=True)
+class _Tally:
+    files: int = 0
+    bytes: int = 0
+
+    def add(self, file: DataFile) -> None:
+        self.files += 1
+        self.bytes += file.file_size_in_bytes
 
 
 def _candidate(
@@ -166,6 +187,7 @@ def _candidate(
         has_debt=has_debt,
         destination=destination,
         is_clustered=is_clustered,
+        added_ms=_added_ms(metadata, live.entry),
     )
 
 
@@ -212,7 +234,12 @@ def _age(metadata: TableMetadata, entry: ManifestEntry) -> int:
     return 0 if snapshot is None else snapshot.timestamp_ms
 
 
+def _added_ms(metadata: TableMetadata, entry: ManifestEntry) -> int | None:
+    snapshot = metadata.snapshots.get(entry.snapshot_id) if entry.snapshot_id is not None else None
+    return None if snapshot is None else snapshot.timestamp_ms
+
+
 def _old_enough(metadata: TableMetadata, entry: ManifestEntry, limit_ms: int) -> bool:
     """Whether the file was added at ``limit_ms`` or before; a file whose snapshot has expired was."""
-    snapshot = metadata.snapshots.get(entry.snapshot_id) if entry.snapshot_id is not None else None
-    return snapshot is None or snapshot.timestamp_ms <= limit_ms
+    added_ms = _added_ms(metadata, entry)
+    return added_ms is None or added_ms <= limit_ms

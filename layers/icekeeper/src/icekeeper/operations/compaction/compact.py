@@ -16,7 +16,14 @@ from icekeeper.model import ManifestContent, Nothing
 from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.operations.compaction.commit_results import GroupOutcomes, commit_results
 from icekeeper.operations.compaction.dispatch import rewrite_groups
-from icekeeper.operations.compaction.plan import Clustering, CompactionPlan, FileGroup, plan_compaction
+from icekeeper.operations.compaction.plan import (
+    Clustering,
+    CompactionPlan,
+    FileGroup,
+    NothingToCompact,
+    plan_compaction,
+)
+from icekeeper.operations.compaction.preview import left_document, plan_document
 from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.compaction.writing.output_names import require_known_layout
@@ -63,14 +70,17 @@ def compact(context: OperationContext) -> OperationOutcome:
             clustering=None if recipe is None else Clustering(recipe, _clustered_by(context, metadata, recipe)),
         )
         if isinstance(plan, Nothing):
-            return skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
+            nothing = skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
+            left = plan.left if isinstance(plan, NothingToCompact) and context.dry_run else ()
+            return replace(nothing, plan=left_document(left)) if left else nothing
         stored_schema(metadata.current_schema)  # refuses column types that this version cannot rewrite
         require_known_layout(metadata)
         context.require_allowed((metadata.data_location, *plan.input_files, *plan.delete_files))
         if context.dry_run:
             planned = {"compact.bytes_planned": sum(group.total_bytes for group in plan.groups)}
             metrics = {**_counters(plan), **planned}
-            return succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=plan.input_files)
+            would = succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=plan.input_files)
+            return replace(would, plan=plan_document(plan, metadata))
         with context.job(_OPERATION, loaded, plan.snapshot_id) as rewriting:
             outcomes = _rewrite_and_commit(rewriting, loaded, plan)
             if outcomes.errors:
@@ -158,8 +168,8 @@ def _outcome(plan: CompactionPlan, outcomes: GroupOutcomes) -> OperationOutcome:
 def _preview(plan: CompactionPlan) -> str:
     if not plan.groups:
         return f"would drop {sum(count == 0 for count in plan.delete_needs.values())} delete file(s)"
-    groups = len(plan.groups)
-    return f"would compact {len(plan.input_files)} files into {groups} (across {groups} bins)"
+    outputs = sum(group.output_count for group in plan.groups)
+    return f"would compact {len(plan.input_files)} files into {outputs} (across {len(plan.groups)} bins)"
 
 
 def _counters(plan: CompactionPlan) -> dict[str, int]:

@@ -1,33 +1,28 @@
 """Which data files to merge with which: the rules of compaction, and nothing else (rule 48).
 
 As SeaweedFS's worker does (rule 50): group small files by spec and partition, split a group that is larger than the
-target into bins, leave bins of fewer than ``min_input_files`` alone.
-
-Convergence (rule 49): a bin is closed as soon as its files divide into outputs of the right size, which is between the
-middle of small-file limit and target, and a quarter above the target.  Only the files in the bin decide, never the one
-that comes next.  So its outputs are no candidates any more, and taking whole bins out of the sequence leaves every
-other bin as it was: ``plan(apply(plan))`` is empty.
+target into :mod:`.bins`, leave the last one alone that is not full and has fewer than ``min_input_files``.  Of these,
+what pays (:mod:`.payback`) and fits the budget (:mod:`.budget`) becomes a file group.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 from icekeeper.model import FileKey, ManifestContent, Nothing, PartitionValue
-from icekeeper.operations.compaction.budget import Bin, bytes_since_rewrite, in_job_order, within_budget
+from icekeeper.operations.compaction.bins import Bin, Reason, binpacked
+from icekeeper.operations.compaction.budget import bytes_since_rewrite, in_job_order, within_budget
 from icekeeper.operations.compaction.candidates import Candidate, Candidates, FileScope, TableState, select_candidates
 from icekeeper.operations.compaction.clustering.plan import clustering_groups
+from icekeeper.operations.compaction.left_alone import LeftAlone, left_alone
 from icekeeper.operations.compaction.output_partition import Destination
+from icekeeper.operations.compaction.payback import WeighedBin, Worth, weigh
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.policy import Policy
 
-__all__ = ["Clustering", "CompactionPlan", "FileGroup", "plan_compaction"]
+__all__ = ["Clustering", "CompactionPlan", "FileGroup", "NothingToCompact", "plan_compaction"]
 
-# The largest output, as a multiple of the target file size.
-_LARGEST_OUTPUT = Fraction(5, 4)
 NO_SNAPSHOT = "no current snapshot"
 NOTHING_ELIGIBLE = "no files eligible for compaction"
 DELETES_DISABLED = "compaction skipped: delete manifests present and apply_deletes is disabled"
@@ -53,9 +48,12 @@ class FileGroup:
     """The partition of the outputs, as raw values."""
     files: tuple[Candidate, ...]
     output_count: int = 1
-    """How many files the rows are divided into when they are not sorted."""
+    """How many files the rows are divided into; when they are sorted, about."""
     route_to: int | None = None
     """The id of the spec whose partitions the rows may be dealt out to, if that makes fewer files; ``None``: none."""
+    reason: Reason = Reason.SMALL
+    worth: Worth | None = None
+    """What the rewrite saves and costs."""
 
     @property
     def scopes(self) -> frozenset[tuple[int, tuple[PartitionValue, ...]]]:
@@ -76,6 +74,14 @@ class FileGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class NothingToCompact(Nothing):
+    """No group is worth rewriting, or may be."""
+
+    left: tuple[LeftAlone, ...] = ()
+    """What is left alone, and why."""
+
+
+@dataclass(frozen=True, slots=True)
 class CompactionPlan:
     """What to rewrite, decided at one snapshot, and what was seen meanwhile."""
 
@@ -92,6 +98,8 @@ class CompactionPlan:
     """Live delete file → how many live data files need it; 0: dangling."""
     groups_waiting: int = 0
     """How many groups the policy's caps leave to a later pass."""
+    left: tuple[LeftAlone, ...] = ()
+    """What is not rewritten although it could be, and why."""
     recipe: ClusterRecipe | None = None
     """How the rows of every group are to be ordered; ``None``: they keep their order."""
 
@@ -125,16 +133,19 @@ def plan_compaction(
         return Nothing(DELETES_DISABLED)
     clustered_by = None if clustering is None else clustering.clustered_by
     found = select_candidates(state, policy, now_ms=now_ms, in_scope=in_scope, clustered_by=clustered_by)
-    bins_of = _bins if clustering is None else _clustering_bins
-    bins = [chosen for files in found.partitions for chosen in bins_of(files, policy)]
-    allowed, waiting = within_budget(bins, policy, found.delete_needs, bytes_since_rewrite(metadata, snapshot))
+    bins = [chosen for files in found.partitions for chosen in _bins(files, policy, clustering, now_ms)]
+    weighed = [weigh(chosen, policy, found.delete_needs) for chosen in bins]
+    unpaid = [one for one in weighed if not one.worth.pays]
+    worthy = [one for one in weighed if one.worth.pays]
+    allowed, waiting = within_budget(worthy, policy, bytes_since_rewrite(metadata, snapshot))
+    left = left_alone(found, bins, unpaid, waiting, policy)
     route_to = metadata.default_spec_id if clustering is None else None
     groups = tuple(
         _group(number, chosen, route_to, found.specs_to_leave)
         for number, chosen in enumerate(in_job_order(allowed, policy.rewrite_job_order))
     )
     if not groups and 0 not in found.delete_needs.values():
-        return Nothing(_nothing_reason(found, bool(bins)))
+        return NothingToCompact(_nothing_reason(found, worthy, unpaid), left)
     return CompactionPlan(
         snapshot_id=snapshot.snapshot_id,
         sequence_number=snapshot.sequence_number,
@@ -144,68 +155,49 @@ def plan_compaction(
         files_unsupported=found.unsupported,
         first_unsupported=found.first_unsupported,
         delete_needs=found.delete_needs,
-        groups_waiting=waiting,
+        groups_waiting=len(waiting),
+        left=left,
         recipe=None if clustering is None else clustering.recipe,
     )
 
 
-def _clustering_bins(files: list[Candidate], policy: Policy) -> list[Bin]:
-    """One bin per clustering group; a clustered file alone in its group is rewritten only for its deletes."""
-    return [
-        Bin(tuple(group), for_deletes=not policy.rewrite_all and len(group) == 1 and group[0].is_clustered)
-        for group in clustering_groups(files, policy)
-    ]
+def _bins(files: list[Candidate], policy: Policy, clustering: Clustering | None, now_ms: int) -> list[Bin]:
+    if clustering is not None:
+        return [_clustering_bin(group, policy, clustering.recipe) for group in clustering_groups(files, policy)]
+    newest_ms = max((c.added_ms for c in files if c.added_ms is not None), default=None)
+    at_rest = newest_ms is None or newest_ms <= now_ms - policy.partition_rest_ms
+    return binpacked(files, policy, at_rest=at_rest)
 
 
-def _group(number: int, chosen: Bin, route_to: int | None, specs_to_leave: frozenset[int]) -> FileGroup:
-    first = chosen.files[0]
-    to = first.destination or Destination(first.spec_id, first.file.partition)
-    may_move = len(chosen.files) > 1 and to.spec_id in specs_to_leave
+def _clustering_bin(files: list[Candidate], policy: Policy, recipe: ClusterRecipe) -> Bin:
+    """A clustered file alone in its group is rewritten only for its deletes."""
+    reason = Reason.DELETES if len(files) == 1 and files[0].is_clustered else Reason.CLUSTERING
+    size = sum(c.file.file_size_in_bytes for c in files)
+    return Bin(tuple(files), Reason.ALL if policy.rewrite_all else reason, recipe.output_count(size))
+
+
+def _group(number: int, chosen: WeighedBin, route_to: int | None, specs_to_leave: frozenset[int]) -> FileGroup:
+    files = chosen.bin.files
+    to = files[0].destination or Destination(files[0].spec_id, files[0].file.partition)
+    may_move = len(files) > 1 and to.spec_id in specs_to_leave
     return FileGroup(
-        number, to.spec_id, to.partition, chosen.files, chosen.outputs, route_to=route_to if may_move else None
+        number,
+        to.spec_id,
+        to.partition,
+        files,
+        chosen.bin.outputs,
+        route_to=route_to if may_move else None,
+        reason=chosen.bin.reason,
+        worth=chosen.worth,
     )
 
 
-def _nothing_reason(found: Candidates, over_budget: bool) -> str:
-    if over_budget:
+def _nothing_reason(found: Candidates, worthy: Sequence[WeighedBin], unpaid: Sequence[WeighedBin]) -> str:
+    if worthy:
         return "no file group fits max_files_to_rewrite and max_bytes_to_rewrite"
     if found.unsupported:
         return f"{NOTHING_ELIGIBLE} ({found.unsupported} file(s) are left alone: {found.first_unsupported})"
+    if unpaid:
+        files = sum(len(one.bin.files) for one in unpaid)
+        return f"{NOTHING_ELIGIBLE} (merging {files} file(s) costs more than it saves)"
     return NOTHING_ELIGIBLE
-
-
-def _bins(files: list[Candidate], policy: Policy) -> list[Bin]:
-    """Split one partition's candidates, the oldest first, into bins that are worth rewriting."""
-    files.sort(key=lambda c: (c.age, c.file.file_path))
-    least = 1 if policy.rewrite_all else policy.min_input_files
-    chosen: list[tuple[list[Candidate], int]] = []
-    current: list[Candidate] = []
-    size = 0
-    for candidate in files:
-        if candidate.has_debt and candidate.file.file_size_in_bytes >= policy.min_file_size_bytes:
-            chosen.append(([candidate], 1))  # large enough: only its deletes are applied
-            continue
-        current.append(candidate)
-        size += candidate.file.file_size_in_bytes
-        outputs = _outputs_if_full(size, len(current), policy)
-        if outputs is not None:
-            chosen.append((current, outputs))
-            current, size = [], 0
-    if current:
-        chosen.append((current, _output_count(size, len(current), policy)))
-    bins = (Bin(tuple(files), for_deletes=len(files) < least, outputs=outputs) for files, outputs in chosen)
-    return [b for b in bins if not b.for_deletes or any(c.has_debt for c in b.files)]
-
-
-def _outputs_if_full(size: int, inputs: int, policy: Policy) -> int | None:
-    """How many files of the right size a bin of these bytes becomes; ``None``: it must take more files first."""
-    full = (policy.min_file_size_bytes + policy.target_file_size_bytes) // 2
-    outputs = _output_count(size, inputs, policy)
-    is_whole = outputs * full <= size and size <= outputs * _LARGEST_OUTPUT * policy.target_file_size_bytes
-    return outputs if is_whole or size >= policy.max_file_group_size_bytes else None
-
-
-def _output_count(size: int, inputs: int, policy: Policy) -> int:
-    """The fewest outputs of which none is too large, yet none is small, and that are fewer than the inputs."""
-    wanted = math.ceil(size / (_LARGEST_OUTPUT * policy.target_file_size_bytes))
-    return max(1, min(wanted, size // policy.min_file_size_bytes, inputs - 1))

@@ -25,7 +25,7 @@ from icekeeper.model import DataFile, PartitionValue
 from icekeeper.pyiceberg_private.metrics import metrics_evaluator
 from icekeeper.rows.arrow_schema import leaf_columns
 
-__all__ = ["row_filter"]
+__all__ = ["python_value", "row_filter"]
 
 # Bytes of a bound by type.  Bounds of a promoted column keep their old width, which PyIceberg cannot decode
 # (rule 22, platform 15).
@@ -88,7 +88,7 @@ class _PartitionFilter:
     def may_match(self, partition: tuple[PartitionValue, ...]) -> bool:
         if self.evaluate is None:
             return True
-        return self.evaluate(Record(*map(_python_value, partition, self.types)))
+        return self.evaluate(Record(*map(python_value, partition, self.types)))
 
 
 def _schema(metadata: TableMetadata) -> Schema:
@@ -100,7 +100,7 @@ def _schema(metadata: TableMetadata) -> Schema:
         ) from None
 
 
-def _python_value(value: PartitionValue, kind: IcebergType) -> Any:
+def python_value(value: PartitionValue, kind: IcebergType) -> Any:
     """A raw partition value as PyIceberg holds it: decimals as ``Decimal``."""
     if value is None:
         return None

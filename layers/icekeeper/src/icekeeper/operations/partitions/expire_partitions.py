@@ -6,13 +6,16 @@ Only metadata changes: the bytes are freed when the snapshots that still hold th
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import stopwatch
 from icekeeper.commit.attempt import PreparedCommit
+from icekeeper.errors import OperationRefused
 from icekeeper.metadata.delete_scope import PartitionKey, is_unpartitioned, partition_key
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.single_value import decode
@@ -22,19 +25,40 @@ from icekeeper.operations.partitions.partition_time import PartitionTimes, parti
 from icekeeper.operations.partitions.plan import (
     NO_RETENTION,
     NOTHING_TO_EXPIRE,
+    WHERE_ALONE,
+    ChosenPartitions,
     ExpiryPlan,
     LivePartitions,
+    PartitionChoice,
     goes_with,
     partitions_sharing_files,
 )
 from icekeeper.pass_context.branch import branch_head
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.policy import Operation
+from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 
 __all__ = ["expire_partitions"]
 
 _OPERATION = Operation.EXPIRE_PARTITIONS
+
+ChoiceOf: TypeAlias = Callable[[str, TableMetadata], PartitionChoice]
+"""From a filter and a table's metadata to the partitions all of whose rows match."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    cutoff_ms: int | None
+    """Partitions that ended before this moment are past the retention; ``None``: age does not matter."""
+    matching: ChoiceOf | None
+
+    def choice(self, where: str | None, metadata: TableMetadata) -> PartitionChoice | None:
+        """Which partitions the filter lets go; ``None``: there is no filter."""
+        if where is None:
+            return None
+        if self.matching is None:
+            raise OperationRefused("where cannot be judged here, so no partition was dropped; unset it")
+        return self.matching(where, metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +73,11 @@ class _Drop:
     """Data files and the delete files that go with them."""
 
 
-def expire_partitions(context: OperationContext) -> OperationOutcome:
-    """Drop the partitions that ended longer than ``partition_retention_hours`` ago.
+def expire_partitions(context: OperationContext, matching: ChoiceOf | None = None) -> OperationOutcome:
+    """Drop the partitions that ended longer than ``partition_retention_hours`` ago and lie within ``where``.
+
+    ``where`` alone chooses too, if it was set for this operation: the scope of a rewrite drops no rows (rule 126).
+    ``matching`` makes of it and a table which partitions match whole; a filter without it is refused.
 
     Planned anew on every head, so that only files of expired partitions go, and all of them.  The commit deletes no
     file, so that ``gc.enabled=false`` does not forbid it.
@@ -59,20 +86,32 @@ def expire_partitions(context: OperationContext) -> OperationOutcome:
         OperationRefused: no partition would stay; nothing was committed.
         MaintenanceError: nothing was committed.
     """
-    retention_ms = context.policy.partition_retention_ms
-    if retention_ms is None:
+    policy = context.policy
+    retention_ms = policy.partition_retention_ms
+    if retention_ms is None and policy.where is None:
         return skipped(_OPERATION, NO_RETENTION)
+    if retention_ms is None and not _is_meant_by(context.resolved):
+        return skipped(_OPERATION, WHERE_ALONE)
     with stopwatch() as elapsed_ms:
         loaded = context.load()
-        cutoff_ms = context.stores.trusted_now_ms(loaded, retention_ms, "partition_retention_hours") - retention_ms
-        planned = _plan(context, loaded, cutoff_ms)
+        cutoff_ms = None
+        if retention_ms is not None:
+            now_ms = context.stores.trusted_now_ms(loaded, retention_ms, "partition_retention_hours")
+            cutoff_ms = now_ms - retention_ms
+        limits = _Limits(cutoff_ms, matching)
+        planned = _plan(context, loaded, limits)
         if context.dry_run or isinstance(planned, Nothing):
             return _outcome(planned, "would expire", "drop", (), elapsed_ms())
-        attempts = _Attempts(context, cutoff_ms, planned)
+        attempts = _Attempts(context, limits, planned)
         committed = context.commit(loaded, attempts.prepare)
         if isinstance(committed, Nothing):
             return _outcome(committed, "", "", (), elapsed_ms())
         return _outcome(attempts.last, "expired", "dropped", (committed.prepared.snapshot_id or 0,), elapsed_ms())
+
+
+def _is_meant_by(resolved: ResolvedPolicy) -> bool:
+    """Whether the filter was set for this operation: by the same source as it, and for no other one."""
+    return resolved.policy.operations == (_OPERATION,) and resolved.sources["where"] == resolved.sources["operations"]
 
 
 @dataclass(slots=True)
@@ -80,13 +119,13 @@ class _Attempts:
     """The attempts to commit: the table is planned anew on every head but the first."""
 
     context: OperationContext
-    cutoff_ms: int
+    limits: _Limits
     last: _Drop
 
     def prepare(self, head: LoadedTable) -> PreparedCommit | Nothing:
         """The commit for this head."""
         if head.metadata_location != self.last.metadata_location:
-            found = _plan(self.context, head, self.cutoff_ms)
+            found = _plan(self.context, head, self.limits)
             if isinstance(found, Nothing):
                 return found
             self.last = found
@@ -94,27 +133,22 @@ class _Attempts:
         return self.context.snapshot_writer(head).drop_files(removed, self.last.manifests, self.last.affected)
 
 
-def _plan(context: OperationContext, head: LoadedTable, cutoff_ms: int) -> _Drop | Nothing:
+def _plan(context: OperationContext, head: LoadedTable, limits: _Limits) -> _Drop | Nothing:
     metadata, policy = head.metadata, context.policy
     require_writable(metadata)
     snapshot = branch_head(metadata, policy.branch)
     if snapshot is None:
         return Nothing(NOTHING_TO_EXPIRE)
-    times = partition_times(metadata, policy)
-    if isinstance(times, Nothing):
-        return times
     reader = context.reader(head)
     manifests = reader.manifests(snapshot)
-    partitions = LivePartitions(times)
     old = [m for m in manifests if m.content is ManifestContent.DATA and m.may_have_live_files]
-    young = {m.manifest_path for m in old if _is_young(reader, times, m, cutoff_ms)}
-    partitions.has_younger = any(m.manifest_path in young and m.deleted_files_count == 0 for m in old)
-    old = [m for m in old if m.manifest_path not in young]
-    for manifest, entry in reader.live_entries(old):
-        partitions.add(manifest.partition_spec_id, entry.file.partition)
-    plan = partitions.plan(cutoff_ms, policy.partition_expire_limit, policy.partition_retention_hours)
-    if isinstance(plan, Nothing):
-        return plan
+    is_chosen = limits.choice(policy.where, metadata)
+    if limits.cutoff_ms is None:
+        plan = None if is_chosen is None else _plan_by_choice(policy, reader, old, is_chosen)
+    else:
+        plan, old = _plan_by_age(policy, reader, old, limits.cutoff_ms, is_chosen)
+    if plan is None or isinstance(plan, Nothing):
+        return plan or Nothing(NO_RETENTION)
     expired: list[tuple[ManifestFile, PartitionKey, DataFile]] = []
     staying = array("q")
     for manifest, entry in reader.live_entries(old):
@@ -140,6 +174,35 @@ def _plan(context: OperationContext, head: LoadedTable, cutoff_ms: int) -> _Drop
             deletes.append(file)
             affected.add(manifest.manifest_path)
     return _Drop(head.metadata_location, plan, manifests, frozenset(affected), (*data, *deletes))
+
+
+def _plan_by_choice(
+    policy: Policy, reader: TableReader, manifests: Sequence[ManifestFile], is_chosen: PartitionChoice
+) -> ExpiryPlan | Nothing:
+    partitions = ChosenPartitions(is_chosen)
+    for manifest, entry in reader.live_entries(manifests):
+        partitions.add(manifest.partition_spec_id, entry.file.partition)
+    return partitions.plan(policy.partition_expire_limit, policy.where or "")
+
+
+def _plan_by_age(
+    policy: Policy,
+    reader: TableReader,
+    manifests: Sequence[ManifestFile],
+    cutoff_ms: int,
+    is_chosen: PartitionChoice | None,
+) -> tuple[ExpiryPlan | Nothing, list[ManifestFile]]:
+    """The plan, and the manifests that may hold files of expired partitions."""
+    times = partition_times(reader.metadata, policy)
+    if isinstance(times, Nothing):
+        return times, []
+    partitions = LivePartitions(times, is_chosen=is_chosen)
+    young = {m.manifest_path for m in manifests if _is_young(reader, times, m, cutoff_ms)}
+    partitions.has_younger = any(m.manifest_path in young and m.deleted_files_count == 0 for m in manifests)
+    old = [m for m in manifests if m.manifest_path not in young]
+    for manifest, entry in reader.live_entries(old):
+        partitions.add(manifest.partition_spec_id, entry.file.partition)
+    return partitions.plan(cutoff_ms, policy.partition_expire_limit, policy.partition_retention_hours), old
 
 
 def _is_young(reader: TableReader, times: PartitionTimes, manifest: ManifestFile, cutoff_ms: int) -> bool:

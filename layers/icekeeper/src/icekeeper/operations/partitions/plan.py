@@ -6,9 +6,10 @@ As Apache Paimon expires partitions (rule 106): the partition's own time decides
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TypeAlias
 
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.delete_scope import PartitionKey, named_file, partition_key
@@ -16,10 +17,28 @@ from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
 from icekeeper.operations.partitions.partition_time import PartitionTimes
 from icekeeper.policy.values import text_of
 
-__all__ = ["NOTHING_TO_EXPIRE", "NO_RETENTION", "ExpiryPlan", "LivePartitions", "goes_with", "partitions_sharing_files"]
+__all__ = [
+    "NOTHING_TO_EXPIRE",
+    "NO_RETENTION",
+    "WHERE_ALONE",
+    "ChosenPartitions",
+    "ExpiryPlan",
+    "LivePartitions",
+    "PartitionChoice",
+    "goes_with",
+    "partitions_sharing_files",
+]
 
 NO_RETENTION = "no partition_retention_hours is set"
 NOTHING_TO_EXPIRE = "no partitions to expire"
+NOTHING_MATCHES = "no partitions to expire that lie whole within where"
+WHERE_ALONE = (
+    "no partition_retention_hours is set; where alone chooses partitions only if it comes from the same source as "
+    "operations=expire_partitions, for example from one call"
+)
+
+PartitionChoice: TypeAlias = Callable[[int, tuple[PartitionValue, ...]], bool]
+"""Whether a partition of a spec id may be dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +59,17 @@ class LivePartitions:
     unparsed: set[PartitionKey] = field(default_factory=set)
     has_younger: bool = False
     """Whether a partition that was not added is known to be younger than those that expire."""
+    is_chosen: PartitionChoice | None = None
+    """Only these partitions may expire; ``None``: all."""
+    spared: set[PartitionKey] = field(default_factory=set)
 
     def add(self, spec_id: int, partition: tuple[PartitionValue, ...]) -> None:
         """Add the partition of a live data file."""
         key = partition_key(spec_id, partition)
         if key in self.ends or key in self.unparsed:
             return
+        if self.is_chosen is not None and not self.is_chosen(spec_id, partition):
+            self.spared.add(key)
         end = self.times.end_ms(spec_id, partition)
         if end is not None:
             self.ends[key] = end
@@ -67,8 +91,41 @@ class LivePartitions:
                 f"newest since {_moment(expired[-1][0])}; nothing was dropped: check the clock, or drop the last one "
                 "yourself"
             )
+        expired = [one for one in expired if one[2] not in self.spared]
+        if not expired:
+            return Nothing(NOTHING_MATCHES)
         chosen = expired if limit is None else expired[:limit]
         return ExpiryPlan(frozenset(key for _, _, key in chosen), len(self.unparsed))
+
+
+@dataclass(slots=True)
+class ChosenPartitions:
+    """Collects the partitions of live data files, to drop those that are chosen whatever their age."""
+
+    is_chosen: PartitionChoice
+    chosen: set[PartitionKey] = field(default_factory=set)
+    staying: set[PartitionKey] = field(default_factory=set)
+
+    def add(self, spec_id: int, partition: tuple[PartitionValue, ...]) -> None:
+        """Add the partition of a live data file."""
+        key = partition_key(spec_id, partition)
+        if key not in self.chosen and key not in self.staying:
+            (self.chosen if self.is_chosen(spec_id, partition) else self.staying).add(key)
+
+    def plan(self, limit: int | None, where: str) -> ExpiryPlan | Nothing:
+        """The chosen partitions, ``limit`` of them in the order of their values.
+
+        Raises:
+            OperationRefused: no partition would stay.
+        """
+        if not self.chosen:
+            return Nothing(NOTHING_MATCHES)
+        if not self.staying:
+            raise OperationRefused(
+                f'every partition of the table matches where "{where}"; nothing was dropped: leave one out, or empty '
+                "the table yourself"
+            )
+        return ExpiryPlan(frozenset(sorted(self.chosen, key=repr)[:limit]), 0)
 
 
 def partitions_sharing_files(

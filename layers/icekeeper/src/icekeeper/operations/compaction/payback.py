@@ -1,0 +1,101 @@
+"""Weighs what a rewrite saves its readers against what it costs (rule 125) (pure).
+
+Money is the common measure of requests, bytes and opened files, by the policy's prices.  The defaults are AWS's; on
+storage of one's own they stand for the time that the same work takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from icekeeper.model import FileContent, FileKey
+from icekeeper.operations.compaction.bins import Bin, Reason
+from icekeeper.operations.compaction.candidates import Candidate, known_deleted_rows
+from icekeeper.policy import Policy
+
+__all__ = ["WeighedBin", "Worth", "freed_bytes", "weigh"]
+
+# Spark's spark.sql.files.openCostInBytes: opening a file takes as long as reading this many bytes.
+_OPEN_BYTES = 4 * 1024 * 1024
+# A reader asks for a Parquet file's footer and for its data; whoever rewrites one does too.
+_GETS_PER_FILE = 2
+_GIGABYTE = 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What rewriting a bin saves each scan that reads all of it, and what it costs once; money in US dollars."""
+
+    opens_saved: int
+    """Data and delete files that a scan opens less."""
+    bytes_saved: float
+    """Bytes of deleted rows that a scan reads no more."""
+    bytes_rewritten: int
+    requests: int
+    """Requests of the rewrite itself."""
+    saving: float
+    """Over all scans that the new files are expected to serve."""
+    cost: float
+    pays: bool
+
+    @property
+    def saving_per_byte(self) -> float:
+        """By which bins are compared when not all of them can be rewritten."""
+        return self.saving / max(1, self.bytes_rewritten)
+
+
+@dataclass(frozen=True, slots=True)
+class WeighedBin:
+    """A bin and its worth."""
+
+    bin: Bin
+    worth: Worth
+
+
+def weigh(chosen: Bin, policy: Policy, needs: Mapping[FileKey, int]) -> WeighedBin:
+    """Tell the worth of a bin; ``needs`` counts per delete file the data files that need it.
+
+    Only for small files does the price decide.  Deletes have limits and a budget of their own (rule 51); order, too, is
+    worth what skipping saves, of which sizes tell nothing; and what is asked for by name is done.
+    """
+    inputs = len(chosen.files)
+    opens = inputs - chosen.outputs + sum(len(c.deletes) for c in chosen.files)
+    freed = freed_bytes(chosen.files, needs)
+    size = chosen.total_bytes
+    gets, puts = _GETS_PER_FILE * inputs, chosen.outputs
+    per_get, per_put = policy.price_per_1000_gets / 1000, policy.price_per_1000_puts / 1000
+    per_open = _GETS_PER_FILE * per_get + _price(_OPEN_BYTES, policy.price_per_gb_scanned)
+    per_scan = opens * per_open + _price(int(freed), policy.price_per_gb_scanned)
+    cost = _price(size, policy.price_per_gb_rewritten) + gets * per_get + puts * per_put
+    saving = (policy.expected_scans or 1) * per_scan
+    is_judged = chosen.reason is Reason.SMALL and policy.expected_scans is not None
+    worth = Worth(
+        opens_saved=opens,
+        bytes_saved=freed,
+        bytes_rewritten=size,
+        requests=gets + puts,
+        saving=float(saving),
+        cost=float(cost),
+        pays=saving >= cost or not is_judged,
+    )
+    return WeighedBin(chosen, worth)
+
+
+def _price(size: int, per_gigabyte: Fraction) -> Fraction:
+    return size * per_gigabyte / _GIGABYTE
+
+
+def freed_bytes(files: Iterable[Candidate], needs: Mapping[FileKey, int]) -> float:
+    """Estimated bytes of deleted rows: those of an equality delete are spread evenly over the files that need it."""
+    freed = 0.0
+    for candidate in files:
+        rows = known_deleted_rows(candidate.file, candidate.deletes) + sum(
+            entry.file.record_count / max(1, needs.get(entry.file.key, 1))
+            for entry in candidate.deletes
+            if entry.file.content is FileContent.EQUALITY_DELETES
+        )
+        share = min(1.0, rows / candidate.file.record_count) if candidate.file.record_count else 1.0
+        freed += share * candidate.file.file_size_in_bytes
+    return freed

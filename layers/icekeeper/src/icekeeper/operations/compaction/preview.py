@@ -1,0 +1,65 @@
+"""What a dry run says of a compaction plan: reasons, outputs and cost of every group, and what is left alone (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.operations.compaction.left_alone import LeftAlone
+from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
+from icekeeper.operations.compaction.writing.output_names import partition_path
+
+__all__ = ["MOST_GROUPS", "left_document", "plan_document"]
+
+MOST_GROUPS = 1000
+"""So many groups are written out one by one; all of them count in the totals."""
+_SUMMED = ("files", "outputs", "bytes_in", "bytes_out", "delete_files", "requests", "saving_usd", "cost_usd")
+
+
+def plan_document(plan: CompactionPlan, metadata: TableMetadata) -> dict[str, Any]:
+    """``plan`` of an operation in ``plan --json``; bytes out, requests and money are estimates."""
+    groups = [_group(group, metadata) for group in plan.groups]
+    return {
+        "groups": groups[:MOST_GROUPS],
+        "totals": {"groups": len(groups), **{key: _sum(groups, key) for key in _SUMMED}},
+        **left_document(plan.left),
+    }
+
+
+def left_document(left: Sequence[LeftAlone]) -> dict[str, Any]:
+    """What is left alone, and why."""
+    return {"left": [{"reason": part.reason, "files": part.files, "bytes": part.bytes} for part in left]}
+
+
+def _group(group: FileGroup, metadata: TableMetadata) -> dict[str, Any]:
+    worth = group.worth
+    deletes = {entry.file.key for c in group.files for entry in c.deletes}
+    return {
+        "reasons": _reasons(group),
+        "partition": partition_path(metadata.specs[group.spec_id], group.partition, metadata.schemas_current_first),
+        "spec_id": group.spec_id,
+        "files": len(group.files),
+        "outputs": group.output_count,
+        "bytes_in": group.total_bytes,
+        "bytes_out": group.total_bytes - (0 if worth is None else int(worth.bytes_saved)),
+        "delete_files": len(deletes),
+        "requests": 0 if worth is None else worth.requests,
+        "saving_usd": 0.0 if worth is None else round(worth.saving, 9),
+        "cost_usd": 0.0 if worth is None else round(worth.cost, 9),
+    }
+
+
+def _reasons(group: FileGroup) -> list[str]:
+    """Why the group is rewritten, the main reason first; then what the rewrite settles on the way."""
+    also = []
+    if any(c.has_debt for c in group.files):
+        also.append("deletes")
+    if group.route_to is not None or any(c.spec_id != group.spec_id for c in group.files):
+        also.append("spec")
+    return list(dict.fromkeys([group.reason.value, *also]))
+
+
+def _sum(groups: Sequence[dict[str, Any]], key: str) -> int | float:
+    total = sum(group[key] for group in groups)
+    return round(total, 9) if isinstance(total, float) else total

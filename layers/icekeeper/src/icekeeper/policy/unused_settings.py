@@ -1,0 +1,28 @@
+"""Settings of operations that a pass does not run, each as a sentence for people (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from icekeeper.operation_facts import Operation
+from icekeeper.policy.resolve import ResolvedPolicy
+from icekeeper.policy.values import text_of
+
+__all__ = ["unused_settings"]
+
+# Setting → the operation that reads it, which `all` leaves out, and what does not happen without it.
+_OF_OPERATIONS_ON_REQUEST = {
+    "partition_retention_hours": (Operation.EXPIRE_PARTITIONS, "no partition is dropped"),
+    "statistics_columns": (Operation.COMPUTE_STATISTICS, "no statistics are computed"),
+}
+
+
+def unused_settings(resolved: ResolvedPolicy) -> Iterator[str]:
+    """A sentence for each setting that somebody made and that no operation of this policy reads."""
+    for key, (operation, missing) in _OF_OPERATIONS_ON_REQUEST.items():
+        value = getattr(resolved.policy, key)
+        if value not in (None, ()) and operation not in resolved.policy.operations:
+            yield (
+                f"{key} is {text_of(value)} ({resolved.sources[key]}), but {operation.value} is not among the "
+                f"operations, so {missing}; ask for it with operations=all,{operation.value}"
+            )

@@ -1,0 +1,40 @@
+"""The plan of a dry run as lines for people: each group with its reasons, and what is left alone (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+__all__ = ["plan_lines"]
+
+_MOST_LINES = 10
+_MEGABYTE = 1024 * 1024
+
+
+def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
+    """Lines about the ``plan`` of an operation in ``plan --json``; none where it has nothing to tell."""
+    groups = plan.get("groups", ())
+    for group in groups[:_MOST_LINES]:
+        where = f" in {group['partition']}" if group["partition"] else ""
+        deletes = f", {group['delete_files']} delete file(s) applied" if group["delete_files"] else ""
+        yield f"{', '.join(group['reasons'])}: {_change(group)}{where}{deletes}"
+    totals = plan.get("totals")
+    if totals is not None and totals["groups"] > 1:
+        more = f" ({totals['groups'] - _MOST_LINES} more not shown)" if totals["groups"] > _MOST_LINES else ""
+        yield f"in all: {_change(totals)} in {totals['groups']} group(s){more}"
+    if totals is not None and totals["groups"]:
+        yield (
+            f"takes about {totals['requests']} request(s) and ${totals['cost_usd']:.4f}; "
+            f"saves readers about ${totals['saving_usd']:.4f}"
+        )
+    for left in plan.get("left", ()):
+        yield f"left alone: {left['files']} file(s) of {_size(left['bytes'])}; {left['reason']}"
+
+
+def _change(group: Mapping[str, Any]) -> str:
+    sizes = f"{_size(group['bytes_in'])} in, {_size(group['bytes_out'])} out"
+    return f"{group['files']} file(s) into {group['outputs']}, {sizes}"
+
+
+def _size(size: int) -> str:
+    return f"{size / _MEGABYTE:.1f} MB" if size >= _MEGABYTE else f"{size} bytes"

@@ -1,0 +1,22 @@
+"""A setting whose operation does not run is told, and nothing else is."""
+
+from __future__ import annotations
+
+from icekeeper.policy.layers import Layer
+from icekeeper.policy.resolve import resolve
+from icekeeper.policy.unused_settings import unused_settings
+
+RETENTION = Layer("table property icekeeper.partition_retention_hours", {"partition_retention_hours": "720"})
+
+
+def test_a_retention_without_its_operation_is_told() -> None:
+    assert list(unused_settings(resolve([RETENTION]))) == [
+        "partition_retention_hours is 720 (table property icekeeper.partition_retention_hours), but expire_partitions "
+        "is not among the operations, so no partition is dropped; ask for it with operations=all,expire_partitions"
+    ]
+
+
+def test_with_its_operation_or_without_the_setting_nothing_is_told() -> None:
+    assert list(unused_settings(resolve([]))) == []
+    everything = Layer("--set", {"operations": "all,expire_partitions"})
+    assert list(unused_settings(resolve([RETENTION, everything]))) == []

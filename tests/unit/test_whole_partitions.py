@@ -1,0 +1,78 @@
+"""Partitions that lie whole within a filter: no partition with a single other row, whatever the logic of null says."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from icekeeper.errors import OperationRefused
+from icekeeper.metadata.delete_scope import partition_key
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import Nothing, PartitionValue
+from icekeeper.operations.compaction.whole_partitions import whole_partitions
+from icekeeper.operations.partitions.plan import ChosenPartitions
+from support.tables import new_document
+
+COLUMNS = {1: "long", 2: "string", 3: "double", 5: "timestamp", 6: "date"}
+MAY_1 = 19844  # days from 1970 to 2024-05-01
+
+
+def table(*fields: tuple[int, str]) -> TableMetadata:
+    columns = [{"id": i, "name": f"c{i}", "required": False, "type": kind} for i, kind in COLUMNS.items()]
+    spec = [
+        {"source-id": source, "field-id": 1000 + n, "name": f"p{n}", "transform": transform}
+        for n, (source, transform) in enumerate(fields)
+    ]
+    schema = {"type": "struct", "schema-id": 0, "fields": columns}
+    return TableMetadata(
+        new_document("s3://b/t", 2, schemas=[schema], **{"partition-specs": [{"spec-id": 0, "fields": spec}]})
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "partition", "where", "matches"),
+    [
+        ([(2, "identity")], ("us",), "c2 = 'us'", True),
+        ([(2, "identity")], ("eu",), "c2 = 'us'", False),
+        ([(2, "identity")], ("us",), "c2 = 'us' and c1 = 5", False),
+        ([(2, "identity")], ("us",), "c2 = 'us' or c1 = 5", True),
+        ([(2, "identity")], (None,), "c2 != 'us'", False),
+        ([(2, "identity")], (None,), "c2 < 'us' or c1 = 5", False),
+        ([(2, "identity")], (None,), "c1 = 5", False),
+        ([(3, "identity")], (math.nan,), "c3 < 5 or c1 = 5", False),
+        ([(3, "identity")], (4.0,), "c3 < 5 or c1 = 5", True),
+        ([(5, "day")], (MAY_1,), "c5 < '2024-05-02T00:00:00'", True),
+        ([(5, "day")], (MAY_1,), "c5 < '2024-05-01T23:59:59'", False),
+        ([(5, "day")], (MAY_1,), "c5 >= '2024-05-01T00:00:00'", True),
+        ([(5, "day")], (MAY_1,), "c5 > '2024-05-01T00:00:00'", False),
+        ([(6, "month")], (652,), "c6 < '2024-06-01'", True),
+        ([(6, "month")], (652,), "c6 <= '2024-05-30'", False),
+        ([(2, "truncate[2]")], ("us",), "c2 >= 'us'", False),
+        ([(2, "truncate[2]")], ("us",), "c2 >= 'um'", True),
+        ([(2, "truncate[2]")], ("us",), "c2 = 'us'", False),
+        ([(1, "bucket[4]")], (1,), "c1 = 5", False),
+        ([(2, "identity"), (2, "void")], ("us", None), "c2 = 'us'", False),
+        ([], (), "c2 = 'us'", False),
+    ],
+)
+def test_a_partition_matches_only_if_each_of_its_rows_does(
+    fields: list[tuple[int, str]], partition: tuple[PartitionValue, ...], where: str, matches: bool
+) -> None:
+    """What a filter drops is gone for good (rule 126)."""
+    assert whole_partitions(where, table(*fields))(0, partition) is matches
+
+
+def test_the_last_partition_of_a_table_is_not_dropped_by_a_filter() -> None:
+    found = ChosenPartitions(lambda spec_id, partition: partition[0] != "keep")
+    for value in ("a", "b"):
+        found.add(0, (value,))
+    with pytest.raises(OperationRefused, match="every partition of the table matches where"):
+        found.plan(None, "c2 != 'keep'")
+    found.add(0, ("keep",))
+    plan = found.plan(None, "c2 != 'keep'")
+    assert not isinstance(plan, Nothing)
+    assert plan.partitions == {partition_key(0, ("a",)), partition_key(0, ("b",))}
+    first = found.plan(1, "c2 != 'keep'")
+    assert not isinstance(first, Nothing)
+    assert first.partitions == {partition_key(0, ("a",))}
