@@ -147,6 +147,7 @@ PURE = (
     "icekeeper.health.totals",
     "icekeeper.health.warnings",
     "icekeeper.health.words",
+    "icekeeper.metadata.overlap_depth",
     "icekeeper.operation_facts",
     "icekeeper.policy",
     "icekeeper.state.leases",
