@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 import time
@@ -15,6 +16,7 @@ from icekeeper.metadata.overlap_depth import (
     BELOW_ALL,
     Extent,
     OverlapDepth,
+    Place,
     column_extent,
     measure_depth,
     total_depth,
@@ -34,10 +36,10 @@ def by_hand(extents: list[Extent]) -> OverlapDepth:
     size = sum(e.size for e in extents)
     if not points:
         return OverlapDepth(len(extents), size, len(extents), len(extents), len(extents))
-    gaps = list(zip(points, points[1:], strict=False))
+    gaps = list(itertools.pairwise(points))
     width = max(1, math.ceil(len(points) / 100))
 
-    def holding(low: object, high: object) -> int:
+    def holding(low: Place, high: Place) -> int:
         return sum(e.low <= low and e.high >= high for e in extents)
 
     def point(e: Extent) -> float:
@@ -60,12 +62,17 @@ def by_hand(extents: list[Extent]) -> OverlapDepth:
 
 
 ends = st.one_of(st.none(), st.integers(0, 12), st.integers(0, 400))
-extents = st.tuples(ends, ends, st.integers(0, 50)).map(
-    lambda t: extent(*sorted(t[:2]), t[2]) if None not in t[:2] else extent(*t)
-)
 
 
-@given(st.lists(extents, min_size=1, max_size=120))
+@st.composite
+def extents(draw: st.DrawFn) -> Extent:
+    low, high = draw(ends), draw(ends)
+    if low is not None and high is not None:
+        low, high = min(low, high), max(low, high)
+    return extent(low, high, draw(st.integers(0, 50)))
+
+
+@given(st.lists(extents(), min_size=1, max_size=120))
 def test_the_sweep_counts_as_one_counts_by_hand(files: list[Extent]) -> None:
     swept, counted = measure_depth(files), by_hand(files)
     assert (swept.files, swept.size, swept.deepest) == (counted.files, counted.size, counted.deepest)

@@ -129,6 +129,8 @@ PURE = (
     "icekeeper.operations.compaction.candidates",
     "icekeeper.operations.compaction.output_partition",
     "icekeeper.operations.compaction.clustering.plan",
+    "icekeeper.operations.compaction.clustering.recluster",
+    "icekeeper.operations.compaction.clustering.runs",
     "icekeeper.operations.compaction.plan",
     "icekeeper.operations.compaction.recipe",
     "icekeeper.operations.partitions.partition_time",

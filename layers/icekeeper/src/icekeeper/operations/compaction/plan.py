@@ -20,6 +20,7 @@ from icekeeper.model import FileKey, ManifestContent, Nothing, PartitionValue
 from icekeeper.operations.compaction.budget import Bin, bytes_since_rewrite, in_job_order, within_budget
 from icekeeper.operations.compaction.candidates import Candidate, Candidates, FileScope, TableState, select_candidates
 from icekeeper.operations.compaction.clustering.plan import clustering_groups
+from icekeeper.operations.compaction.clustering.runs import Layout
 from icekeeper.operations.compaction.output_partition import Destination
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.policy import Policy
@@ -125,8 +126,12 @@ def plan_compaction(
         return Nothing(DELETES_DISABLED)
     clustered_by = None if clustering is None else clustering.clustered_by
     found = select_candidates(state, policy, now_ms=now_ms, in_scope=in_scope, clustered_by=clustered_by)
-    bins_of = _bins if clustering is None else _clustering_bins
-    bins = [chosen for files in found.partitions for chosen in bins_of(files, policy)]
+    layout = None if clustering is None else Layout.of(clustering.recipe, metadata.current_schema)
+    bins = [
+        chosen
+        for files in found.partitions
+        for chosen in (_bins(files, policy) if layout is None else _clustering_bins(files, policy, layout))
+    ]
     allowed, waiting = within_budget(bins, policy, found.delete_needs, bytes_since_rewrite(metadata, snapshot))
     route_to = metadata.default_spec_id if clustering is None else None
     groups = tuple(
@@ -149,11 +154,11 @@ def plan_compaction(
     )
 
 
-def _clustering_bins(files: list[Candidate], policy: Policy) -> list[Bin]:
+def _clustering_bins(files: list[Candidate], policy: Policy, layout: Layout) -> list[Bin]:
     """One bin per clustering group; a clustered file alone in its group is rewritten only for its deletes."""
     return [
         Bin(tuple(group), for_deletes=not policy.rewrite_all and len(group) == 1 and group[0].is_clustered)
-        for group in clustering_groups(files, policy)
+        for group in clustering_groups(files, policy, layout)
     ]
 
 
