@@ -23,7 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"pass_context"}),
     frozenset({"deletion"}),
     frozenset({"operations"}),
-    frozenset({"administration", "detection", "maintenance", "verification"}),
+    frozenset({"administration", "advice", "detection", "maintenance", "verification"}),
     frozenset({"runtime"}),
     frozenset({"demo", "pipeline"}),
     frozenset({"cli"}),
@@ -99,6 +99,13 @@ UNKNOWN_TO: dict[str, tuple[str, ...]] = {
 }
 # Plans and rules: no input, no output, no clock, no chance.
 PURE = (
+    "icekeeper.advice.advise",
+    "icekeeper.advice.layout",
+    "icekeeper.advice.partitioning",
+    "icekeeper.advice.shared_keys",
+    "icekeeper.advice.summarise",
+    "icekeeper.advice.summary",
+    "icekeeper.advice.upkeep",
     "icekeeper.catalogs.addresses",
     "icekeeper.catalogs.kind",
     "icekeeper.catalogs.table_bucket_properties",
