@@ -17,6 +17,7 @@ from typing import Annotated
 
 import typer
 
+from icekeeper.cli.advise import advise
 from icekeeper.cli.arguments import (
     AsJson,
     CatalogName,
@@ -70,6 +71,7 @@ app.add_typer(stage_app, name="stage")
 app.add_typer(claims_app, name="claims")
 app.command()(plan)
 app.command()(health)
+app.command()(advise)
 app.command()(orphans)
 app.command()(history)
 app.command()(request)

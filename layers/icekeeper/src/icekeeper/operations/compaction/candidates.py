@@ -104,11 +104,11 @@ def select_candidates(
     in_scope: FileScope = lambda file, spec_id: True,
     clustered_by: Container[int] | None = None,
 ) -> Candidates:
-    """Pick files that are small, carry delete debt or are not clustered, or all files (``rewrite_all``).
+    """Pick files that are small or carry delete debt, or all files (``rewrite_all``, or a plan with a recipe).
 
     Files that are not ``in_scope`` are left alone, but still need their deletes.  ``clustered_by`` are the ids of the
-    snapshots that added files clustered by this plan's recipe; files of other snapshots are not clustered.  ``None``:
-    the plan has no recipe.
+    snapshots that added files clustered by this plan's recipe; files of other snapshots are not clustered.  They are
+    picked like these, because runs of clustered files may pile up.  ``None``: the plan has no recipe.
     """
     metadata, index = state.metadata, state.deletes
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
@@ -130,8 +130,8 @@ def select_candidates(
             needs[entry.file.key] += 1
         has_debt = policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
         is_clustered = clustered_by is not None and live.entry.snapshot_id in clustered_by
-        is_unclustered = clustered_by is not None and not is_clustered
-        if not (has_debt or _has_wrong_layout(file, policy, is_unclustered)) or not in_scope(file, spec_id):
+        may_be_clustered = clustered_by is not None
+        if not (has_debt or _may_be_laid_anew(file, policy, may_be_clustered)) or not in_scope(file, spec_id):
             continue
         unreadable = why_unreadable(file, needed, types)
         if unreadable is not None:
@@ -210,9 +210,9 @@ def known_deleted_rows(file: DataFile, deletes: Iterable[ManifestEntry]) -> int:
     return min(file.record_count, sum(delete.record_count for delete in only_this))
 
 
-def _has_wrong_layout(file: DataFile, policy: Policy, is_unclustered: bool) -> bool:
+def _may_be_laid_anew(file: DataFile, policy: Policy, may_be_clustered: bool) -> bool:
     is_small = file.file_size_in_bytes < policy.min_file_size_bytes
-    return policy.rewrite_all or (policy.rewrite_enabled and (is_small or is_unclustered))
+    return policy.rewrite_all or (policy.rewrite_enabled and (is_small or may_be_clustered))
 
 
 def _is_indebted(file: DataFile, deletes: Sequence[ManifestEntry], policy: Policy) -> bool:

@@ -15,6 +15,7 @@ from icekeeper.operations.compaction.bins import Bin, Reason, binpacked
 from icekeeper.operations.compaction.budget import bytes_since_rewrite, in_job_order, within_budget
 from icekeeper.operations.compaction.candidates import Candidate, Candidates, FileScope, TableState, select_candidates
 from icekeeper.operations.compaction.clustering.plan import clustering_groups
+from icekeeper.operations.compaction.clustering.runs import Layout
 from icekeeper.operations.compaction.left_alone import LeftAlone, left_alone
 from icekeeper.operations.compaction.output_partition import Destination
 from icekeeper.operations.compaction.payback import WeighedBin, Worth, weigh
@@ -133,7 +134,12 @@ def plan_compaction(
         return Nothing(DELETES_DISABLED)
     clustered_by = None if clustering is None else clustering.clustered_by
     found = select_candidates(state, policy, now_ms=now_ms, in_scope=in_scope, clustered_by=clustered_by)
-    bins = [chosen for files in found.partitions for chosen in _bins(files, policy, clustering, now_ms)]
+    if clustering is None:
+        bins = [chosen for files in found.partitions for chosen in _packed_bins(files, policy, now_ms)]
+    else:
+        layout = Layout.of(clustering.recipe, metadata.current_schema)
+        groups_of_rows = (group for files in found.partitions for group in clustering_groups(files, policy, layout))
+        bins = [_clustering_bin(group, policy, clustering.recipe) for group in groups_of_rows]
     weighed = [weigh(chosen, policy, found.delete_needs) for chosen in bins]
     unpaid = [one for one in weighed if not one.worth.pays]
     worthy = [one for one in weighed if one.worth.pays]
@@ -161,9 +167,7 @@ def plan_compaction(
     )
 
 
-def _bins(files: list[Candidate], policy: Policy, clustering: Clustering | None, now_ms: int) -> list[Bin]:
-    if clustering is not None:
-        return [_clustering_bin(group, policy, clustering.recipe) for group in clustering_groups(files, policy)]
+def _packed_bins(files: list[Candidate], policy: Policy, now_ms: int) -> list[Bin]:
     newest_ms = max((c.added_ms for c in files if c.added_ms is not None), default=None)
     at_rest = newest_ms is None or newest_ms <= now_ms - policy.partition_rest_ms
     return binpacked(files, policy, at_rest=at_rest)

@@ -1,39 +1,48 @@
 """Divides the candidates of a partition into the groups that are clustered together (pure).
 
 Files that were not clustered by the current recipe are clustered as soon as it is worth it: ``min_input_files`` files,
-or enough bytes for one output, or files that carry deletes.  Clustered files are left alone until there are so many
-small ones that they would be merged anyway.
+or enough bytes for one output, or files that carry deletes.  Clustered files are left alone until their runs pile up
+beyond ``max_clustering_depth`` (see ``recluster``), or there are ``min_input_files`` small ones of about one size.
+What is new joins the runs that are merged, so that it is sorted once and not twice.
 
-Convergence (rule 49): a group's outputs are clustered, and all but perhaps one of them are large enough.  If that one
-would make too many small files, all of them join the group beforehand.  So ``plan(apply(plan))`` is empty.
+Convergence (rule 49): a group's outputs are one run, and all but perhaps one of them are large enough.  If that one
+would make too many small files, it joins them beforehand.  So ``plan(apply(plan))`` is empty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from icekeeper.operations.compaction.candidates import Candidate
+from icekeeper.operations.compaction.clustering.recluster import runs_to_merge
+from icekeeper.operations.compaction.clustering.runs import Layout, pieces_of_runs
 from icekeeper.policy import Policy
 
 __all__ = ["clustering_groups"]
 
+# The run that new files would become.
+_NEW = "new"
+# Java's read.split.open-file-cost: below these bytes files cost readers the same, and their size is mostly overhead.
+_OPEN_FILE_BYTES = 4 * 1024 * 1024
 
-def clustering_groups(files: list[Candidate], policy: Policy) -> list[list[Candidate]]:
-    """The groups of one partition's candidates, each in order of age."""
+
+def clustering_groups(files: list[Candidate], policy: Policy, layout: Layout) -> list[list[Candidate]]:
+    """The groups of one partition's candidates."""
     files.sort(key=lambda c: (c.age, c.file.file_path))
     if policy.rewrite_all:
         return _portions(files, policy)
     fresh = [c for c in files if not c.is_clustered]
-    small = [c for c in files if c.is_clustered and c.file.file_size_in_bytes < policy.min_file_size_bytes]
-    # Large and clustered: only their deletes are applied.
-    chosen = [[c] for c in files if c.is_clustered and c.file.file_size_in_bytes >= policy.min_file_size_bytes]
-    worth_it = _is_worth_it(fresh, policy)
-    groups = _portions(fresh, policy) if worth_it else []
-    small_outputs = sum(_total(group) < policy.min_file_size_bytes for group in groups)
-    if small and len(small) + small_outputs >= policy.min_input_files:
-        together = {id(c) for c in (*small, *fresh)}
-        return chosen + _portions([c for c in files if id(c) in together], policy)
-    return chosen + groups + [[c] for c in small if c.has_debt]
+    if not _is_worth_it(fresh, policy):
+        fresh = []
+    sorted_before = [c for c in files if c.is_clustered]
+    piled = _piled_runs(sorted_before, fresh, policy, layout)
+    taken = {id(c) for group in piled for c in group}
+    groups = piled + _portions((c for c in fresh if id(c) not in taken), policy)
+    small = [c for c in sorted_before if id(c) not in taken and c.file.file_size_in_bytes < policy.min_file_size_bytes]
+    groups = _with_small_files(groups, small, policy)
+    taken = {id(c) for group in groups for c in group}
+    return groups + [[c] for c in sorted_before if c.has_debt and id(c) not in taken]
 
 
 def _is_worth_it(fresh: list[Candidate], policy: Policy) -> bool:
@@ -42,6 +51,59 @@ def _is_worth_it(fresh: list[Candidate], policy: Policy) -> bool:
         or _total(fresh) >= policy.target_file_size_bytes
         or any(c.has_debt for c in fresh)
     )
+
+
+def _piled_runs(
+    sorted_before: Sequence[Candidate], fresh: Sequence[Candidate], policy: Policy, layout: Layout
+) -> list[list[Candidate]]:
+    """Runs that are merged because they pile up; a group that is too large for a pass is divided along the key."""
+    if not policy.rewrite_enabled:
+        return []
+    files = [*sorted_before, *fresh]
+    pieces = pieces_of_runs(sorted_before, layout)
+    pieces += [replace(piece, run=_NEW) for piece in pieces_of_runs(fresh, layout)]
+    merges = runs_to_merge(pieces, limit=policy.max_clustering_depth, factor=policy.clustering_tier_factor)
+    groups: list[list[Candidate]] = []
+    for members in merges:
+        along_key = [files[n] for n in sorted(members, key=lambda n: pieces[n].ranges[0])]
+        run_of = {id(files[n]): pieces[n].run for n in members}
+        for portion in _portions(along_key, policy):
+            # Files of one run alone are in order already.
+            if len({run_of[id(c)] for c in portion}) > 1:
+                groups.append(sorted(portion, key=lambda c: (c.age, c.file.file_path)))
+    return groups
+
+
+def _with_small_files(
+    groups: list[list[Candidate]], small: Sequence[Candidate], policy: Policy
+) -> list[list[Candidate]]:
+    """The groups, joined by clustered files that are small where there are ``min_input_files`` of about one size.
+
+    About one size: at most ``clustering_tier_factor`` apart.  Merging a large one with every few tiny ones would
+    rewrite it again and again.  A group whose output would be small counts as one small file.
+    """
+    done = [group for group in groups if _total(group) >= policy.min_file_size_bytes]
+    waiting = [group for group in groups if _total(group) < policy.min_file_size_bytes] + [[c] for c in small]
+    while window := _window_of_one_size(waiting, policy):
+        inside = {id(item) for item in window}
+        waiting = [item for item in waiting if id(item) not in inside]
+        members = sorted((c for item in window for c in item), key=lambda c: (c.age, c.file.file_path))
+        for portion in _portions(members, policy):
+            (done if _total(portion) >= policy.min_file_size_bytes else waiting).append(portion)
+    return done + [item for item in waiting if len(item) > 1 or not item[0].is_clustered]
+
+
+def _window_of_one_size(items: list[list[Candidate]], policy: Policy) -> list[list[Candidate]]:
+    """The smallest items, at least ``min_input_files`` of them, of which the largest is within the tier factor."""
+    items.sort(key=_total)
+    sizes = [max(_OPEN_FILE_BYTES, _total(item)) for item in items]
+    end = 0
+    for start, least in enumerate(sizes):
+        while end < len(sizes) and sizes[end] < least * policy.clustering_tier_factor:
+            end += 1
+        if end - start >= policy.min_input_files:
+            return items[start:end]
+    return []
 
 
 def _portions(files: Iterable[Candidate], policy: Policy) -> list[list[Candidate]]:

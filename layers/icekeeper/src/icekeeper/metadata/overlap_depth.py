@@ -1,0 +1,146 @@
+"""Measures how many files a lookup on a column must open, from the bounds in manifest entries alone (pure).
+
+A file must be opened for a value that lies between its bounds.  The *overlap depth* at a value is the number of such
+files: 1 everywhere in a column that is sorted, the number of all files in one that is spread over all of them.
+Snowflake reports the same number as the average depth of a clustering key.
+
+What bounds do not tell counts as everything: a file without a bound, or with a bound that is NaN, not readable, or the
+wrong way round, may hold any value.  Cut bounds enclose the values, so they are taken as they are.  Nulls lie in no
+range of values: a file that holds nothing else is opened for none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+from icekeeper.metadata.single_value import comparable, decode
+from icekeeper.model import DataFile
+
+__all__ = ["ABOVE_ALL", "BELOW_ALL", "Extent", "OverlapDepth", "Place", "column_extent", "measure_depth", "total_depth"]
+
+Place: TypeAlias = tuple[Any, ...]
+"""A value of a column, or a place beyond all of them; compares as Iceberg orders values."""
+BELOW_ALL: Place = (0,)
+ABOVE_ALL: Place = (2,)
+
+# A small range reaches over this share of the column's distinct bounds.
+SMALL_RANGE = Fraction(1, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The values that a file may hold in a column, both ends included."""
+
+    low: Place
+    high: Place
+    size: int
+    """Bytes of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapDepth:
+    """How many files lookups on a column open; averages are taken over bytes, so that large files count for more."""
+
+    files: int
+    size: int
+    """Bytes of all files."""
+    point: float
+    """Files that one value is looked for in, on average over the values that the files may hold."""
+    small_range: float
+    """Files that a range over one in a hundred of the distinct bounds is looked for in, on average."""
+    deepest: int
+    """Files that the worst value is looked for in."""
+
+
+def column_extent(file: DataFile, field_id: int, iceberg_type: str) -> Extent | None:
+    """The extent of a file on a column; ``None``: the file holds no value of it but nulls."""
+    values, nulls = (counts or {} for counts in (file.value_counts, file.null_value_counts))
+    if file.record_count == 0 or (field_id in values and values[field_id] == nulls.get(field_id)):
+        return None
+    low = _place((file.lower_bounds or {}).get(field_id), iceberg_type) or BELOW_ALL
+    high = _place((file.upper_bounds or {}).get(field_id), iceberg_type) or ABOVE_ALL
+    if low > high:
+        low, high = BELOW_ALL, ABOVE_ALL
+    return Extent(low, high, file.file_size_in_bytes)
+
+
+def _place(bound: bytes | None, iceberg_type: str) -> Place | None:
+    if bound is None:
+        return None
+    try:
+        raw = decode(iceberg_type, bound)
+    except ValueError:
+        return None
+    if isinstance(raw, float) and math.isnan(raw):
+        return None
+    return 1, comparable(iceberg_type, raw)
+
+
+def measure_depth(extents: Iterable[Extent]) -> OverlapDepth:
+    """The overlap depth of the files with these extents, in n log n steps.
+
+    The values between two neighbouring bounds are one *gap*; a file's values are spread over its gaps evenly.  A file
+    of one single value has no gap and counts by that value.
+    """
+    extents = list(extents)
+    points = sorted({end for e in extents for end in (e.low, e.high)} - {BELOW_ALL, ABOVE_ALL})
+    size = sum(e.size for e in extents)
+    if not points:  # nothing is known of any file
+        return OverlapDepth(len(extents), size, float(len(extents)), float(len(extents)), len(extents))
+    place = {point: number for number, point in enumerate(points)}
+    last = len(points) - 1
+    # Beyond the outermost bounds nothing is known to lie, so that open ends reach to these.
+    spans = [(place.get(e.low, 0), place.get(e.high, last)) for e in extents]
+    starts, ends = [0] * len(points), [0] * len(points)
+    for low, high in spans:
+        starts[low] += 1
+        ends[high] += 1
+    begun, ended = list(accumulate(starts)), list(accumulate(ends))
+    at_point = [begun[n] - ended[n] + ends[n] for n in range(len(points))]
+    gaps = list(accumulate((begun[n] - ended[n] for n in range(last)), initial=0))
+    width = max(1, math.ceil(SMALL_RANGE * len(points)))
+
+    def mean_at(low: int, high: int) -> float:
+        return float(at_point[low]) if low == high else (gaps[high] - gaps[low]) / (high - low)
+
+    def opened_from(low: int) -> int:
+        until = min(last, low + width)
+        return begun[until] - (ended[low] - ends[low])
+
+    return OverlapDepth(
+        files=len(extents),
+        size=size,
+        point=_mean([mean_at(low, high) for low, high in spans], extents),
+        small_range=_mean([opened_from(low) for low, _ in spans], extents),
+        deepest=max(at_point),
+    )
+
+
+def total_depth(partitions: Iterable[OverlapDepth]) -> OverlapDepth:
+    """The depth of several partitions, each of which is looked into by itself: averages by bytes, the worst of all."""
+    parts = [part for part in partitions if part.files]
+    size = sum(part.size for part in parts)
+
+    def mean(values: Sequence[float]) -> float:
+        return sum(v * p.size for v, p in zip(values, parts, strict=True)) / size if size else max(values, default=0.0)
+
+    return OverlapDepth(
+        files=sum(part.files for part in parts),
+        size=size,
+        point=mean([part.point for part in parts]),
+        small_range=mean([part.small_range for part in parts]),
+        deepest=max((part.deepest for part in parts), default=0),
+    )
+
+
+def _mean(values: Sequence[float], extents: Sequence[Extent]) -> float:
+    """By bytes; files of unknown size (0 bytes throughout) count alike."""
+    size = sum(e.size for e in extents)
+    if not size:
+        return sum(values) / len(values)
+    return sum(value * e.size for value, e in zip(values, extents, strict=True)) / size
