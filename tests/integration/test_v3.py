@@ -19,24 +19,18 @@ from support.files_on_disk import local_path
 from support.maintained_table import MaintainedTable, maintained_table
 from support.outcomes import outcome_of
 from support.v3 import append, data_files, delete_positions, lineage, upgrade, vectors
-from support.v3_passes import assert_row_ids_hold, compacted, file_of, manifests, rows
+from support.v3_passes import assert_row_ids_hold, compacted, file_of, manifests, rows, upgraded_table, with_row_ids
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[MaintainedTable]:
-    """Upgraded to v3, three files of ten rows in us and in eu: ids 0.., 100.., 200.. and 50.., 150.., 250.."""
-    with maintained_table(tmp_path) as made:
-        create_by_region(made, 3)
-        upgrade(made)
+    with upgraded_table(tmp_path) as made:
         yield made
 
 
 @pytest.fixture
 def with_ids(table: MaintainedTable) -> MaintainedTable:
-    """One more file in each region, 300.. and 350..: the first v3 commit gave every row its id."""
-    append(table, 300, 10, "us")
-    append(table, 350, 10, "eu")
-    return table
+    return with_row_ids(table)
 
 
 def test_the_first_commit_after_the_upgrade_gives_every_row_its_id(table: MaintainedTable) -> None:

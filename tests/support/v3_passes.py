@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -10,15 +13,41 @@ import pyarrow.parquet as pq
 from icekeeper.model import ManifestContent, ManifestFile
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome
+from support.deletes import create_by_region
 from support.files_on_disk import local_path
-from support.maintained_table import MaintainedTable
+from support.maintained_table import MaintainedTable, maintained_table
 from support.outcomes import outcome_of
 from support.readers import duckdb_rows
-from support.v3 import data_files, lineage
+from support.v3 import append, data_files, lineage, upgrade
 
-__all__ = ["KEEPING", "assert_row_ids_hold", "compacted", "file_of", "manifests", "rows"]
+__all__ = [
+    "KEEPING",
+    "assert_row_ids_hold",
+    "compacted",
+    "file_of",
+    "manifests",
+    "rows",
+    "upgraded_table",
+    "with_row_ids",
+]
 
 KEEPING = {"snapshot_retention_hours": "1000"}
+
+
+@contextmanager
+def upgraded_table(folder: Path) -> Iterator[MaintainedTable]:
+    """Upgraded to v3, three files of ten rows in us and in eu: ids 0.., 100.., 200.. and 50.., 150.., 250.."""
+    with maintained_table(folder) as made:
+        create_by_region(made, 3)
+        upgrade(made)
+        yield made
+
+
+def with_row_ids(table: MaintainedTable) -> MaintainedTable:
+    """One more file in each region, 300.. and 350..: the first v3 commit gave every row its id."""
+    append(table, 300, 10, "us")
+    append(table, 350, 10, "eu")
+    return table
 
 
 def compacted(table: MaintainedTable, **overrides: Any) -> OperationOutcome:
