@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import pyarrow as pa
 import pytest
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -17,16 +16,14 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
 from icekeeper.model import EntryStatus, ManifestContent
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.report.outcome import Status
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
+from support.expiries import EXPIRE, ROWS, expired, six_appends
 from support.maintained_table import MaintainedTable, maintained_table, registered_table
 from support.outcomes import outcome_of
 from support.readers import canonical, duckdb_rows
 from support.v3 import live as live_entries
-
-ROWS = pa.table({"id": [1, 2, 3]})
-EXPIRE: dict[str, Any] = {"operations": "expire_snapshots"}
 
 # Magic, and a footer of magic, JSON, its length, flags and magic (Puffin specification).
 EMPTY_PUFFIN = b"PFA1" + b"PFA1" + b'{"blobs":[]}' + bytes([12, 0, 0, 0]) + bytes(4) + b"PFA1"
@@ -34,15 +31,8 @@ EMPTY_PUFFIN = b"PFA1" + b"PFA1" + b'{"blobs":[]}' + bytes([12, 0, 0, 0]) + byte
 
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[MaintainedTable]:
-    with maintained_table(tmp_path) as made:
-        written = made.create(ROWS.schema)
-        for _ in range(6):
-            written.append(ROWS)
+    with six_appends(tmp_path) as made:
         yield made
-
-
-def expired(table: MaintainedTable, **overrides: Any) -> OperationOutcome:
-    return outcome_of(table.maintain(**EXPIRE, **overrides), Operation.EXPIRE_SNAPSHOTS)
 
 
 def test_files_freed_by_compaction_go_in_the_same_pass(table: MaintainedTable) -> None:

@@ -14,27 +14,18 @@ from pyiceberg.types import StringType
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, Status
-from support.maintained_table import MaintainedTable, maintained_table
+from icekeeper.report.outcome import Status
+from support.expiries import EXPIRE, expired, six_appends
+from support.maintained_table import MaintainedTable
 from support.outcomes import outcome_of
 from support.readers import canonical, duckdb_rows
 from support.scripted_catalog import once
 
-ROWS = pa.table({"id": [1, 2, 3]})
-EXPIRE: dict[str, Any] = {"operations": "expire_snapshots"}
-
 
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[MaintainedTable]:
-    with maintained_table(tmp_path) as made:
-        written = made.create(ROWS.schema)
-        for _ in range(6):
-            written.append(ROWS)
+    with six_appends(tmp_path) as made:
         yield made
-
-
-def expired(table: MaintainedTable, **overrides: Any) -> OperationOutcome:
-    return outcome_of(table.maintain(**EXPIRE, **overrides), Operation.EXPIRE_SNAPSHOTS)
 
 
 def test_named_snapshots_go_and_the_retention_has_no_say(table: MaintainedTable) -> None:

@@ -15,9 +15,7 @@ from icekeeper.errors import PlanStale
 from icekeeper.model import TableName
 from icekeeper.pass_context.jobs import running_job
 from icekeeper.report.outcome import Status
-from icekeeper.runtime import Runtime
 from icekeeper.state.table_memory import TableMemory
-from support.clocks import same_clock
 from support.maintained_table import NAME, MaintainedTable, new_table
 from support.pass_settings import EAGER
 from support.running_jobs import (
@@ -28,7 +26,6 @@ from support.running_jobs import (
     handle_of,
     later,
     loads,
-    runtime_at,
 )
 from support.scripted_catalog import ScriptedCatalog
 
@@ -75,7 +72,9 @@ def test_progress_prolongs_pin_and_record(table: MaintainedTable) -> None:
                 seen.append((pin.expires_ms - now[0], load.expires_ms - now[0]))
             return results
 
-    outcome = runtime_at(table, lambda: now[0]).maintain(NAME, {**EAGER, "operations": "compact"}, Slow(1), unsafe=True)
+    outcome = table.runtime_with(clock=lambda: now[0]).maintain(
+        NAME, {**EAGER, "operations": "compact"}, Slow(1), unsafe=True
+    )
     assert outcome.status.value == "succeeded"
     assert seen == [(LEASE_MS, LEASE_MS)] * 4
     assert loads(table) == ()
@@ -94,7 +93,7 @@ def test_a_job_that_slept_while_its_files_were_cleaned_does_not_commit_them(tabl
         now[0] += LATER_MS
         assert len(deleted(later(table))) == 1
 
-    runtime = runtime_at(table, lambda: now[0])
+    runtime = table.runtime_with(clock=lambda: now[0])
     engine = Interrupting(after=sleep_for_days)
     outcome = runtime.maintain(NAME, {**EAGER, "operations": "compact"}, engine, unsafe=True)
     assert outcome.operations[0].status is Status.FAILED
@@ -121,7 +120,7 @@ def test_a_job_that_slept_between_two_swaps_does_not_commit_what_was_cleaned_mea
                 assert len(deleted(later(table))) >= 1
             return super().load(name)
 
-    runtime = Runtime(Stopped(table.catalog), table.state, environment={}, clock=lambda: now[0], store_clock=same_clock)
+    runtime = table.runtime_with(catalog=Stopped(table.catalog), clock=lambda: now[0])
     outcome = runtime.maintain(NAME, {**EAGER, "operations": "compact"}, LocalEngine(1), unsafe=True)
     assert outcome.operations[0].status is Status.FAILED
     assert (outcome.operations[0].reason or "").startswith("PlanStale: job ")
@@ -135,7 +134,7 @@ def test_a_job_that_overslept_its_lease_but_was_not_cleaned_commits(table: Maint
     def sleep_a_little() -> None:
         now[0] += LEASE_MS + 1
 
-    runtime = runtime_at(table, lambda: now[0])
+    runtime = table.runtime_with(clock=lambda: now[0])
     engine = Interrupting(after=sleep_a_little)
     outcome = runtime.maintain(NAME, {**EAGER, "operations": "compact"}, engine, unsafe=True)
     assert outcome.operations[0].status is Status.SUCCEEDED

@@ -5,79 +5,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icekeeper.model import ManifestContent, ManifestFile
+from icekeeper.model import ManifestContent
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.report.outcome import Status
 from icekeeper.rows import file_rows
 from support.deletes import create_by_region, rows_of
 from support.files_on_disk import local_path
 from support.maintained_table import MaintainedTable, maintained_table
 from support.outcomes import outcome_of
-from support.readers import duckdb_rows
 from support.v3 import append, data_files, delete_positions, lineage, upgrade, vectors
-
-KEEPING = {"snapshot_retention_hours": "1000"}
+from support.v3_passes import assert_row_ids_hold, compacted, file_of, manifests, rows, upgraded_table, with_row_ids
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[MaintainedTable]:
-    """Upgraded to v3, three files of ten rows in us and in eu: ids 0.., 100.., 200.. and 50.., 150.., 250.."""
-    with maintained_table(tmp_path) as made:
-        create_by_region(made, 3)
-        upgrade(made)
+    with upgraded_table(tmp_path) as made:
         yield made
 
 
 @pytest.fixture
 def with_ids(table: MaintainedTable) -> MaintainedTable:
-    """One more file in each region, 300.. and 350..: the first v3 commit gave every row its id."""
-    append(table, 300, 10, "us")
-    append(table, 350, 10, "eu")
-    return table
-
-
-def compacted(table: MaintainedTable, **overrides: Any) -> OperationOutcome:
-    return outcome_of(table.maintain(operations="compact", **overrides), Operation.COMPACT)
-
-
-def rows(table: MaintainedTable) -> Counter[int]:
-    """As DuckDB reads them: it knows nothing of us, and applies deletion vectors."""
-    return Counter(row["id"] for row in duckdb_rows(table.loaded.metadata_location))
-
-
-def file_of(table: MaintainedTable, row_id: int) -> str:
-    """The data file whose first row that is."""
-    for file in data_files(table):
-        with pq.ParquetFile(local_path(file.file_path)) as opened:
-            if opened.read(["id"]).column("id")[0].as_py() == row_id:
-                return file.file_path
-    raise AssertionError(row_id)
-
-
-def manifests(table: MaintainedTable) -> list[ManifestFile]:
-    reader = table.reader
-    head = reader.metadata.current_snapshot
-    assert head is not None
-    return reader.manifests(head)
-
-
-def assert_row_ids_hold(table: MaintainedTable) -> None:
-    """Every row has one, no two the same, all below ``next-row-id``; the head's own numbers add up."""
-    metadata = table.loaded.metadata
-    ids = [row_id for _, row_id, _ in lineage(table).elements()]
-    assert len(set(ids)) == len(ids)
-    assert all(row_id is not None and row_id < metadata.next_row_id for row_id in ids)
-    for manifest in manifests(table):
-        assert (manifest.first_row_id is None) == (manifest.content is ManifestContent.DELETES)
-    head = metadata.current_snapshot
-    assert head is not None
-    assert head.raw["first-row-id"] + head.raw["added-rows"] == metadata.next_row_id
+    return with_row_ids(table)
 
 
 def test_the_first_commit_after_the_upgrade_gives_every_row_its_id(table: MaintainedTable) -> None:
@@ -125,54 +78,6 @@ def test_rows_keep_their_lineage_through_compaction(with_ids: MaintainedTable, m
     assert compacted(table, rewrite_all="true").status is Status.SUCCEEDED
     assert lineage(table) == before
     assert_row_ids_hold(table)
-
-
-def test_the_summary_counts_vectors(with_ids: MaintainedTable) -> None:
-    table = with_ids
-    delete_positions(table, {file_of(table, 0): [0], file_of(table, 100): [1, 2]})
-    sizes = [entry.file.content_size_in_bytes or 0 for entry in vectors(table).values()]
-    inputs = sum(file.file_size_in_bytes for file in data_files(table))
-    compacted(table)
-    head = table.loaded.metadata.current_snapshot
-    assert head is not None
-    told = ("removed-dvs", "removed-delete-files", "removed-position-deletes", "total-delete-files")
-    assert [head.summary[key] for key in told] == ["2", "2", "3", "0"]
-    assert int(head.summary["removed-files-size"]) == inputs + sum(sizes)
-
-
-def test_one_vector_may_go_while_its_puffin_file_stays(with_ids: MaintainedTable) -> None:
-    """A Puffin file goes when no live entry uses it any more, not before (rule 14)."""
-    table = with_ids
-    puffin = delete_positions(table, {file_of(table, 0): [0], file_of(table, 50): [1]})
-    before = rows(table)
-    table.engine.during = lambda: delete_positions(table, {file_of(table, 150): [1]})
-    table.maintain(operations="compact,expire_snapshots,remove_orphans")
-    table.engine.during = lambda: None
-    assert puffin in {entry.file.file_path for entry in vectors(table).values()}
-    assert rows(table) == before - Counter([151])
-    table.assert_sound()
-    table.maintain()
-    assert not vectors(table)
-    assert not local_path(puffin).exists()
-    assert rows(table) == before - Counter([151])
-    table.assert_sound()
-
-
-@pytest.mark.parametrize("replaces", [False, True], ids=["first", "replaces_the_one_applied"])
-def test_a_vector_that_lands_meanwhile_drops_its_group_alone(with_ids: MaintainedTable, *, replaces: bool) -> None:
-    table = with_ids
-    if replaces:
-        delete_positions(table, {file_of(table, 100): [7]})
-    before = lineage(table)
-    gone = next(row for row in before if row[0] == 103)
-    table.engine.during = lambda: delete_positions(table, {file_of(table, 100): [3]})
-    outcome = compacted(table)
-    assert outcome.summary == "compacted 4 files into 1 (across 1 bins)"
-    assert outcome.metrics["compact.bins_dropped"] == 1
-    assert lineage(table) == before - Counter([gone])
-    assert rows(table) == Counter(row[0] for row in before.elements()) - Counter([103])
-    assert_row_ids_hold(table)
-    table.assert_sound()
 
 
 def test_row_ids_are_given_anew_at_every_attempt(with_ids: MaintainedTable) -> None:
@@ -291,27 +196,3 @@ def test_manifests_of_an_upgraded_table_may_be_rewritten_first(table: Maintained
     assert_row_ids_hold(table)
     assert table.loaded.metadata.next_row_id == 60
     table.assert_sound()
-
-
-@pytest.mark.parametrize("damage", ["byte", "cut", "gone"])
-def test_a_damaged_vector_fails_its_group_and_nothing_goes(with_ids: MaintainedTable, damage: str) -> None:
-    table = with_ids
-    puffin = local_path(delete_positions(table, {file_of(table, 100): [3, 4]}))
-    before = table.files()
-    data = puffin.read_bytes()
-    entry = vectors(table)[file_of(table, 100)].file
-    assert entry.content_offset is not None
-    if damage == "byte":
-        puffin.write_bytes(data[: entry.content_offset + 10] + b"\xff" + data[entry.content_offset + 11 :])
-    elif damage == "cut":
-        puffin.write_bytes(data[: entry.content_offset + 10])
-    else:
-        puffin.unlink()
-    live_files = {file.file_path for file in data_files(table)}
-    outcome = compacted(table)
-    assert outcome.status is Status.FAILED
-    assert outcome.metrics["compact.bins_failed"] == 1
-    assert outcome.metrics["compact.bins"] == 1
-    assert str(puffin) in (outcome.reason or "") or puffin.name in (outcome.reason or "")
-    assert {f.file_path for f in data_files(table) if f.partition == ("us",)} <= live_files
-    assert before - {str(puffin)} <= table.files()

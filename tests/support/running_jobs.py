@@ -10,11 +10,9 @@ from icekeeper.deletion.recorded_files import recorded_files
 from icekeeper.engines.local import LocalEngine
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.report.outcome import PassOutcome
-from icekeeper.runtime import Runtime
 from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import Pin
 from icekeeper.storage.paths import normalise
-from support.clocks import same_clock
 from support.maintained_table import NAME, MaintainedTable
 from support.pass_settings import EAGER
 
@@ -30,7 +28,6 @@ __all__ = [
     "loads",
     "pins",
     "recorded",
-    "runtime_at",
 ]
 
 Task = TypeVar("Task")
@@ -81,10 +78,8 @@ def later(
     table: MaintainedTable, operations: str = "rewrite_position_deletes", *, by_ms: int = LATER_MS
 ) -> PassOutcome:
     """A pass with a grace period of a day, so much later."""
-    runtime = Runtime(
-        table.catalog, table.state, environment={}, clock=lambda: system_clock() + by_ms, store_clock=same_clock
-    )
     settings = {**EAGER, "orphan_older_than_hours": "24", "operations": operations}
+    runtime = table.runtime_with(clock=lambda: system_clock() + by_ms)
     return runtime.maintain(NAME, settings, LocalEngine(1))
 
 
@@ -95,7 +90,3 @@ def deleted(outcome: PassOutcome) -> list[str]:
 
 def kill() -> None:
     raise Killed
-
-
-def runtime_at(table: MaintainedTable, clock: Callable[[], int]) -> Runtime:
-    return Runtime(table.catalog, table.state, environment={}, clock=clock, store_clock=same_clock)

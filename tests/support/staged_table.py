@@ -9,18 +9,15 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.administration.loads import declare_load, list_loads, stage_load
 from icekeeper.clock import HOUR_MS, system_clock
-from icekeeper.engines.local import LocalEngine
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.report.outcome import PassOutcome, StagedOutcome
-from icekeeper.runtime import Runtime
 from icekeeper.state.staging import LoadState, StagedLoad
 from support.clocks import same_clock
 from support.maintained_table import NAME, MaintainedTable, our_catalog
-from support.pass_settings import EAGER
 
 __all__ = ["GRACE", "GRACE_MS", "START_MS", "StagedTable", "Watch"]
 
-GRACE = {"orphan_older_than_hours": "24"}
+GRACE: dict[str, Any] = {"orphan_older_than_hours": "24"}
 GRACE_MS = 24 * HOUR_MS
 START_MS = system_clock()
 
@@ -52,11 +49,10 @@ class StagedTable(MaintainedTable):
         load = stage_load(self.handle, name, [f"file://{path}" for path in paths], ())
         return load if state is LoadState.PENDING else declare_load(self.handle, name, state)
 
-    def sweep(self, operations: str = "compact", *, dry_run: bool = False, **settings: str) -> PassOutcome:
+    def sweep(self, operations: str = "compact", *, dry_run: bool = False, **settings: Any) -> PassOutcome:
         """A pass with a grace period of a day."""
-        runtime = Runtime(self.catalog, self.state, environment={}, clock=self.clock, store_clock=same_clock)
-        chosen = {**EAGER, **GRACE, "operations": operations, **settings}
-        return runtime.maintain(NAME, chosen, LocalEngine(1), unsafe=True, dry_run=dry_run)
+        told = {**GRACE, **settings}
+        return self.maintain(operations, clock=self.clock, dry_run=dry_run, **told)
 
     def cleaned(self, **more: Any) -> StagedOutcome:
         staged = self.sweep(**more).staged

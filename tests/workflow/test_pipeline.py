@@ -114,7 +114,7 @@ def test_a_function_killed_after_its_commit_acts_once_and_is_told_once(
 def test_a_table_dropped_before_its_plan_is_told_and_harms_nobody(lake: LocalLake) -> None:
     lake.table.create_beside("ns.other", str(lake.table.folder.parent / "other"))
     for _ in range(3):
-        lake.pyiceberg.load_table("ns.other").append(lake.table.rows(1))
+        lake.pyiceberg.load_table("ns.other").append(lake.table.new_rows(1))
 
     def drop(event: Any) -> None:
         if event["item"]["table"] == "ns.other":

@@ -86,7 +86,7 @@ def test_without_a_state_machine_the_next_scheduled_run_takes_it_first(
     laptop.lake.table.create_beside("ns.a", str(laptop.lake.table.folder.parent / "a"))
     laptop.lake.table.fill(2)
     for _ in range(2):
-        laptop.lake.pyiceberg.load_table("ns.a").append(laptop.lake.table.rows(1))
+        laptop.lake.pyiceberg.load_table("ns.a").append(laptop.lake.table.new_rows(1))
     answer = laptop("--operations", "compact")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out == "ns.t: requested: the next scheduled run takes it first\n"
