@@ -45,6 +45,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         ),
     ),
     "operations.compaction": (
+        frozenset({"moments"}),
         frozenset({"readable", "recipe", "row_hash", "where"}),
         frozenset({"proof", "task"}),
         frozenset({"writing"}),
@@ -127,6 +128,7 @@ PURE = (
     "icekeeper.deletion.prefix_mismatch",
     "icekeeper.operations.compaction.budget",
     "icekeeper.operations.compaction.candidates",
+    "icekeeper.operations.compaction.moments",
     "icekeeper.operations.compaction.output_partition",
     "icekeeper.operations.compaction.clustering.plan",
     "icekeeper.operations.compaction.plan",

@@ -158,10 +158,11 @@ class Runtime:
         engine: Engine,
         *,
         run_id: str | None = None,
+        started_ms: int | None = None,
         dry_run: bool = False,
         progress: Progress = silent,
     ) -> OperationContext:
-        """The context of one pass over one table; ``run_id`` is a new UUID unless given."""
+        """The context of one pass over one table; ``run_id`` is a new UUID unless given, ``started_ms`` is now."""
         from icekeeper.pass_context.context import operation_context
 
         return operation_context(
@@ -171,6 +172,7 @@ class Runtime:
             state=self.state,
             clock=self.clock,
             run_id=run_id or str(uuid.uuid4()),
+            started_ms=started_ms,
             engine=engine,
             dry_run=dry_run,
             progress=progress,

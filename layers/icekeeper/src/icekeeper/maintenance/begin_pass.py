@@ -58,7 +58,7 @@ def head_id(context: OperationContext, loaded: LoadedTable) -> int | None:
 def _check_fit(context: OperationContext, loaded: LoadedTable) -> None:
     """A branch, filter, order or column that does not fit the table is a mistake of the policy: nothing runs."""
     branch_head(loaded.metadata, context.policy.branch)
-    row_filter(context.policy.where, loaded.metadata)
+    row_filter(context.policy.where, loaded.metadata, context.started_ms)
     if Operation.EXPIRE_SNAPSHOTS in context.policy.operations:
         check_retention(loaded.metadata, context.policy)
     if Operation.COMPUTE_STATISTICS in context.policy.operations:

@@ -24,7 +24,7 @@ def run_pass(context: OperationContext) -> PassOutcome:
         StorageError: the table cannot be loaded at all.
     """
     loaded = begin(context)
-    started = PassStart(context.memory.identity, head_id(context, loaded), context.clock())
+    started = PassStart(context.memory.identity, head_id(context, loaded), context.started_ms)
     log.info("pass over %s started, run %s", context.table, context.run_id)
     outcome = PassOutcome(
         table=str(context.table),

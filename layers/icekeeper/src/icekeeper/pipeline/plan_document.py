@@ -31,6 +31,7 @@ class PlanDocument(BaseModel):
     requested_ms: int | None = None
     """When the request that the pass serves was filed (epoch milliseconds); ``None``: the pass serves none."""
     started_ms: int
+    """What ``now()`` in the policy means for every step of the pass, however late it runs."""
     planned_ms: int
     metadata_location: str
     """The metadata file that was planned on; empty: the table was dropped or replaced since it was detected."""

@@ -67,6 +67,7 @@ def _document(
 ) -> PlanDocument:
     """The plan of this attempt; ``first`` is the first plan of the pass as JSON, empty when there is none yet."""
     requested_ms = None if request is None else request.requested_ms
+    started_ms = first.get("started_ms", deployment.clock())
     runtime = deployment.runtime(event.item)
     loaded = _load(runtime, event.item)
     if loaded is None:
@@ -76,6 +77,7 @@ def _document(
         runtime.policy(loaded, event.item.settings),
         LocalEngine(processes=1),
         run_id=event.run_id,
+        started_ms=started_ms,
         dry_run=True,
     )
     begin(context)
@@ -98,7 +100,7 @@ def _document(
         item=event.item,
         attempt=event.attempt,
         requested_ms=requested_ms,
-        started_ms=first.get("started_ms", deployment.clock()),
+        started_ms=started_ms,
         planned_ms=deployment.clock(),
         metadata_location=loaded.metadata_location,
         head_id=first.get("head_id", head_id(context, loaded)),

@@ -158,7 +158,15 @@ def open_step(
     ttl_ms = table_lease_ttl_ms(resolved.policy)
     lease = renew_table_lease(deployment, event.run_id, event.item, ttl_ms)
     context = replace(
-        runtime.context(loaded, resolved, engine, run_id=event.run_id, dry_run=dry_run, progress=progress),
+        runtime.context(
+            loaded,
+            resolved,
+            engine,
+            run_id=event.run_id,
+            started_ms=plan.started_ms,
+            dry_run=dry_run,
+            progress=progress,
+        ),
         catalog=LeasedCatalog(runtime.catalog, deployment.state.leases, lease, ttl_ms, deployment.clock),
     )
     begin(context)

@@ -28,6 +28,7 @@ from icekeeper.policy.values import (
     Switch,
     TextList,
     TimePatternText,
+    WhereText,
 )
 
 __all__ = ["DEPLOYMENT_KEYS", "MEGABYTE", "POLICY_KEYS", "Policy"]
@@ -81,7 +82,9 @@ class Policy(BaseModel):
         None, "order of the sort strategy, as `k desc nulls last, bucket(16, id)`; none: the table's own"
     )
     zorder_columns: TextList = _key((), "comma-separated columns of the zorder strategy")
-    where: OptionalText = _key(None, "only files that may hold matching rows are rewritten")
+    where: WhereText = _key(
+        None, "only files that may hold matching rows are rewritten, as `ts < now() - interval '1 hour'`"
+    )
     branch: str = _key("main", "branch that is maintained", min_length=1)
     output_spec: OutputSpec = _key(OutputSpec.CURRENT, "partition spec of outputs: current, or keep that of inputs")
     partial_progress: int = _key(0, "file groups per commit; 0: one commit for all", ge=0)

@@ -58,8 +58,8 @@ def compact(context: OperationContext) -> OperationOutcome:
         plan = plan_compaction(
             state,
             context.policy,
-            now_ms=context.clock(),
-            in_scope=row_filter(context.policy.where, metadata),
+            now_ms=context.started_ms,
+            in_scope=row_filter(context.policy.where, metadata, context.started_ms),
             clustering=None if recipe is None else Clustering(recipe, _clustered_by(context, metadata, recipe)),
         )
         if isinstance(plan, Nothing):

@@ -2,6 +2,7 @@
 
 The filter is parsed and judged by PyIceberg: against partition values (specification, "Scan Planning", inclusive
 projection) and against column bounds.  What cannot be judged may match, as in Java's ``rewrite_data_files`` (rule 55).
+Times relative to now are those of one moment, which the caller names: that at which the pass began.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.model import DataFile, PartitionValue
+from icekeeper.operations.compaction.moments import with_moments
+from icekeeper.policy.relative_time import parse_relative
 from icekeeper.pyiceberg_private.metrics import metrics_evaluator
 from icekeeper.rows.arrow_schema import leaf_columns
 
@@ -36,8 +39,10 @@ _WIDTHS: Mapping[str, int] = {
 }
 
 
-def row_filter(text: str | None, metadata: TableMetadata) -> Callable[[DataFile, int], bool]:
+def row_filter(text: str | None, metadata: TableMetadata, now_ms: int) -> Callable[[DataFile, int], bool]:
     """A function that tells whether a data file of a spec id may hold matching rows; without a filter every file may.
+
+    ``now_ms`` (epoch milliseconds) is what ``now()`` and ``current_date`` in the filter mean.
 
     Raises:
         PolicyError: the filter cannot be parsed, or does not fit the table's current schema.
@@ -46,7 +51,8 @@ def row_filter(text: str | None, metadata: TableMetadata) -> Callable[[DataFile,
         return lambda file, spec_id: True
     schema = _schema(metadata)
     try:
-        expression = parse(text)
+        relative = parse_relative(text)
+        expression = with_moments(parse(relative.text), schema, relative, now_ms)
         bind(schema, expression, case_sensitive=True)
     except Exception as error:  # pyparsing's, and whatever PyIceberg raises on a literal that fits no column
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
