@@ -14,8 +14,8 @@ from icekeeper.errors import OperationRefused, PolicyError
 from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
-from icekeeper.operations.partitions.partition_time import NO_TIME_FIELD, PartitionTimes, partition_times
 from icekeeper.operations.partitions.plan import ExpiryPlan, LivePartitions, goes_with, partitions_sharing_files
+from icekeeper.partition_time import NO_TIME_FIELD, PartitionTimes, partition_times
 from icekeeper.policy.time_pattern import parse_time_pattern
 from support.plans import data_file, policy, table
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from icekeeper.detection.layout_signals import clustering_signals, partition_signals
+from icekeeper.detection.moving_scope import scope_has_moved
 from icekeeper.detection.proposal import REQUESTED, Proposal, Skip
 from icekeeper.detection.signals import Signal, expiry_signals, load_signals, ref_signals, summary_signals
 from icekeeper.metadata.document import MAIN, TableMetadata
@@ -61,7 +62,12 @@ def assess(table: str, metadata: TableMetadata, resolved: ResolvedPolicy, found:
         signals.extend(ref_signals(found.expirable_refs))
     # What a pass under other settings saw says nothing about these.
     seen = last_seen if last_seen is not None and last_seen.fingerprint == resolved.fingerprint() else None
-    known_idle = head is not None and seen is not None and seen.idle and seen.snapshot_id == head.snapshot_id
+    known_idle = (
+        head is not None
+        and seen is not None
+        and (seen.idle and seen.snapshot_id == head.snapshot_id)
+        and not scope_has_moved(metadata, head, resolved.policy, looked_ms=seen.finished_ms, now_ms=now_ms)
+    )
     if head is not None:
         if resolved.runs(Operation.EXPIRE_PARTITIONS):
             looked_ms = None if seen is None else seen.finished_ms

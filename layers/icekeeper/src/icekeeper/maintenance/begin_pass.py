@@ -10,7 +10,7 @@ from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.claims import begin_claims
 from icekeeper.errors import PlanStale, TableUnsupported
 from icekeeper.operations.compaction.recipe import choose_recipe
-from icekeeper.operations.compaction.where import row_filter
+from icekeeper.operations.compaction.scope import file_scope
 from icekeeper.operations.expiry.retention import check_retention
 from icekeeper.operations.statistics.columns import statistics_columns
 from icekeeper.pass_context.branch import branch_head
@@ -58,7 +58,7 @@ def head_id(context: OperationContext, loaded: LoadedTable) -> int | None:
 def _check_fit(context: OperationContext, loaded: LoadedTable) -> None:
     """A branch, filter, order or column that does not fit the table is a mistake of the policy: nothing runs."""
     branch_head(loaded.metadata, context.policy.branch)
-    row_filter(context.policy.where, loaded.metadata, context.started_ms)
+    file_scope(context.policy, loaded.metadata, context.started_ms)
     if Operation.EXPIRE_SNAPSHOTS in context.policy.operations:
         check_retention(loaded.metadata, context.policy)
     if Operation.COMPUTE_STATISTICS in context.policy.operations:

@@ -23,6 +23,7 @@ from icekeeper.policy.time_pattern import parse_time_pattern
 __all__ = [
     "Amount",
     "OperationNames",
+    "OptionalAge",
     "OptionalAmount",
     "OptionalCount",
     "OptionalText",
@@ -145,6 +146,7 @@ def _parse_operations(value: object) -> object:
 
 Amount: TypeAlias = Annotated[Fraction, BeforeValidator(_parse_amount), Field(ge=0)]
 PositiveAmount: TypeAlias = Annotated[Fraction, BeforeValidator(_parse_amount), Field(gt=0)]
+OptionalAge: TypeAlias = Annotated[Annotated[Fraction, Field(ge=0)] | None, BeforeValidator(_parse_optional_amount)]
 OptionalAmount: TypeAlias = Annotated[Annotated[Fraction, Field(gt=0)] | None, BeforeValidator(_parse_optional_amount)]
 Ratio: TypeAlias = Annotated[Fraction, BeforeValidator(_parse_amount), Field(gt=0, le=1)]
 Switch: TypeAlias = Annotated[bool, BeforeValidator(_parse_switch)]

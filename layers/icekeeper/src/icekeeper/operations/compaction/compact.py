@@ -18,7 +18,7 @@ from icekeeper.operations.compaction.commit_results import GroupOutcomes, commit
 from icekeeper.operations.compaction.dispatch import rewrite_groups
 from icekeeper.operations.compaction.plan import Clustering, CompactionPlan, FileGroup, plan_compaction
 from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe
-from icekeeper.operations.compaction.where import row_filter
+from icekeeper.operations.compaction.scope import file_scope
 from icekeeper.operations.compaction.writing.output_names import require_known_layout
 from icekeeper.pass_context.branch import branch_head
 from icekeeper.pass_context.context import OperationContext
@@ -59,7 +59,7 @@ def compact(context: OperationContext) -> OperationOutcome:
             state,
             context.policy,
             now_ms=context.started_ms,
-            in_scope=row_filter(context.policy.where, metadata, context.started_ms),
+            in_scope=file_scope(context.policy, metadata, context.started_ms),
             clustering=None if recipe is None else Clustering(recipe, _clustered_by(context, metadata, recipe)),
         )
         if isinstance(plan, Nothing):

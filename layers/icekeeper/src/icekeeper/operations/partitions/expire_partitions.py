@@ -18,7 +18,6 @@ from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.single_value import decode
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, FileContent, FileKey, ManifestContent, ManifestFile, Nothing
-from icekeeper.operations.partitions.partition_time import PartitionTimes, partition_times
 from icekeeper.operations.partitions.plan import (
     NO_RETENTION,
     NOTHING_TO_EXPIRE,
@@ -27,6 +26,7 @@ from icekeeper.operations.partitions.plan import (
     goes_with,
     partitions_sharing_files,
 )
+from icekeeper.partition_time import PartitionTimes, partition_times
 from icekeeper.pass_context.branch import branch_head
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation

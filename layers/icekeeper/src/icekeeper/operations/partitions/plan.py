@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.delete_scope import PartitionKey, named_file, partition_key
 from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
-from icekeeper.operations.partitions.partition_time import PartitionTimes
+from icekeeper.partition_time import PartitionTimes
 from icekeeper.policy.values import text_of
 
 __all__ = ["NOTHING_TO_EXPIRE", "NO_RETENTION", "ExpiryPlan", "LivePartitions", "goes_with", "partitions_sharing_files"]
