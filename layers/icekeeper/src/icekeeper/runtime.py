@@ -125,14 +125,15 @@ class Runtime:
         overrides: Mapping[str, str],
         engine: Engine,
         *,
+        schedule: str | None = None,
         dry_run: bool = False,
         unsafe: bool = False,
         progress: Progress = silent,
     ) -> PassOutcome:
-        """One pass over one table.
+        """One pass over one table; of a policy with schedules what is due, or ``schedule`` alone.
 
         Raises:
-            PolicyError: unknown table, or settings that are wrong.
+            PolicyError: unknown table or schedule, or settings that are wrong.
             LeaseHeld: a run of the pipeline that shares this state maintains the table now.
             StorageError: the table cannot be loaded, or the state cannot be written.
         """
@@ -146,10 +147,8 @@ class Runtime:
         lease = None if dry_run else self.state.leases.current(key, now_ms=self.clock())
         if lease is not None:
             raise lease_held(replace(lease, name=str(loaded.name)))
-        context = self.context(
-            loaded, self.policy(loaded, overrides, unsafe=unsafe), engine, dry_run=dry_run, progress=progress
-        )
-        return run_pass(context)
+        resolved = self.policy(loaded, overrides, unsafe=unsafe)
+        return run_pass(self.context(loaded, resolved, engine, dry_run=dry_run, progress=progress), schedule)
 
     def context(
         self,
