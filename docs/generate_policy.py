@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
 from icekeeper.policy import Policy
 from icekeeper.policy.keys import DEPLOYMENT_KEYS
 from icekeeper.policy.layers import BOUND_KEYS
+from icekeeper.policy.schedules import SCHEDULE_KEYS
 from icekeeper.policy.values import text_of
 
 HEAD = """# Policy keys
@@ -22,6 +24,9 @@ A later source wins over an earlier one:
    `history.expire.min-snapshots-to-keep`
 5. table property `icekeeper.<key>`, as `icekeeper policy set` writes it
 6. this call: `--set KEY=VALUE`
+
+`schedules.NAME.KEY` sets a key for one named schedule, and `schedules.NAME.interval` how often it runs; in the
+environment `ICEKEEPER_SCHEDULES__NAME__KEY` ([operations.md](operations.md#schedules)). Not per schedule: {whole}.
 
 `ICEKEEPER_BOUND_<KEY>` sets a bound that no later source can loosen. Keys that can be bounded: {bounds}.
 A variable that is empty is not set.
@@ -41,7 +46,12 @@ def render() -> str:
         note = "deployment and `--set` only" if key in DEPLOYMENT_KEYS else ""
         meaning = (field.description or "").replace("|", "\\|")
         rows.append(f"| `{key}` | {text_of(field.default)} | {meaning} | {note} |\n")
-    return HEAD.format(bounds=", ".join(f"`{key}`" for key in sorted(BOUND_KEYS))) + "".join(rows)
+    whole = [key for key in Policy.model_fields if key not in SCHEDULE_KEYS and key not in DEPLOYMENT_KEYS]
+    return HEAD.format(bounds=_listed(sorted(BOUND_KEYS)), whole=_listed(whole)) + "".join(rows)
+
+
+def _listed(keys: Iterable[str]) -> str:
+    return ", ".join(f"`{key}`" for key in keys)
 
 
 if __name__ == "__main__":

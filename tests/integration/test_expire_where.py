@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.types import TimestampType
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
+from icekeeper.storage.store_clock import store_now_ms
 from support.maintained_table import MaintainedTable, new_table
 
 EXPIRE = Operation.EXPIRE_PARTITIONS
@@ -61,4 +63,17 @@ def test_the_scope_of_rewrites_drops_no_rows(table: MaintainedTable) -> None:
     for outcome in (beside.operations[0], kept):
         assert outcome.status is Status.SKIPPED
         assert (outcome.reason or "").startswith("no partition_retention_hours is set; where alone chooses")
+    assert table.readers_agree() == [1, 2, 3]
+
+
+def test_a_clock_that_runs_ahead_drops_no_partition_by_a_relative_filter(table: MaintainedTable) -> None:
+    """Two days ahead, today's partition looks old; the store knows better."""
+    table.late_ms = 2 * 86_400_000
+    outcome = table.run(EXPIRE, where="part < 'x' and part = 'x'", store_clock=store_now_ms)
+    assert outcome.status is Status.SKIPPED  # nothing in it is relative to now
+    with table.table.update_schema() as update:
+        update.add_column("at", TimestampType())
+    outcome = table.run(EXPIRE, where="at < now() - interval '1 day' or part != 'x'", store_clock=store_now_ms)
+    assert outcome.status is Status.REFUSED
+    assert "no age can be trusted" in (outcome.reason or "")
     assert table.readers_agree() == [1, 2, 3]

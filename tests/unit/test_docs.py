@@ -13,11 +13,11 @@ from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.operations.compaction.plan import DELETES_DISABLED, NO_SNAPSHOT, NOTHING_ELIGIBLE
 from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
 from icekeeper.operations.manifests.plan import NO_ENTRIES
-from icekeeper.operations.partitions.partition_time import NO_TIME_FIELD
 from icekeeper.operations.partitions.plan import NO_RETENTION
 from icekeeper.operations.partitions.plan import NOTHING_TO_EXPIRE as NO_PARTITIONS
 from icekeeper.operations.position_deletes import plan as position_deletes
 from icekeeper.operations.statistics import plan as statistics
+from icekeeper.partition_time import NO_TIME_FIELD
 from icekeeper.policy import Operation
 from icekeeper.policy.ownership import OWNED, OWNED_FOR_ALL_TABLES
 

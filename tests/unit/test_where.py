@@ -51,13 +51,13 @@ def table(*fields: tuple[int, str]) -> TableMetadata:
 def test_a_partition_decides_without_any_bounds(
     source: int, transform: str, value: PartitionValue, where: str, may_match: bool
 ) -> None:
-    judge = row_filter(where, table((source, transform)))
+    judge = row_filter(where, table((source, transform)), 0)
     assert judge(data_file("f", 1, (value,)), 0) is may_match
 
 
 def test_bounds_from_before_a_promotion_leave_a_file_in_scope() -> None:
     """Four bytes of a column that is a long by now: not understood, so it may match."""
-    judge = row_filter("c1 > 100", table())
+    judge = row_filter("c1 > 100", table(), 0)
     old = {1: struct.pack("<i", 5)}
     new = {1: struct.pack("<q", 5)}
     counts: dict[str, Any] = {"value_counts": {1: 10}, "null_value_counts": {1: 0}}
@@ -66,7 +66,7 @@ def test_bounds_from_before_a_promotion_leave_a_file_in_scope() -> None:
 
 
 def test_bounds_of_uuids_are_understood() -> None:
-    judge = row_filter(f"c4 = '{ONE}'", table())
+    judge = row_filter(f"c4 = '{ONE}'", table(), 0)
     counts: dict[str, Any] = {"value_counts": {4: 10}, "null_value_counts": {4: 0}}
     for number, may_match in ((1, True), (2, False)):
         bound = {4: uuid.UUID(int=number).bytes}
@@ -74,5 +74,5 @@ def test_bounds_of_uuids_are_understood() -> None:
 
 
 def test_a_spec_by_a_column_that_is_gone_tells_nothing() -> None:
-    judge = row_filter("c2 = 'us'", table((9, "void"), (2, "identity")))
+    judge = row_filter("c2 = 'us'", table((9, "void"), (2, "identity")), 0)
     assert judge(data_file("f", 1, (None, "eu")), 0)

@@ -125,14 +125,15 @@ class Runtime:
         overrides: Mapping[str, str],
         engine: Engine,
         *,
+        schedule: str | None = None,
         dry_run: bool = False,
         unsafe: bool = False,
         progress: Progress = silent,
     ) -> PassOutcome:
-        """One pass over one table.
+        """One pass over one table; of a policy with schedules what is due, or ``schedule`` alone.
 
         Raises:
-            PolicyError: unknown table, or settings that are wrong.
+            PolicyError: unknown table or schedule, or settings that are wrong.
             LeaseHeld: a run of the pipeline that shares this state maintains the table now.
             StorageError: the table cannot be loaded, or the state cannot be written.
         """
@@ -146,10 +147,8 @@ class Runtime:
         lease = None if dry_run else self.state.leases.current(key, now_ms=self.clock())
         if lease is not None:
             raise lease_held(replace(lease, name=str(loaded.name)))
-        context = self.context(
-            loaded, self.policy(loaded, overrides, unsafe=unsafe), engine, dry_run=dry_run, progress=progress
-        )
-        return run_pass(context)
+        resolved = self.policy(loaded, overrides, unsafe=unsafe)
+        return run_pass(self.context(loaded, resolved, engine, dry_run=dry_run, progress=progress), schedule)
 
     def context(
         self,
@@ -158,10 +157,11 @@ class Runtime:
         engine: Engine,
         *,
         run_id: str | None = None,
+        started_ms: int | None = None,
         dry_run: bool = False,
         progress: Progress = silent,
     ) -> OperationContext:
-        """The context of one pass over one table; ``run_id`` is a new UUID unless given."""
+        """The context of one pass over one table; ``run_id`` is a new UUID unless given, ``started_ms`` is now."""
         from icekeeper.pass_context.context import operation_context
 
         return operation_context(
@@ -171,6 +171,7 @@ class Runtime:
             state=self.state,
             clock=self.clock,
             run_id=run_id or str(uuid.uuid4()),
+            started_ms=started_ms,
             engine=engine,
             dry_run=dry_run,
             progress=progress,

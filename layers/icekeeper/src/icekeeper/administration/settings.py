@@ -20,7 +20,7 @@ from icekeeper.metadata.updates import apply_updates
 from icekeeper.model import Nothing
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import POLICY_KEYS, TABLE_PREFIX, ResolvedPolicy
-from icekeeper.policy.values import did_you_mean, text_of
+from icekeeper.policy.values import did_you_mean
 
 __all__ = ["ResolvePolicy", "reset_settings", "set_settings", "unset_settings"]
 
@@ -41,10 +41,10 @@ def set_settings(handle: TableHandle, settings: Mapping[str, str], resolve_polic
     def check(after: LoadedTable) -> None:
         resolved = resolve_policy(after)
         for key, value in settings.items():
-            if resolved.is_bounded(key):
+            bound = resolved.bound_on(key)
+            if bound is not None:
                 raise PolicyError(
-                    f"policy key {key} cannot be '{value}' (from table property {TABLE_PREFIX}{key}): "
-                    f"{resolved.sources[key]} keeps it at {text_of(getattr(resolved.policy, key))}"
+                    f"policy key {key} cannot be '{value}' (from table property {TABLE_PREFIX}{key}): {bound}"
                 )
 
     return _change(handle, lambda properties: (wanted, ()), resolve_policy, check)

@@ -23,6 +23,7 @@ from icekeeper.cli.arguments import (
     CatalogName,
     Engine,
     Operations,
+    Schedule,
     Settings,
     Table,
     Unsafe,
@@ -83,12 +84,13 @@ def maintain(
     catalog: CatalogName,
     operations: Operations = None,
     settings: Settings = None,
+    schedule: Schedule = None,
     engine: Engine = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be done, and change nothing")] = False,
     unsafe: Unsafe = False,
     as_json: AsJson = False,
 ) -> int:
-    """Run a maintenance pass over one table."""
+    """Run a maintenance pass over one table: all that its policy asks for, of its schedules what is due."""
     from icekeeper.report.outcome import PassStatus
     from icekeeper.report.terminal import print_outcome, trouble
     from icekeeper.runtime import Runtime, default_engine, open_engine
@@ -97,7 +99,9 @@ def maintain(
     name = table_name(table)
     runtime = Runtime.open(catalog)
     with progress_bar() as progress, open_engine(engine or default_engine()) as started:
-        outcome = runtime.maintain(name, chosen, started, dry_run=dry_run, unsafe=unsafe, progress=progress)
+        outcome = runtime.maintain(
+            name, chosen, started, schedule=schedule, dry_run=dry_run, unsafe=unsafe, progress=progress
+        )
     if as_json:
         print_json(outcome.to_json(listings()))
     print_outcome(people(as_json=as_json), outcome)

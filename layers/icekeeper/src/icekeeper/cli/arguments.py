@@ -17,6 +17,7 @@ __all__ = [
     "CatalogName",
     "Engine",
     "Operations",
+    "Schedule",
     "Settings",
     "Table",
     "Unsafe",
@@ -40,6 +41,9 @@ Operations: TypeAlias = Annotated[
 ]
 Settings: TypeAlias = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="a policy setting for this call; repeatable")
+]
+Schedule: TypeAlias = Annotated[
+    str | None, typer.Option("--schedule", metavar="NAME", help="a schedule of the policy, due or not")
 ]
 Engine: TypeAlias = Annotated[
     EngineName | None, typer.Option("--engine", help="where files are rewritten; Spark when it is installed")

@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from icekeeper.cli.arguments import AsJson, CatalogName, Engine, Settings, Table, Unsafe, overrides, table_name
+from icekeeper.cli.arguments import (
+    AsJson,
+    CatalogName,
+    Engine,
+    Schedule,
+    Settings,
+    Table,
+    Unsafe,
+    overrides,
+    table_name,
+)
 from icekeeper.cli.console import EXIT_OK, listings, people, print_failed, print_json, progress_bar
 
 __all__ = ["plan"]
@@ -21,6 +31,7 @@ def plan(
         str | None, typer.Option("--operations", metavar="LIST|all", help="comma-separated; all that a pass would run")
     ] = None,
     settings: Settings = None,
+    schedule: Schedule = None,
     engine: Engine = None,
     unsafe: Unsafe = False,
     as_json: AsJson = False,
@@ -34,7 +45,9 @@ def plan(
     chosen, name = overrides(settings, operations), table_name(table)
     runtime = Runtime.open(catalog)
     with progress_bar() as progress, open_engine(engine or default_engine()) as started:
-        outcome = runtime.maintain(name, chosen, started, dry_run=True, unsafe=unsafe, progress=progress)
+        outcome = runtime.maintain(
+            name, chosen, started, schedule=schedule, dry_run=True, unsafe=unsafe, progress=progress
+        )
     costs = runtime.costs(name).to_json()
     reclaimable = sum(outcome.metrics.get(key, 0) for key in _RECLAIMABLE)
     if as_json:

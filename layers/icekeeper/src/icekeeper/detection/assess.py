@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from icekeeper.detection.layout_signals import clustering_signals, partition_signals
+from icekeeper.detection.moving_scope import scope_has_moved
 from icekeeper.detection.proposal import REQUESTED, Proposal, Skip
 from icekeeper.detection.signals import Signal, expiry_signals, load_signals, ref_signals, summary_signals
 from icekeeper.metadata.document import MAIN, TableMetadata
@@ -14,7 +15,7 @@ from icekeeper.metadata.format_versions import MAINTAINED_FORMAT_VERSIONS
 from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
 from icekeeper.state.store import LastSeen
 
-__all__ = ["TableFindings", "as_requested", "assess"]
+__all__ = ["TableFindings", "as_requested", "assess", "with_schedules"]
 
 _PRIORITY_DIGITS = 4
 
@@ -61,7 +62,12 @@ def assess(table: str, metadata: TableMetadata, resolved: ResolvedPolicy, found:
         signals.extend(ref_signals(found.expirable_refs))
     # What a pass under other settings saw says nothing about these.
     seen = last_seen if last_seen is not None and last_seen.fingerprint == resolved.fingerprint() else None
-    known_idle = head is not None and seen is not None and seen.idle and seen.snapshot_id == head.snapshot_id
+    known_idle = (
+        head is not None
+        and seen is not None
+        and (seen.idle and seen.snapshot_id == head.snapshot_id)
+        and not scope_has_moved(metadata, head, resolved.policy, looked_ms=seen.finished_ms, now_ms=now_ms)
+    )
     if head is not None:
         if resolved.runs(Operation.EXPIRE_PARTITIONS):
             looked_ms = None if seen is None else seen.finished_ms
@@ -85,8 +91,27 @@ def as_requested(found: Proposal | Skip, resolved: ResolvedPolicy, uuid: str) ->
     """
     if resolved.is_stopped:
         return Skip(found.table, f"{REQUESTED}, but {resolved.why_disabled()}")
-    reasons = found.reasons if isinstance(found, Proposal) else ()
-    return Proposal(found.table, (REQUESTED, *reasons), 1.0, uuid)
+    if isinstance(found, Proposal):
+        return replace(found, reasons=(REQUESTED, *found.reasons), priority=1.0, uuid=uuid, only_schedules=False)
+    return Proposal(found.table, (REQUESTED,), 1.0, uuid)
+
+
+def with_schedules(
+    table: str, found: Proposal | Skip, signals: Sequence[Signal], schedules: Sequence[str], uuid: str
+) -> Proposal | Skip:
+    """What was found about the operations that no schedule names, together with the schedules that are due."""
+    if not signals:
+        return found
+    others = found if isinstance(found, Proposal) else None
+    due = _proposal(table, signals, uuid)
+    left = (1 - due.priority) * (1 if others is None else 1 - others.priority)
+    return replace(
+        due,
+        reasons=(*(() if others is None else others.reasons), *due.reasons),
+        priority=round(1 - left, _PRIORITY_DIGITS),
+        schedules=tuple(schedules),
+        only_schedules=others is None,
+    )
 
 
 def _proposal(table: str, signals: Sequence[Signal], uuid: str) -> Proposal:

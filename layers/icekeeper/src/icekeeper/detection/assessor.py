@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.detection.assess import TableFindings, as_requested, assess
+from icekeeper.detection.assess import TableFindings, as_requested, assess, with_schedules
 from icekeeper.detection.layout_signals import wanted_clustering
 from icekeeper.detection.proposal import Proposal, Skip
+from icekeeper.detection.schedule_signals import is_known_idle, schedule_signals
 from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.metadata.format_versions import MAINTAINED_FORMAT_VERSIONS
 from icekeeper.model import Nothing, TableName
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import StateStore
+from icekeeper.state.schedules import ScheduleRun
+from icekeeper.state.store import Glance, StateStore
+from icekeeper.turns import Turn, due_turns, in_one_pass
 
 __all__ = [
     "Assessor",
@@ -73,28 +77,57 @@ def assessor(
         return resolved
 
     def assess_table(loaded: LoadedTable, *, is_requested: bool = False) -> Proposal | Skip:
-        metadata = loaded.metadata
         identity = identity_of(catalog, loaded)
         memory = store.glance(identity, now_ms=now_ms)
 
         resolved = settings_of(loaded, identity)
-        policy = resolved.policy
-        pinned = [pin.snapshot_id for pin in memory.pins]
-        plan = plan_expiry(metadata, policy, now_ms=now_ms, pinned=pinned)
-        grace_ms = policy.orphan_older_than_ms
-        findings = TableFindings(
-            now_ms=now_ms,
-            expirable=0 if isinstance(plan, Nothing) else len(plan.snapshot_ids),
-            expirable_refs=0 if isinstance(plan, Nothing) else len(plan.refs),
-            last_seen=memory.last_seen,
-            failed_loads=sum(load.can_be_cleaned(now_ms, grace_ms) for load in memory.loads),
-            clustering=wanted_clustering(metadata, policy) if resolved.runs(Operation.COMPACT) else None,
-        )
-        found = assess(str(loaded.name), metadata, resolved, findings)
+        turns = due_turns(resolved, memory.schedules, now_ms)
+        rest = next((turn.resolved for turn in turns if turn.schedule is None), resolved.unscheduled())
+        found = _assess_rest(loaded, rest, memory, now_ms)
+        if resolved.schedules:
+            found = _with_due(loaded, resolved, found, turns, memory.schedules, now_ms)
         found = as_requested(found, resolved, identity.uuid) if is_requested else found
         return replace(found, location=identity.location) if isinstance(found, Proposal) else found
 
     return assess_table
+
+
+def _with_due(
+    loaded: LoadedTable,
+    resolved: ResolvedPolicy,
+    found: Proposal | Skip,
+    turns: Sequence[Turn],
+    runs: Mapping[str, ScheduleRun],
+    now_ms: int,
+) -> Proposal | Skip:
+    """What was found about the other operations, with the schedules that are due and may have work to do."""
+    metadata = loaded.metadata
+    is_maintained = resolved.why_disabled() is None and metadata.format_version in MAINTAINED_FORMAT_VERSIONS
+    if not is_maintained or metadata.head(resolved.policy.branch) is None:
+        return found
+    scheduled = {turn.schedule: turn for turn in turns if turn.schedule is not None}
+    needed = [turn for name, turn in scheduled.items() if not is_known_idle(metadata, turn, runs.get(name), now_ms)]
+    chosen = in_one_pass(needed)
+    signals = list(schedule_signals(resolved, chosen, runs, now_ms))
+    names = [turn.schedule for turn in chosen if turn.schedule is not None]
+    return with_schedules(str(loaded.name), found, signals, names, metadata.uuid or "")
+
+
+def _assess_rest(loaded: LoadedTable, resolved: ResolvedPolicy, memory: Glance, now_ms: int) -> Proposal | Skip:
+    """Whether the operations that no schedule names have work to do: all of them, where there are no schedules."""
+    metadata, policy = loaded.metadata, resolved.policy
+    pinned = [pin.snapshot_id for pin in memory.pins]
+    plan = plan_expiry(metadata, policy, now_ms=now_ms, pinned=pinned)
+    grace_ms = policy.orphan_older_than_ms
+    findings = TableFindings(
+        now_ms=now_ms,
+        expirable=0 if isinstance(plan, Nothing) else len(plan.snapshot_ids),
+        expirable_refs=0 if isinstance(plan, Nothing) else len(plan.refs),
+        last_seen=memory.last_seen,
+        failed_loads=sum(load.can_be_cleaned(now_ms, grace_ms) for load in memory.loads),
+        clustering=wanted_clustering(metadata, policy) if resolved.runs(Operation.COMPACT) else None,
+    )
+    return assess(str(loaded.name), metadata, resolved, findings)
 
 
 def skip_on_error(table: TableName, work: Callable[[], Result]) -> Result | Skip:

@@ -23,6 +23,10 @@ class Proposal:
     priority: float
     uuid: str = ""
     location: str = ""
+    schedules: tuple[str, ...] = ()
+    """The schedules of its policy that the pass carries out."""
+    only_schedules: bool = False
+    """Whether there is no sign of work for the operations that no schedule names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ class FleetProposal:
             "forced": self.is_requested,
             "settings": dict(self.settings),
             "wait": False,
+            **({"schedules": list(self.proposal.schedules)} if self.proposal.schedules else {}),
+            **({"only_schedules": True} if self.proposal.only_schedules else {}),
         }
 
 
@@ -134,7 +140,12 @@ class CatalogReport:
             "catalog": self.catalog,
             "scanned": self.scanned,
             "proposals": [
-                {"table": proposal.table, "reasons": list(proposal.reasons), "priority": proposal.priority}
+                {
+                    "table": proposal.table,
+                    "reasons": list(proposal.reasons),
+                    "priority": proposal.priority,
+                    **({"schedules": list(proposal.schedules)} if proposal.schedules else {}),
+                }
                 for proposal in self.proposals
             ],
             "skipped": [{"table": skip.table, "reason": skip.reason} for skip in self.skipped],

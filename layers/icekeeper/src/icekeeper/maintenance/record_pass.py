@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from icekeeper.errors import StorageError
 from icekeeper.maintenance.begin_pass import PassStart
 from icekeeper.report.clock_skew import clock_warning
 from icekeeper.report.outcome import PassOutcome, Status
+from icekeeper.state.schedules import ScheduleRun
 from icekeeper.state.store import LastSeen, PassRecord, StateStore
+from icekeeper.turns import next_count_ms
 
-__all__ = ["conclude", "record_outcome", "with_warnings"]
+__all__ = ["DoneTurn", "conclude", "record_outcome", "with_warnings"]
 
 log = logging.getLogger(__name__)
 
@@ -24,17 +27,29 @@ def with_warnings(outcome: PassOutcome) -> PassOutcome:
     return replace(outcome, warnings=(*outcome.warnings, *problem, *clock_warning(met)))
 
 
+@dataclass(frozen=True, slots=True)
+class DoneTurn:
+    """One turn of a pass that has ended; which operations it had, their outcomes say."""
+
+    schedule: str | None
+    """``None``: what no schedule names."""
+    fingerprint: str
+    """Digest of the settings that held; empty: they say nothing of what was seen."""
+    interval_ms: int = 0
+    """Of the schedule."""
+
+
 def conclude(
     state: StateStore,
-    fingerprint: str,
     started: PassStart,
     outcome: PassOutcome,
+    turns: Sequence[DoneTurn],
     engine: str,
     finished_ms: int,
 ) -> PassOutcome:
     """Write a pass into the journal and remember what it saw; never fails, because what was done must be told."""
     try:
-        record_outcome(state, fingerprint, started, outcome, engine, finished_ms)
+        record_outcome(state, started, outcome, turns, engine, finished_ms)
     except StorageError as error:
         log.warning("%s: the pass could not be recorded: %s", outcome.table, error)
         return replace(outcome, warnings=(*outcome.warnings, f"the pass could not be recorded: {error}"))
@@ -43,9 +58,9 @@ def conclude(
 
 def record_outcome(
     state: StateStore,
-    fingerprint: str,
     started: PassStart,
     outcome: PassOutcome,
+    turns: Sequence[DoneTurn],
     engine: str,
     finished_ms: int,
 ) -> None:
@@ -67,13 +82,43 @@ def record_outcome(
                 engine=engine,
             )
         )
-    state.remember(
+    for turn in turns:
+        done = outcome.of_schedule(turn.schedule)
+        if turn.schedule is not None:
+            _record_schedule(state, started, turn, turn.schedule, done, finished_ms)
+            continue
+        state.remember(
+            started.identity,
+            LastSeen(
+                # From before the pass: a commit that came in between was perhaps not looked at, so it must be news.
+                snapshot_id=started.head_id,
+                fingerprint=turn.fingerprint,
+                finished_ms=finished_ms,
+                idle=done.is_idle,
+            ),
+        )
+
+
+def _record_schedule(
+    state: StateStore, started: PassStart, turn: DoneTurn, schedule: str, done: PassOutcome, finished_ms: int
+) -> None:
+    """Record the turn of a schedule, unless an operation of it failed or is not known: then it stays due.
+
+    A refusal counts as done: its cause is in the table, and the next turn asks again.
+    """
+    if not done.operations or any(part.status is Status.FAILED for part in done.operations):
+        return
+    last = state.schedules.of_table(started.identity).get(schedule)
+    if last is not None and last.finished_ms > started.started_ms:
+        return  # a report that is repeated
+    state.schedules.record(
         started.identity,
-        LastSeen(
-            # From before the pass: a commit that came in between was perhaps not looked at, so it must be news.
-            snapshot_id=started.head_id,
-            fingerprint=fingerprint,
+        ScheduleRun(
+            schedule=schedule,
+            counted_ms=next_count_ms(turn.interval_ms, last, started.started_ms),
             finished_ms=finished_ms,
-            idle=outcome.is_idle,
+            snapshot_id=started.head_id,
+            fingerprint=turn.fingerprint,
+            idle=done.is_idle,
         ),
     )

@@ -3,36 +3,49 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from icekeeper.maintenance.begin_pass import PassStart, begin, head_id
-from icekeeper.maintenance.record_pass import conclude, with_warnings
+from icekeeper.maintenance.record_pass import DoneTurn, conclude, with_warnings
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operations.staging.clean import clean_staged_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy.unused_settings import unused_settings
-from icekeeper.report.outcome import PassOutcome
+from icekeeper.report.outcome import OperationOutcome, PassOutcome, skipped
+from icekeeper.state.schedules import ScheduleRun
+from icekeeper.turns import Turn, due_turns, forced_turn, why_not_now
 
 __all__ = ["run_pass"]
 
 log = logging.getLogger(__name__)
 
 
-def run_pass(context: OperationContext) -> PassOutcome:
-    """Run every operation that the policy asks for; the journal gets every pass that did something.
+def run_pass(context: OperationContext, schedule: str | None = None) -> PassOutcome:
+    """Run every operation that the policy asks for now; the journal gets every pass that did something.
+
+    Of a policy with schedules these are the ones that are due, and what no schedule names; with ``schedule`` that one
+    alone, due or not.
 
     Raises:
-        PolicyError: there is no such table, or the policy does not fit it.
-        StorageError: the table cannot be loaded at all.
+        PolicyError: there is no such table or schedule, or the policy does not fit it.
+        StorageError: the table cannot be loaded at all, or the state not be read.
     """
-    loaded = begin(context)
-    started = PassStart(context.memory.identity, head_id(context, loaded), context.clock())
+    resolved = context.resolved
+    runs = context.state.schedules.of_table(context.memory.identity) if resolved.schedules else {}
+    if schedule is None:
+        turns = due_turns(resolved, runs, context.started_ms)
+    else:
+        turns = (forced_turn(resolved, schedule, str(context.table)),)
+    loaded = begin(context, [turn.resolved for turn in turns])
+    started = PassStart(context.memory.identity, head_id(context, loaded), context.started_ms)
     log.info("pass over %s started, run %s", context.table, context.run_id)
     outcome = PassOutcome(
         table=str(context.table),
         catalog=context.catalog.name,
         run_id=context.run_id,
         dry_run=context.dry_run,
-        operations=tuple(run_operation(operation, context) for operation in context.policy.operations),
+        operations=(*_operations(context, turns), *_left_out(context, turns, runs)),
         # Not an operation that anybody asks for or switches off (rule 104).
         staged=clean_staged_files(context),
         # A real pass runs often, and may leave an operation to another one.
@@ -42,6 +55,25 @@ def run_pass(context: OperationContext) -> PassOutcome:
     log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
     if context.dry_run:
         return outcome
-    return conclude(
-        context.state, context.resolved.fingerprint(), started, outcome, context.engine.name, context.clock()
-    )
+    done = [
+        DoneTurn(turn.schedule, turn.resolved.fingerprint(), resolved.schedules[turn.schedule].interval_ms)
+        for turn in turns
+        if turn.schedule is not None and resolved.why_disabled() is None
+    ]
+    if schedule is None:
+        done.append(DoneTurn(None, resolved.fingerprint()))
+    return conclude(context.state, started, outcome, done, context.engine.name, context.clock())
+
+
+def _operations(context: OperationContext, turns: Sequence[Turn]) -> Iterator[OperationOutcome]:
+    for turn in turns:
+        settings = replace(context, resolved=turn.resolved)
+        for operation in turn.operations:
+            yield replace(run_operation(operation, settings), schedule=turn.schedule)
+
+
+def _left_out(
+    context: OperationContext, turns: Sequence[Turn], runs: Mapping[str, ScheduleRun]
+) -> Iterator[OperationOutcome]:
+    reasons = why_not_now(context.resolved, turns, runs, context.started_ms)
+    return (skipped(operation, reason) for operation, reason in reasons.items())

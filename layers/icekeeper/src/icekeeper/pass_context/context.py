@@ -54,6 +54,8 @@ class OperationContext:
     """This machine's clock; the age of files is judged by :meth:`now_ms`."""
     stores: Stores
     run_id: str
+    started_ms: int
+    """When the pass began, in epoch milliseconds by this machine's clock: what ``now()`` in its settings means."""
     engine: Engine
     dry_run: bool = False
     progress: Progress = silent
@@ -210,13 +212,17 @@ def operation_context(
     clock: Clock,
     run_id: str,
     engine: Engine,
+    started_ms: int | None = None,
     dry_run: bool = False,
     store_clock: StoreClock = store_now_ms,
     progress: Progress = silent,
     sleep: Callable[[float], None] = time.sleep,
     other_catalog: Callable[[str, str], Catalog | None] = lambda name, warehouse: None,
 ) -> OperationContext:
-    """The context of one pass over a table; which table that is, and what is remembered about it, ``loaded`` says."""
+    """The context of one pass over a table; which table that is, and what is remembered about it, ``loaded`` says.
+
+    ``started_ms`` is given where another process began the pass; else it begins now.
+    """
     stores = Stores(clock, store_clock, may_write=not dry_run)
     return OperationContext(
         catalog=catalog,
@@ -227,6 +233,7 @@ def operation_context(
         clock=clock,
         stores=stores,
         run_id=run_id,
+        started_ms=clock() if started_ms is None else started_ms,
         engine=engine,
         dry_run=dry_run,
         progress=progress,

@@ -21,6 +21,7 @@ from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, fits_payloads, parse_event
 from icekeeper.pipeline.run_leases import acquire_fleet_lease, fleet_lease_released_on_failure, release_fleet_lease
 from icekeeper.table_policy import TablePolicies
+from icekeeper.turns import Turn, due_turns, forced_turn, in_one_pass
 
 __all__ = ["Detected", "detect_tables"]
 
@@ -77,8 +78,13 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
     runtime = deployment.runtime_at(address)
     loaded = runtime.catalog.load(name)
     settings = wanted.overrides
-    runtime.policy(loaded, settings)  # raises PolicyError for a mistake now, instead of a failing pass later
+    resolved = runtime.policy(loaded, settings)  # raises PolicyError for a mistake now, not when the pass is planned
     identity = identity_of(runtime.catalog, loaded)
+    if wanted.schedule is not None:
+        turns: tuple[Turn, ...] = (forced_turn(resolved, wanted.schedule, str(name)),)
+    else:
+        runs = deployment.state.schedules.of_table(identity) if resolved.schedules else {}
+        turns = in_one_pass(due_turns(resolved, runs, deployment.clock()))
     item = Item(
         catalog=identity.catalog,
         warehouse=identity.warehouse,
@@ -90,6 +96,8 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
         forced=True,
         settings=settings,
         wait=wanted.wait,
+        schedules=tuple(turn.schedule for turn in turns if turn.schedule is not None),
+        only_schedules=wanted.schedule is not None,
     )
     return Detected((item,), "asked for")
 

@@ -68,6 +68,8 @@ class MachineInput(_Event):
     """As ``--set``, for the passes of this run only."""
     wait: bool = False
     """Whether to wait while another run maintains the table, rather than be refused."""
+    schedule: str | None = None
+    """The schedule of the table's policy that runs, due or not; without one, what is due does."""
 
     @field_validator("table")
     @classmethod
@@ -82,6 +84,8 @@ class MachineInput(_Event):
             raise ValueError(f"settings are longer than {_MAX_SETTINGS} bytes, which no payload has room for")
         if self.table is None and self.catalog is not None:
             raise ValueError("a catalog is named, but no table in it; name both, or neither to scan the fleet")
+        if self.table is None and self.schedule is not None:
+            raise ValueError("a schedule is named, but no table that has it; a scan runs every schedule that is due")
         return self
 
     @property
@@ -111,6 +115,10 @@ class Item(_Event):
     forced: bool = False
     settings: Mapping[str, str] = Field(default_factory=dict)
     wait: bool = False
+    schedules: tuple[str, ...] = ()
+    """The schedules of its policy that the pass carries out."""
+    only_schedules: bool = False
+    """Whether the operations that no schedule names are left out."""
 
     @property
     def name(self) -> TableName:

@@ -14,10 +14,21 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from icekeeper.errors import PlanStale
 from icekeeper.pipeline.events import Item, Route
 
-__all__ = ["PlanDocument", "read_plan"]
+__all__ = ["PlanDocument", "PlannedSchedule", "read_plan"]
 
 # Fields that earlier versions wrote and nothing ever read.
 _FORMER_FIELDS = frozenset({"bounds"})
+
+
+class PlannedSchedule(BaseModel):
+    """A schedule that the pass carries out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    operations: tuple[str, ...]
+    interval_ms: int
+    fingerprint: str
+    """Digest of its settings."""
 
 
 class PlanDocument(BaseModel):
@@ -31,6 +42,7 @@ class PlanDocument(BaseModel):
     requested_ms: int | None = None
     """When the request that the pass serves was filed (epoch milliseconds); ``None``: the pass serves none."""
     started_ms: int
+    """What ``now()`` in the policy means for every step of the pass, however late it runs."""
     planned_ms: int
     metadata_location: str
     """The metadata file that was planned on; empty: the table was dropped or replaced since it was detected."""
@@ -46,6 +58,12 @@ class PlanDocument(BaseModel):
     """Of operations that need no step, because planning found out how they end."""
     compaction: Mapping[str, Any] | None = None
     """What compaction would do, as ``maintain --dry-run --json`` has it."""
+    schedules: Mapping[str, PlannedSchedule] = Field(default_factory=dict)
+    """By name; no two have an operation in common."""
+
+    def schedule_of(self, step: str) -> str | None:
+        """The schedule under whose settings a step runs; ``None``: under those of the table."""
+        return next((name for name, planned in self.schedules.items() if step in planned.operations), None)
 
 
 def read_plan(document: Any) -> PlanDocument:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -17,14 +18,15 @@ from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item, PlanEvent, PlanReference, Route
 from icekeeper.pipeline.outgrown import outgrown_steps
-from icekeeper.pipeline.plan_document import PlanDocument
+from icekeeper.pipeline.plan_document import PlanDocument, PlannedSchedule
 from icekeeper.pipeline.routes import route, table_size
 from icekeeper.pipeline.run_leases import renew_table_lease, table_lease_ttl_ms
 from icekeeper.pipeline.settings import travelling_environment
-from icekeeper.policy import Operation
+from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.report.outcome import OperationOutcome, Status, failed, skipped
 from icekeeper.runtime import Runtime
 from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.turns import Turn, named_turns
 
 __all__ = ["MAX_ATTEMPTS", "PLAN", "plan_table"]
 
@@ -67,6 +69,7 @@ def _document(
 ) -> PlanDocument:
     """The plan of this attempt; ``first`` is the first plan of the pass as JSON, empty when there is none yet."""
     requested_ms = None if request is None else request.requested_ms
+    started_ms = first.get("started_ms", deployment.clock())
     runtime = deployment.runtime(event.item)
     loaded = _load(runtime, event.item)
     if loaded is None:
@@ -76,15 +79,18 @@ def _document(
         runtime.policy(loaded, event.item.settings),
         LocalEngine(processes=1),
         run_id=event.run_id,
+        started_ms=started_ms,
         dry_run=True,
     )
-    begin(context)
+    resolved = context.resolved
+    turns = named_turns(resolved, event.item.schedules, with_rest=not event.item.only_schedules)
+    begin(context, [turn.resolved for turn in turns])
     done = {step for step in STEPS if deployment.control.find(f"{folder}/{step}.json") is not None}
-    outcomes, compaction = _known_outcomes(context, event, done)
+    outcomes, compaction = _known_outcomes(context, turns, event, done)
     size = table_size(_head_summary(context, loaded), _bytes_to_compact(compaction))
     limits = deployment.settings.limits
     # Cleaning up after failed loads is no operation that a policy could leave out.
-    wanted = {CLEAN_STAGED, *(operation.value for operation in context.policy.operations)}
+    wanted = {CLEAN_STAGED, *(operation.value for turn in turns for operation in turn.operations)}
     outgrown = outgrown_steps(deployment.control, event.item)
     routes: dict[str, Route] = {}
     for step in STEP_FACTS:
@@ -98,16 +104,29 @@ def _document(
         item=event.item,
         attempt=event.attempt,
         requested_ms=requested_ms,
-        started_ms=first.get("started_ms", deployment.clock()),
+        started_ms=started_ms,
         planned_ms=deployment.clock(),
         metadata_location=loaded.metadata_location,
         head_id=first.get("head_id", head_id(context, loaded)),
-        fingerprint=context.resolved.fingerprint(),
+        fingerprint=resolved.fingerprint(),
         environment=travelling_environment(deployment.environment),
         routes=routes,
         outcomes={step: outcome.to_json(event.run_id, listing) for step, outcome in outcomes.items()},
         compaction=None if compaction is None else compaction.to_json(f"{event.run_id}-planned", listing),
+        schedules=_planned_schedules(resolved, turns),
     )
+
+
+def _planned_schedules(resolved: ResolvedPolicy, turns: Iterable[Turn]) -> dict[str, PlannedSchedule]:
+    return {
+        turn.schedule: PlannedSchedule(
+            operations=tuple(operation.value for operation in turn.operations),
+            interval_ms=resolved.schedules[turn.schedule].interval_ms,
+            fingerprint=turn.resolved.fingerprint(),
+        )
+        for turn in turns
+        if turn.schedule is not None
+    }
 
 
 def _load(runtime: Runtime, item: Item) -> LoadedTable | None:
@@ -137,7 +156,7 @@ def _gone(deployment: Deployment, event: PlanEvent, requested_ms: int | None) ->
 
 
 def _known_outcomes(
-    context: OperationContext, event: PlanEvent, done: set[str]
+    context: OperationContext, turns: Sequence[Turn], event: PlanEvent, done: set[str]
 ) -> tuple[Mapping[str, OperationOutcome], OperationOutcome | None]:
     """The outcomes of operations that planning alone can tell, by operation, and what compaction would do.
 
@@ -145,10 +164,10 @@ def _known_outcomes(
     """
     outcomes: dict[str, OperationOutcome] = {}
     compaction = None
-    for operation in context.policy.operations:
+    for turn, operation in ((one, operation) for one in turns for operation in one.operations):
         if operation.value in done:
             continue
-        reason = context.resolved.why_not(operation)
+        reason = turn.resolved.why_not(operation)
         if reason is not None:
             outcomes[operation.value] = skipped(operation, reason)
         elif event.attempt > MAX_ATTEMPTS:
@@ -157,9 +176,11 @@ def _known_outcomes(
                 f"the table changed faster than it could be planned, {MAX_ATTEMPTS} times; the next run tries",
             )
         elif operation is Operation.COMPACT:
-            compaction = run_operation(operation, context)
+            compaction = run_operation(operation, replace(context, resolved=turn.resolved))
             if compaction.status is not Status.SUCCEEDED:
                 outcomes[operation.value] = compaction
+        if operation.value in outcomes:
+            outcomes[operation.value] = replace(outcomes[operation.value], schedule=turn.schedule)
     return outcomes, compaction
 
 

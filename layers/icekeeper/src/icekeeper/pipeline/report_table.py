@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from icekeeper.maintenance.begin_pass import PassStart
-from icekeeper.maintenance.record_pass import record_outcome, with_warnings
+from icekeeper.maintenance.record_pass import DoneTurn, record_outcome, with_warnings
 from icekeeper.operation_facts import CLEAN_STAGED
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
@@ -56,13 +56,15 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
         return TableReport(table, "skipped", f"{table} was dropped or replaced since it was detected", None)
     remember_outgrown(deployment.control, item, plan.routes, event.failures)
     folder = table_folder(event.run_id, item.identity.spelling)
-    found = (_outcome(deployment, folder, plan, event, operation) for operation in Operation)
+    found = {operation: _outcome(deployment, folder, plan, event, operation) for operation in Operation}
     gathered = PassOutcome(
         table=table,
         catalog=item.catalog,
         run_id=event.run_id,
         dry_run=False,
-        operations=tuple(one for one in found if one is not None),
+        operations=tuple(
+            replace(one, schedule=plan.schedule_of(step.value)) for step, one in found.items() if one is not None
+        ),
         staged=_staged(deployment, folder, event),
     )
     outcome = with_warnings(gathered)
@@ -73,8 +75,11 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
     # A refusal counts as "nothing to do", because its cause is in the table.  A lease that was lost or held by another
     # run says nothing of the table, so that pass is recorded under no fingerprint.
     is_lost = any(failure.Error in _LEASES for failure in event.failures.values())
-    seen_under = "" if is_lost else plan.fingerprint
-    record_outcome(deployment.state, seen_under, started, outcome, ENGINE, deployment.clock())
+    turns = [] if item.only_schedules else [DoneTurn(None, "" if is_lost else plan.fingerprint)]
+    if not is_lost:
+        schedules = plan.schedules.items()
+        turns += [DoneTurn(name, planned.fingerprint, planned.interval_ms) for name, planned in schedules]
+    record_outcome(deployment.state, started, outcome, turns, ENGINE, deployment.clock())
     return TableReport(table, outcome.status.value, outcome.summary, outcome)
 
 

@@ -53,6 +53,8 @@ class Step:
     """The key prefix of the table's documents in the control bucket."""
     context: OperationContext
     loaded: LoadedTable
+    schedule: str | None = None
+    """The schedule of the policy under whose settings it runs."""
 
 
 def run_step(
@@ -94,7 +96,7 @@ def run_step(
     if max_bytes is not None:
         context = _limited(context, max_bytes)
     outcome = run_operation(event.operation, context, reraised=RETRIED)
-    outcome = _with_earlier_commits(step, outcome, before)
+    outcome = replace(_with_earlier_commits(step, outcome, before), schedule=step.schedule)
     if listed is not None:
         counted = {key: listed["metrics"].get(key, 0) for key in _LISTING_METRICS}
         outcome = replace(outcome, metrics={**outcome.metrics, **counted})
@@ -113,6 +115,7 @@ def list_orphans(deployment: Deployment, event: OperationEvent, engine: Engine) 
     step = open_step(deployment, event, engine, dry_run=True)
     context = replace(step.context, only_lists=True)  # this function has no right to delete
     outcome = run_operation(Operation.REMOVE_ORPHANS, context, reraised=RETRIED)
+    outcome = replace(outcome, schedule=step.schedule)
     document = outcome.to_json(event.run_id, deployment.control.listings(f"{step.folder}/listed"))
     must_record = step.context.policy.orphan_min_sightings > 1
     if outcome.status is not Status.SUCCEEDED or (not outcome.files_planned and not must_record):
@@ -155,15 +158,25 @@ def open_step(
     resolved = runtime.policy(loaded, event.item.settings)
     if resolved.fingerprint() != plan.fingerprint:
         raise PlanStale(f"the policy of {event.item.table} changed since it was planned")
+    schedule = plan.schedule_of(event.step)
+    resolved = resolved.unscheduled() if schedule is None else resolved.of_schedule(schedule)
     ttl_ms = table_lease_ttl_ms(resolved.policy)
     lease = renew_table_lease(deployment, event.run_id, event.item, ttl_ms)
     context = replace(
-        runtime.context(loaded, resolved, engine, run_id=event.run_id, dry_run=dry_run, progress=progress),
+        runtime.context(
+            loaded,
+            resolved,
+            engine,
+            run_id=event.run_id,
+            started_ms=plan.started_ms,
+            dry_run=dry_run,
+            progress=progress,
+        ),
         catalog=LeasedCatalog(runtime.catalog, deployment.state.leases, lease, ttl_ms, deployment.clock),
     )
     begin(context)
     folder = table_folder(event.run_id, event.item.identity.spelling)
-    return Step(deployment, event, folder, context, loaded)
+    return Step(deployment, event, folder, context, loaded, schedule)
 
 
 def _finish(step: Step, document: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,7 +6,8 @@ from icekeeper.operation_facts import ALL_OPERATIONS, OPT_IN_OPERATIONS, Operati
 from icekeeper.policy.choices import OutputSpec, Ownership, Proof, Strategy
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, MEGABYTE, POLICY_KEYS, Policy
 from icekeeper.policy.layers import TABLE_PREFIX, Layer, gc_enabled, layers_for
-from icekeeper.policy.resolve import DEFAULT_SOURCE, ResolvedPolicy, resolve
+from icekeeper.policy.resolve import resolve
+from icekeeper.policy.resolved_policy import DEFAULT_SOURCE, ResolvedPolicy, Schedule
 
 __all__ = [
     "ALL_OPERATIONS",
@@ -23,6 +24,7 @@ __all__ = [
     "Policy",
     "Proof",
     "ResolvedPolicy",
+    "Schedule",
     "Strategy",
     "gc_enabled",
     "layers_for",

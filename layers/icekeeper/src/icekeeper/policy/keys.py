@@ -18,6 +18,7 @@ from icekeeper.policy.choices import JobOrder, OutputSpec, Ownership, Proof, Str
 from icekeeper.policy.values import (
     Amount,
     OperationNames,
+    OptionalAge,
     OptionalAmount,
     OptionalCount,
     OptionalText,
@@ -28,6 +29,7 @@ from icekeeper.policy.values import (
     Switch,
     TextList,
     TimePatternText,
+    WhereText,
 )
 
 __all__ = ["DEPLOYMENT_KEYS", "MEGABYTE", "POLICY_KEYS", "Policy"]
@@ -79,6 +81,11 @@ class Policy(BaseModel):
         "groups rewritten first: bytes-asc, bytes-desc, files-asc, files-desc or none: what saves most per byte",
     )
     min_data_age_hours: Amount = _key(Fraction(0), "data added less than this many hours ago is left alone")
+    min_partition_age_hours: OptionalAge = _key(
+        None,
+        "partitions that ended less than this many hours ago, by their own time, are left alone by rewrites of data "
+        "files; 0: those that have not ended; none: whatever their time",
+    )
     apply_deletes: Switch = _key(True, "merging applies delete files; false skips tables that have any")
     delete_compaction_min_deletes: int = _key(1, "delete files that make a data file a candidate", ge=1)
     # Java's DELETE_RATIO_THRESHOLD_DEFAULT
@@ -102,7 +109,9 @@ class Policy(BaseModel):
         "runs of about one size that are sorted together; more rewrite less and leave more over a value",
         ge=2,
     )
-    where: OptionalText = _key(None, "only files that may hold matching rows are rewritten")
+    where: WhereText = _key(
+        None, "only files that may hold matching rows are rewritten, as `ts < now() - interval '1 hour'`"
+    )
     branch: str = _key("main", "branch that is maintained", min_length=1)
     output_spec: OutputSpec = _key(OutputSpec.CURRENT, "partition spec of outputs: current, or keep that of inputs")
     partial_progress: int = _key(0, "file groups per commit; 0: one commit for all", ge=0)
@@ -241,6 +250,12 @@ class Policy(BaseModel):
     @property
     def min_data_age_ms(self) -> int:
         return math.ceil(self.min_data_age_hours * HOUR_MS)
+
+    @property
+    def min_partition_age_ms(self) -> int | None:
+        """Milliseconds; ``None``: partitions of any time are rewritten."""
+        hours = self.min_partition_age_hours
+        return None if hours is None else math.ceil(hours * HOUR_MS)
 
 
 POLICY_KEYS: tuple[str, ...] = tuple(Policy.model_fields)

@@ -18,11 +18,13 @@ from icekeeper.errors import PolicyError
 from icekeeper.policy.foreign_names import name_here
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, MEGABYTE, POLICY_KEYS
 
-__all__ = ["BOUND_KEYS", "OVERRIDE_SOURCE", "TABLE_PREFIX", "Layer", "gc_enabled", "layers_for"]
+__all__ = ["BOUND_KEYS", "OVERRIDE_SOURCE", "SCHEDULE_PREFIX", "TABLE_PREFIX", "Layer", "gc_enabled", "layers_for"]
 
 OVERRIDE_SOURCE = "--set"
 TABLE_PREFIX = "icekeeper."
 """The prefix of table properties that are policy keys."""
+SCHEDULE_PREFIX = "schedules."
+"""The prefix of settings that hold for one named schedule: ``schedules.NAME.KEY``."""
 ENVIRONMENT_PREFIX = "ICEKEEPER_"
 BOUND_PREFIX = "ICEKEEPER_BOUND_"
 BOUND_KEYS = frozenset(
@@ -93,10 +95,17 @@ def _environment_layers(environment: Mapping[str, str]) -> Sequence[Layer]:
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable.startswith(BOUND_PREFIX):
             continue
         key = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-        if key in POLICY_KEYS:
+        if "__" in key:
+            key = key.replace("__", ".")  # a name of a variable has no dots
+        if key in POLICY_KEYS or key.startswith(SCHEDULE_PREFIX):
             layers.append(Layer(f"deployment {variable}", {key: environment[variable]}))
         elif here := name_here(key):
             raise PolicyError(f"environment variable {variable} is no setting; here it is {here}")
+        elif key.startswith("schedule"):
+            raise PolicyError(
+                f"environment variable {variable} is no setting; those of a schedule are called "
+                f"{ENVIRONMENT_PREFIX}SCHEDULES__NAME__KEY, with two underscores before name and key"
+            )
         elif nearest := difflib.get_close_matches(key, POLICY_KEYS, n=1, cutoff=_MISSPELT):
             meant = f"{ENVIRONMENT_PREFIX}{nearest[0].upper()}"
             raise PolicyError(f"environment variable {variable} is no setting (did you mean {meant}?)")

@@ -2,88 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from icekeeper.errors import PolicyError
-from icekeeper.operation_facts import FACTS, Operation
 from icekeeper.policy.choices import Strategy
 from icekeeper.policy.foreign_names import name_here
 from icekeeper.policy.keys import POLICY_KEYS, Policy
-from icekeeper.policy.layers import Layer
-from icekeeper.policy.ownership import Owners
+from icekeeper.policy.layers import SCHEDULE_PREFIX, Layer
+from icekeeper.policy.resolved_policy import DEFAULT_SOURCE, ResolvedPolicy, Schedule
+from icekeeper.policy.schedules import (
+    INTERVAL,
+    layers_of_schedule,
+    parse_interval,
+    schedule_settings,
+    without_schedules,
+)
 from icekeeper.policy.values import did_you_mean, text_of
 
-__all__ = ["DEFAULT_SOURCE", "MIN_ORPHAN_GRACE_HOURS", "ResolvedPolicy", "check_layer", "resolve"]
+__all__ = ["MIN_ORPHAN_GRACE_HOURS", "check_layer", "resolve"]
 
-DEFAULT_SOURCE = "default"
 # Iceberg's own remove_orphan_files refuses less: younger files may belong to a commit that is under way.
 MIN_ORPHAN_GRACE_HOURS = 24
 _RETENTION_KEYS = frozenset({"snapshot_retention_hours", "max_snapshots_to_keep"})
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedPolicy:
-    """A policy and, for every key, the name of the source its value came from."""
-
-    policy: Policy
-    sources: Mapping[str, str]
-    is_stopped: bool = False
-    """The deployment's bounds forbid maintenance: then not even files of failed loads are deleted."""
-    bounds: frozenset[str] = frozenset()
-    """The sources that are bounds."""
-    owners: Owners = field(default_factory=Owners)
-    """Who runs which operation in a table bucket that maintains its tables itself."""
-    allowed_prefixes: tuple[str, ...] | None = None
-    """The folders in which the deployment lets the table's files be read, written and deleted; ``None``: anywhere."""
-
-    def rows(self) -> list[tuple[str, str, str, str]]:
-        """``(key, value, source, meaning)`` of every key, for people."""
-        return [
-            (key, text_of(getattr(self.policy, key)), self.sources[key], field.description or "")
-            for key, field in Policy.model_fields.items()
-        ]
-
-    def fingerprint(self) -> str:
-        """A digest of all values and owners: equal for equal ones, whatever source they came from."""
-        lines = [f"{key}={_exact_text(getattr(self.policy, key))}" for key in sorted(POLICY_KEYS)]
-        # An operation that was left to the bucket is work again once the bucket no longer does it.
-        lines += [f"{operation.value} is not ours" for operation in Operation if operation in self.owners.owned]
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-    def owned_by(self, owners: Owners) -> ResolvedPolicy:
-        """The same settings with other owners."""
-        return replace(self, owners=owners)
-
-    def is_bounded(self, key: str) -> bool:
-        """Whether the value of a key comes from a bound of the deployment, which overruled the layers."""
-        return self.sources[key] in self.bounds
-
-    def why_disabled(self) -> str | None:
-        """The reason every operation is skipped, ``None`` when maintenance is enabled."""
-        if self.policy.maintenance_enabled:
-            return None
-        return f"maintenance is disabled ({self.sources['maintenance_enabled']})"
-
-    def why_switched_off(self, operation: Operation) -> str | None:
-        """The reason one operation is skipped, ``None`` when its switch is on or it has none."""
-        keys = FACTS[operation].switches
-        if not keys or any(getattr(self.policy, key) for key in keys):
-            return None
-        return ", ".join(f"{key} is false ({self.sources[key]})" for key in keys)
-
-    def why_not(self, operation: Operation) -> str | None:
-        """The reason an operation is skipped whatever the table holds: disabled, switched off, or not ours."""
-        return self.why_disabled() or self.why_switched_off(operation) or self.owners.owned.get(operation)
-
-    def runs(self, operation: Operation) -> bool:
-        """Whether a pass under this policy attempts the operation at all."""
-        return operation in self.policy.operations and self.why_not(operation) is None
 
 
 def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
@@ -95,11 +39,41 @@ def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
         PolicyError: an unknown key, a malformed or contradictory value; the message names key, value, source
             and what is allowed.
     """
-    values: dict[str, object] = {}
-    sources = dict.fromkeys(POLICY_KEYS, DEFAULT_SOURCE)
     for layer in layers:
         # Each layer is checked by itself: a mistake is reported even where a later layer hides it.
         check_layer(layer)
+    own = schedule_settings(layers)
+    general = [replace(layer, values=without_schedules(layer.values)) for layer in layers] if own else layers
+    resolved = _resolve(general, unsafe=unsafe)
+    found = (_schedule(name, layers, its_layers, unsafe=unsafe) for name, its_layers in own.items())
+    return replace(resolved, schedules={one.name: one for one in found if one is not None}) if own else resolved
+
+
+def _schedule(name: str, layers: Sequence[Layer], own: Sequence[Layer], *, unsafe: bool) -> Schedule | None:
+    """One schedule; ``None`` where its interval is ``none``."""
+    told = [layer for layer in own if INTERVAL in layer.values]
+    if not told:
+        raise PolicyError(
+            f"schedule {name} (from {own[-1].source}) has no interval; set {SCHEDULE_PREFIX}{name}.{INTERVAL}, for "
+            "example 24h"
+        )
+    interval_ms = parse_interval(name, told[-1].values[INTERVAL], told[-1].source)
+    if interval_ms is None:
+        return None
+    try:
+        resolved = _resolve(list(layers_of_schedule(layers, own)), unsafe=unsafe)
+    except PolicyError as error:
+        raise PolicyError(f"schedule {name}: {error}") from None
+    sources = {key: layer.source for layer in own for key in layer.values}
+    said = tuple((key, sources[key]) for key in (INTERVAL, *POLICY_KEYS) if key in sources)
+    return Schedule(name, interval_ms, resolved, said)
+
+
+def _resolve(layers: Sequence[Layer], *, unsafe: bool) -> ResolvedPolicy:
+    """The policy of layers without schedules, each of which was checked."""
+    values: dict[str, object] = {}
+    sources = dict.fromkeys(POLICY_KEYS, DEFAULT_SOURCE)
+    for layer in layers:
         if not layer.is_bound:
             values.update(layer.values)
             sources.update(dict.fromkeys(layer.values, layer.source))
@@ -121,7 +95,8 @@ def check_layer(layer: Layer) -> None:
     Raises:
         PolicyError: an unknown key or a malformed value.
     """
-    for key in layer.values:
+    general = without_schedules(layer.values)
+    for key in general:
         if key not in POLICY_KEYS:
             here = name_here(key)
             if here is not None:
@@ -130,17 +105,22 @@ def check_layer(layer: Layer) -> None:
                 f"unknown policy key '{key}' (from {layer.source}){did_you_mean(key, POLICY_KEYS)}; "
                 f"keys are {', '.join(POLICY_KEYS)}"
             )
-    _parse(layer.values, dict.fromkeys(layer.values, layer.source))
+    _parse(general, dict.fromkeys(general, layer.source))
+    for name, (own,) in schedule_settings([layer]).items():
+        values = {key: value for key, value in own.values.items() if key != INTERVAL}
+        _parse(values, dict.fromkeys(values, layer.source), f"{SCHEDULE_PREFIX}{name}.")
+        if INTERVAL in own.values:
+            parse_interval(name, own.values[INTERVAL], layer.source)
 
 
-def _parse(values: Mapping[str, object], sources: Mapping[str, str]) -> Policy:
+def _parse(values: Mapping[str, object], sources: Mapping[str, str], prefix: str = "") -> Policy:
     try:
         return Policy.model_validate(dict(values))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = str(first["loc"][0])
         raise PolicyError(
-            f"policy key {key} cannot be '{text_of(values[key])}' (from {sources[key]}): {_allowed(first)}"
+            f"policy key {prefix}{key} cannot be '{text_of(values[key])}' (from {sources[key]}): {_allowed(first)}"
         ) from None
 
 
@@ -202,7 +182,3 @@ def _check_bounds_hold(layers: Sequence[Layer], policy: Policy, sources: Mapping
             f"policy key snapshot_expire_ids (from {sources['snapshot_expire_ids']}) cannot be used: it would go below "
             f"{bounds[0].source}"
         )
-
-
-def _exact_text(value: object) -> str:
-    return str(value) if isinstance(value, Fraction) else text_of(value)

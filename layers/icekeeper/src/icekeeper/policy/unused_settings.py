@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from icekeeper.operation_facts import Operation
-from icekeeper.policy.resolve import ResolvedPolicy
+from icekeeper.policy.resolved_policy import ResolvedPolicy
 from icekeeper.policy.values import text_of
 
 __all__ = ["unused_settings"]

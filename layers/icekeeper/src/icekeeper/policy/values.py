@@ -16,12 +16,14 @@ from typing import Annotated, TypeAlias
 from pydantic import BeforeValidator, Field
 
 from icekeeper.operation_facts import ALL_OPERATIONS, Operation
+from icekeeper.policy.relative_time import parse_relative
 from icekeeper.policy.sort_order import parse_sort_order
 from icekeeper.policy.time_pattern import parse_time_pattern
 
 __all__ = [
     "Amount",
     "OperationNames",
+    "OptionalAge",
     "OptionalAmount",
     "OptionalCount",
     "OptionalText",
@@ -32,6 +34,7 @@ __all__ = [
     "Switch",
     "TextList",
     "TimePatternText",
+    "WhereText",
     "did_you_mean",
     "text_of",
 ]
@@ -90,6 +93,13 @@ def _parse_time_pattern(value: object) -> object:
     return text
 
 
+def _parse_where(value: object) -> object:
+    text = _parse_optional(value)
+    if isinstance(text, str):
+        parse_relative(text)
+    return text
+
+
 def _parse_optional_amount(value: object) -> object:
     found = _parse_optional(value)
     return None if found is None else _parse_amount(found)
@@ -136,12 +146,14 @@ def _parse_operations(value: object) -> object:
 
 Amount: TypeAlias = Annotated[Fraction, BeforeValidator(_parse_amount), Field(ge=0)]
 PositiveAmount: TypeAlias = Annotated[Fraction, BeforeValidator(_parse_amount), Field(gt=0)]
+OptionalAge: TypeAlias = Annotated[Annotated[Fraction, Field(ge=0)] | None, BeforeValidator(_parse_optional_amount)]
 OptionalAmount: TypeAlias = Annotated[Annotated[Fraction, Field(gt=0)] | None, BeforeValidator(_parse_optional_amount)]
 Ratio: TypeAlias = Annotated[Fraction, BeforeValidator(_parse_amount), Field(gt=0, le=1)]
 Switch: TypeAlias = Annotated[bool, BeforeValidator(_parse_switch)]
 OptionalText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_optional)]
 SortOrderText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_sort_order)]
 TimePatternText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_time_pattern)]
+WhereText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_where)]
 OptionalCount: TypeAlias = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_parse_optional)]
 TextList: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_parse_list)]
 SnapshotIds: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(_parse_snapshot_ids)]

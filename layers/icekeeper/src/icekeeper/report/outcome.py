@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -80,6 +80,8 @@ class OperationOutcome:
     files_deleted: tuple[str, ...] = ()
     plan: Mapping[str, Any] | None = None
     """What a dry run tells of its plan beyond the sentence, ready for JSON; ``None``: nothing."""
+    schedule: str | None = None
+    """The schedule of the policy in whose turn it ran; ``None``: in none."""
 
     def __post_init__(self) -> None:
         # A summary may quote an error of a library, which may hold secrets.
@@ -93,15 +95,17 @@ class OperationOutcome:
 
     def to_json(self, run_id: str, listing: ListingWriter) -> dict[str, Any]:
         """One element of ``operations`` in ``maintain --json``."""
+        name = self.operation.value if self.schedule is None else f"{self.operation.value}-{self.schedule}"
         return {
             "operation": self.operation.value,
+            **({} if self.schedule is None else {"schedule": self.schedule}),
             "status": self.status.value,
             "reason": self.reason,
             "summary": self.summary,
             "snapshot_id": self.snapshot_id,
             "snapshot_ids": list(self.snapshot_ids),
             "metrics": dict(self.metrics),
-            "files": _files_json(self.files_planned, self.files_deleted, f"{run_id}-{self.operation.value}", listing),
+            "files": _files_json(self.files_planned, self.files_deleted, f"{run_id}-{name}", listing),
             **({} if self.plan is None else {"plan": dict(self.plan)}),
         }
 
@@ -199,13 +203,21 @@ class PassOutcome:
     @property
     def summary(self) -> str:
         """Every operation's sentence behind its name, joined by semicolons."""
-        return "; ".join(f"{outcome.operation.value}: {outcome.summary}" for outcome in self.operations)
+        return "; ".join(f"{_named(outcome)}: {outcome.summary}" for outcome in self.operations)
 
     @property
     def metrics(self) -> dict[str, int | float]:
-        """All metrics in one flat mapping; their keys start with the operation's name, or with ``staged``."""
-        staged = {} if self.staged is None else self.staged.metrics
-        return {**{key: value for outcome in self.operations for key, value in outcome.metrics.items()}, **staged}
+        """All metrics in one flat mapping; their keys start with the operation's name, or with ``staged``.
+
+        Those of an operation that ran in several schedules are added up.
+        """
+        found: dict[str, int | float] = {}
+        for outcome in self.operations:
+            own = f"{outcome.operation.value}."
+            for key, value in outcome.metrics.items():
+                is_sum = outcome.schedule is not None and key.startswith(own)
+                found[key] = value + found.get(key, 0) if is_sum else value
+        return {**found, **({} if self.staged is None else self.staged.metrics)}
 
     @property
     def is_idle(self) -> bool:
@@ -214,6 +226,10 @@ class PassOutcome:
         A refusal counts as idle: its cause is in the table, and stays until the table changes.
         """
         return all(_did_nothing(outcome) for outcome in self.operations)
+
+    def of_schedule(self, schedule: str | None) -> PassOutcome:
+        """What was done in the turn of one schedule; ``None``: outside of all."""
+        return replace(self, operations=tuple(one for one in self.operations if one.schedule == schedule))
 
     def to_json(self, listing: ListingWriter) -> dict[str, Any]:
         """The document of ``maintain --json``; ``listing`` stores path lists too long for it."""
@@ -229,6 +245,10 @@ class PassOutcome:
             **({} if self.staged is None else {"staged": self.staged.to_json(self.run_id, listing)}),
             **({"warnings": list(self.warnings)} if self.warnings else {}),
         }
+
+
+def _named(outcome: OperationOutcome) -> str:
+    return outcome.operation.value + ("" if outcome.schedule is None else f" ({outcome.schedule})")
 
 
 def overall_status(outcomes: Iterable[OperationOutcome]) -> PassStatus:

@@ -29,6 +29,7 @@ def operation_outcome(document: Mapping[str, Any]) -> OperationOutcome:
             metrics=dict(document["metrics"]),
             files_planned=tuple(files.get("planned", ())),
             files_deleted=tuple(files.get("deleted", ())),
+            schedule=document.get("schedule"),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StorageError(f"the document of an outcome is damaged: {error!r}") from error

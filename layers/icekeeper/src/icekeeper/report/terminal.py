@@ -52,7 +52,7 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
         console,
         [
             (
-                Text(operation.operation.value),
+                Text(operation.operation.value + (f" ({operation.schedule})" if operation.schedule else "")),
                 Text(operation.status.value, style=_STYLES[operation.status.value]),
                 Text(operation.summary),
             )

@@ -17,6 +17,7 @@ from icekeeper.state.leases import LeaseStore
 from icekeeper.state.pending_deletions import PendingDeletionStore
 from icekeeper.state.quarantine import QuarantineLedger
 from icekeeper.state.requests import RequestStore
+from icekeeper.state.schedules import ScheduleRun, ScheduleStore
 from icekeeper.state.staging import StagedLoad, StagingStore
 
 __all__ = ["UNTIL_REMOVED_MS", "Glance", "LastSeen", "PassRecord", "Pin", "PinKind", "StateStore"]
@@ -82,6 +83,8 @@ class Glance:
     pins: tuple[Pin, ...]
     last_seen: LastSeen | None
     loads: tuple[StagedLoad, ...]
+    schedules: Mapping[str, ScheduleRun] = field(default_factory=dict)
+    """The last turn of each schedule, by its name."""
 
 
 class StateStore(Protocol):
@@ -107,10 +110,13 @@ class StateStore(Protocol):
     def lake_stats(self) -> LakeStatsStore: ...
 
     @property
+    def schedules(self) -> ScheduleStore: ...
+
+    @property
     def claims(self) -> ClaimStore: ...
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
-        """The pins that hold at ``now_ms``, the last pass and the staged loads of a table."""
+        """The pins that hold at ``now_ms``, the last pass, the staged loads and the schedules' turns of a table."""
         ...
 
     def require_writable(self) -> None:

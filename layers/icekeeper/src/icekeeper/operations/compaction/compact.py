@@ -25,7 +25,7 @@ from icekeeper.operations.compaction.plan import (
 )
 from icekeeper.operations.compaction.preview import left_document, plan_document
 from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe
-from icekeeper.operations.compaction.where import row_filter
+from icekeeper.operations.compaction.scope import file_scope
 from icekeeper.operations.compaction.writing.output_names import require_known_layout
 from icekeeper.pass_context.branch import branch_head
 from icekeeper.pass_context.context import OperationContext
@@ -65,8 +65,8 @@ def compact(context: OperationContext) -> OperationOutcome:
         plan = plan_compaction(
             state,
             context.policy,
-            now_ms=context.clock(),
-            in_scope=row_filter(context.policy.where, metadata),
+            now_ms=context.started_ms,
+            in_scope=file_scope(context.policy, metadata, context.started_ms),
             clustering=None if recipe is None else Clustering(recipe, _clustered_by(context, metadata, recipe)),
         )
         if isinstance(plan, Nothing):

@@ -2,6 +2,7 @@
 
 The filter is parsed and judged by PyIceberg: against partition values (specification, "Scan Planning", inclusive
 projection) and against column bounds.  What cannot be judged may match, as in Java's ``rewrite_data_files`` (rule 55).
+Times relative to now are those of one moment, which the caller names: that at which the pass began.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.expressions.parser import parse
 from pyiceberg.expressions.visitors import bind, expression_evaluator, inclusive_projection
 from pyiceberg.partitioning import PartitionSpec
@@ -22,10 +24,12 @@ from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.model import DataFile, PartitionValue
+from icekeeper.operations.compaction.moments import with_moments
+from icekeeper.policy.relative_time import parse_relative
 from icekeeper.pyiceberg_private.metrics import metrics_evaluator
 from icekeeper.rows.arrow_schema import leaf_columns
 
-__all__ = ["python_value", "row_filter"]
+__all__ = ["bound_filter", "python_value", "row_filter"]
 
 # Bytes of a bound by type.  Bounds of a promoted column keep their old width, which PyIceberg cannot decode
 # (rule 22, platform 15).
@@ -36,23 +40,17 @@ _WIDTHS: Mapping[str, int] = {
 }
 
 
-def row_filter(text: str | None, metadata: TableMetadata) -> Callable[[DataFile, int], bool]:
+def row_filter(text: str | None, metadata: TableMetadata, now_ms: int) -> Callable[[DataFile, int], bool]:
     """A function that tells whether a data file of a spec id may hold matching rows; without a filter every file may.
+
+    ``now_ms`` (epoch milliseconds) is what ``now()`` and ``current_date`` in the filter mean.
 
     Raises:
         PolicyError: the filter cannot be parsed, or does not fit the table's current schema.
     """
     if text is None:
         return lambda file, spec_id: True
-    schema = _schema(metadata)
-    try:
-        expression = parse(text)
-        bind(schema, expression, case_sensitive=True)
-    except Exception as error:  # pyparsing's, and whatever PyIceberg raises on a literal that fits no column
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise PolicyError(
-            f"policy key where cannot be '{text}': {reason}; write for example \"day >= '2026-01-01' and id < 5\""
-        ) from None
+    schema, expression = bound_filter(text, metadata, now_ms)
     judge = metrics_evaluator(schema, expression)
     narrow = {
         leaf.field_id: _WIDTHS[leaf.iceberg_type]
@@ -67,6 +65,25 @@ def row_filter(text: str | None, metadata: TableMetadata) -> Callable[[DataFile,
         return partitions[spec_id].may_match(file.partition) and judge(_with_usable_bounds(file, narrow))
 
     return may_match
+
+
+def bound_filter(text: str, metadata: TableMetadata, now_ms: int) -> tuple[Schema, BooleanExpression]:
+    """A filter by absolute times, and the current schema, to which it fits; ``now_ms`` as for :func:`row_filter`.
+
+    Raises:
+        PolicyError: the filter cannot be parsed, or does not fit the table's current schema.
+    """
+    schema = _schema(metadata)
+    try:
+        relative = parse_relative(text)
+        expression = with_moments(parse(relative.text), schema, relative, now_ms)
+        bind(schema, expression, case_sensitive=True)
+    except Exception as error:  # pyparsing's, and whatever PyIceberg raises on a literal that fits no column
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise PolicyError(
+            f"policy key where cannot be '{text}': {reason}; write for example \"day >= '2026-01-01' and id < 5\""
+        ) from None
+    return schema, expression
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable
 
 from pyiceberg.expressions import Not
-from pyiceberg.expressions.parser import parse
 from pyiceberg.expressions.visitors import bind, expression_evaluator, extract_field_ids, inclusive_projection
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -19,7 +18,7 @@ from pyiceberg.typedef import Record
 
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import PartitionValue
-from icekeeper.operations.compaction.where import python_value, row_filter
+from icekeeper.operations.compaction.where import bound_filter, python_value
 
 __all__ = ["PartitionChoice", "whole_partitions"]
 
@@ -27,15 +26,15 @@ PartitionChoice = Callable[[int, tuple[PartitionValue, ...]], bool]
 """Whether all rows of a partition of a spec id match."""
 
 
-def whole_partitions(text: str, metadata: TableMetadata) -> PartitionChoice:
+def whole_partitions(text: str, metadata: TableMetadata, now_ms: int) -> PartitionChoice:
     """A function that tells whether surely every row of a partition matches the filter.
+
+    ``now_ms`` (epoch milliseconds) is what ``now()`` and ``current_date`` in the filter mean.
 
     Raises:
         PolicyError: the filter cannot be parsed, or does not fit the table's current schema.
     """
-    row_filter(text, metadata)  # says what is wrong with a filter that does not fit
-    schema = Schema.model_validate(metadata.current_schema)
-    expression = parse(text)
+    schema, expression = bound_filter(text, metadata, now_ms)
     named = extract_field_ids(bind(schema, expression, case_sensitive=True))
     known: dict[int, Callable[[tuple[PartitionValue, ...]], bool]] = {}
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.clock import stopwatch
+from icekeeper.clock import HOUR_MS, stopwatch
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.delete_scope import PartitionKey, is_unpartitioned, partition_key
@@ -21,7 +21,6 @@ from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.single_value import decode
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, FileContent, FileKey, ManifestContent, ManifestFile, Nothing
-from icekeeper.operations.partitions.partition_time import PartitionTimes, partition_times
 from icekeeper.operations.partitions.plan import (
     NO_RETENTION,
     NOTHING_TO_EXPIRE,
@@ -33,17 +32,19 @@ from icekeeper.operations.partitions.plan import (
     goes_with,
     partitions_sharing_files,
 )
+from icekeeper.partition_time import PartitionTimes, partition_times
 from icekeeper.pass_context.branch import branch_head
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
+from icekeeper.policy.relative_time import parse_relative
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 
 __all__ = ["expire_partitions"]
 
 _OPERATION = Operation.EXPIRE_PARTITIONS
 
-ChoiceOf: TypeAlias = Callable[[str, TableMetadata], PartitionChoice]
-"""From a filter and a table's metadata to the partitions all of whose rows match."""
+ChoiceOf: TypeAlias = Callable[[str, TableMetadata, int], PartitionChoice]
+"""From a filter, a table's metadata and the time (epoch milliseconds) to the partitions all of whose rows match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class _Limits:
     cutoff_ms: int | None
     """Partitions that ended before this moment are past the retention; ``None``: age does not matter."""
     matching: ChoiceOf | None
+    now_ms: int
+    """What ``now()`` means in a filter."""
 
     def choice(self, where: str | None, metadata: TableMetadata) -> PartitionChoice | None:
         """Which partitions the filter lets go; ``None``: there is no filter."""
@@ -58,7 +61,7 @@ class _Limits:
             return None
         if self.matching is None:
             raise OperationRefused("where cannot be judged here, so no partition was dropped; unset it")
-        return self.matching(where, metadata)
+        return self.matching(where, metadata, self.now_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ def expire_partitions(context: OperationContext, matching: ChoiceOf | None = Non
         if retention_ms is not None:
             now_ms = context.stores.trusted_now_ms(loaded, retention_ms, "partition_retention_hours")
             cutoff_ms = now_ms - retention_ms
-        limits = _Limits(cutoff_ms, matching)
+        limits = _Limits(cutoff_ms, matching, _moment_ms(context, loaded))
         planned = _plan(context, loaded, limits)
         if context.dry_run or isinstance(planned, Nothing):
             return _outcome(planned, "would expire", "drop", (), elapsed_ms())
@@ -107,6 +110,18 @@ def expire_partitions(context: OperationContext, matching: ChoiceOf | None = Non
         if isinstance(committed, Nothing):
             return _outcome(committed, "", "", (), elapsed_ms())
         return _outcome(attempts.last, "expired", "dropped", (committed.prepared.snapshot_id or 0,), elapsed_ms())
+
+
+def _moment_ms(context: OperationContext, loaded: LoadedTable) -> int:
+    """What ``now()`` means: the beginning of the pass, but no later than the store's clock, for what goes is gone.
+
+    Raises:
+        OperationRefused: the filter names a time relative to now, and our clock and the store's differ by an hour.
+    """
+    where = context.policy.where
+    if where is None or not parse_relative(where).times:
+        return context.started_ms
+    return min(context.started_ms, context.stores.trusted_now_ms(loaded, HOUR_MS, "the tolerance of where"))
 
 
 def _is_meant_by(resolved: ResolvedPolicy) -> bool:

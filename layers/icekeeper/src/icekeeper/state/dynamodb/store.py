@@ -22,6 +22,7 @@ from icekeeper.state.dynamodb.leases import DynamoLeases
 from icekeeper.state.dynamodb.pending_deletions import DynamoPendingDeletions
 from icekeeper.state.dynamodb.quarantine import DynamoQuarantine
 from icekeeper.state.dynamodb.requests import DynamoRequests
+from icekeeper.state.dynamodb.schedules import DynamoSchedules, schedules_of
 from icekeeper.state.dynamodb.staging import LOADS, DynamoStaging, load_of
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
 from icekeeper.state.dynamodb.take_over import EARLIER_SEEN, take_over
@@ -54,6 +55,7 @@ class DynamoStateStore:
         self.leases = DynamoLeases(table, self._earlier)
         self.requests = DynamoRequests(table, self._earlier)
         self.lake_stats = DynamoLakeStats(table)
+        self.schedules = DynamoSchedules(table)
         self.claims = DynamoClaims(table)
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
@@ -64,6 +66,7 @@ class DynamoStateStore:
             _in_order(_pin(identity, item) for item in items if _holds(item, now_ms)),
             _last_seen(seen[-1]) if seen else None,
             _in_order(load_of(identity, item) for item in items if item["sk"].startswith(LOADS)),
+            schedules_of(identity, items),
         )
 
     def require_writable(self) -> None:

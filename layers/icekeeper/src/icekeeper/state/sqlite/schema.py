@@ -9,7 +9,7 @@ from icekeeper.state.sqlite.rekey import key_by_uuid
 
 __all__ = ["SCHEMA_VERSION", "upgrade"]
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 # The key of a table up to version 8.
 _NAMES = "catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL, uuid TEXT NOT NULL"
 _BY_NAMES = "catalog, warehouse, table_name, uuid"
@@ -76,6 +76,11 @@ _UPGRADES: Mapping[int, Callable[[sqlite3.Connection], None]] = {
         PRIMARY KEY (catalog, warehouse, table_name))""",
         """CREATE TABLE claimed_folders (folder TEXT NOT NULL, catalog TEXT NOT NULL, warehouse TEXT NOT NULL,
         table_name TEXT NOT NULL, PRIMARY KEY (folder, catalog, warehouse, table_name)) WITHOUT ROWID""",
+    ),
+    11: _statements(
+        """CREATE TABLE schedule_runs (table_key TEXT NOT NULL, place TEXT NOT NULL, schedule TEXT NOT NULL,
+        counted_ms INTEGER NOT NULL, finished_ms INTEGER NOT NULL, snapshot_id INTEGER, fingerprint TEXT NOT NULL,
+        idle INTEGER NOT NULL, PRIMARY KEY (table_key, place, schedule))""",
     ),
 }
 

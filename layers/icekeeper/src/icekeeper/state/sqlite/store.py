@@ -14,6 +14,7 @@ from icekeeper.state.sqlite.leases import SqliteLeases
 from icekeeper.state.sqlite.pending_deletions import SqlitePendingDeletions
 from icekeeper.state.sqlite.quarantine import SqliteQuarantine
 from icekeeper.state.sqlite.requests import SqliteRequests
+from icekeeper.state.sqlite.schedules import SqliteSchedules, read_schedules
 from icekeeper.state.sqlite.staging import SqliteStaging, read_loads
 from icekeeper.state.store import Glance, LastSeen, PassRecord, Pin, PinKind
 
@@ -47,11 +48,17 @@ class SqliteStateStore:
         self.leases = SqliteLeases(self._file)
         self.requests = SqliteRequests(self._file)
         self.lake_stats = SqliteLakeStats(self._file)
+        self.schedules = SqliteSchedules(self._file)
         self.claims = SqliteClaims(self._file)
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
         with self._file.reading() as read:
-            return Glance(_pins(read, identity, now_ms=now_ms), _last_seen(read, identity), read_loads(read, identity))
+            return Glance(
+                _pins(read, identity, now_ms=now_ms),
+                _last_seen(read, identity),
+                read_loads(read, identity),
+                read_schedules(read, identity),
+            )
 
     def require_writable(self) -> None:
         self._file.require_writable()

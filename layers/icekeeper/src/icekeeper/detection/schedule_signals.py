@@ -1,0 +1,56 @@
+"""Signals that schedules of a policy are due (pure).
+
+A schedule that is due is reason enough for a pass: what it finds to do, only the pass knows.  It is silent where it
+would find the same as the last time: nothing, at this very head, under these settings, in operations that look at
+nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from icekeeper.detection.moving_scope import scope_has_moved
+from icekeeper.detection.signals import Signal
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.policy import Operation, ResolvedPolicy
+from icekeeper.policy.schedules import interval_text
+from icekeeper.state.schedules import ScheduleRun
+from icekeeper.turns import Turn
+
+__all__ = ["is_known_idle", "schedule_signals"]
+
+# The others also go by what time it is, or by what lies in the store.
+_OF_THE_HEAD = frozenset(
+    {
+        Operation.COMPACT,
+        Operation.REWRITE_POSITION_DELETES,
+        Operation.REWRITE_MANIFESTS,
+        Operation.COMPUTE_STATISTICS,
+    }
+)
+
+
+def is_known_idle(metadata: TableMetadata, turn: Turn, last: ScheduleRun | None, now_ms: int) -> bool:
+    """Whether a turn of a schedule would find nothing to do, as the last one did."""
+    head = metadata.head(turn.resolved.policy.branch)
+    if last is None or head is None or not last.idle or last.snapshot_id != head.snapshot_id:
+        return False
+    if last.fingerprint != turn.resolved.fingerprint() or not _OF_THE_HEAD.issuperset(turn.operations):
+        return False
+    return not scope_has_moved(metadata, head, turn.resolved.policy, looked_ms=last.finished_ms, now_ms=now_ms)
+
+
+def schedule_signals(
+    resolved: ResolvedPolicy, turns: Iterable[Turn], runs: Mapping[str, ScheduleRun], now_ms: int
+) -> Iterable[Signal]:
+    """A signal for each schedule that is due; its weight is how many intervals have passed."""
+    for turn in turns:
+        if turn.schedule is None:
+            continue
+        interval_ms = resolved.schedules[turn.schedule].interval_ms
+        last = runs.get(turn.schedule)
+        if last is None or not turn.due_ms:
+            yield Signal(f"schedule {turn.schedule} has not run yet", 1.0)
+            continue
+        every = interval_text(interval_ms)
+        yield Signal(f"schedule {turn.schedule} is due, every {every}", 1 + (now_ms - turn.due_ms) / interval_ms)

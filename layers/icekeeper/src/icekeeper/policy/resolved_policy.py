@@ -1,0 +1,135 @@
+"""A checked policy that knows where each value came from (rule 114), and the schedules in it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from icekeeper.operation_facts import FACTS, Operation
+from icekeeper.policy.keys import POLICY_KEYS, Policy
+from icekeeper.policy.layers import SCHEDULE_PREFIX
+from icekeeper.policy.ownership import Owners
+from icekeeper.policy.schedules import INTERVAL, interval_text
+from icekeeper.policy.values import text_of
+
+__all__ = ["DEFAULT_SOURCE", "ResolvedPolicy", "Schedule"]
+
+DEFAULT_SOURCE = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One rhythm of a table's maintenance."""
+
+    name: str
+    interval_ms: int
+    """How long after one turn of it the next one is due."""
+    resolved: ResolvedPolicy
+    """The settings that hold while it runs."""
+    said: tuple[tuple[str, str], ...]
+    """The keys that the schedule itself sets, in the order of all keys, and the source of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedPolicy:
+    """A policy and, for every key, the name of the source its value came from."""
+
+    policy: Policy
+    sources: Mapping[str, str]
+    is_stopped: bool = False
+    """The deployment's bounds forbid maintenance: then not even files of failed loads are deleted."""
+    bounds: frozenset[str] = frozenset()
+    """The sources that are bounds."""
+    owners: Owners = field(default_factory=Owners)
+    """Who runs which operation in a table bucket that maintains its tables itself."""
+    allowed_prefixes: tuple[str, ...] | None = None
+    """The folders in which the deployment lets the table's files be read, written and deleted; ``None``: anywhere."""
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)
+    """The named schedules, by name."""
+    known_as: str = ""
+    """The fingerprint of the policy that this one is a part of; empty: it is a whole one."""
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """``(key, value, source, meaning)`` of every key, for people; then what the schedules say of themselves."""
+        rows = [self._row(key, self.sources[key]) for key in Policy.model_fields]
+        for name, schedule in sorted(self.schedules.items()):
+            prefix = f"{SCHEDULE_PREFIX}{name}."
+            for key, source in schedule.said:
+                if key == INTERVAL:
+                    what = f"how often schedule {name} runs"
+                    rows.append((f"{prefix}{key}", interval_text(schedule.interval_ms), source, what))
+                else:
+                    _, value, source, what = schedule.resolved._row(key, schedule.resolved.sources[key])
+                    rows.append((f"{prefix}{key}", value, source, what))
+        return rows
+
+    def _row(self, key: str, source: str) -> tuple[str, str, str, str]:
+        return key, text_of(getattr(self.policy, key)), source, Policy.model_fields[key].description or ""
+
+    def of_schedule(self, name: str) -> ResolvedPolicy:
+        """The settings of one schedule, of the same owners and folders."""
+        own = self.schedules[name].resolved
+        return replace(own, owners=self.owners, allowed_prefixes=self.allowed_prefixes)
+
+    def unscheduled(self) -> ResolvedPolicy:
+        """The policy for the operations that no schedule names; the whole one where there are no schedules."""
+        if not self.schedules:
+            return self
+        taken = {one for schedule in self.schedules.values() for one in schedule.resolved.policy.operations}
+        left = tuple(operation for operation in self.policy.operations if operation not in taken)
+        policy = self.policy.model_copy(update={"operations": left})
+        return replace(self, policy=policy, schedules={}, known_as=self.fingerprint())
+
+    def apart_from_schedules(self) -> ResolvedPolicy:
+        """The policy for a pass outside of all schedules."""
+        return replace(self, schedules={}, known_as=self.fingerprint())
+
+    def fingerprint(self) -> str:
+        """A digest of all values and owners: equal for equal ones, whatever source they came from."""
+        if self.known_as:
+            return self.known_as
+        lines = [f"{key}={_exact_text(getattr(self.policy, key))}" for key in sorted(POLICY_KEYS)]
+        # An operation that was left to the bucket is work again once the bucket no longer does it.
+        lines += [f"{operation.value} is not ours" for operation in Operation if operation in self.owners.owned]
+        for name, schedule in sorted(self.schedules.items()):
+            lines.append(f"{SCHEDULE_PREFIX}{name}={schedule.interval_ms} {schedule.resolved.fingerprint()}")
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    def owned_by(self, owners: Owners) -> ResolvedPolicy:
+        """The same settings with other owners."""
+        return replace(self, owners=owners)
+
+    def bound_on(self, key: str) -> str | None:
+        """The bound of the deployment that overruled what the layers say of a key, and its value, or ``None``."""
+        name, _, inner = key.removeprefix(SCHEDULE_PREFIX).rpartition(".")
+        if name and name in self.schedules and inner != INTERVAL:
+            return self.schedules[name].resolved.bound_on(inner)
+        source = self.sources.get(key, DEFAULT_SOURCE)
+        return f"{source} keeps it at {text_of(getattr(self.policy, key))}" if source in self.bounds else None
+
+    def why_disabled(self) -> str | None:
+        """The reason every operation is skipped, ``None`` when maintenance is enabled."""
+        if self.policy.maintenance_enabled:
+            return None
+        return f"maintenance is disabled ({self.sources['maintenance_enabled']})"
+
+    def why_switched_off(self, operation: Operation) -> str | None:
+        """The reason one operation is skipped, ``None`` when its switch is on or it has none."""
+        keys = FACTS[operation].switches
+        if not keys or any(getattr(self.policy, key) for key in keys):
+            return None
+        return ", ".join(f"{key} is false ({self.sources[key]})" for key in keys)
+
+    def why_not(self, operation: Operation) -> str | None:
+        """The reason an operation is skipped whatever the table holds: disabled, switched off, or not ours."""
+        return self.why_disabled() or self.why_switched_off(operation) or self.owners.owned.get(operation)
+
+    def runs(self, operation: Operation) -> bool:
+        """Whether a pass under this policy attempts the operation at all."""
+        return operation in self.policy.operations and self.why_not(operation) is None
+
+
+def _exact_text(value: object) -> str:
+    return str(value) if isinstance(value, Fraction) else text_of(value)

@@ -1,0 +1,58 @@
+"""Schedules' last turns in the state table: in a table's own partition, which detection reads with one query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+
+from icekeeper.state.dynamodb.items import Item, sort_key, table_key
+from icekeeper.state.dynamodb.table import DynamoTable
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.schedules import ScheduleRun
+
+__all__ = ["DynamoSchedules", "schedules_of"]
+
+
+class DynamoSchedules:
+    """A :class:`icekeeper.state.schedules.ScheduleStore`."""
+
+    def __init__(self, table: DynamoTable) -> None:
+        self._table = table
+
+    def record(self, identity: TableIdentity, run: ScheduleRun) -> None:
+        def decide(found: Item | None) -> Item | None:
+            if found is not None and found["ended_ms"] > run.finished_ms:
+                return None
+            return {
+                "schedule": run.schedule,
+                "counted_ms": run.counted_ms,
+                "ended_ms": run.finished_ms,  # not "finished_ms", which would put it into the index of passes
+                "snapshot_id": run.snapshot_id,
+                "fingerprint": run.fingerprint,
+                "idle": run.idle,
+            }
+
+        self._table.change(table_key(identity), sort_key(_prefix(identity), run.schedule), decide)
+
+    def of_table(self, identity: TableIdentity) -> Mapping[str, ScheduleRun]:
+        return schedules_of(identity, self._table.query(table_key(identity), _prefix(identity)))
+
+
+def schedules_of(identity: TableIdentity, items: Iterable[Item]) -> dict[str, ScheduleRun]:
+    """The records of one copy of a table among the items of its partition, by schedule."""
+    return {
+        item["schedule"]: ScheduleRun(
+            schedule=item["schedule"],
+            counted_ms=item["counted_ms"],
+            finished_ms=item["ended_ms"],
+            snapshot_id=item.get("snapshot_id"),
+            fingerprint=item["fingerprint"],
+            idle=item["idle"],
+        )
+        for item in items
+        if item["sk"].startswith(_prefix(identity))
+    }
+
+
+def _prefix(identity: TableIdentity) -> str:
+    return f"now#schedule#{sha256(identity.place.encode()).hexdigest()}#"

@@ -1,0 +1,58 @@
+"""Schedules' last turns in the SQLite state file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.schedules import ScheduleRun
+from icekeeper.state.sqlite.file import THIS_COPY, Read, SqliteFile, copy_columns
+
+__all__ = ["SqliteSchedules", "read_schedules"]
+
+
+class SqliteSchedules:
+    """A :class:`icekeeper.state.schedules.ScheduleStore`."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+
+    def record(self, identity: TableIdentity, run: ScheduleRun) -> None:
+        self._file.write(
+            "INSERT INTO schedule_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (table_key, place, schedule) DO UPDATE SET counted_ms = excluded.counted_ms, "
+            "finished_ms = excluded.finished_ms, snapshot_id = excluded.snapshot_id, "
+            "fingerprint = excluded.fingerprint, idle = excluded.idle "
+            "WHERE excluded.finished_ms >= schedule_runs.finished_ms",
+            identity.key,
+            identity.place,
+            run.schedule,
+            run.counted_ms,
+            run.finished_ms,
+            run.snapshot_id,
+            run.fingerprint,
+            run.idle,
+        )
+
+    def of_table(self, identity: TableIdentity) -> Mapping[str, ScheduleRun]:
+        return read_schedules(self._file.read, identity)
+
+
+def read_schedules(read: Read, identity: TableIdentity) -> dict[str, ScheduleRun]:
+    """The records of one copy of a table, by schedule."""
+    rows = read(
+        "SELECT schedule, counted_ms, finished_ms, snapshot_id, fingerprint, idle FROM schedule_runs "
+        f"WHERE {THIS_COPY} ORDER BY finished_ms",
+        *copy_columns(identity),
+    )
+    return {
+        schedule: ScheduleRun(
+            schedule=schedule,
+            counted_ms=counted_ms,
+            finished_ms=finished_ms,
+            snapshot_id=snapshot_id,
+            fingerprint=fingerprint,
+            idle=bool(idle),
+        )
+        for schedule, counted_ms, finished_ms, snapshot_id, fingerprint, idle in rows
+    }

@@ -1,0 +1,272 @@
+"""Schedules of a policy over a real table: what is due runs under its own settings, and is remembered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.detection.proposal import Proposal
+from icekeeper.engines.local import LocalEngine
+from icekeeper.maintenance.begin_pass import PassStart
+from icekeeper.maintenance.record_pass import DoneTurn, record_outcome
+from icekeeper.pipeline.events import Item, PlanReference
+from icekeeper.pipeline.run_leases import acquire_table_lease, release_fleet_lease, release_table_lease
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped, succeeded
+from icekeeper.runtime import Runtime
+from icekeeper.state.schedules import ScheduleRun
+from support.clocks import same_clock
+from support.command import Command, one_sentence
+from support.maintained_table import NAME, MaintainedTable, new_table
+from support.pipeline_deployment import RUN, Pipeline
+from support.state_stores import IDENTITY
+
+HOUR_MS = 3_600_000
+HOURLY = {"schedules.hourly.interval": "1h", "schedules.hourly.operations": "compact"}
+NIGHTLY = {
+    "schedules.nightly.interval": "24h",
+    "schedules.nightly.operations": "compact,rewrite_manifests",
+    "schedules.nightly.strategy": "sort",
+    "schedules.nightly.sort_order": "id",
+    "schedules.nightly.min_input_files": "2",
+    "schedules.nightly.min_manifests_to_rewrite": "2",
+}
+REST = {"operations": "compact,rewrite_position_deletes,rewrite_manifests"}
+
+
+def properties(**more: str) -> dict[str, str]:
+    return {f"icekeeper.{key}": value for key, value in {**REST, **HOURLY, **NIGHTLY, **more}.items()}
+
+
+class Clock:
+    now_ms = 4_000_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class Maintained:
+    """A table with an hourly schedule that merges files, and a nightly one that sorts them."""
+
+    def __init__(self, table: MaintainedTable) -> None:
+        self.table, self.clock = table, Clock()
+        self.runtime = Runtime(
+            table.catalog,
+            table.state,
+            environment={},
+            clock=self.clock,
+            store_clock=same_clock,
+            sleep=table.waits.append,
+        )
+
+    def maintain(self, schedule: str | None = None, *, dry_run: bool = False, **settings: str) -> PassOutcome:
+        return self.runtime.maintain(NAME, settings, LocalEngine(1), schedule=schedule, dry_run=dry_run)
+
+    def proposal(self) -> Proposal | None:
+        proposals = self.runtime.detect().proposals
+        return proposals[0] if proposals else None
+
+
+@pytest.fixture
+def maintained(local_catalog: SqlCatalog, tmp_path: Path) -> Maintained:
+    table = new_table(local_catalog, tmp_path, properties=properties())
+    table.fill(3)
+    return Maintained(table)
+
+
+def told(outcome: PassOutcome) -> list[tuple[str, str | None, str]]:
+    return [(part.operation.value, part.schedule, part.status.value) for part in outcome.operations]
+
+
+def test_a_pass_runs_what_is_due_under_its_own_settings(maintained: Maintained) -> None:
+    ids = maintained.table.readers_agree()
+    planned = maintained.maintain(dry_run=True)
+    outcome = maintained.maintain()
+    assert [part[:2] for part in told(planned)] == [part[:2] for part in told(outcome)]
+    assert told(outcome) == [
+        ("compact", "hourly", "skipped"),  # three files are fewer than its min_input_files, the table's own
+        ("compact", "nightly", "succeeded"),
+        ("rewrite_manifests", "nightly", "succeeded"),
+        ("rewrite_position_deletes", None, "skipped"),
+    ]
+    assert maintained.table.readers_agree() == ids
+    assert "compact (nightly): compacted 3 files into 1" in outcome.summary
+    document = outcome.to_json(lambda name, files: name)
+    assert [part.get("schedule") for part in document["operations"]] == ["hourly", "nightly", "nightly", None]
+    (record,) = maintained.table.state.history(maintained.runtime.table(NAME).memory(maintained.table.loaded).identity)
+    assert (record.run_id, record.summary) == (outcome.run_id, outcome.summary)
+
+
+def test_each_schedule_is_due_by_itself(maintained: Maintained) -> None:
+    maintained.maintain()
+    maintained.table.fill(6, start=10)
+    maintained.clock.now_ms += HOUR_MS - 1
+    early = maintained.maintain()
+    assert told(early)[0] == ("rewrite_position_deletes", None, "skipped")
+    assert {part.operation.value: part.reason for part in early.operations[1:]} == {
+        "compact": "schedule hourly is due 2096-10-02T08:06:40Z; schedule nightly is due 2096-10-03T07:06:40Z",
+        "rewrite_manifests": "schedule nightly is due 2096-10-03T07:06:40Z",
+    }
+    maintained.clock.now_ms += 1
+    hourly = maintained.maintain()
+    assert told(hourly)[0] == ("compact", "hourly", "succeeded")
+    assert [schedule for _, schedule, _ in told(hourly)].count("nightly") == 0
+    maintained.clock.now_ms += 23 * HOUR_MS
+    assert {schedule for _, schedule, _ in told(maintained.maintain())} == {"hourly", "nightly", None}
+
+
+def test_a_schedule_is_forced_and_a_dry_run_is_no_turn(maintained: Maintained) -> None:
+    maintained.maintain(dry_run=True)
+    first = maintained.maintain("nightly")
+    assert told(first)[:2] == [("compact", "nightly", "succeeded"), ("rewrite_manifests", "nightly", "succeeded")]
+    assert {part.schedule for part in first.operations} == {"nightly"}
+    again = maintained.maintain("nightly")
+    assert told(again)[0] == ("compact", "nightly", "skipped")
+    assert [schedule for _, schedule, _ in told(maintained.maintain())].count("hourly") == 1
+
+
+def test_operations_that_a_person_names_are_outside_of_all_schedules(maintained: Maintained) -> None:
+    outcome = maintained.maintain(operations="compact", min_input_files="2")
+    assert told(outcome) == [("compact", None, "succeeded")]
+    assert {schedule for _, schedule, _ in told(maintained.maintain())} == {"hourly", "nightly", None}
+
+
+def test_detection_proposes_what_is_due_and_not_what_was_idle(maintained: Maintained) -> None:
+    found = maintained.proposal()
+    assert found is not None
+    # Both want to compact, and neither ever ran: one after the other.
+    assert (found.schedules, found.only_schedules) == (("hourly",), True)
+    assert found.reasons == ("schedule hourly has not run yet",)
+    maintained.maintain()
+    assert maintained.proposal() is None
+    maintained.clock.now_ms += HOUR_MS
+    # The hour's pass found nothing at a head that was then sorted: it is looked at once more, and then left alone.
+    found = maintained.proposal()
+    assert found is not None
+    assert (found.schedules, found.reasons) == (("hourly",), ("schedule hourly is due, every 1h",))
+    maintained.maintain()
+    maintained.clock.now_ms += HOUR_MS
+    assert maintained.proposal() is None
+    maintained.table.append(77)
+    found = maintained.proposal()
+    assert found is not None
+    assert found.schedules == ("hourly",)
+
+
+def begin(pipeline: Pipeline, item: Item, run_id: str = RUN) -> tuple[Item, PlanReference]:
+    acquire_table_lease(pipeline.deployment, run_id, item)
+    return item, pipeline.plan(item, run_id)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "is_done"),
+    [
+        (succeeded(Operation.COMPACT, "compacted"), True),
+        (skipped(Operation.COMPACT, "nothing"), True),
+        (refused(Operation.COMPACT, "danger"), True),
+        (failed(Operation.COMPACT, "broke"), False),
+    ],
+)
+def test_a_schedule_whose_operation_failed_stays_due(
+    maintained: Maintained, outcome: OperationOutcome, is_done: bool
+) -> None:
+    state = maintained.table.state
+    start = PassStart(IDENTITY, 5, 1000)
+    scheduled = OperationOutcome(
+        operation=outcome.operation, status=outcome.status, summary=outcome.summary, schedule="nightly"
+    )
+    done = PassOutcome(table="ns.t", catalog="C", run_id="r", dry_run=False, operations=(scheduled,))
+    for finished_ms in (2000, 3000):  # a report that is repeated records the same
+        record_outcome(
+            state, start, done, [DoneTurn("nightly", "f", 500), DoneTurn("other", "f", 5)], "local", finished_ms
+        )
+    idle = outcome.status in (Status.SKIPPED, Status.REFUSED)
+    run = ScheduleRun(schedule="nightly", counted_ms=1000, finished_ms=2000, snapshot_id=5, fingerprint="f", idle=idle)
+    assert state.schedules.of_table(IDENTITY) == ({"nightly": run} if is_done else {})
+    assert state.last_seen(IDENTITY) is None  # nothing was seen of what no schedule names
+
+
+def test_the_pipeline_carries_schedules_from_the_proposal_to_the_state(
+    local_catalog: SqlCatalog, tmp_path: Path
+) -> None:
+    table = new_table(
+        local_catalog, tmp_path, properties=properties(min_input_files="2", operations="compact,expire_snapshots")
+    )
+    table.fill(3)
+    pipeline = Pipeline(table, tmp_path)
+    ids = table.readers_agree()
+    _, (item,) = pipeline.detect()
+    assert (item.schedules, item.only_schedules) == (("hourly",), False)
+    item, plan = begin(pipeline, item)
+    document = pipeline.document(item, "plan.json")
+    assert document["schedules"].keys() == {"hourly"}
+    assert document["schedules"]["hourly"]["operations"] == ["compact"]
+    assert plan.routes["rewrite_manifests"] == "none"  # nightly's alone, which waits for the next run
+    answers = {step: pipeline.run(item, plan, step) for step, route in plan.routes.items() if route != "none"}
+    assert answers["compact"]["summary"] == "compacted 3 files into 1 (across 1 bins)"
+    report = pipeline.report(item, plan)
+    assert report.outcome is not None
+    assert {part.operation.value: part.schedule for part in report.outcome.operations}["compact"] == "hourly"
+    assert table.state.schedules.of_table(item.identity).keys() == {"hourly"}
+    assert table.readers_agree() == ids
+    release_table_lease(pipeline.deployment, RUN, item)
+    release_fleet_lease(pipeline.deployment, RUN)
+    table.fill(2, start=10)
+    ids = table.readers_agree()
+    # The next run takes the other schedule, which sorts.
+    _, (item,) = pipeline.detect("run-2")
+    assert (item.schedules, "compact" in item.reasons) == (("nightly",), False)
+    item, plan = begin(pipeline, item, "run-2")
+    assert pipeline.run(item, plan, "compact", "run-2")["summary"] == "compacted 3 files into 1 (across 1 bins)"
+    assert table.readers_agree() == ids
+
+
+def test_a_schedule_is_forced_by_the_input_of_the_state_machine(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    table = new_table(local_catalog, tmp_path, properties=properties())
+    table.fill(3)
+    pipeline = Pipeline(table, tmp_path)
+    item, plan = pipeline.begin(schedule="nightly")
+    assert (item.schedules, item.only_schedules) == (("nightly",), True)
+    assert {step for step, route in plan.routes.items() if route != "none"} == {
+        *("compact", "rewrite_manifests", "clean_staged")
+    }
+    pipeline.run(item, plan, "compact")
+    report = pipeline.report(item, plan)
+    assert report.outcome is not None
+    assert table.state.last_seen(item.identity) is None
+    # One of its steps never ended: the schedule is not done.
+    assert table.state.schedules.of_table(item.identity) == {}
+
+
+def test_the_command_shows_sets_forces_and_unsets_schedules(command: Command) -> None:
+    command.table(appends=3)
+    answer = command("policy", "set", "ns.t", *(f"{key}={value}" for key, value in NIGHTLY.items()), "--json")
+    assert answer.code == 0
+    shown = {key: one for key, one in answer.json["policy"].items() if key.startswith("schedules.")}
+    assert shown["schedules.nightly.interval"] == {
+        "value": "24h",
+        "source": "table property icekeeper.schedules.nightly.interval",
+    }
+    assert shown.keys() == NIGHTLY.keys()
+    (proposal,) = command("detect", "--json").json["proposals"]
+    assert (proposal["schedules"], proposal["reasons"]) == (["nightly"], ["schedule nightly has not run yet"])
+    unknown = command("maintain", "ns.t", "--schedule", "nightley")
+    assert unknown.code == 2
+    assert one_sentence(unknown.err).startswith("ns.t has no schedule 'nightley' (did you mean 'nightly'?)")
+    forced = command("maintain", "ns.t", "--schedule", "nightly", "--engine", "local", "--json")
+    assert [part["schedule"] for part in forced.json["operations"]] == ["nightly", "nightly"]
+    assert forced.json["operations"][0]["status"] == "succeeded"
+    planned = command("plan", "ns.t", "--json", "--engine", "local").json["operations"]
+    assert {part["operation"]: part["reason"] for part in planned}["rewrite_manifests"].startswith(
+        "schedule nightly is"
+    )
+    wrong = command("policy", "set", "ns.t", "schedules.nightly.interval=often")
+    assert wrong.code == 2
+    assert "write a time like 30m, 6h or 7d" in one_sentence(wrong.err)
+    left = command("policy", "unset", "ns.t", "schedules.nightly.interval")
+    assert left.code == 2
+    assert "schedule nightly (from" in one_sentence(left.err)
+    assert command("policy", "unset", "ns.t", *NIGHTLY).code == 0
+    assert not any(key.startswith("schedules.") for key in command("policy", "show", "ns.t", "--json").json["policy"])
