@@ -1,7 +1,7 @@
 """Commands, exit codes and errors of ``icekeeper`` (rule 120).
 
 Exit codes: 0 every operation succeeded or was skipped; 1 the pass is failed or partial, damage was found, or
-something cannot be reached or read; 2 the call itself is wrong.
+something cannot be reached or read; 2 the call itself is wrong; 130 a person interrupted it.
 
 A command imports what it needs when it runs, so that help and mistakes in a call are shown at once.
 """
@@ -37,6 +37,7 @@ from icekeeper.cli.console import (
     people,
     print_error,
     print_failed,
+    print_interrupted,
     print_json,
     print_usage_error,
     progress_bar,
@@ -87,6 +88,7 @@ def maintain(
     as_json: AsJson = False,
 ) -> int:
     """Run a maintenance pass over one table."""
+    from icekeeper.maintenance.interrupted_pass import PassInterrupted
     from icekeeper.report.outcome import PassStatus
     from icekeeper.report.terminal import print_outcome, trouble
     from icekeeper.runtime import Runtime, default_engine, open_engine
@@ -94,8 +96,12 @@ def maintain(
     chosen = overrides(settings, operations)
     name = table_name(table)
     runtime = Runtime.open(catalog)
-    with progress_bar() as progress, open_engine(engine or default_engine()) as started:
-        outcome = runtime.maintain(name, chosen, started, dry_run=dry_run, unsafe=unsafe, progress=progress)
+    try:
+        with progress_bar() as progress, open_engine(engine or default_engine()) as started:
+            outcome = runtime.maintain(name, chosen, started, dry_run=dry_run, unsafe=unsafe, progress=progress)
+    except PassInterrupted as stopped:
+        document = stopped.outcome.to_json(listings()) if as_json else None
+        return print_interrupted(str(stopped), document, as_json=as_json)
     if as_json:
         print_json(outcome.to_json(listings()))
     print_outcome(people(as_json=as_json), outcome)
@@ -184,8 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(type(error).__name__, str(error), as_json=as_json)
         return EXIT_FAILED
     except (KeyboardInterrupt, typer.Abort):
-        print_error("Interrupted", "interrupted; files written so far are cleaned up by later passes", as_json=as_json)
-        return EXIT_FAILED
+        return print_interrupted("interrupted; the command did not finish", as_json=as_json)
     except BrokenPipeError:  # the reader of our output has closed it; Python must not try to flush the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED

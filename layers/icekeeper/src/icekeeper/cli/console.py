@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXIT_FAILED",
+    "EXIT_INTERRUPTED",
     "EXIT_OK",
     "EXIT_USAGE",
     "listings",
     "people",
     "print_error",
     "print_failed",
+    "print_interrupted",
     "print_json",
     "print_usage_error",
     "progress_bar",
@@ -39,6 +41,10 @@ __all__ = [
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+# As shells report a command that SIGINT ended: 128 and the signal's number.
+EXIT_INTERRUPTED = 130
+
+INTERRUPTED = "Interrupted"
 
 # A log or a pipe has no width of its own; columns should stay whole there.
 _WIDTH_WITHOUT_TERMINAL = 1_000
@@ -70,6 +76,18 @@ def print_error(kind: str, message: str, *, as_json: bool) -> None:
     # Some messages of libraries have several lines.
     sentence = " ".join(masked(message).split())
     Console(stderr=True, highlight=False, emoji=False).print(f"error: {sentence}", soft_wrap=True, markup=False)
+
+
+def print_interrupted(sentence: str, document: Mapping[str, Any] | None = None, *, as_json: bool) -> int:
+    """Print that the command was interrupted, as errors are; with ``--json`` the error goes into the document.
+
+    Returns the exit code.
+    """
+    if as_json and document is not None:
+        print_json({**document, "error": {"type": INTERRUPTED, "message": sentence}})
+        as_json = False
+    print_error(INTERRUPTED, sentence, as_json=as_json)
+    return EXIT_INTERRUPTED
 
 
 def print_failed(sentence: str) -> int:

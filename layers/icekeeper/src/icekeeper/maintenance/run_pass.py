@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 
 from icekeeper.maintenance.begin_pass import PassStart, begin, head_id
+from icekeeper.maintenance.interrupted_pass import PassInterrupted, interrupted_outcome
 from icekeeper.maintenance.record_pass import conclude, with_warnings
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operations.staging.clean import clean_staged_files
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.report.outcome import PassOutcome
+from icekeeper.report.outcome import OperationOutcome, PassOutcome
 
 __all__ = ["run_pass"]
 
@@ -22,19 +23,32 @@ def run_pass(context: OperationContext) -> PassOutcome:
     Raises:
         PolicyError: there is no such table, or the policy does not fit it.
         StorageError: the table cannot be loaded at all.
+        PassInterrupted: by Ctrl-C, once the pass had begun; the journal has an entry for it.
     """
     loaded = begin(context)
     started = PassStart(context.memory.identity, head_id(context, loaded), context.clock())
     log.info("pass over %s started, run %s", context.table, context.run_id)
+    done: list[OperationOutcome] = []
+    try:
+        for operation in context.policy.operations:
+            done.append(run_operation(operation, context))
+        # Not an operation that anybody asks for or switches off (rule 104).
+        staged = clean_staged_files(context)
+    except KeyboardInterrupt:
+        outcome, told = interrupted_outcome(context, loaded, done)
+        raise PassInterrupted(told, _recorded(context, started, outcome)) from None
     outcome = PassOutcome(
         table=str(context.table),
         catalog=context.catalog.name,
         run_id=context.run_id,
         dry_run=context.dry_run,
-        operations=tuple(run_operation(operation, context) for operation in context.policy.operations),
-        # Not an operation that anybody asks for or switches off (rule 104).
-        staged=clean_staged_files(context),
+        operations=tuple(done),
+        staged=staged,
     )
+    return _recorded(context, started, outcome)
+
+
+def _recorded(context: OperationContext, started: PassStart, outcome: PassOutcome) -> PassOutcome:
     outcome = with_warnings(outcome)
     log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
     if context.dry_run:
