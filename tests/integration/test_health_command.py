@@ -31,7 +31,7 @@ def test_health_counts_and_warns_and_changes_nothing(icekeeper: Command) -> None
     assert counters["lake_delete_manifests"] == 0
     assert [warning["kind"] for warning in document["warnings"]] == ["manifest_sprawl", "small_files"]
     source = "table property icekeeper.maintenance_enabled"
-    assert document["policy"] == {"maintenance_enabled": f"false ({source})"}
+    assert document["policy"] == {"maintenance_enabled": {"value": False, "source": source}}
     assert icekeeper.contents() == before
 
     people = icekeeper("health", "ns.t")

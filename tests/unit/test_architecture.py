@@ -23,6 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"pass_context"}),
     frozenset({"deletion"}),
     frozenset({"operations"}),
+    frozenset({"policy_fit"}),
     frozenset({"administration", "detection", "maintenance", "verification"}),
     frozenset({"runtime"}),
     frozenset({"demo", "pipeline"}),

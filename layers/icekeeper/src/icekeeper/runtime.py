@@ -251,11 +251,12 @@ class Runtime:
         """
         from icekeeper.health.examine import examine, health_head
         from icekeeper.metadata.table_reader import TableReader
+        from icekeeper.policy_fit import fitting
 
         loaded = self.catalog.load(table)
         resolved: ResolvedPolicy | PolicyError
         try:
-            resolved = self.policy(loaded, overrides or {}, unsafe=unsafe)
+            resolved = fitting(loaded.metadata, self.policy(loaded, overrides or {}, unsafe=unsafe))
         except PolicyError as error:
             if overrides:
                 raise

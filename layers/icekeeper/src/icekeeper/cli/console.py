@@ -27,6 +27,7 @@ __all__ = [
     "EXIT_INTERRUPTED",
     "EXIT_OK",
     "EXIT_USAGE",
+    "about",
     "listings",
     "people",
     "print_error",
@@ -58,6 +59,11 @@ def people(*, as_json: bool) -> Console:
     if not console.is_terminal:
         console.width = _WIDTH_WITHOUT_TERMINAL
     return console
+
+
+def about(table: str, catalog: str, status: str = "succeeded") -> dict[str, str]:
+    """What every document about a table begins with."""
+    return {"table": table, "catalog": catalog, "status": status}
 
 
 def print_json(document: Mapping[str, Any]) -> None:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.claims import begin_claims
-from icekeeper.errors import PlanStale, TableUnsupported
-from icekeeper.operations.compaction.recipe import choose_recipe
-from icekeeper.operations.compaction.where import row_filter
-from icekeeper.operations.expiry.retention import check_retention
-from icekeeper.operations.statistics.columns import statistics_columns
-from icekeeper.pass_context.branch import branch_head
+from icekeeper.errors import PlanStale
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.policy import Operation
+from icekeeper.policy_fit import fitting
 from icekeeper.state.identity import TableIdentity
 
 __all__ = ["PassStart", "begin", "head_id"]
@@ -39,12 +33,10 @@ def begin(context: OperationContext) -> LoadedTable:
         StorageError: the table cannot be loaded at all.
     """
     loaded = context.load()
-    is_maintained = context.resolved.why_disabled() is None
-    if is_maintained:
-        _check_fit(context, loaded)
+    fitting(loaded.metadata, context.resolved)
     if not identity_of(context.catalog, loaded).is_same_table(context.memory.identity):
         raise PlanStale(f"{context.table} was replaced by another table just now; run the pass again")
-    if is_maintained:
+    if context.resolved.why_disabled() is None:
         begin_claims(context, loaded)
     return loaded
 
@@ -53,16 +45,3 @@ def head_id(context: OperationContext, loaded: LoadedTable) -> int | None:
     """The snapshot at the head of the branch that the policy names."""
     head = loaded.metadata.head(context.policy.branch)
     return None if head is None else head.snapshot_id
-
-
-def _check_fit(context: OperationContext, loaded: LoadedTable) -> None:
-    """A branch, filter, order or column that does not fit the table is a mistake of the policy: nothing runs."""
-    branch_head(loaded.metadata, context.policy.branch)
-    row_filter(context.policy.where, loaded.metadata)
-    if Operation.EXPIRE_SNAPSHOTS in context.policy.operations:
-        check_retention(loaded.metadata, context.policy)
-    if Operation.COMPUTE_STATISTICS in context.policy.operations:
-        statistics_columns(loaded.metadata, context.policy.statistics_columns)
-    if Operation.COMPACT in context.policy.operations:
-        with suppress(TableUnsupported):  # that is for the operation to report
-            choose_recipe(loaded.metadata, context.policy)

@@ -13,10 +13,11 @@ from pydantic import ValidationError
 from icekeeper.errors import PolicyError
 from icekeeper.operation_facts import FACTS, Operation
 from icekeeper.policy.choices import Strategy
-from icekeeper.policy.keys import POLICY_KEYS, Policy
+from icekeeper.policy.keys import POLICY_KEYS, Policy, nearest_keys
 from icekeeper.policy.layers import Layer
 from icekeeper.policy.ownership import Owners
-from icekeeper.policy.values import did_you_mean, text_of
+from icekeeper.policy.units import amount_with_unit
+from icekeeper.policy.values import did_you_mean, json_value, text_of
 
 __all__ = ["DEFAULT_SOURCE", "MIN_ORPHAN_GRACE_HOURS", "ResolvedPolicy", "check_layer", "resolve"]
 
@@ -47,6 +48,15 @@ class ResolvedPolicy:
             (key, text_of(getattr(self.policy, key)), self.sources[key], field.description or "")
             for key, field in Policy.model_fields.items()
         ]
+
+    def documents(self) -> dict[str, dict[str, object]]:
+        """Every key with its value as JSON has it, and its source; the one shape of a value with its source.
+
+        Field names are in alphabetical order: a state store returns them so, and remembered ones compare equal.
+        """
+        return {
+            key: {"source": self.sources[key], "value": json_value(getattr(self.policy, key))} for key in POLICY_KEYS
+        }
 
     def fingerprint(self) -> str:
         """A digest of all values and owners: equal for equal ones, whatever source they came from."""
@@ -123,8 +133,7 @@ def check_layer(layer: Layer) -> None:
     for key in layer.values:
         if key not in POLICY_KEYS:
             raise PolicyError(
-                f"unknown policy key '{key}' (from {layer.source}){did_you_mean(key, POLICY_KEYS)}; "
-                f"keys are {', '.join(POLICY_KEYS)}"
+                f"unknown policy key '{key}' (from {layer.source}){did_you_mean(key, POLICY_KEYS)}{nearest_keys(key)}"
             )
     _parse(layer.values, dict.fromkeys(layer.values, layer.source))
 
@@ -136,7 +145,8 @@ def _parse(values: Mapping[str, object], sources: Mapping[str, str]) -> Policy:
         first = error.errors(include_url=False)[0]
         key = str(first["loc"][0])
         raise PolicyError(
-            f"policy key {key} cannot be '{text_of(values[key])}' (from {sources[key]}): {_allowed(first)}"
+            f"policy key {key} cannot be '{text_of(values[key])}' (from {sources[key]}): "
+            f"{amount_with_unit(key, values[key]) or _allowed(first)}"
         ) from None
 
 

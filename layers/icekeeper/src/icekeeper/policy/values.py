@@ -33,6 +33,7 @@ __all__ = [
     "TextList",
     "TimePatternText",
     "did_you_mean",
+    "json_value",
     "text_of",
 ]
 
@@ -161,6 +162,17 @@ def text_of(value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(text_of(part) for part in value)
     return str(value)
+
+
+def json_value(value: object) -> object:
+    """The value as JSON has it: numbers as numbers, lists as lists, ``None`` for none."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Fraction):
+        return value.numerator if value.denominator == 1 else float(value)
+    if isinstance(value, tuple):
+        return [json_value(part) for part in value]
+    return value
 
 
 def _amount_text(value: Fraction) -> str:

@@ -21,6 +21,7 @@ from icekeeper.state.store import UNTIL_REMOVED_MS
 
 __all__ = [
     "print_bucket",
+    "print_changes",
     "print_claims",
     "print_costs",
     "print_detection",
@@ -122,7 +123,7 @@ def print_health(console: Console, health: Mapping[str, Any]) -> None:
         (name.removeprefix("lake_").replace("_", " "), decimal(int(value)) if name.endswith("bytes") else str(value))
         for name, value in health["counters"].items()
     ]
-    settings = [(key, value, "policy") for key, value in health["policy"].items()]
+    settings = [(key, _setting_text(value), "policy") for key, value in health["policy"].items()]
     rows = [(name, value, "") for name, value in shown] + settings
     _print_rows(console, [(Text(f"  {name}"), Text(value), Text(kind, style="dim")) for name, value, kind in rows])
 
@@ -219,6 +220,31 @@ def print_policy(console: Console, rows: Iterable[Sequence[str]]) -> None:
         style = "dim" if source == "default" else "bold"
         table.add_row(Text(key), Text(value, style=style), Text(source, style=style), Text(meaning))
     console.print(table)
+
+
+def print_changes(console: Console, table: str, changes: Sequence[Mapping[str, Any]]) -> None:
+    """The changes of ``policy set --json``, one per line: from what to what."""
+    if not changes:
+        console.print(Text.assemble((table, "bold"), ": nothing changed, its settings were so already"))
+    for change in changes:
+        before, after = (_setting_text(change[side]) for side in ("before", "after"))
+        line = Text.assemble((table, "bold"), f": {change['key']}: {before} → ", (after, "bold"))
+        console.print(line, soft_wrap=True)
+
+
+def _setting_text(setting: object) -> str:
+    """A value with its source, as the documents have it, in words; earlier versions remembered text."""
+    if setting is None:
+        return "not set"
+    return f"{_value_text(setting['value'])} ({setting['source']})" if isinstance(setting, Mapping) else str(setting)
+
+
+def _value_text(value: object) -> str:
+    if value is None or value == []:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _print_rows(console: Console, rows: Sequence[Sequence[Text]]) -> None:

@@ -7,6 +7,7 @@ projection) and against column bounds.  What cannot be judged may match, as in J
 from __future__ import annotations
 
 import decimal
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +23,7 @@ from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.model import DataFile, PartitionValue
+from icekeeper.policy.values import did_you_mean
 from icekeeper.pyiceberg_private.metrics import metrics_evaluator
 from icekeeper.rows.arrow_schema import leaf_columns
 
@@ -34,6 +36,10 @@ _WIDTHS: Mapping[str, int] = {
     "double": 8,
     **dict.fromkeys(("timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns", "time"), 8),
 }
+
+
+# PyIceberg's words when a filter names what the schema does not have.
+_UNKNOWN_COLUMN = re.compile(r"Could not find field with name (.+), case_sensitive=")
 
 
 def row_filter(text: str | None, metadata: TableMetadata) -> Callable[[DataFile, int], bool]:
@@ -49,9 +55,9 @@ def row_filter(text: str | None, metadata: TableMetadata) -> Callable[[DataFile,
         expression = parse(text)
         bind(schema, expression, case_sensitive=True)
     except Exception as error:  # pyparsing's, and whatever PyIceberg raises on a literal that fits no column
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise PolicyError(
-            f"policy key where cannot be '{text}': {reason}; write for example \"day >= '2026-01-01' and id < 5\""
+            f"policy key where cannot be '{text}': {_what_is_wrong(text, error, schema)}; write for example "
+            "\"day >= '2026-01-01' and id < 5\""
         ) from None
     judge = metrics_evaluator(schema, expression)
     narrow = {
@@ -67,6 +73,21 @@ def row_filter(text: str | None, metadata: TableMetadata) -> Callable[[DataFile,
         return partitions[spec_id].may_match(file.partition) and judge(_with_usable_bounds(file, narrow))
 
     return may_match
+
+
+def _what_is_wrong(text: str, error: Exception, schema: Schema) -> str:
+    """One sentence with the place; a parser's own message is the whole grammar that it expected there."""
+    stopped_at = getattr(error, "loc", None)  # pyparsing's errors have it
+    if stopped_at is not None:
+        rest = text[stopped_at:].strip()
+        if not rest:
+            return "it ends too early"
+        return f"'{rest}' (from character {text.index(rest, stopped_at) + 1} on) is no condition"
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    unknown = _UNKNOWN_COLUMN.match(reason)
+    if unknown is None:
+        return reason
+    return f"the table has no column '{unknown[1]}'{did_you_mean(unknown[1], schema.column_names)}"
 
 
 @dataclass(frozen=True, slots=True)
