@@ -231,13 +231,11 @@ class Runtime:
             PolicyError: the deployment's settings are wrong.
             StorageError: the catalog cannot be listed, or the state cannot be used.
         """
-        from icekeeper.detection.catalogs import CatalogSource
-        from icekeeper.detection.detect import detect
-        from icekeeper.detection.proposal import CatalogReport
+        from icekeeper.detection.detect import detect_catalog
 
-        source = CatalogSource(self.catalog.name, lambda: self.catalog)
-        report = detect([source], self.state, self._policies, overrides=overrides, unsafe=unsafe, clock=self.clock)
-        return CatalogReport.of(self.catalog.name, report)
+        return detect_catalog(
+            self.catalog, self.state, self._policies, overrides=overrides, unsafe=unsafe, clock=self.clock
+        )
 
     def health(
         self, table: TableName, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False

@@ -110,6 +110,8 @@ class CatalogReport:
     scanned: int
     proposals: tuple[Proposal, ...]
     skipped: tuple[Skip, ...]
+    note: str | None = None
+    """Why no table was scanned, where none was."""
 
     @classmethod
     def of(cls, catalog: str, report: FleetReport) -> CatalogReport:
@@ -138,4 +140,5 @@ class CatalogReport:
                 for proposal in self.proposals
             ],
             "skipped": [{"table": skip.table, "reason": skip.reason} for skip in self.skipped],
+            **({} if self.note is None else {"note": self.note}),
         }

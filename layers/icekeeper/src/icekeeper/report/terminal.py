@@ -104,6 +104,8 @@ def print_detection(console: Console, report: Mapping[str, Any]) -> None:
     """The document of ``detect --json``: the tables that need work, most urgent first, then those left out."""
     proposals, left_out = report["proposals"], report["skipped"]
     console.print(Text(f"{report['scanned']} table(s) scanned, {len(proposals)} need work"))
+    if report.get("note"):
+        console.print(Text(report["note"], style="yellow"), soft_wrap=True)
     rows = [
         (Text(found["table"], style="bold"), Text(f"{found['priority']:.2f}"), Text("; ".join(found["reasons"])))
         for found in proposals
