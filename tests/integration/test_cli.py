@@ -65,7 +65,8 @@ def test_a_pass_in_json(command: Command) -> None:
     assert [part["operation"] for part in document["operations"]] == OPERATION_NAMES
     for part in document["operations"]:
         assert list(part) == [
-            *("operation", "status", "reason", "summary", "snapshot_id", "snapshot_ids", "metrics", "files"),
+            *("operation", "status", "reason", "summary", "snapshot_id", "snapshot_id_text"),
+            *("snapshot_ids", "snapshot_ids_text", "metrics", "files"),
         ]
         assert list(part["files"]) == ["planned", "deleted"]
         assert all(key.startswith(f"{part['operation']}.") for key in part["metrics"])
@@ -349,7 +350,7 @@ def test_detection_in_json(command: Command) -> None:
     answer = command("detect", "--json", "--unsafe", *EVERYTHING_IS_OLD[1:])
     assert answer.code == 0
     document = answer.json
-    assert list(document) == ["catalog", "scanned", "proposals", "skipped"]
+    assert list(document) == ["catalog", "scanned", "proposals", "skipped", "status"]
     assert (document["catalog"], document["scanned"]) == ("C", 2)
     assert [list(found) for found in document["proposals"]] == [["table", "reasons", "priority"]]
     proposal = document["proposals"][0]
@@ -401,6 +402,8 @@ def test_verification_in_json(command: Command) -> None:
         "ok": True,
         "problems": [],
         "checked": {"snapshots": 3, "manifests": 3, "files": 3},
+        "catalog": "C",
+        "status": "succeeded",
     }
     assert answer.err == "ns.t: ok (3 snapshots, 3 manifests, 3 files)\n"
     assert command("verify", "ns.t").out == answer.err

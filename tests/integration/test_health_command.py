@@ -21,7 +21,10 @@ def test_health_counts_and_warns_and_changes_nothing(icekeeper: Command) -> None
     answer = icekeeper("health", "ns.t", "--json")
     assert answer.code == 0
     document = answer.json
-    assert list(document) == ["table", "catalog", "snapshot_id", "observed_ms", "counters", "warnings", "policy"]
+    assert list(document) == [
+        *("table", "catalog", "status", "snapshot_id", "snapshot_id_text"),
+        *("observed_ms", "counters", "warnings", "policy"),
+    ]
     snapshot = table.refresh().current_snapshot()
     assert snapshot is not None
     assert (document["table"], document["catalog"], document["snapshot_id"]) == ("ns.t", "C", snapshot.snapshot_id)

@@ -27,7 +27,7 @@ from icekeeper.state.store import Pin
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.clocks import same_clock
-from support.command import Command, local_path, one_sentence
+from support.command import ABOUT, Command, local_path, one_sentence
 from support.local import EAGER, NAME, LocalTable
 from support.moments import Moment, at
 
@@ -493,7 +493,7 @@ def test_the_documents_of_loads(command: Command, tmp_path: Path) -> None:
     load = added.json["load"]
     assert added.code == 0
     assert added.json == {
-        "table": "ns.t",
+        **ABOUT,
         "load": {
             "name": "L",
             "origin": "user",
@@ -506,7 +506,7 @@ def test_the_documents_of_loads(command: Command, tmp_path: Path) -> None:
     }
     again = command("stage", "add", "ns.t", "--name", "L", "--file", paths[0], "--file", f"{location}/x", "--json")
     assert (again.json["load"]["files"], again.json["load"]["prefixes"]) == (5, [prefix])
-    assert command("stage", "list", "ns.t", "--json").json == {"table": "ns.t", "loads": [again.json["load"]]}
+    assert command("stage", "list", "ns.t", "--json").json == {**ABOUT, "loads": [again.json["load"]]}
     for state in ("adopted", "failed"):
         document = command("stage", state, "ns.t", "--name", "L", "--json").json
         assert document["load"]["state"] == state

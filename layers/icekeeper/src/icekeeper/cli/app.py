@@ -115,11 +115,11 @@ def detect(catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = Fal
     from icekeeper.runtime import Runtime
 
     report = Runtime.open(catalog).detect(overrides(settings), unsafe=unsafe)
-    document = report.to_json()
+    unread = [skip.table for skip in report.skipped if skip.is_error]
+    document = {**report.to_json(), "status": "partial" if unread else "succeeded"}
     if as_json:
         print_json(document)
     print_detection(people(as_json=as_json), document)
-    unread = [skip.table for skip in report.skipped if skip.is_error]
     return print_failed(f"{len(unread)} table(s) could not be assessed: {', '.join(unread)}") if unread else EXIT_OK
 
 
@@ -131,7 +131,7 @@ def verify(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
 
     name = table_name(table)
     found = Runtime.open(catalog).verify(name)
-    document = found.to_json()
+    document = {**found.to_json(), "catalog": catalog, "status": "succeeded" if found.ok else "failed"}
     if as_json:
         print_json(document)
     print_problems(people(as_json=as_json), document)
@@ -157,7 +157,7 @@ def demo(
         run.explore(explore, people(as_json=as_json))
     healthy = run.run_demo(keep, engine or default_engine(), people(as_json=as_json))
     if as_json:
-        print_json(healthy.to_json())
+        print_json({**healthy.to_json(), "catalog": run.CATALOG, "status": "succeeded" if healthy.ok else "failed"})
     return EXIT_OK if healthy.ok else print_failed("the demonstration did not leave every table healthy")
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "print_usage_error",
     "progress_bar",
     "waiting",
+    "with_id_texts",
 ]
 
 EXIT_OK = 0
@@ -67,9 +68,29 @@ def about(table: str, catalog: str, status: str = "succeeded") -> dict[str, str]
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """Print one JSON document on standard output, with secrets masked."""
-    sys.stdout.write(json.dumps(masked_document(document), indent=2, ensure_ascii=False) + "\n")
+    """Print one JSON document on standard output, with secrets masked, and each snapshot id also as text."""
+    told = with_id_texts(masked_document(document))
+    sys.stdout.write(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
     sys.stdout.flush()
+
+
+def with_id_texts(told: Any) -> Any:
+    """The same JSON, with ``snapshot_id_text`` beside each ``snapshot_id``, and ``snapshot_ids_text`` likewise.
+
+    Snapshot ids are above 2^53, where a double, which is all that JavaScript and jq have, no longer tells them apart.
+    """
+    if isinstance(told, list):
+        return [with_id_texts(part) for part in told]
+    if not isinstance(told, dict):
+        return told
+    texts: dict[str, Any] = {}
+    for key, value in told.items():
+        texts[key] = with_id_texts(value)
+        if key == "snapshot_id":
+            texts["snapshot_id_text"] = None if value is None else str(value)
+        elif key == "snapshot_ids":
+            texts["snapshot_ids_text"] = [str(one) for one in value]
+    return texts
 
 
 def print_error(kind: str, message: str, *, as_json: bool) -> None:
