@@ -21,7 +21,7 @@ def history(
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="how many passes, the newest first")] = 20,
     as_json: AsJson = False,
 ) -> int:
-    """Print the newest passes that did something, from the journal."""
+    """Print the newest passes that changed, found or refused something, from the journal."""
     from icekeeper.catalogs.table_identity import identity_of
     from icekeeper.report.terminal import print_passes
     from icekeeper.runtime import Runtime

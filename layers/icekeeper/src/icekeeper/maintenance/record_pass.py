@@ -8,7 +8,7 @@ from dataclasses import replace
 from icekeeper.errors import StorageError
 from icekeeper.maintenance.begin_pass import PassStart
 from icekeeper.report.clock_skew import clock_warning
-from icekeeper.report.outcome import PassOutcome, Status
+from icekeeper.report.outcome import PassOutcome
 from icekeeper.state.store import LastSeen, PassRecord, StateStore
 
 __all__ = ["conclude", "record_outcome", "with_warnings"]
@@ -32,7 +32,10 @@ def conclude(
     engine: str,
     finished_ms: int,
 ) -> PassOutcome:
-    """Write a pass into the journal and remember what it saw; never fails, because what was done must be told."""
+    """Write a pass that changed something into the journal, remember what it saw.
+
+    Never fails, because what was done must be told.
+    """
     try:
         record_outcome(state, fingerprint, started, outcome, engine, finished_ms)
     except StorageError as error:
@@ -54,7 +57,7 @@ def record_outcome(
     Raises:
         StorageError: the state cannot be written.
     """
-    if outcome.staged is not None or any(part.status is not Status.SKIPPED for part in outcome.operations):
+    if not outcome.changed_nothing:
         state.record_pass(
             PassRecord(
                 identity=started.identity,
