@@ -28,6 +28,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"runtime"}),
     frozenset({"demo", "pipeline"}),
     frozenset({"cli"}),
+    frozenset({"__main__"}),
 )
 # The same inside of rooms, for their inner rooms and their own modules.  No operation knows another one.
 INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {

@@ -29,6 +29,7 @@ from icekeeper.cli.arguments import (
     table_name,
 )
 from icekeeper.cli.claims import claims_app
+from icekeeper.cli.command_help import CommandGroup
 from icekeeper.cli.console import (
     EXIT_FAILED,
     EXIT_OK,
@@ -59,9 +60,9 @@ log = logging.getLogger(__name__)
 
 app = typer.Typer(
     name="icekeeper",
-    help="Keeps Apache Iceberg tables in S3 table buckets healthy.",
+    cls=CommandGroup,
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -74,6 +75,23 @@ app.command()(health)
 app.command()(orphans)
 app.command()(history)
 app.command()(request)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        sys.stdout.write(f"icekeeper {version('icekeeper')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def icekeeper(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="print the version, and exit")
+    ] = False,
+) -> None:
+    """Keeps Apache Iceberg tables healthy: compaction, expiry, orphan removal, manifests, statistics."""
 
 
 @app.command()

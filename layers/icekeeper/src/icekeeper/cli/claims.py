@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name
+from icekeeper.cli.command_help import CommandGroup
 from icekeeper.cli.console import EXIT_OK, about, people, print_json
 
 if TYPE_CHECKING:
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["claims_app"]
 
 claims_app = typer.Typer(
-    no_args_is_help=True, help="Other tables that were seen to have files at a table's folders, or around them."
+    cls=CommandGroup,
+    no_args_is_help=True,
+    help="Other tables that were seen to have files at a table's folders, or around them.",
 )
 
 

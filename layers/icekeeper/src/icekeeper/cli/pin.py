@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name, ttl_ms
+from icekeeper.cli.command_help import CommandGroup
 from icekeeper.cli.console import EXIT_OK, about, people, print_json
 from icekeeper.clock import iso_utc
 
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["pin_app"]
 
-pin_app = typer.Typer(no_args_is_help=True, help="Snapshots that readers rely on: what is pinned does not expire.")
+pin_app = typer.Typer(
+    cls=CommandGroup, no_args_is_help=True, help="Snapshots that readers rely on: what is pinned does not expire."
+)
 
 
 @pin_app.command("add")

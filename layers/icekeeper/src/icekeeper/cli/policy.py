@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Settings, Table, Unsafe, overrides, table_name
+from icekeeper.cli.command_help import CommandGroup
 from icekeeper.cli.console import EXIT_OK, about, people, print_json
 from icekeeper.errors import PolicyError
 
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["policy_app"]
 
-policy_app = typer.Typer(no_args_is_help=True, help="The settings that hold for a table, and where each came from.")
+policy_app = typer.Typer(
+    cls=CommandGroup, no_args_is_help=True, help="The settings that hold for a table, and where each came from."
+)
 
 
 @policy_app.command("show")

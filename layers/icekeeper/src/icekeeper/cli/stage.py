@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name
+from icekeeper.cli.command_help import CommandGroup
 from icekeeper.cli.console import EXIT_OK, about, people, print_json
 from icekeeper.clock import iso_utc
 from icekeeper.errors import PolicyError
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["stage_app"]
 
-stage_app = typer.Typer(no_args_is_help=True, help="Loads whose files lie in the table and await a commit.")
+stage_app = typer.Typer(
+    cls=CommandGroup, no_args_is_help=True, help="Loads whose files lie in the table and await a commit."
+)
 
 LoadName: TypeAlias = Annotated[str, typer.Option("--name", metavar="LOAD", help="of the load, unique per table")]
 
