@@ -108,6 +108,7 @@ def maintain(
     """Run a maintenance pass over one table."""
     from icekeeper.maintenance.interrupted_pass import PassInterrupted
     from icekeeper.report.outcome import PassStatus
+    from icekeeper.report.planned_order import order_json
     from icekeeper.report.terminal import print_outcome, trouble
     from icekeeper.runtime import Runtime, default_engine, open_engine
 
@@ -121,7 +122,8 @@ def maintain(
         document = stopped.outcome.to_json(listings()) if as_json else None
         return print_interrupted(str(stopped), document, as_json=as_json)
     if as_json:
-        print_json(outcome.to_json(listings()))
+        order = {"planned_anew": order_json(outcome.operations)} if dry_run else {}
+        print_json({**outcome.to_json(listings()), **order})
     print_outcome(people(as_json=as_json), outcome)
     return EXIT_OK if outcome.status is PassStatus.SUCCEEDED else print_failed(trouble(outcome))
 

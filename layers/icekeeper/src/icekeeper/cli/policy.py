@@ -31,7 +31,7 @@ def policy_show(
     table: Table, catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False
 ) -> int:
     """Print every setting that holds for a table, with its source."""
-    from icekeeper.report.terminal import print_policy
+    from icekeeper.report.rows import print_policy
     from icekeeper.runtime import Runtime
 
     chosen = overrides(settings)
