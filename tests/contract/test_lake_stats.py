@@ -27,7 +27,7 @@ def some_stats(identity: TableIdentity = IDENTITY, observed_ms: int = 1_767_225_
         snapshot_id=2**63 - 1,
         counters={"lake_data_files": 15, "lake_bytes": 2**60 + 1, "lake_small_share": 0.1},
         warnings={"delete_debt": "deletes of 3 files wait to be applied — 40 % of its rows"},
-        policy={"target_file_size_mb": "128 (table property)"},
+        policy={"target_file_size_mb": {"source": "table property", "value": 128}},
     )
 
 

@@ -83,7 +83,7 @@ def test_every_table_becomes_healthy_and_the_bucket_can_be_explored(tmp_path: Pa
     done = run("demo", "--json", "--engine", "local", "--keep", str(kept), environment=scratch)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert list(document) == ["ok", "seconds", "tables"]
+    assert list(document) == ["ok", "seconds", "tables", "catalog", "status"]
     assert document["ok"] is True
     stories = {story["table"]: story for story in document["tables"]}
     assert list(stories) == ["shop.clicks", "shop.orders", "shop.events", "shop.customers"]

@@ -21,7 +21,10 @@ def test_health_counts_and_warns_and_changes_nothing(icekeeper: Command) -> None
     answer = icekeeper("health", "ns.t", "--json")
     assert answer.code == 0
     document = answer.json
-    assert list(document) == ["table", "catalog", "snapshot_id", "observed_ms", "counters", "warnings", "policy"]
+    assert list(document) == [
+        *("table", "catalog", "status", "snapshot_id", "snapshot_id_text"),
+        *("observed_ms", "counters", "warnings", "policy"),
+    ]
     snapshot = table.refresh().current_snapshot()
     assert snapshot is not None
     assert (document["table"], document["catalog"], document["snapshot_id"]) == ("ns.t", "C", snapshot.snapshot_id)
@@ -31,7 +34,7 @@ def test_health_counts_and_warns_and_changes_nothing(icekeeper: Command) -> None
     assert counters["lake_delete_manifests"] == 0
     assert [warning["kind"] for warning in document["warnings"]] == ["manifest_sprawl", "small_files"]
     source = "table property icekeeper.maintenance_enabled"
-    assert document["policy"] == {"maintenance_enabled": f"false ({source})"}
+    assert document["policy"] == {"maintenance_enabled": {"value": False, "source": source}}
     assert icekeeper.contents() == before
 
     people = icekeeper("health", "ns.t")

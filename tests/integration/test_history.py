@@ -72,7 +72,12 @@ def test_people_read_a_line_for_each_pass(command: Command) -> None:
 
 def test_a_table_without_passes_says_so(command: Command) -> None:
     command.table(appends=0)
-    assert command("history", "ns.t", "--json").json == {"table": "ns.t", "catalog": "C", "passes": []}
+    assert command("history", "ns.t", "--json").json == {
+        "table": "ns.t",
+        "catalog": "C",
+        "status": "succeeded",
+        "passes": [],
+    }
     assert command("history", "ns.t").out == "no pass over this table is known\n"
 
 

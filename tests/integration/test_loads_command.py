@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from support.command import Command, local_path, one_sentence
+from support.command import ABOUT, Command, local_path, one_sentence
 from support.staged_table import StagedTable
 
 
@@ -28,7 +28,7 @@ def test_the_documents_of_loads(command: Command, tmp_path: Path) -> None:
     load = added.json["load"]
     assert added.code == 0
     assert added.json == {
-        "table": "ns.t",
+        **ABOUT,
         "load": {
             "name": "L",
             "origin": "user",
@@ -41,7 +41,7 @@ def test_the_documents_of_loads(command: Command, tmp_path: Path) -> None:
     }
     again = command("stage", "add", "ns.t", "--name", "L", "--file", paths[0], "--file", f"{location}/x", "--json")
     assert (again.json["load"]["files"], again.json["load"]["prefixes"]) == (5, [prefix])
-    assert command("stage", "list", "ns.t", "--json").json == {"table": "ns.t", "loads": [again.json["load"]]}
+    assert command("stage", "list", "ns.t", "--json").json == {**ABOUT, "loads": [again.json["load"]]}
     for state in ("adopted", "failed"):
         document = command("stage", state, "ns.t", "--name", "L", "--json").json
         assert document["load"]["state"] == state

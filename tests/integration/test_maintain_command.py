@@ -38,7 +38,8 @@ def test_a_pass_in_json(command: Command) -> None:
     assert [part["operation"] for part in document["operations"]] == OPERATION_NAMES
     for part in document["operations"]:
         assert list(part) == [
-            *("operation", "status", "reason", "summary", "snapshot_id", "snapshot_ids", "metrics", "files"),
+            *("operation", "status", "reason", "summary", "snapshot_id", "snapshot_id_text"),
+            *("snapshot_ids", "snapshot_ids_text", "metrics", "files"),
         ]
         assert list(part["files"]) == ["planned", "deleted"]
         assert all(key.startswith(f"{part['operation']}.") for key in part["metrics"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from icekeeper.clock import HOUR_MS, iso_utc, system_clock
-from support.command import EVERYTHING_IS_OLD, Command, one_sentence
+from support.command import ABOUT, EVERYTHING_IS_OLD, Command, one_sentence
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
 
 PASS = ("maintain", "ns.t", "--engine", "local", *EVERYTHING_IS_OLD)
@@ -49,10 +49,11 @@ def test_the_documents_of_pins(command: Command) -> None:
     pin = added.json["pin"]
     assert added.code == 0
     assert added.json == {
-        "table": "ns.t",
+        **ABOUT,
         "pin": {
             "name": "N",
             "snapshot_id": head,
+            "snapshot_id_text": str(head),
             "metadata_location": command.pointers()[0][1],
             "expires_ms": pin["expires_ms"],
             "expires": iso_utc(pin["expires_ms"]),
@@ -62,12 +63,12 @@ def test_the_documents_of_pins(command: Command) -> None:
     }
     assert 90_000 <= pin["expires_ms"] - before_ms <= 90_000 + system_clock() - before_ms
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", pin["expires"])
-    assert command("pin", "list", "ns.t", "--json").json == {"table": "ns.t", "pins": [pin]}
+    assert command("pin", "list", "ns.t", "--json").json == {**ABOUT, "pins": [pin]}
     text = command("pin", "list", "ns.t")
     assert text.out.split() == ["N", "reader", "snapshot", str(head), "until", pin["expires"]]
     removed = command("pin", "remove", "ns.t", "--name", "N", "--json")
-    assert (removed.code, removed.json) == (0, {"table": "ns.t", "removed": "N"})
-    assert command("pin", "list", "ns.t", "--json").json == {"table": "ns.t", "pins": []}
+    assert (removed.code, removed.json) == (0, {**ABOUT, "removed": "N"})
+    assert command("pin", "list", "ns.t", "--json").json == {**ABOUT, "pins": []}
 
 
 def test_a_pin_without_a_name_gets_one_and_the_same_name_prolongs(command: Command) -> None:

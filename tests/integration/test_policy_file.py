@@ -27,8 +27,8 @@ def test_commands_go_by_the_policy_file(command: Command, monkeypatch: pytest.Mo
     source = f"policy file {file} rule 1 (*/*/t)"
     shown = command("policy", "show", "ns.t", "--json").json["policy"]
     assert {k: v for k, v in shown.items() if v["source"] != "default"} == {
-        "maintenance_enabled": {"value": "false", "source": source},
-        "min_input_files": {"value": "8", "source": source},
+        "maintenance_enabled": {"value": False, "source": source},
+        "min_input_files": {"value": 8, "source": source},
     }
     others = command("policy", "show", "ns.other", "--json").json["policy"]
     assert {v["source"] for v in others.values()} == {"default"}

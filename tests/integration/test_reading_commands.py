@@ -17,7 +17,7 @@ def test_detection_in_json(command: Command) -> None:
     answer = command("detect", "--json", "--unsafe", *EVERYTHING_IS_OLD[1:])
     assert answer.code == 0
     document = answer.json
-    assert list(document) == ["catalog", "scanned", "proposals", "skipped"]
+    assert list(document) == ["catalog", "scanned", "proposals", "skipped", "status"]
     assert (document["catalog"], document["scanned"]) == ("C", 2)
     assert [list(found) for found in document["proposals"]] == [["table", "reasons", "priority"]]
     proposal = document["proposals"][0]
@@ -69,6 +69,8 @@ def test_verification_in_json(command: Command) -> None:
         "ok": True,
         "problems": [],
         "checked": {"snapshots": 3, "manifests": 3, "files": 3},
+        "catalog": "C",
+        "status": "succeeded",
     }
     assert answer.err == "ns.t: ok (3 snapshots, 3 manifests, 3 files)\n"
     assert command("verify", "ns.t").out == answer.err
@@ -99,14 +101,14 @@ def test_a_policy_in_json(command: Command, monkeypatch: pytest.MonkeyPatch) -> 
     command.table(properties={"write.target-file-size-bytes": "1048576", "icekeeper.max_snapshots_to_keep": "9"})
     answer = command("policy", "show", "ns.t", "--json", *arguments_of({"max_commit_retries": "2"}))
     assert answer.code == 0
-    assert list(answer.json) == ["table", "policy"]
+    assert list(answer.json) == ["table", "catalog", "status", "policy"]
     policy = answer.json["policy"]
     assert tuple(policy) == POLICY_KEYS
     assert {key: policy[key] for key in policy if policy[key]["source"] != "default"} == {
-        "target_file_size_mb": {"value": "1", "source": "table property write.target-file-size-bytes"},
-        "min_input_files": {"value": "7", "source": "deployment ICEKEEPER_MIN_INPUT_FILES"},
-        "max_snapshots_to_keep": {"value": "9", "source": "table property icekeeper.max_snapshots_to_keep"},
-        "max_commit_retries": {"value": "2", "source": "--set"},
+        "target_file_size_mb": {"value": 1, "source": "table property write.target-file-size-bytes"},
+        "min_input_files": {"value": 7, "source": "deployment ICEKEEPER_MIN_INPUT_FILES"},
+        "max_snapshots_to_keep": {"value": 9, "source": "table property icekeeper.max_snapshots_to_keep"},
+        "max_commit_retries": {"value": 2, "source": "--set"},
     }
     text = command("policy", "show", "ns.t")
     lines = [line.split() for line in text.out.splitlines()]

@@ -22,6 +22,8 @@ from pyiceberg.table import Table
 from icekeeper.cli import main
 
 CATALOG = "C"
+ABOUT = {"table": "ns.t", "catalog": CATALOG, "status": "succeeded"}
+"""What the documents about table ``ns.t`` begin with."""
 EVERYTHING_IS_OLD = (
     "--unsafe",
     *("--set", "snapshot_retention_hours=0"),

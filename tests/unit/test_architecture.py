@@ -27,10 +27,12 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"pass_context"}),
     frozenset({"deletion"}),
     frozenset({"operations"}),
+    frozenset({"policy_fit"}),
     frozenset({"administration", "advice", "detection", "maintenance", "verification"}),
     frozenset({"runtime"}),
     frozenset({"demo", "pipeline"}),
     frozenset({"cli"}),
+    frozenset({"__main__"}),
 )
 # The same inside of rooms, for their inner rooms and their own modules.  No operation knows another one.
 INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {

@@ -29,7 +29,7 @@ AT_HOME: dict[str, frozenset[str]] = {
     "strictyaml": frozenset({"policy", "pyiceberg_private"}),
     "requests": frozenset({"catalogs", "pyiceberg_private"}),
     "typer": frozenset({"cli"}),
-    "rich": frozenset({"cli", "demo", "report/terminal.py"}),
+    "rich": frozenset({"cli", "demo", "report/rows.py", "report/terminal.py"}),
     "duckdb": frozenset({"demo/duckdb_child.py"}),
     "aws_lambda_powertools": frozenset(),
 }

@@ -126,7 +126,7 @@ def test_health_does_not_ask_whether_maintenance_is_enabled() -> None:
     small = {**SUMMARY, "total-files-size": str(10 * MB)}
     found = health(small, policy(maintenance_enabled="false"))
     assert set(found.warnings) == {"small_files"}
-    assert found.policy == {"maintenance_enabled": "false (--set)"}
+    assert found.policy == {"maintenance_enabled": {"source": "--set", "value": False}}
 
 
 def test_snapshots_that_nobody_expires_are_a_warning_after_a_day() -> None:

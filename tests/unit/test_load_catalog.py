@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog as PyIcebergSqlCatalog
 
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.catalogs.s3tables import S3TablesCatalog
@@ -20,6 +21,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    PyIcebergSqlCatalog("made", uri=f"sqlite:///{tmp_path}/c.db").close()
     return tmp_path
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icekeeper.errors import PolicyError
-from icekeeper.policy import POLICY_KEYS, layers_for, resolve
+from icekeeper.policy import layers_for, resolve
 from icekeeper.policy.policy_file import parse_policy_file
 
 FILE = """
@@ -120,7 +120,7 @@ WRONG = {
     "unknown key": (
         RULE + "- settings:\n    min_input_file: 3\n",
         "unknown policy key 'min_input_file' (from policy file F rule 2 (*/*/*)) (did you mean 'min_input_files'?); "
-        f"keys are {', '.join(POLICY_KEYS)}",
+        "the nearest keys are min_input_files, bucket_filter, min_file_size_ratio",
     ),
     "wrong value": (
         FILE,

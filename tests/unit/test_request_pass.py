@@ -230,7 +230,7 @@ def test_a_pass_that_began_before_the_request_does_not_answer_it(world: World) -
 def test_a_served_request_without_a_record_was_skipped_or_came_to_nothing(world: World) -> None:
     assert world.wait().summary == "the run that took the request has ended, and left nothing in the journal"
     world.state.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=NOON_MS, idle=True))
-    assert world.wait() == Answer(status="skipped", summary="every operation of the pass was skipped")
+    assert world.wait() == Answer(status="skipped", summary="the pass found nothing to change")
 
 
 def test_a_pass_longer_than_the_limit_is_told(world: World) -> None:

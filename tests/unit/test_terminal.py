@@ -8,7 +8,8 @@ from rich.console import Console
 
 from icekeeper.policy import Layer, Operation, resolve
 from icekeeper.report.outcome import PassOutcome, failed, refused, skipped
-from icekeeper.report.terminal import print_detection, print_outcome, print_policy, print_problems, trouble
+from icekeeper.report.rows import print_policy
+from icekeeper.report.terminal import print_detection, print_outcome, print_problems, trouble
 
 
 def console(*, terminal: bool = False, width: int = 120) -> tuple[Console, io.StringIO]:

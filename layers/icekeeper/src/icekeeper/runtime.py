@@ -232,13 +232,11 @@ class Runtime:
             PolicyError: the deployment's settings are wrong.
             StorageError: the catalog cannot be listed, or the state cannot be used.
         """
-        from icekeeper.detection.catalogs import CatalogSource
-        from icekeeper.detection.detect import detect
-        from icekeeper.detection.proposal import CatalogReport
+        from icekeeper.detection.detect import detect_catalog
 
-        source = CatalogSource(self.catalog.name, lambda: self.catalog)
-        report = detect([source], self.state, self._policies, overrides=overrides, unsafe=unsafe, clock=self.clock)
-        return CatalogReport.of(self.catalog.name, report)
+        return detect_catalog(
+            self.catalog, self.state, self._policies, overrides=overrides, unsafe=unsafe, clock=self.clock
+        )
 
     def health(
         self, table: TableName, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False
@@ -252,11 +250,12 @@ class Runtime:
         """
         from icekeeper.health.examine import examine, health_head
         from icekeeper.metadata.table_reader import TableReader
+        from icekeeper.policy_fit import fitting
 
         loaded = self.catalog.load(table)
         resolved: ResolvedPolicy | PolicyError
         try:
-            resolved = self.policy(loaded, overrides or {}, unsafe=unsafe)
+            resolved = fitting(loaded.metadata, self.policy(loaded, overrides or {}, unsafe=unsafe))
         except PolicyError as error:
             if overrides:
                 raise

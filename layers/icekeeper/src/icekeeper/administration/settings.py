@@ -20,6 +20,7 @@ from icekeeper.metadata.updates import apply_updates
 from icekeeper.model import Nothing
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import POLICY_KEYS, TABLE_PREFIX, ResolvedPolicy
+from icekeeper.policy.keys import nearest_keys
 from icekeeper.policy.values import did_you_mean
 
 __all__ = ["ResolvePolicy", "reset_settings", "set_settings", "unset_settings"]
@@ -65,7 +66,7 @@ def unset_settings(handle: TableHandle, keys: Sequence[str], resolve_policy: Res
             if key not in POLICY_KEYS and f"{TABLE_PREFIX}{key}" not in properties:
                 raise PolicyError(
                     f"unknown policy key '{key}', and {handle.table} has no table property {TABLE_PREFIX}{key}"
-                    f"{did_you_mean(key, POLICY_KEYS)}; keys are {', '.join(POLICY_KEYS)}"
+                    f"{did_you_mean(key, POLICY_KEYS)}{nearest_keys(key)}"
                 )
         return {}, [f"{TABLE_PREFIX}{key}" for key in keys]
 

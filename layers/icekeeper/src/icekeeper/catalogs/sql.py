@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pyiceberg.catalog.sql import SqlCatalog as PyIcebergSqlCatalog
@@ -13,11 +14,12 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
 from icekeeper.catalogs.io_properties import file_io_properties
 from icekeeper.catalogs.pointer import PointerCatalog, commit_document, load_document
+from icekeeper.catalogs.sqlite_file import why_no_database
 from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import CommitConflict, PolicyError, StorageError
 from icekeeper.masking import address_to_show, mask
 from icekeeper.model import TableName
-from icekeeper.pyiceberg_private.sql import sql_engine, sql_pointer, sql_swap, sql_tables
+from icekeeper.pyiceberg_private.sql import sql_catalog_names, sql_engine, sql_pointer, sql_swap, sql_tables
 from icekeeper.storage.storage import Storage
 
 __all__ = ["SqlCatalog"]
@@ -27,11 +29,12 @@ class SqlCatalog:
     """A catalog in a SQL database, as PyIceberg and Iceberg-Java's JDBC catalog share it."""
 
     def __init__(self, name: str, properties: Mapping[str, Any], *, clock: Clock = system_clock) -> None:
-        """Connect; catalog tables are created in a database without any, as PyIceberg does.
+        """Connect; nothing is created: who maintains tables needs a database that has some.
 
         Raises:
-            PolicyError: the driver for this kind of database is not installed.
-            StorageError: the database cannot be reached.
+            PolicyError: the driver for this kind of database is not installed, or the database knows this catalog only
+                by another spelling.
+            StorageError: the database does not exist or cannot be reached.
         """
         self._name = name
         self._clock = clock
@@ -40,8 +43,10 @@ class SqlCatalog:
         self._io_properties = file_io_properties(properties)
         self._storage = Storage(self._io_properties)
 
+        if missing := why_no_database(str(properties.get("uri") or "")):
+            raise StorageError(f"the database of catalog {name} cannot be used: {missing}")
         try:
-            self._client = PyIcebergSqlCatalog(name, **properties)
+            self._client = PyIcebergSqlCatalog(name, **{**properties, "init_catalog_tables": "false"})
         except ImportError as error:
             raise PolicyError(f"catalog {name}: the driver of its database is not installed: {error}") from error
         except SQLAlchemyError as error:
@@ -52,6 +57,7 @@ class SqlCatalog:
                 " write special characters of the password as %2F and the like"
             ) from error
         self._engine = sql_engine(self._client)
+        self._require_spelling()
 
     @property
     def name(self) -> str:
@@ -97,6 +103,23 @@ class SqlCatalog:
         # A conflict is proof, because our own transaction saw no row at the base.
         pointers = PointerCatalog(storage=self._storage, load=self.load, clock=self._clock, conflict_is_proof=True)
         return commit_document(pointers, base, requirements, updates, swap=swap)
+
+    def _require_spelling(self) -> None:
+        """Refuse a name that the database has only in another case: it would look like a catalog without tables.
+
+        Raises:
+            PolicyError: it is so.
+        """
+        names: set[str] = set()
+        with suppress(SQLAlchemyError), self._engine.connect() as connection:  # what is wrong, the first use tells
+            names.update(connection.execute(sql_catalog_names()).scalars())
+        spelled = sorted(other for other in names if other.lower() == self._name.lower())
+        if spelled and self._name not in spelled:
+            self.close()
+            raise PolicyError(
+                f"the database of catalog {self._name} knows it as '{spelled[0]}', and SQL catalogs are told apart by"
+                f" case; write --catalog {spelled[0]}"
+            )
 
     def close(self) -> None:
         """Close the connections."""

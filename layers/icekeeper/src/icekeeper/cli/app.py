@@ -1,7 +1,7 @@
 """Commands, exit codes and errors of ``icekeeper`` (rule 120).
 
 Exit codes: 0 every operation succeeded or was skipped; 1 the pass is failed or partial, damage was found, or
-something cannot be reached or read; 2 the call itself is wrong.
+something cannot be reached or read; 2 the call itself is wrong; 130 a person interrupted it.
 
 A command imports what it needs when it runs, so that help and mistakes in a call are shown at once.
 """
@@ -31,6 +31,7 @@ from icekeeper.cli.arguments import (
     table_name,
 )
 from icekeeper.cli.claims import claims_app
+from icekeeper.cli.command_help import CommandGroup
 from icekeeper.cli.console import (
     EXIT_FAILED,
     EXIT_OK,
@@ -39,6 +40,7 @@ from icekeeper.cli.console import (
     people,
     print_error,
     print_failed,
+    print_interrupted,
     print_json,
     print_usage_error,
     progress_bar,
@@ -60,9 +62,9 @@ log = logging.getLogger(__name__)
 
 app = typer.Typer(
     name="icekeeper",
-    help="Keeps Apache Iceberg tables in S3 table buckets healthy.",
+    cls=CommandGroup,
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -78,6 +80,23 @@ app.command()(history)
 app.command()(request)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        sys.stdout.write(f"icekeeper {version('icekeeper')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def icekeeper(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="print the version, and exit")
+    ] = False,
+) -> None:
+    """Keeps Apache Iceberg tables healthy: compaction, expiry, orphan removal, manifests, statistics."""
+
+
 @app.command()
 def maintain(
     table: Table,
@@ -91,19 +110,26 @@ def maintain(
     as_json: AsJson = False,
 ) -> int:
     """Run a maintenance pass over one table: all that its policy asks for, of its schedules what is due."""
+    from icekeeper.maintenance.interrupted_pass import PassInterrupted
     from icekeeper.report.outcome import PassStatus
+    from icekeeper.report.planned_order import order_json
     from icekeeper.report.terminal import print_outcome, trouble
     from icekeeper.runtime import Runtime, default_engine, open_engine
 
     chosen = overrides(settings, operations)
     name = table_name(table)
     runtime = Runtime.open(catalog)
-    with progress_bar() as progress, open_engine(engine or default_engine()) as started:
-        outcome = runtime.maintain(
-            name, chosen, started, schedule=schedule, dry_run=dry_run, unsafe=unsafe, progress=progress
-        )
+    try:
+        with progress_bar() as progress, open_engine(engine or default_engine()) as started:
+            outcome = runtime.maintain(
+                name, chosen, started, schedule=schedule, dry_run=dry_run, unsafe=unsafe, progress=progress
+            )
+    except PassInterrupted as stopped:
+        document = stopped.outcome.to_json(listings()) if as_json else None
+        return print_interrupted(str(stopped), document, as_json=as_json)
     if as_json:
-        print_json(outcome.to_json(listings()))
+        order = {"planned_anew": order_json(outcome.operations)} if dry_run else {}
+        print_json({**outcome.to_json(listings()), **order})
     print_outcome(people(as_json=as_json), outcome)
     return EXIT_OK if outcome.status is PassStatus.SUCCEEDED else print_failed(trouble(outcome))
 
@@ -115,11 +141,11 @@ def detect(catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = Fal
     from icekeeper.runtime import Runtime
 
     report = Runtime.open(catalog).detect(overrides(settings), unsafe=unsafe)
-    document = report.to_json()
+    unread = [skip.table for skip in report.skipped if skip.is_error]
+    document = {**report.to_json(), "status": "partial" if unread else "succeeded"}
     if as_json:
         print_json(document)
     print_detection(people(as_json=as_json), document)
-    unread = [skip.table for skip in report.skipped if skip.is_error]
     return print_failed(f"{len(unread)} table(s) could not be assessed: {', '.join(unread)}") if unread else EXIT_OK
 
 
@@ -131,7 +157,7 @@ def verify(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
 
     name = table_name(table)
     found = Runtime.open(catalog).verify(name)
-    document = found.to_json()
+    document = {**found.to_json(), "catalog": catalog, "status": "succeeded" if found.ok else "failed"}
     if as_json:
         print_json(document)
     print_problems(people(as_json=as_json), document)
@@ -157,7 +183,7 @@ def demo(
         run.explore(explore, people(as_json=as_json))
     healthy = run.run_demo(keep, engine or default_engine(), people(as_json=as_json))
     if as_json:
-        print_json(healthy.to_json())
+        print_json({**healthy.to_json(), "catalog": run.CATALOG, "status": "succeeded" if healthy.ok else "failed"})
     return EXIT_OK if healthy.ok else print_failed("the demonstration did not leave every table healthy")
 
 
@@ -190,8 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(type(error).__name__, str(error), as_json=as_json)
         return EXIT_FAILED
     except (KeyboardInterrupt, typer.Abort):
-        print_error("Interrupted", "interrupted; files written so far are cleaned up by later passes", as_json=as_json)
-        return EXIT_FAILED
+        return print_interrupted("interrupted; the command did not finish", as_json=as_json)
     except BrokenPipeError:  # the reader of our output has closed it; Python must not try to flush the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name
-from icekeeper.cli.console import EXIT_OK, people, print_json
+from icekeeper.cli.command_help import CommandGroup
+from icekeeper.cli.console import EXIT_OK, about, people, print_json
 
 if TYPE_CHECKING:
     from icekeeper.state.claims import TableClaims
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["claims_app"]
 
 claims_app = typer.Typer(
-    no_args_is_help=True, help="Other tables that were seen to have files at a table's folders, or around them."
+    cls=CommandGroup,
+    no_args_is_help=True,
+    help="Other tables that were seen to have files at a table's folders, or around them.",
 )
 
 
@@ -28,7 +31,7 @@ def claims_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> 
 
     found = [claims_json(one) for one in claims_near(Runtime.open(catalog).table(table_name(table)))]
     if as_json:
-        print_json({"table": table, "claims": found})
+        print_json({**about(table, catalog), "claims": found})
     print_claims(people(as_json=as_json), found)
     return EXIT_OK
 
@@ -53,7 +56,7 @@ def claims_forget(
     handle = Runtime.open(catalog).table(table_name(table))
     forgotten = forget_claims(handle, by_catalog, table_name(by_table), by_warehouse, served_catalog, force=force)
     if as_json:
-        print_json({"table": table, "forgotten": [claims_json(forgotten)]})
+        print_json({**about(table, catalog), "forgotten": [claims_json(forgotten)]})
     told = f"{table}: {forgotten.table} of catalog {forgotten.catalog} is forgotten"
     people(as_json=as_json).print(told, soft_wrap=True, markup=False)
     return EXIT_OK

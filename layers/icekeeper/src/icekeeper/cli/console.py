@@ -24,21 +24,29 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXIT_FAILED",
+    "EXIT_INTERRUPTED",
     "EXIT_OK",
     "EXIT_USAGE",
+    "about",
     "listings",
     "people",
     "print_error",
     "print_failed",
+    "print_interrupted",
     "print_json",
     "print_usage_error",
     "progress_bar",
     "waiting",
+    "with_id_texts",
 ]
 
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+# As shells report a command that SIGINT ended: 128 and the signal's number.
+EXIT_INTERRUPTED = 130
+
+INTERRUPTED = "Interrupted"
 
 # A log or a pipe has no width of its own; columns should stay whole there.
 _WIDTH_WITHOUT_TERMINAL = 1_000
@@ -54,10 +62,35 @@ def people(*, as_json: bool) -> Console:
     return console
 
 
+def about(table: str, catalog: str, status: str = "succeeded") -> dict[str, str]:
+    """What every document about a table begins with."""
+    return {"table": table, "catalog": catalog, "status": status}
+
+
 def print_json(document: Mapping[str, Any]) -> None:
-    """Print one JSON document on standard output, with secrets masked."""
-    sys.stdout.write(json.dumps(masked_document(document), indent=2, ensure_ascii=False) + "\n")
+    """Print one JSON document on standard output, with secrets masked, and each snapshot id also as text."""
+    told = with_id_texts(masked_document(document))
+    sys.stdout.write(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
     sys.stdout.flush()
+
+
+def with_id_texts(told: Any) -> Any:
+    """The same JSON, with ``snapshot_id_text`` beside each ``snapshot_id``, and ``snapshot_ids_text`` likewise.
+
+    Snapshot ids are above 2^53, where a double, which is all that JavaScript and jq have, no longer tells them apart.
+    """
+    if isinstance(told, list):
+        return [with_id_texts(part) for part in told]
+    if not isinstance(told, dict):
+        return told
+    texts: dict[str, Any] = {}
+    for key, value in told.items():
+        texts[key] = with_id_texts(value)
+        if key == "snapshot_id":
+            texts["snapshot_id_text"] = None if value is None else str(value)
+        elif key == "snapshot_ids":
+            texts["snapshot_ids_text"] = [str(one) for one in value]
+    return texts
 
 
 def print_error(kind: str, message: str, *, as_json: bool) -> None:
@@ -70,6 +103,18 @@ def print_error(kind: str, message: str, *, as_json: bool) -> None:
     # Some messages of libraries have several lines.
     sentence = " ".join(masked(message).split())
     Console(stderr=True, highlight=False, emoji=False).print(f"error: {sentence}", soft_wrap=True, markup=False)
+
+
+def print_interrupted(sentence: str, document: Mapping[str, Any] | None = None, *, as_json: bool) -> int:
+    """Print that the command was interrupted, as errors are; with ``--json`` the error goes into the document.
+
+    Returns the exit code.
+    """
+    if as_json and document is not None:
+        print_json({**document, "error": {"type": INTERRUPTED, "message": sentence}})
+        as_json = False
+    print_error(INTERRUPTED, sentence, as_json=as_json)
+    return EXIT_INTERRUPTED
 
 
 def print_failed(sentence: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Settings, Table, Unsafe, overrides, table_name
-from icekeeper.cli.console import EXIT_OK, people, print_json
+from icekeeper.cli.console import EXIT_OK, about, people, print_json
 
 __all__ = ["health"]
 
@@ -18,8 +18,7 @@ def health(
     chosen, name = overrides(settings), table_name(table)
     stats = Runtime.open(catalog).health(name, chosen, unsafe=unsafe)
     document = {
-        "table": str(stats.identity.table),
-        "catalog": stats.identity.catalog,
+        **about(str(stats.identity.table), stats.identity.catalog),
         "snapshot_id": stats.snapshot_id,
         "observed_ms": stats.observed_ms,
         "counters": dict(stats.counters),

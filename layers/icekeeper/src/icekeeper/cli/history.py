@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name
-from icekeeper.cli.console import EXIT_OK, people, print_json
+from icekeeper.cli.console import EXIT_OK, about, people, print_json
 
 if TYPE_CHECKING:
     from icekeeper.state.store import PassRecord
@@ -21,7 +21,7 @@ def history(
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="how many passes, the newest first")] = 20,
     as_json: AsJson = False,
 ) -> int:
-    """Print the newest passes that did something, from the journal."""
+    """Print the newest passes that changed, found or refused something, from the journal."""
     from icekeeper.catalogs.table_identity import identity_of
     from icekeeper.report.terminal import print_passes
     from icekeeper.runtime import Runtime
@@ -30,7 +30,7 @@ def history(
     identity = identity_of(handle.catalog, handle.load())
     passes = [pass_json(record) for record in handle.state.history(identity, limit=limit)]
     if as_json:
-        print_json({"table": table, "catalog": catalog, "passes": passes})
+        print_json({**about(table, catalog), "passes": passes})
     print_passes(people(as_json=as_json), passes)
     return EXIT_OK
 

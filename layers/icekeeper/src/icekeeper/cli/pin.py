@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name, ttl_ms
-from icekeeper.cli.console import EXIT_OK, people, print_json
+from icekeeper.cli.command_help import CommandGroup
+from icekeeper.cli.console import EXIT_OK, about, people, print_json
 from icekeeper.clock import iso_utc
 
 if TYPE_CHECKING:
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["pin_app"]
 
-pin_app = typer.Typer(no_args_is_help=True, help="Snapshots that readers rely on: what is pinned does not expire.")
+pin_app = typer.Typer(
+    cls=CommandGroup, no_args_is_help=True, help="Snapshots that readers rely on: what is pinned does not expire."
+)
 
 
 @pin_app.command("add")
@@ -39,7 +42,7 @@ def pin_add(
     handle = Runtime.open(catalog).table(table_name(table))
     pin = pin_json(add_pin(handle, snapshot=snapshot, ttl_ms=length_ms, name=name, with_tag=tag))
     if as_json:
-        print_json({"table": table, "pin": pin})
+        print_json({**about(table, catalog), "pin": pin})
     print_pins(people(as_json=as_json), [pin])
     return EXIT_OK
 
@@ -53,7 +56,7 @@ def pin_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int
 
     pins = [pin_json(pin) for pin in list_pins(Runtime.open(catalog).table(table_name(table)))]
     if as_json:
-        print_json({"table": table, "pins": pins})
+        print_json({**about(table, catalog), "pins": pins})
     print_pins(people(as_json=as_json), pins)
     return EXIT_OK
 
@@ -71,7 +74,7 @@ def pin_remove(
 
     removed = remove_pin(Runtime.open(catalog).table(table_name(table)), name)
     if as_json:
-        print_json({"table": table, "removed": removed.name})
+        print_json({**about(table, catalog), "removed": removed.name})
     people(as_json=as_json).print(f"{table}: pin {removed.name} removed", soft_wrap=True, markup=False)
     return EXIT_OK
 

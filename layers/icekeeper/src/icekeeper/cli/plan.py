@@ -39,6 +39,7 @@ def plan(
     """Say what a pass would do and free, and what each branch, tag and snapshot costs; changes nothing."""
     from icekeeper.report.outcome import PassStatus
     from icekeeper.report.plan_lines import plan_lines
+    from icekeeper.report.planned_order import order_json
     from icekeeper.report.terminal import print_costs, print_outcome, trouble
     from icekeeper.runtime import Runtime, default_engine, open_engine
 
@@ -51,7 +52,8 @@ def plan(
     costs = runtime.costs(name).to_json()
     reclaimable = sum(outcome.metrics.get(key, 0) for key in _RECLAIMABLE)
     if as_json:
-        print_json({**outcome.to_json(listings()), "reclaimable_bytes": reclaimable, "costs": costs})
+        order = {"planned_anew": order_json(outcome.operations)}
+        print_json({**outcome.to_json(listings()), **order, "reclaimable_bytes": reclaimable, "costs": costs})
     console = people(as_json=as_json)
     print_outcome(console, outcome)
     for operation in outcome.operations:

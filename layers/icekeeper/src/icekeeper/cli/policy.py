@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Settings, Table, Unsafe, overrides, table_name
-from icekeeper.cli.console import EXIT_OK, people, print_json
+from icekeeper.cli.command_help import CommandGroup
+from icekeeper.cli.console import EXIT_OK, about, people, print_json
 from icekeeper.errors import PolicyError
 
 if TYPE_CHECKING:
     from icekeeper.administration.settings import ResolvePolicy
+    from icekeeper.catalogs.catalog import LoadedTable
     from icekeeper.pass_context.table_handle import TableHandle
     from icekeeper.policy import ResolvedPolicy
 
 __all__ = ["policy_app"]
 
-policy_app = typer.Typer(no_args_is_help=True, help="The settings that hold for a table, and where each came from.")
+policy_app = typer.Typer(
+    cls=CommandGroup, no_args_is_help=True, help="The settings that hold for a table, and where each came from."
+)
 
 
 @policy_app.command("show")
@@ -26,11 +31,17 @@ def policy_show(
     table: Table, catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False
 ) -> int:
     """Print every setting that holds for a table, with its source."""
+    from icekeeper.report.rows import print_policy
     from icekeeper.runtime import Runtime
 
     chosen = overrides(settings)
     runtime = Runtime.open(catalog)
-    return _print(table, runtime.policy(runtime.catalog.load(table_name(table)), chosen, unsafe=unsafe), as_json)
+    resolved = runtime.policy(runtime.catalog.load(table_name(table)), chosen, unsafe=unsafe)
+    if as_json:
+        print_json({**about(table, catalog), "policy": resolved.documents()})
+    else:
+        print_policy(people(as_json=False), resolved.rows())
+    return EXIT_OK
 
 
 @policy_app.command("set")
@@ -52,7 +63,14 @@ def policy_set(
     chosen = overrides([*(assignments or ()), *(settings or ())])
     if not chosen:
         raise PolicyError("policy set takes one or more settings as KEY=VALUE, for example min_input_files=10")
-    return _change(table, catalog, lambda handle, policy: set_settings(handle, chosen, policy), unsafe, as_json)
+    return _change(
+        table,
+        catalog,
+        lambda handle, policy: set_settings(handle, chosen, policy),
+        unsafe=unsafe,
+        as_json=as_json,
+        must_fit=True,
+    )
 
 
 @policy_app.command("unset")
@@ -66,7 +84,9 @@ def policy_unset(
     """Take settings away from a table; what lower layers say holds again."""
     from icekeeper.administration.settings import unset_settings
 
-    return _change(table, catalog, lambda handle, policy: unset_settings(handle, keys, policy), unsafe, as_json)
+    return _change(
+        table, catalog, lambda handle, policy: unset_settings(handle, keys, policy), unsafe=unsafe, as_json=as_json
+    )
 
 
 @policy_app.command("reset")
@@ -74,29 +94,44 @@ def policy_reset(table: Table, catalog: CatalogName, unsafe: Unsafe = False, as_
     """Take every setting icekeeper.KEY away from a table; Iceberg's own properties stay."""
     from icekeeper.administration.settings import reset_settings
 
-    return _change(table, catalog, reset_settings, unsafe, as_json)
+    return _change(table, catalog, reset_settings, unsafe=unsafe, as_json=as_json)
 
 
 def _change(
-    table: str,
+    name: str,
     catalog: str,
     change: Callable[[TableHandle, ResolvePolicy], ResolvedPolicy],
+    *,
     unsafe: bool,
     as_json: bool,
+    must_fit: bool = False,
 ) -> int:
+    """Make a change of settings, and say what changed from what to what.
+
+    What is taken away need not leave a policy that fits the table: that is how it is mended step by step.
+    """
+    from icekeeper.operation_facts import Operation
+    from icekeeper.policy.changes import setting_changes
+    from icekeeper.policy_fit import check_fit
+    from icekeeper.report.terminal import print_changes
     from icekeeper.runtime import Runtime
 
-    name = table_name(table)
     runtime = Runtime.open(catalog)
-    return _print(table, change(runtime.table(name), lambda loaded: runtime.policy(loaded, {}, unsafe=unsafe)), as_json)
+    handle = runtime.table(table_name(name))
+    before = handle.load()
+    found: ResolvedPolicy | None = None
+    with suppress(PolicyError):  # perhaps the very mistake that is being mended
+        found = runtime.policy(before, {}, unsafe=unsafe)
 
+    def resolve_policy(loaded: LoadedTable) -> ResolvedPolicy:
+        resolved = runtime.policy(loaded, {}, unsafe=unsafe)
+        if must_fit:
+            check_fit(loaded.metadata, resolved.policy, tuple(Operation))
+        return resolved
 
-def _print(table: str, resolved: ResolvedPolicy, as_json: bool) -> int:
-    rows = resolved.rows()
+    after = change(handle, resolve_policy)
+    changes = setting_changes(found, after, before.metadata.properties)
     if as_json:
-        print_json({"table": table, "policy": {key: {"value": v, "source": s} for key, v, s, _ in rows}})
-    else:
-        from icekeeper.report.terminal import print_policy
-
-        print_policy(people(as_json=False), rows)
+        print_json({**about(name, catalog), "changes": changes, "policy": after.documents()})
+    print_changes(people(as_json=as_json), name, changes)
     return EXIT_OK

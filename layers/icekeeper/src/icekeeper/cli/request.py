@@ -18,11 +18,10 @@ from icekeeper.cli.arguments import (
     time_ms,
 )
 from icekeeper.cli.console import (
-    EXIT_FAILED,
     EXIT_OK,
     people,
-    print_error,
     print_failed,
+    print_interrupted,
     print_json,
     waiting,
 )
@@ -96,8 +95,7 @@ def request(
                 answer = await_pass(runtime.state, filed, Waiting(limit_ms=limit_ms or 0, tell=tell))
     except KeyboardInterrupt:
         goes_on = f"the request stays filed: {NEXT_RUN}" if execution is None else f"the run goes on: {execution}"
-        print_error("Interrupted", f"interrupted; {goes_on}", as_json=as_json)
-        return EXIT_FAILED
+        return print_interrupted(f"interrupted; {goes_on}", as_json=as_json)
     _say(name, answer, as_json)
     _document(filed, execution, answer, as_json)
     return EXIT_OK if answer.is_well else print_failed(f"{name}: {answer.status}: {answer.summary}")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name
-from icekeeper.cli.console import EXIT_OK, people, print_json
+from icekeeper.cli.command_help import CommandGroup
+from icekeeper.cli.console import EXIT_OK, about, people, print_json
 from icekeeper.clock import iso_utc
 from icekeeper.errors import PolicyError
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["stage_app"]
 
-stage_app = typer.Typer(no_args_is_help=True, help="Loads whose files lie in the table and await a commit.")
+stage_app = typer.Typer(
+    cls=CommandGroup, no_args_is_help=True, help="Loads whose files lie in the table and await a commit."
+)
 
 LoadName: TypeAlias = Annotated[str, typer.Option("--name", metavar="LOAD", help="of the load, unique per table")]
 
@@ -44,7 +47,7 @@ def stage_add(
 
     paths = [*(files or ()), *([] if file_list is None else _lines(file_list))]
     handle = Runtime.open(catalog).table(table_name(table))
-    _tell(table, stage_load(handle, name, paths, prefixes or ()), as_json=as_json)
+    _tell(table, catalog, stage_load(handle, name, paths, prefixes or ()), as_json=as_json)
     return EXIT_OK
 
 
@@ -56,7 +59,7 @@ def stage_adopted(table: Table, catalog: CatalogName, name: LoadName, as_json: A
     from icekeeper.state.staging import LoadState
 
     handle = Runtime.open(catalog).table(table_name(table))
-    _tell(table, declare_load(handle, name, LoadState.ADOPTED), as_json=as_json)
+    _tell(table, catalog, declare_load(handle, name, LoadState.ADOPTED), as_json=as_json)
     return EXIT_OK
 
 
@@ -68,7 +71,7 @@ def stage_failed(table: Table, catalog: CatalogName, name: LoadName, as_json: As
     from icekeeper.state.staging import LoadState
 
     handle = Runtime.open(catalog).table(table_name(table))
-    _tell(table, declare_load(handle, name, LoadState.FAILED), as_json=as_json)
+    _tell(table, catalog, declare_load(handle, name, LoadState.FAILED), as_json=as_json)
     return EXIT_OK
 
 
@@ -81,17 +84,17 @@ def stage_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> i
 
     loads = [_load_json(load) for load in list_loads(Runtime.open(catalog).table(table_name(table)))]
     if as_json:
-        print_json({"table": table, "loads": loads})
+        print_json({**about(table, catalog), "loads": loads})
     print_loads(people(as_json=as_json), loads)
     return EXIT_OK
 
 
-def _tell(table: str, load: StagedLoad, *, as_json: bool) -> None:
+def _tell(table: str, catalog: str, load: StagedLoad, *, as_json: bool) -> None:
     from icekeeper.report.terminal import print_loads
 
     document = _load_json(load)
     if as_json:
-        print_json({"table": table, "load": document})
+        print_json({**about(table, catalog), "load": document})
     print_loads(people(as_json=as_json), [document])
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.clock import Clock, system_clock
 from icekeeper.detection.assessor import Assessor, Observer, assessor
 from icekeeper.detection.catalogs import CatalogSource
-from icekeeper.detection.proposal import FleetReport
+from icekeeper.detection.empty_scan import why_empty
+from icekeeper.detection.proposal import CatalogReport, FleetReport
 from icekeeper.detection.scan import LOADING_THREADS, Scanner
 from icekeeper.state.store import StateStore
 from icekeeper.table_policy import TablePolicies
 
-__all__ = ["detect"]
+__all__ = ["detect", "detect_catalog"]
 
 
 def detect(
@@ -51,3 +53,27 @@ def detect(
         )
 
     return Scanner(settings, state, now_ms, threads).scan(sources, assessor_of, cursor)
+
+
+def detect_catalog(
+    catalog: Catalog,
+    state: StateStore,
+    policies: TablePolicies,
+    *,
+    overrides: Mapping[str, str] | None = None,
+    unsafe: bool = False,
+    clock: Clock = system_clock,
+) -> CatalogReport:
+    """As :func:`detect`, over one open catalog; the report says why, where no table was met at all.
+
+    Raises:
+        PolicyError: the deployment's settings are wrong.
+        StorageError: the catalog cannot be listed, or the state cannot be used.
+    """
+    source = CatalogSource(catalog.name, lambda: catalog)
+    report = detect([source], state, policies, overrides=overrides, unsafe=unsafe, clock=clock)
+    found = CatalogReport.of(catalog.name, report)
+    if report.listed or found.proposals or found.skipped:
+        return found
+    settings = policies.deployment(overrides or {}, unsafe=unsafe)
+    return replace(found, note=why_empty(catalog.name, catalog.warehouse, tuple(catalog.list_tables()), settings))

@@ -116,6 +116,8 @@ class CatalogReport:
     scanned: int
     proposals: tuple[Proposal, ...]
     skipped: tuple[Skip, ...]
+    note: str | None = None
+    """Why no table was scanned, where none was."""
 
     @classmethod
     def of(cls, catalog: str, report: FleetReport) -> CatalogReport:
@@ -149,4 +151,5 @@ class CatalogReport:
                 for proposal in self.proposals
             ],
             "skipped": [{"table": skip.table, "reason": skip.reason} for skip in self.skipped],
+            **({} if self.note is None else {"note": self.note}),
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -65,6 +66,7 @@ class LocalEngine:
         if processes <= 1:
             yield None
             return
+        others = multiprocessing.active_children()
         # Spawned, not forked: Arrow's and boto3's threads do not survive a fork.
         pool = ProcessPoolExecutor(
             processes, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent
@@ -73,8 +75,14 @@ class LocalEngine:
             yield pool
         except BrokenProcessPool as error:
             raise StorageError("a worker process died, probably for lack of memory; nothing was committed") from error
+        except KeyboardInterrupt:
+            # Nobody waits for their results any more; what they have begun to write is on the job's record.
+            for worker in multiprocessing.active_children():
+                if worker not in others:
+                    worker.terminate()
+            raise
         finally:
-            pool.shutdown(cancel_futures=True)  # after an interrupt, tasks that have not begun never begin
+            pool.shutdown(cancel_futures=True)  # after an error, tasks that have not begun never begin
 
 
 def _run(
@@ -89,10 +97,25 @@ def _run(
             results.append(function(task))
             on_done(done)
         return results
-    futures = [pool.submit(function, task) for task in tasks]
+    with _workers_ignore_interrupts():
+        futures = [pool.submit(function, task) for task in tasks]
     for done, _ in enumerate(as_completed(futures), start=1):
         on_done(done)
     return [future.result() for future in futures]
+
+
+@contextmanager
+def _workers_ignore_interrupts() -> Iterator[None]:
+    """Processes that are started within the block never see SIGINT: a terminal sends it to them, too.
+
+    A process takes over which signals are blocked in the thread that starts it.  This thread still learns of an
+    interrupt: right after the block, or at once through another thread.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,5 +51,5 @@ def examine(
     )
 
 
-def _in_force(resolved: ResolvedPolicy) -> dict[str, str]:
-    return {key: f"{value} ({source})" for key, value, source, _ in resolved.rows() if source != DEFAULT_SOURCE}
+def _in_force(resolved: ResolvedPolicy) -> dict[str, object]:
+    return {key: setting for key, setting in resolved.documents().items() if setting["source"] != DEFAULT_SOURCE}

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.claims import begin_claims
-from icekeeper.errors import PlanStale, TableUnsupported
-from icekeeper.operations.compaction.recipe import choose_recipe
-from icekeeper.operations.compaction.scope import file_scope
-from icekeeper.operations.expiry.retention import check_retention
-from icekeeper.operations.statistics.columns import statistics_columns
-from icekeeper.pass_context.branch import branch_head
+from icekeeper.errors import PlanStale
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.policy import Operation, ResolvedPolicy
+from icekeeper.policy import ResolvedPolicy
+from icekeeper.policy_fit import fitting
 from icekeeper.state.identity import TableIdentity
 
 __all__ = ["PassStart", "begin", "head_id"]
@@ -42,13 +37,11 @@ def begin(context: OperationContext, policies: Sequence[ResolvedPolicy] = ()) ->
         StorageError: the table cannot be loaded at all.
     """
     loaded = context.load()
-    is_maintained = context.resolved.why_disabled() is None
-    if is_maintained:
-        for resolved in policies or (context.resolved,):
-            _check_fit(replace(context, resolved=resolved), loaded)
+    for resolved in policies or (context.resolved,):
+        fitting(loaded.metadata, resolved)
     if not identity_of(context.catalog, loaded).is_same_table(context.memory.identity):
         raise PlanStale(f"{context.table} was replaced by another table just now; run the pass again")
-    if is_maintained:
+    if context.resolved.why_disabled() is None:
         begin_claims(context, loaded)
     return loaded
 
@@ -57,16 +50,3 @@ def head_id(context: OperationContext, loaded: LoadedTable) -> int | None:
     """The snapshot at the head of the branch that the policy names."""
     head = loaded.metadata.head(context.policy.branch)
     return None if head is None else head.snapshot_id
-
-
-def _check_fit(context: OperationContext, loaded: LoadedTable) -> None:
-    """A branch, filter, order or column that does not fit the table is a mistake of the policy: nothing runs."""
-    branch_head(loaded.metadata, context.policy.branch)
-    file_scope(context.policy, loaded.metadata, context.started_ms)
-    if Operation.EXPIRE_SNAPSHOTS in context.policy.operations:
-        check_retention(loaded.metadata, context.policy)
-    if Operation.COMPUTE_STATISTICS in context.policy.operations:
-        statistics_columns(loaded.metadata, context.policy.statistics_columns)
-    if Operation.COMPACT in context.policy.operations:
-        with suppress(TableUnsupported):  # that is for the operation to report
-            choose_recipe(loaded.metadata, context.policy)

@@ -47,7 +47,10 @@ def conclude(
     engine: str,
     finished_ms: int,
 ) -> PassOutcome:
-    """Write a pass into the journal and remember what it saw; never fails, because what was done must be told."""
+    """Write a pass that changed something into the journal, remember what it saw.
+
+    Never fails, because what was done must be told.
+    """
     try:
         record_outcome(state, started, outcome, turns, engine, finished_ms)
     except StorageError as error:
@@ -69,7 +72,7 @@ def record_outcome(
     Raises:
         StorageError: the state cannot be written.
     """
-    if outcome.staged is not None or any(part.status is not Status.SKIPPED for part in outcome.operations):
+    if not outcome.changed_nothing:
         state.record_pass(
             PassRecord(
                 identity=started.identity,

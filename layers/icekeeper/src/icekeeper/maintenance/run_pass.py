@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from icekeeper.maintenance.begin_pass import PassStart, begin, head_id
+from icekeeper.maintenance.interrupted_pass import PassInterrupted, interrupted_outcome
 from icekeeper.maintenance.record_pass import DoneTurn, conclude, with_warnings
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operations.staging.clean import clean_staged_files
@@ -30,6 +31,7 @@ def run_pass(context: OperationContext, schedule: str | None = None) -> PassOutc
     Raises:
         PolicyError: there is no such table or schedule, or the policy does not fit it.
         StorageError: the table cannot be loaded at all, or the state not be read.
+        PassInterrupted: by Ctrl-C, once the pass had begun; the journal has an entry for it.
     """
     resolved = context.resolved
     runs = context.state.schedules.of_table(context.memory.identity) if resolved.schedules else {}
@@ -40,29 +42,44 @@ def run_pass(context: OperationContext, schedule: str | None = None) -> PassOutc
     loaded = begin(context, [turn.resolved for turn in turns])
     started = PassStart(context.memory.identity, head_id(context, loaded), context.started_ms)
     log.info("pass over %s started, run %s", context.table, context.run_id)
+    done: list[OperationOutcome] = []
+    try:
+        for outcome_of_one in _operations(context, turns):
+            done.append(outcome_of_one)  # one by one: Ctrl-C may come between two of them
+        # Not an operation that anybody asks for or switches off (rule 104).
+        staged = clean_staged_files(context)
+    except KeyboardInterrupt:
+        planned = [operation for turn in turns for operation in turn.operations]
+        interrupted, told = interrupted_outcome(context, loaded, planned, done)
+        raise PassInterrupted(told, _recorded(context, started, interrupted, ())) from None
     outcome = PassOutcome(
         table=str(context.table),
         catalog=context.catalog.name,
         run_id=context.run_id,
         dry_run=context.dry_run,
-        operations=(*_operations(context, turns), *_left_out(context, turns, runs)),
-        # Not an operation that anybody asks for or switches off (rule 104).
-        staged=clean_staged_files(context),
+        operations=(*done, *_left_out(context, turns, runs)),
+        staged=staged,
         # A real pass runs often, and may leave an operation to another one.
         warnings=tuple(unused_settings(context.resolved)) if context.dry_run else (),
     )
-    outcome = with_warnings(outcome)
-    log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
-    if context.dry_run:
-        return outcome
-    done = [
+    ended = [
         DoneTurn(turn.schedule, turn.resolved.fingerprint(), resolved.schedules[turn.schedule].interval_ms)
         for turn in turns
         if turn.schedule is not None and resolved.why_disabled() is None
     ]
     if schedule is None:
-        done.append(DoneTurn(None, resolved.fingerprint()))
-    return conclude(context.state, started, outcome, done, context.engine.name, context.clock())
+        ended.append(DoneTurn(None, resolved.fingerprint()))
+    return _recorded(context, started, outcome, ended)
+
+
+def _recorded(
+    context: OperationContext, started: PassStart, outcome: PassOutcome, turns: Sequence[DoneTurn]
+) -> PassOutcome:
+    outcome = with_warnings(outcome)
+    log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
+    if context.dry_run:
+        return outcome
+    return conclude(context.state, started, outcome, turns, context.engine.name, context.clock())
 
 
 def _operations(context: OperationContext, turns: Sequence[Turn]) -> Iterator[OperationOutcome]:

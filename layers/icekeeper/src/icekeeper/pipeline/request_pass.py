@@ -56,7 +56,7 @@ class Answer:
     status: str
     summary: str
     record: PassRecord | None = None
-    """The pass in the journal, where it is recorded: the journal has only passes that did something."""
+    """The pass in the journal, where it is recorded: the journal has only passes that changed something."""
 
     @property
     def is_well(self) -> bool:
@@ -221,7 +221,7 @@ def _recorded(record: PassRecord) -> Answer:
 def _unrecorded(state: StateStore, request: MaintenanceRequest) -> Answer:
     seen = state.last_seen(request.identity)
     if seen is not None and seen.finished_ms >= request.requested_ms:
-        return Answer(status="skipped", summary="every operation of the pass was skipped")
+        return Answer(status="skipped", summary="the pass found nothing to change")
     return Answer(status="failed", summary="the run that took the request has ended, and left nothing in the journal")
 
 

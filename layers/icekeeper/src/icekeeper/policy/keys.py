@@ -6,6 +6,7 @@ Icekeeper's own.  :func:`icekeeper.policy.resolve` makes a policy of them and ch
 
 from __future__ import annotations
 
+import difflib
 import math
 from fractions import Fraction
 from typing import Any
@@ -32,9 +33,10 @@ from icekeeper.policy.values import (
     WhereText,
 )
 
-__all__ = ["DEPLOYMENT_KEYS", "MEGABYTE", "POLICY_KEYS", "Policy"]
+__all__ = ["DEPLOYMENT_KEYS", "MEGABYTE", "POLICY_KEYS", "Policy", "nearest_keys"]
 
 MEGABYTE = 1024 * 1024
+_SHOWN_KEYS = 3
 
 _DEPLOYMENT: dict[str, Any] = {"deployment": True}
 """Marks keys about detection and scheduling, which no single table can set."""
@@ -263,3 +265,9 @@ DEPLOYMENT_KEYS = frozenset(
     name for name, field in Policy.model_fields.items() if field.json_schema_extra == _DEPLOYMENT
 )
 """Keys that only the deployment and the call may set, never a table."""
+
+
+def nearest_keys(text: str) -> str:
+    """``; the nearest keys are a, b, c`` for a word that is no key, and where all of them stand."""
+    found = difflib.get_close_matches(text.lower(), POLICY_KEYS, n=_SHOWN_KEYS, cutoff=0)
+    return f"; the nearest keys are {', '.join(found)} (icekeeper policy show NS.TABLE prints all)"

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from icekeeper.errors import PolicyError
 from icekeeper.policy.choices import Strategy
 from icekeeper.policy.foreign_names import name_here
-from icekeeper.policy.keys import POLICY_KEYS, Policy
+from icekeeper.policy.keys import POLICY_KEYS, Policy, nearest_keys
 from icekeeper.policy.layers import SCHEDULE_PREFIX, Layer
 from icekeeper.policy.resolved_policy import DEFAULT_SOURCE, ResolvedPolicy, Schedule
 from icekeeper.policy.schedules import (
@@ -21,6 +21,7 @@ from icekeeper.policy.schedules import (
     schedule_settings,
     without_schedules,
 )
+from icekeeper.policy.units import amount_with_unit
 from icekeeper.policy.values import did_you_mean, text_of
 
 __all__ = ["MIN_ORPHAN_GRACE_HOURS", "check_layer", "resolve"]
@@ -102,8 +103,7 @@ def check_layer(layer: Layer) -> None:
             if here is not None:
                 raise PolicyError(f"unknown policy key '{key}' (from {layer.source}); here it is {here}")
             raise PolicyError(
-                f"unknown policy key '{key}' (from {layer.source}){did_you_mean(key, POLICY_KEYS)}; "
-                f"keys are {', '.join(POLICY_KEYS)}"
+                f"unknown policy key '{key}' (from {layer.source}){did_you_mean(key, POLICY_KEYS)}{nearest_keys(key)}"
             )
     _parse(general, dict.fromkeys(general, layer.source))
     for name, (own,) in schedule_settings([layer]).items():
@@ -120,7 +120,8 @@ def _parse(values: Mapping[str, object], sources: Mapping[str, str], prefix: str
         first = error.errors(include_url=False)[0]
         key = str(first["loc"][0])
         raise PolicyError(
-            f"policy key {prefix}{key} cannot be '{text_of(values[key])}' (from {sources[key]}): {_allowed(first)}"
+            f"policy key {prefix}{key} cannot be '{text_of(values[key])}' (from {sources[key]}): "
+            f"{amount_with_unit(key, values[key]) or _allowed(first)}"
         ) from None
 
 

@@ -12,7 +12,7 @@ from icekeeper.policy.keys import POLICY_KEYS, Policy
 from icekeeper.policy.layers import SCHEDULE_PREFIX
 from icekeeper.policy.ownership import Owners
 from icekeeper.policy.schedules import INTERVAL, interval_text
-from icekeeper.policy.values import text_of
+from icekeeper.policy.values import json_value, text_of
 
 __all__ = ["DEFAULT_SOURCE", "ResolvedPolicy", "Schedule"]
 
@@ -67,6 +67,25 @@ class ResolvedPolicy:
 
     def _row(self, key: str, source: str) -> tuple[str, str, str, str]:
         return key, text_of(getattr(self.policy, key)), source, Policy.model_fields[key].description or ""
+
+    def documents(self) -> dict[str, dict[str, object]]:
+        """Every key with its value as JSON has it, and its source; the one shape of a value with its source.
+
+        Then what the schedules say of themselves, intervals as text (``24h``).  Field names are in alphabetical order:
+        a state store returns them so, and remembered ones compare equal.
+        """
+        documents = {key: self._document(key, self.sources[key]) for key in POLICY_KEYS}
+        for name, schedule in sorted(self.schedules.items()):
+            for key, source in schedule.said:
+                named = f"{SCHEDULE_PREFIX}{name}.{key}"
+                if key == INTERVAL:
+                    documents[named] = {"source": source, "value": interval_text(schedule.interval_ms)}
+                else:
+                    documents[named] = schedule.resolved._document(key, source)
+        return documents
+
+    def _document(self, key: str, source: str) -> dict[str, object]:
+        return {"source": source, "value": json_value(getattr(self.policy, key))}
 
     def of_schedule(self, name: str) -> ResolvedPolicy:
         """The settings of one schedule, of the same owners and folders."""

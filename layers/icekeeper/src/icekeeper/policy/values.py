@@ -36,6 +36,7 @@ __all__ = [
     "TimePatternText",
     "WhereText",
     "did_you_mean",
+    "json_value",
     "text_of",
 ]
 
@@ -173,6 +174,17 @@ def text_of(value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(text_of(part) for part in value)
     return str(value)
+
+
+def json_value(value: object) -> object:
+    """The value as JSON has it: numbers as numbers, lists as lists, ``None`` for none."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Fraction):
+        return value.numerator if value.denominator == 1 else float(value)
+    if isinstance(value, tuple):
+        return [json_value(part) for part in value]
+    return value
 
 
 def _amount_text(value: Fraction) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from sqlalchemy import ColumnElement, Engine, Select, Update, select, update
+from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
+from sqlalchemy import ColumnElement, CompoundSelect, Engine, Select, Update, select, union, update
 
-__all__ = ["sql_engine", "sql_pointer", "sql_swap", "sql_tables"]
+__all__ = ["sql_catalog_names", "sql_engine", "sql_pointer", "sql_swap", "sql_tables"]
 
 
 def sql_engine(catalog: SqlCatalog) -> Engine:
@@ -27,6 +27,11 @@ def sql_tables(catalog: SqlCatalog) -> Select[str, str]:
     """Selects (namespace joined by dots, table) of every table of the catalog."""
     columns = IcebergTables.table_namespace, IcebergTables.table_name
     return select(*columns).where(*_sql_rows(catalog)).order_by(*columns)
+
+
+def sql_catalog_names() -> CompoundSelect[str]:
+    """Selects the name of every catalog that has a table or a namespace in the database, as it was spelled."""
+    return union(select(IcebergTables.catalog_name), select(IcebergNamespaceProperties.catalog_name))
 
 
 def sql_pointer(catalog: SqlCatalog, namespace: str, table: str) -> Select[str | None]:

@@ -231,6 +231,12 @@ class PassOutcome:
         """What was done in the turn of one schedule; ``None``: outside of all."""
         return replace(self, operations=tuple(one for one in self.operations if one.schedule == schedule))
 
+    @property
+    def changed_nothing(self) -> bool:
+        """Whether the pass is no news: nothing was changed, found or refused, and there was nothing to clean up."""
+        troubled = any(outcome.status in (Status.REFUSED, Status.FAILED) for outcome in self.operations)
+        return self.is_idle and not troubled and self.staged is None
+
     def to_json(self, listing: ListingWriter) -> dict[str, Any]:
         """The document of ``maintain --json``; ``listing`` stores path lists too long for it."""
         return {

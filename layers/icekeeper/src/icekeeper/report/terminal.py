@@ -6,21 +6,24 @@ console is a terminal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
 from rich.text import Text
 
 from icekeeper.clock import iso_utc
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome, Status
+from icekeeper.report.plain_words import in_plain_words
+from icekeeper.report.planned_order import told_anew
+from icekeeper.report.rows import print_rows
 from icekeeper.state.store import UNTIL_REMOVED_MS
 
 __all__ = [
     "print_bucket",
+    "print_changes",
     "print_claims",
     "print_costs",
     "print_detection",
@@ -29,7 +32,6 @@ __all__ = [
     "print_outcome",
     "print_passes",
     "print_pins",
-    "print_policy",
     "print_problems",
     "trouble",
 ]
@@ -44,21 +46,24 @@ _STYLES: Mapping[str, str] = {
 
 
 def print_outcome(console: Console, outcome: PassOutcome) -> None:
-    """Print one line per operation: its name, how it ended, and its sentence."""
+    """Print one line per operation: its name, how it ended, and its sentence, which is not repeated line by line."""
     mode = " (dry run: nothing was changed)" if outcome.dry_run else ""
     status = outcome.status.value
     console.print(Text.assemble((outcome.table, "bold"), ": ", (status, _STYLES[status]), mode))
-    _print_rows(
+    told = [""] + [part.summary for part in outcome.operations]
+    print_rows(
         console,
         [
             (
                 Text(operation.operation.value + (f" ({operation.schedule})" if operation.schedule else "")),
                 Text(operation.status.value, style=_STYLES[operation.status.value]),
-                Text(operation.summary),
+                Text("as above" if operation.summary == above else in_plain_words(operation.summary)),
             )
-            for operation in outcome.operations
+            for operation, above in zip(outcome.operations, told, strict=False)
         ],
     )
+    if outcome.dry_run and (order := told_anew(outcome.operations)):
+        console.print(Text(order, style="dim"), soft_wrap=True)
     if outcome.staged is not None and outcome.staged.problem is None:
         console.print(Text(f"staged files: {outcome.staged.summary}"), soft_wrap=True)
     for warning in outcome.warnings:
@@ -70,10 +75,14 @@ def print_bucket(console: Console, outcome: BucketOutcome) -> None:
     mode = " (dry run: nothing was changed)" if outcome.dry_run else ""
     status = outcome.status.value
     console.print(Text.assemble((outcome.bucket, "bold"), ": ", (status, _STYLES[status]), mode))
-    _print_rows(
+    print_rows(
         console,
         [
-            (Text(name), Text(table.status.value, style=_STYLES[table.status.value]), Text(table.summary))
+            (
+                Text(name),
+                Text(table.status.value, style=_STYLES[table.status.value]),
+                Text(in_plain_words(table.summary)),
+            )
             for name, table in outcome.tables.items()
         ],
     )
@@ -96,19 +105,21 @@ def trouble(outcome: PassOutcome) -> str:
             names = ended.setdefault(operation.reason or operation.summary, [])
             names.append(f"{operation.operation.value} {operation.status.value}")
     reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in ended.items())
-    return f"{outcome.table}: {reasons}"
+    return in_plain_words(f"{outcome.table}: {reasons}")
 
 
 def print_detection(console: Console, report: Mapping[str, Any]) -> None:
     """The document of ``detect --json``: the tables that need work, most urgent first, then those left out."""
     proposals, left_out = report["proposals"], report["skipped"]
     console.print(Text(f"{report['scanned']} table(s) scanned, {len(proposals)} need work"))
+    if report.get("note"):
+        console.print(Text(report["note"], style="yellow"), soft_wrap=True)
     rows = [
         (Text(found["table"], style="bold"), Text(f"{found['priority']:.2f}"), Text("; ".join(found["reasons"])))
         for found in proposals
     ]
     rows += [(Text(entry["table"], style="dim"), Text(), Text(entry["reason"], style="dim")) for entry in left_out]
-    _print_rows(console, rows)
+    print_rows(console, rows)
 
 
 def print_health(console: Console, health: Mapping[str, Any]) -> None:
@@ -122,9 +133,9 @@ def print_health(console: Console, health: Mapping[str, Any]) -> None:
         (name.removeprefix("lake_").replace("_", " "), decimal(int(value)) if name.endswith("bytes") else str(value))
         for name, value in health["counters"].items()
     ]
-    settings = [(key, value, "policy") for key, value in health["policy"].items()]
+    settings = [(key, _setting_text(value), "policy") for key, value in health["policy"].items()]
     rows = [(name, value, "") for name, value in shown] + settings
-    _print_rows(console, [(Text(f"  {name}"), Text(value), Text(kind, style="dim")) for name, value, kind in rows])
+    print_rows(console, [(Text(f"  {name}"), Text(value), Text(kind, style="dim")) for name, value, kind in rows])
 
 
 def print_problems(console: Console, report: Mapping[str, Any]) -> None:
@@ -155,7 +166,7 @@ def print_costs(console: Console, costs: Mapping[str, Any], reclaimable: int | f
     ]
     if costs["bytes_without_ref"]:
         rows.append((Text("none", style="dim"), Text("ref"), Text(f"{decimal(costs['bytes_without_ref'])} held")))
-    _print_rows(console, rows)
+    print_rows(console, rows)
 
 
 def print_pins(console: Console, pins: Sequence[Mapping[str, Any]]) -> None:
@@ -166,7 +177,7 @@ def print_pins(console: Console, pins: Sequence[Mapping[str, Any]]) -> None:
         until = "it is removed" if pin["expires_ms"] == UNTIL_REMOVED_MS else pin["expires"]
         held = f"snapshot {pin['snapshot_id']} until {until}{tag}"
         rows.append((Text(pin["name"], style="bold"), Text(pin["kind"]), Text(held)))
-    _print_rows(console, rows)
+    print_rows(console, rows)
 
 
 def print_passes(console: Console, passes: Sequence[Mapping[str, Any]]) -> None:
@@ -177,15 +188,15 @@ def print_passes(console: Console, passes: Sequence[Mapping[str, Any]]) -> None:
     for one in passes:
         began = Text(iso_utc(one["started_ms"]), style="bold")
         status = Text(one["status"], style=_STYLES.get(one["status"], ""))
-        rows.append((began, Text(f"{one['duration_ms'] / 1000:.1f} s"), status, Text(one["summary"])))
-    _print_rows(console, rows)
+        rows.append((began, Text(f"{one['duration_ms'] / 1000:.1f} s"), status, Text(in_plain_words(one["summary"]))))
+    print_rows(console, rows)
 
 
 def print_claims(console: Console, claims: Sequence[Mapping[str, Any]]) -> None:
     """The entries of ``claims list --json``, one per line: catalog, table, and in which folders it was seen."""
     if not claims:
         console.print(Text("no other table was seen to have files there", style="dim"))
-    _print_rows(
+    print_rows(
         console,
         [
             (
@@ -206,28 +217,29 @@ def print_loads(console: Console, loads: Sequence[Mapping[str, Any]]) -> None:
         of_job = " of a job" if load["origin"] == "job" else ""
         held = f"{load['files']} file(s){of_job}{prefixes}, since {load['changed']}"
         rows.append((Text(load["name"], style="bold"), Text(load["state"]), Text(held)))
-    _print_rows(console, rows)
+    print_rows(console, rows)
 
 
-def print_policy(console: Console, rows: Iterable[Sequence[str]]) -> None:
-    """Print rows of ``(key, value, source, meaning)``; values that are no defaults are bold."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("key", no_wrap=True)
-    for heading in ("value", "source", "meaning"):
-        table.add_column(heading, overflow="fold")
-    for key, value, source, meaning in rows:
-        style = "dim" if source == "default" else "bold"
-        table.add_row(Text(key), Text(value, style=style), Text(source, style=style), Text(meaning))
-    console.print(table)
+def print_changes(console: Console, table: str, changes: Sequence[Mapping[str, Any]]) -> None:
+    """The changes of ``policy set --json``, one per line: from what to what."""
+    if not changes:
+        console.print(Text.assemble((table, "bold"), ": nothing changed, its settings were so already"))
+    for change in changes:
+        before, after = (_setting_text(change[side]) for side in ("before", "after"))
+        line = Text.assemble((table, "bold"), f": {change['key']}: {before} → ", (after, "bold"))
+        console.print(line, soft_wrap=True)
 
 
-def _print_rows(console: Console, rows: Sequence[Sequence[Text]]) -> None:
-    """Print aligned columns; the last one is never wrapped, so that a path stays one word that can be copied.
+def _setting_text(setting: object) -> str:
+    """A value with its source, as the documents have it, in words; earlier versions remembered text."""
+    if setting is None:
+        return "not set"
+    return f"{_value_text(setting['value'])} ({setting['source']})" if isinstance(setting, Mapping) else str(setting)
 
-    The cells are Text objects, because brackets in a path or name must not be taken for markup.
-    """
-    widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)][:-1]
-    for row in rows:
-        for cell, width in zip(row[:-1], widths, strict=True):
-            cell.pad_right(width - cell.cell_len)
-        console.print(Text("  ").join(row), soft_wrap=True)
+
+def _value_text(value: object) -> str:
+    if value is None or value == []:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

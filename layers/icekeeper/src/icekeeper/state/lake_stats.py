@@ -21,8 +21,8 @@ class LakeStats:
     counters: Mapping[str, int | float]
     warnings: Mapping[str, str] = field(default_factory=dict)
     """Kind (``delete_debt``, ``manifest_sprawl``, …) → the sentence for people."""
-    policy: Mapping[str, str] = field(default_factory=dict)
-    """The settings in force that are not the defaults: key → ``value (source)``."""
+    policy: Mapping[str, object] = field(default_factory=dict)
+    """The settings in force that are not the defaults: key → ``{"source": …, "value": …}``, as JSON."""
 
 
 class LakeStatsStore(Protocol):

@@ -8,6 +8,7 @@ Times relative to now are those of one moment, which the caller names: that at w
 from __future__ import annotations
 
 import decimal
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import DecimalType, IcebergType
+from pyparsing import ParseBaseException
 
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
@@ -26,6 +28,7 @@ from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.moments import with_moments
 from icekeeper.policy.relative_time import parse_relative
+from icekeeper.policy.values import did_you_mean
 from icekeeper.pyiceberg_private.metrics import metrics_evaluator
 from icekeeper.rows.arrow_schema import leaf_columns
 
@@ -38,6 +41,10 @@ _WIDTHS: Mapping[str, int] = {
     "double": 8,
     **dict.fromkeys(("timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns", "time"), 8),
 }
+
+
+# PyIceberg's words when a filter names what the schema does not have.
+_UNKNOWN_COLUMN = re.compile(r"Could not find field with name (.+), case_sensitive=")
 
 
 def row_filter(text: str | None, metadata: TableMetadata, now_ms: int) -> Callable[[DataFile, int], bool]:
@@ -79,11 +86,28 @@ def bound_filter(text: str, metadata: TableMetadata, now_ms: int) -> tuple[Schem
         expression = with_moments(parse(relative.text), schema, relative, now_ms)
         bind(schema, expression, case_sensitive=True)
     except Exception as error:  # pyparsing's, and whatever PyIceberg raises on a literal that fits no column
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise PolicyError(
-            f"policy key where cannot be '{text}': {reason}; write for example \"day >= '2026-01-01' and id < 5\""
+            f"policy key where cannot be '{text}': {_what_is_wrong(text, error, schema)}; write for example "
+            "\"day >= '2026-01-01' and id < 5\""
         ) from None
     return schema, expression
+
+
+def _what_is_wrong(text: str, error: Exception, schema: Schema) -> str:
+    """One sentence with the place; a parser's own message is the whole grammar that it expected there."""
+    if isinstance(error, ParseBaseException):
+        # What was parsed has placeholders for relative times.
+        rest = error.pstr[error.loc :].strip()
+        if not rest:
+            return "it ends too early"
+        if not text.rstrip().endswith(rest):
+            return "it is no condition"
+        return f"'{rest}' (from character {len(text.rstrip()) - len(rest) + 1} on) is no condition"
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    unknown = _UNKNOWN_COLUMN.match(reason)
+    if unknown is None:
+        return reason
+    return f"the table has no column '{unknown[1]}'{did_you_mean(unknown[1], schema.column_names)}"
 
 
 @dataclass(frozen=True, slots=True)

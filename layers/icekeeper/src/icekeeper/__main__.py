@@ -1,0 +1,10 @@
+"""``python -m icekeeper``: the command, where its script is not on the path."""
+
+from __future__ import annotations
+
+import sys
+
+from icekeeper.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""Columns for people: aligned, within the width of a terminal, and never broken where a program reads them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["print_policy", "print_rows"]
+
+_GAP = 2
+# A last column that would be narrower begins on a line of its own.
+_NARROWEST = 30
+_INDENT = 4
+
+
+def print_rows(console: Console, rows: Sequence[Sequence[Text]]) -> None:
+    """Print aligned columns; on a terminal the last one is continued below itself, between words.
+
+    Elsewhere it is never wrapped, and a word, such as a path, nowhere, so that it can be copied.  The cells are Text
+    objects, because brackets in a path or name must not be taken for markup.
+    """
+    widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)][:-1]
+    indent = sum(widths) + _GAP * len(widths)
+    room = console.width - indent
+    for row in rows:
+        for cell, width in zip(row[:-1], widths, strict=True):
+            cell.pad_right(width - cell.cell_len)
+        first, last = Text("  ").join(row[:-1]), row[-1]
+        if not console.is_terminal or last.cell_len <= room:
+            console.print(Text("  ").join(row), soft_wrap=True)
+        elif room >= _NARROWEST:
+            console.print(
+                Text("  ").join([*row[:-1], Text(_continued(last.plain, room, indent), last.style)]), soft_wrap=True
+            )
+        else:
+            console.print(first, soft_wrap=True)
+            console.print(_below(last, console.width), soft_wrap=True)
+
+
+def _below(text: Text, width: int) -> Text:
+    """A text on lines of its own, indented."""
+    return Text(" " * _INDENT + _continued(text.plain, width - _INDENT, _INDENT), text.style)
+
+
+def _continued(text: str, width: int, indent: int) -> str:
+    """A text in lines of at most ``width``, all but the first indented; only a longer word exceeds it."""
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    return ("\n" + " " * indent).join(lines)
+
+
+def print_policy(console: Console, rows: Iterable[Sequence[str]]) -> None:
+    """Print rows of ``(key, value, source, meaning)``; values that are no defaults are bold.
+
+    One line a key where programs read; on a terminal the meaning stands below its key.
+    """
+    if console.is_terminal:
+        for key, value, source, meaning in rows:
+            is_default = source == "default"
+            setting = Text(f"{key} = {value.replace(',', ', ')}", "" if is_default else "bold")
+            console.print(Text.assemble(setting, (f"  ({source})", "dim" if is_default else "bold")))
+            console.print(_below(Text(meaning, "dim"), console.width))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("key", no_wrap=True)
+    for heading in ("value", "source", "meaning"):
+        table.add_column(heading, overflow="fold")
+    for key, value, source, meaning in rows:
+        style = "dim" if source == "default" else "bold"
+        table.add_row(Text(key), Text(value, style=style), Text(source, style=style), Text(meaning))
+    console.print(table)

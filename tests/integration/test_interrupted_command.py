@@ -1,0 +1,178 @@
+"""Ctrl-C during a pass: a real process with workers, to all of which the terminal sends SIGINT."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField
+
+from icekeeper.maintenance.run_operation import OPERATIONS
+from icekeeper.operation_facts import Operation
+from icekeeper.pass_context.context import OperationContext
+from icekeeper.report.outcome import OperationOutcome
+from support.command import CATALOG, EVERYTHING_IS_OLD, Command, one_sentence
+
+EXIT_INTERRUPTED = 130
+AT_ONCE_S = 5.0  # a group takes as long as its files are large
+WORKERS = 2
+
+
+def partitioned(command: Command) -> Table:
+    """Two partitions of five files: two file groups, so that processes of their own rewrite them."""
+    schema = Schema(NestedField(1, "id", LongType(), required=False), NestedField(2, "p", LongType(), required=False))
+    spec = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="p"))
+    table = command.catalog.create_table("ns.t", schema, partition_spec=spec)
+    for number in range(5):
+        table.append(pa.table({"id": pa.array([number, number], pa.int64()), "p": pa.array([0, 1], pa.int64())}))
+    return table
+
+
+def stall(table: Table) -> None:
+    """Make one file of each partition a pipe: who opens it waits until somebody opens its other end."""
+    found = {str(task.file.partition): task.file.file_path for task in table.scan().plan_files()}
+    paths = [Path(path.removeprefix("file://")) for path in found.values()]
+    for path in paths:
+        path.rename(path.with_suffix(".kept"))
+        os.mkfifo(path)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def workers_of(pid: int) -> list[int]:
+    """The processes that a process has spawned for its pool."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in listed if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def waits_for_a_pipe(pid: int) -> bool:
+    """Whether a thread of a process is in the kernel's function that waits for the other end of a pipe."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return any(path.read_text() == "wait_for_partner" for path in Path(f"/proc/{pid}/task").glob("*/wchan"))
+    return False
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The command as a process group of its own, as a shell starts it."""
+    script = str(Path(sys.executable).parent / "icekeeper")
+    call = [script, *arguments, "--catalog", CATALOG]
+    with subprocess.Popen(
+        call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < WORKERS, reason="one core: the engine starts no processes")
+def test_an_interrupt_during_a_compaction_is_told_at_once(command: Command) -> None:
+    table = partitioned(command)
+    stall(table)
+    with running("maintain", "ns.t", "--engine", "local", "--json") as process:
+        wait_until(lambda: len(workers_of(process.pid)) == WORKERS)
+        workers = workers_of(process.pid)
+        wait_until(lambda: all(map(waits_for_a_pipe, workers)))
+        started = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        seconds = time.monotonic() - started
+    assert process.returncode == EXIT_INTERRUPTED
+    told = one_sentence(err)
+    assert told == (
+        "interrupted during compact; nothing landed, the table is unchanged; "
+        "what was written of 2 output file(s) is on record, and a later pass deletes it"
+    )
+    assert seconds < AT_ONCE_S
+    document = json.loads(out)
+    assert document["error"] == {"type": "Interrupted", "message": told}
+    assert (document["table"], document["status"]) == ("ns.t", "failed")
+    statuses = [part["status"] for part in document["operations"]]
+    assert statuses == ["failed", "skipped", "skipped", "skipped", "skipped"]
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+    assert command.catalog.load_table("ns.t").metadata_location == table.metadata_location
+    (one,) = command("history", "ns.t", "--json").json["passes"]
+    assert (one["run_id"], one["status"]) == (document["run_id"], "failed")
+    assert one["summary"].startswith("compact: interrupted; nothing landed, the table is unchanged; ")
+
+
+def interrupt_in(monkeypatch: pytest.MonkeyPatch, operation: Operation, *, after: bool) -> None:
+    """Ctrl-C before or after the work of one operation."""
+    work = OPERATIONS[operation]
+
+    def interrupted(context: OperationContext) -> OperationOutcome:
+        if after:
+            work(context)
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(cast("dict[Operation, object]", OPERATIONS), operation, interrupted)
+
+
+INTERRUPTS = {
+    "after its commit": (
+        *(Operation.COMPACT, True),
+        "interrupted during compact; 1 commit(s) of it landed, every one of them whole; nothing is left to clean",
+    ),
+    "behind operations that landed": (
+        *(Operation.REMOVE_ORPHANS, False),
+        "interrupted during remove_orphans; it makes no commit, and deletes only what nothing needs; "
+        "nothing is left to clean; finished before: compact, expire_snapshots",
+    ),
+    "after the commit that expires": (
+        *(Operation.EXPIRE_SNAPSHOTS, True),
+        "interrupted during expire_snapshots; the commit that expired snapshots landed; nothing is left to clean; "
+        "finished before: compact",
+    ),
+}
+
+
+@pytest.mark.parametrize(("operation", "after", "sentence"), INTERRUPTS.values(), ids=INTERRUPTS)
+def test_what_landed_before_an_interrupt_is_told_and_recorded(
+    command: Command, monkeypatch: pytest.MonkeyPatch, operation: Operation, after: bool, sentence: str
+) -> None:
+    command.table()
+    interrupt_in(monkeypatch, operation, after=after)
+    answer = command("maintain", "ns.t", "--engine", "local", *EVERYTHING_IS_OLD, "--json")
+    assert (answer.code, one_sentence(answer.err)) == (EXIT_INTERRUPTED, sentence)
+    part = next(part for part in answer.json["operations"] if part["operation"] == operation.value)
+    assert part["status"] == "failed"
+    head = command.catalog.load_table("ns.t").current_snapshot()
+    assert head is not None
+    assert part["snapshot_ids"] == ([head.snapshot_id] if operation is Operation.COMPACT else [])
+    (one,) = command("history", "ns.t", "--json").json["passes"]
+    assert (one["run_id"], one["status"], one["summary"]) == tuple(
+        answer.json[key] for key in ("run_id", "status", "summary")
+    )
+
+
+def test_an_interrupted_dry_run_changed_nothing(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    command.table()
+    interrupt_in(monkeypatch, Operation.COMPACT, after=False)
+    before = command.contents()
+    answer = command("maintain", "ns.t", "--engine", "local", "--dry-run")
+    assert (answer.code, one_sentence(answer.err)) == (
+        EXIT_INTERRUPTED,
+        "interrupted during compact; the table is unchanged (dry run); nothing is left to clean",
+    )
+    assert command.contents() == before
+    assert command("history", "ns.t", "--json").json["passes"] == []
