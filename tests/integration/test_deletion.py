@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,8 +52,11 @@ def deleted(
     catalog: Catalog | None = None,
     before_batch_of: Mapping[str, Callable[[], object]] | None = None,
     while_waiting: Callable[[], object] = lambda: None,
+    allowed: tuple[str, ...] | None = None,
 ) -> DeletedFiles:
-    """Deletes; another writer acts before the last look at the batch of a path, or while a new attempt waits."""
+    """Deletes; another writer acts before the last look at the batch of a path, or while a new attempt waits.
+
+    ``allowed`` are the prefixes that the deployment allows."""
     actions = before_batch_of or {}
 
     def confirm(batch: Sequence[str]) -> Sequence[str]:
@@ -70,7 +74,7 @@ def deleted(
     context = operation_context(
         known,
         catalog=catalog or table.catalog,
-        resolved=resolve([]),
+        resolved=replace(resolve([]), allowed_prefixes=allowed),
         state=table.state,
         clock=system_clock,
         run_id="run-1",
@@ -126,6 +130,13 @@ def test_what_is_staged_or_pinned_before_its_batch_stays(table: MaintainedTable)
     result = deleted(table, paths, before_batch_of=actions)
     assert sorted(result.deleted) == [paths[0], paths[1], paths[2], paths[4]]
     assert sorted(result.spared) == [paths[3], paths[5]]
+
+
+def test_what_the_deployment_does_not_allow_stays(table: MaintainedTable) -> None:
+    """Also below a location that the table's own properties name (rule 92)."""
+    paths = [table.plant("data/elsewhere.parquet"), table.plant("metadata/left.avro")]
+    result = deleted(table, paths, allowed=(table.metadata.metadata_directory,))
+    assert (result.deleted, result.spared) == (paths[1:], paths[:1])
 
 
 def test_batches_are_deleted_side_by_side(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,6 +167,14 @@ def test_bounds_from_before_a_promotion_are_compared_by_value() -> None:
     assert not reaches(index(equality(9, **longs(0, 9))), file)
 
 
+def test_bounds_in_days_rule_out_nothing_once_the_column_counts_microseconds() -> None:
+    """A date that became a timestamp: read as microseconds, its days would lie in January 1970 (rule 22)."""
+    low, high = ({1: struct.pack("<i", days)} for days in (20_000, 20_001))
+    file = data(lower_bounds=low, upper_bounds=high, null_value_counts={1: 0})
+    noon = 20_000 * 86_400_000_000 + 43_200_000_000
+    assert list(index(equality(9, **longs(noon, noon))).needed_by(file, 0, {1: "timestamp"}))
+
+
 def test_large_longs_are_compared_whole() -> None:
     """Not by the 32 bits that an int, promoted since, would have had."""
     far = 2**40
