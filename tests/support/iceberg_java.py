@@ -45,6 +45,7 @@ def start_spark(scratch: Path) -> SparkSession:
         "spark.driver.extraJavaOptions": f"{_SHORT_LIVED} -Duser.timezone=UTC -Dderby.system.home={scratch}",
         "spark.log.level": "ERROR",
         "spark.local.dir": str(scratch / "local"),
+        "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[1]),  # so that workers find this package
         "spark.default.parallelism": "2",
         "spark.sql.shuffle.partitions": "2",
         # Each of our queries reads a few rows once: to compile code for it, or to plan it again, costs more.
