@@ -26,7 +26,7 @@ from local_stack.metrics import Metric, metrics_in
 from local_stack.moto_dynamodb import dynamodb_that_keeps_its_promises
 from local_stack.moto_server import MotoServer
 from local_stack.patches import apply_patches
-from local_stack.template import ACCOUNT, REGION, Template
+from local_stack.template import ACCOUNT, REGION, YAML_LOADER, Template
 
 __all__ = ["ROOT", "LocalStack", "deployed"]
 
@@ -256,7 +256,7 @@ def _create_state_machine(moto: MotoServer, template: Template, role: str, timeo
     text = (template.folder / properties["DefinitionUri"]).read_text()
     for name, value in properties.get("DefinitionSubstitutions", {}).items():
         text = text.replace(f"${{{name}}}", str(value))
-    definition = yaml.safe_load(text)
+    definition = yaml.load(text, Loader=YAML_LOADER)
     for state, seconds in timeouts.items():
         _state(definition, state)["TimeoutSeconds"] = seconds
     created = moto.client("stepfunctions").create_state_machine(

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-__all__ = ["ACCOUNT", "REGION", "TEMPLATE", "Template", "load_template"]
+__all__ = ["ACCOUNT", "REGION", "TEMPLATE", "YAML_LOADER", "Template", "load_template"]
 
 TEMPLATE = Path(__file__).resolve().parents[1] / "template.yaml"
 """The stack that is deployed."""
@@ -34,8 +34,11 @@ _ARNS = {
 
 _NO_VALUE = object()
 
+YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Ten times as fast in C, where PyYAML was built with it."""
+
 # PyYAML publishes no types, so it cannot be a base class here.
-_Loader: Any = type("_Loader", (yaml.SafeLoader,), {})
+_Loader: Any = type("_Loader", (YAML_LOADER,), {})
 
 
 def _short_form(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN
+from support.engine_work import digits, numbers
 
 
 @pytest.fixture
@@ -49,14 +50,8 @@ class NumberedPart:
         return replace(self, attempt=attempt)
 
 
-def _digits(number: int) -> Iterator[tuple[int, int]]:
-    """To the part of each decimal digit."""
-    for digit in str(number):
-        yield int(digit), number
-
-
-def _losing(part: NumberedPart, items: Iterator[int]) -> tuple[int, list[int]]:
-    found = sorted(items)
+def _losing(part: NumberedPart, items: Iterator[tuple[int, bytes]]) -> tuple[int, list[int]]:
+    found = numbers("", items)[1]
     mark = Path(part.folder) / "lost"
     if not mark.exists():
         mark.touch()
@@ -82,7 +77,7 @@ def test_parts_that_lost_what_they_were_sent_are_begun_again_under_other_numbers
     folder.mkdir(parents=True)
     parts = [NumberedPart(str(folder), time.time() - 1) for _ in range(8)]
     engine = SparkEngine(context_that_loses)
-    found = engine.exchange(_digits, [10, 21, 32, 43, 54, 65, 76], _losing, parts, lambda done: None)
+    found = engine.exchange(digits, [10, 21, 32, 43, 54, 65, 76], _losing, parts, lambda done: None)
     assert {attempt // ATTEMPTS_PER_RUN for attempt, _ in found} == {1}
     assert [numbers for _, numbers in found][:3] == [[10], [10, 21], [21, 32]]
     (large,) = engine.map(_bytes, [2_000_000], lambda done: None)

@@ -1,23 +1,25 @@
-"""The commands of the README, run as they stand there."""
+"""The commands of the README, as they stand there, called in this process: the script itself is in ``test_cli``."""
 
 from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icekeeper.cli import main
+
 README = Path(__file__).resolve().parents[2] / "README.md"
 BLOCKS: list[str] = re.findall(r"^```sh test\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A catalog ``lake`` with the table that the README speaks of."""
     properties = {"uri": f"sqlite:///{tmp_path / 'catalog.db'}", "warehouse": (tmp_path / "warehouse").as_uri()}
     rows = pa.table({"order_id": pa.array([1, 2, 3], pa.int64()), "region": ["us", "eu", None]})
@@ -27,23 +29,33 @@ def environment(tmp_path: Path) -> dict[str, str]:
     for _ in range(12):
         table.append(rows)
     catalog.close()
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYICEBERG_", "ICEKEEPER_"))}
-    configured = {
-        f"PYICEBERG_CATALOG__LAKE__{key.upper()}": value for key, value in {"type": "sql", **properties}.items()
-    }
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return {**kept, **configured, "PATH": path, "HOME": str(tmp_path), "ICEKEEPER_STATE": str(tmp_path / "state.db")}
+    for name in [*os.environ]:
+        if name.startswith(("PYICEBERG_", "ICEKEEPER_")):
+            monkeypatch.delenv(name)
+    for key, value in {"type": "sql", **properties}.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{key.upper()}", value)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ICEKEEPER_STATE", str(tmp_path / "state.db"))
 
 
-def test_the_commands_of_the_readme_work_in_their_order(environment: dict[str, str]) -> None:
+def commands(block: str) -> Iterator[list[str]]:
+    """The arguments of each command, as a shell would find them."""
+    for line in block.replace("\\\n", " ").splitlines():
+        name, *arguments = shlex.split(line, comments=True) or ["icekeeper"]
+        assert name == "icekeeper"
+        if arguments:
+            yield arguments
+
+
+@pytest.mark.usefixtures("lake")
+def test_the_commands_of_the_readme_work_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(BLOCKS) == 8
     shown = ""
-    for block in BLOCKS:
-        done = subprocess.run(
-            ["sh", "-e", "-c", block], env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, f"{block}\n{done.stderr}"
-        shown += done.stdout
+    for arguments in (arguments for block in BLOCKS for arguments in commands(block)):
+        code = main(arguments)
+        captured = capsys.readouterr()
+        assert code == 0, f"{arguments}\n{captured.err}"
+        shown += captured.out
     told = README.read_text().partition("## Commands")[2].partition("| exit code")[0]
     excerpts = [line.strip() for line in told.splitlines() if line.startswith("    ")]
     assert len(excerpts) == 11

@@ -1,6 +1,6 @@
 """Expiry and orphan removal of tables with random histories: branches, tags, rewrites, rollbacks, crashes.
 
-Iceberg-Java writes the tables, reads every snapshot before and after, and says which files are needed.  Thirty cases in
+Iceberg-Java writes the tables, reads every snapshot before and after, and says which files are needed.  Twenty cases in
 every run, always the same ones; two thousand new ones with ``make nightly``.
 """
 
@@ -20,7 +20,7 @@ from support.java_writer import JavaTables
 @settings(
     derandomize=not NIGHTLY,
     database=None,
-    max_examples=examples(30),
+    max_examples=examples(20),
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.generate],  # a history is one number: there is nothing to shrink
 )

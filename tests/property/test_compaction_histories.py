@@ -1,6 +1,6 @@
 """Compaction of tables with random histories, written by Iceberg-Java, against an oracle that applies deletes naively.
 
-Fifty cases in every run, always the same ones; two thousand new ones with ``make nightly``.
+Thirty-five cases in every run, always the same ones; two thousand new ones with ``make nightly``.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Case:
 @settings(
     derandomize=not NIGHTLY,
     database=None,
-    max_examples=examples(50),
+    max_examples=examples(35),
     suppress_health_check=list(HealthCheck),
     # What a failing history did is told in full; shrinking it takes minutes.
     phases=[Phase.explicit, Phase.generate, *([Phase.shrink] if NIGHTLY else [])],

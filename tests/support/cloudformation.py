@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from local_stack.template import TEMPLATE
+from local_stack.template import TEMPLATE, YAML_LOADER
 
 __all__ = ["Wildcard", "local_environment", "strings", "wildcards"]
 
@@ -57,7 +57,7 @@ def wildcards(text: str | None = None) -> list[Wildcard]:
     source = TEMPLATE.read_text() if text is None else text
     lines = source.splitlines()
     found = {}
-    for node in _guarded(yaml.compose(source, Loader=yaml.SafeLoader)):
+    for node in _guarded(yaml.compose(source, Loader=YAML_LOADER)):
         above = node.start_mark.line - 1
         why = lines[above].strip() if above >= 0 else ""
         said = why.startswith(JUSTIFICATION) and len(why) > len(JUSTIFICATION) + 10

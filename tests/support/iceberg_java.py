@@ -19,7 +19,7 @@ from icekeeper.engines.spark import LOCAL_SETTINGS
 
 _JAR = "iceberg-spark-runtime-3.5_2.12-1.10.2.jar"
 # A session lives for minutes and runs each query a few times: the second compiler costs more than its code saves.
-_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 
 
 def iceberg_jar() -> Path:
@@ -45,8 +45,13 @@ def start_spark(scratch: Path) -> SparkSession:
         "spark.driver.extraJavaOptions": f"{_SHORT_LIVED} -Duser.timezone=UTC -Dderby.system.home={scratch}",
         "spark.log.level": "ERROR",
         "spark.local.dir": str(scratch / "local"),
+        "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[1]),  # so that workers find this package
         "spark.default.parallelism": "2",
         "spark.sql.shuffle.partitions": "2",
+        # Each of our queries reads a few rows once: to compile code for it, or to plan it again, costs more.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(warehouse),
         "spark.sql.catalogImplementation": "in-memory",

@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from local_stack.template import YAML_LOADER
+
 __all__ = ["DEFINITION", "Machine", "load_machine", "substitutions_used"]
 
 DEFINITION = Path(__file__).parents[2] / "functions" / "maintain_tables.asl.yaml"
@@ -64,4 +66,4 @@ def load_machine(values: Mapping[str, str] | None = None) -> Machine:
     numbers = {"MaxConcurrentTables": "1", "LeaseWaitSeconds": "1", "JobTaskSeconds": "4500", "JobRetryLimit": "1"}
     known = {**numbers, **(values or {})}
     text = _SUBSTITUTION.sub(lambda found: known.get(found[1], found[1]), DEFINITION.read_text())
-    return Machine("the machine", yaml.safe_load(text))
+    return Machine("the machine", yaml.load(text, Loader=YAML_LOADER))
