@@ -24,7 +24,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.moments import with_moments
-from icekeeper.policy.relative_time import parse_relative
+from icekeeper.policy.relative_time import RelativeFilter, parse_relative
 from icekeeper.pyiceberg_private.metrics import metrics_evaluator
 from icekeeper.rows.arrow_schema import leaf_columns
 
@@ -50,12 +50,13 @@ def row_filter(text: str | None, metadata: TableMetadata, now_ms: int) -> Callab
     if text is None:
         return lambda file, spec_id: True
     schema = _schema(metadata)
+    relative = RelativeFilter(text)
     try:
         relative = parse_relative(text)
         expression = with_moments(parse(relative.text), schema, relative, now_ms)
         bind(schema, expression, case_sensitive=True)
     except Exception as error:  # pyparsing's, and whatever PyIceberg raises on a literal that fits no column
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = relative.as_written(str(error).splitlines()[0] if str(error) else type(error).__name__)
         raise PolicyError(
             f"policy key where cannot be '{text}': {reason}; write for example \"day >= '2026-01-01' and id < 5\""
         ) from None
