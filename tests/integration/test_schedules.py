@@ -10,7 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.detection.proposal import Proposal
 from icekeeper.engines.local import LocalEngine
 from icekeeper.maintenance.begin_pass import PassStart
-from icekeeper.maintenance.record_pass import DoneTurn, record_outcome
+from icekeeper.maintenance.record_pass import DonePart, record_outcome
 from icekeeper.pipeline.events import Item, PlanReference
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_fleet_lease, release_table_lease
 from icekeeper.policy import Operation
@@ -180,12 +180,23 @@ def test_a_schedule_whose_operation_failed_stays_due(
     done = PassOutcome(table="ns.t", catalog="C", run_id="r", dry_run=False, operations=(scheduled,))
     for finished_ms in (2000, 3000):  # a report that is repeated records the same
         record_outcome(
-            state, start, done, [DoneTurn("nightly", "f", 500), DoneTurn("other", "f", 5)], "local", finished_ms
+            state, start, done, [DonePart("nightly", "f", 500), DonePart("other", "f", 5)], "local", finished_ms
         )
     idle = outcome.status in (Status.SKIPPED, Status.REFUSED)
     run = ScheduleRun(schedule="nightly", counted_ms=1000, finished_ms=2000, snapshot_id=5, fingerprint="f", idle=idle)
     assert state.schedules.of_table(IDENTITY) == ({"nightly": run} if is_done else {})
     assert state.last_seen(IDENTITY) is None  # nothing was seen of what no schedule names
+
+
+def test_what_a_clock_that_was_ahead_has_recorded_is_replaced(maintained: Maintained) -> None:
+    schedules = maintained.table.state.schedules
+    ahead = ScheduleRun(
+        schedule="hourly", counted_ms=2**43, finished_ms=2**43, snapshot_id=None, fingerprint="", idle=False
+    )
+    identity = maintained.runtime.table(NAME).memory(maintained.table.loaded).identity
+    schedules.record(identity, ahead)
+    maintained.maintain()
+    assert schedules.of_table(identity)["hourly"].counted_ms == maintained.clock.now_ms < 2**43
 
 
 def test_the_pipeline_carries_schedules_from_the_proposal_to_the_state(

@@ -160,4 +160,9 @@ def test_a_mistake_is_told_in_one_sentence(where: str, reason: str) -> None:
 
 def test_an_unknown_column_is_named() -> None:
     assert "nothing" in refusal("nothing < now()")
-    assert "\ue000" not in refusal("day(nothing) < now() and")
+    assert "nothing" in refusal("day(nothing) < now()")
+
+
+@pytest.mark.parametrize("where", ["day(nothing) < now() and", "name like now()", "ts < now() ts < now()"])
+def test_a_message_shows_no_placeholder(where: str) -> None:
+    assert "\ue000" not in refusal(where)

@@ -13,8 +13,8 @@ from icekeeper.detection.schedule_signals import is_known_idle, schedule_signals
 from icekeeper.detection.signals import Signal
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import ResolvedPolicy
+from icekeeper.policy_parts import due_parts, forced_part
 from icekeeper.state.schedules import ScheduleRun
-from icekeeper.turns import due_turns, forced_turn
 from support.settings import NOW_MS, policy, table
 
 HOUR_MS = 3_600_000
@@ -26,7 +26,7 @@ def scheduled(operations: str = "compact", **more: str) -> ResolvedPolicy:
 
 
 def run(resolved: ResolvedPolicy, **more: Any) -> ScheduleRun:
-    """A turn at the head of :func:`table`, 12 hours ago, which found nothing."""
+    """A part at the head of :func:`table`, 12 hours ago, which found nothing."""
     last = ScheduleRun(
         schedule="s",
         counted_ms=NOW_MS - 12 * HOUR_MS,
@@ -40,15 +40,15 @@ def run(resolved: ResolvedPolicy, **more: Any) -> ScheduleRun:
 
 def test_a_schedule_that_is_due_is_a_reason_that_grows() -> None:
     resolved = scheduled()
-    assert list(schedule_signals(resolved, due_turns(resolved, {}, NOW_MS), {}, NOW_MS)) == [
+    assert list(schedule_signals(resolved, due_parts(resolved, {}, NOW_MS), {}, NOW_MS)) == [
         Signal("schedule s has not run yet", 1.0)
     ]
     runs = {"s": run(resolved)}
-    assert list(schedule_signals(resolved, due_turns(resolved, runs, NOW_MS), runs, NOW_MS)) == [
+    assert list(schedule_signals(resolved, due_parts(resolved, runs, NOW_MS), runs, NOW_MS)) == [
         Signal("schedule s is due, every 6h", 2.0)
     ]
     runs = {"s": run(resolved, counted_ms=NOW_MS - 6 * HOUR_MS + 1)}
-    assert list(schedule_signals(resolved, due_turns(resolved, runs, NOW_MS), runs, NOW_MS)) == []
+    assert list(schedule_signals(resolved, due_parts(resolved, runs, NOW_MS), runs, NOW_MS)) == []
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,10 @@ def test_a_turn_that_would_find_nothing_again_is_known(
     resolved = scheduled(**settings)
     specs = [{"spec-id": 0, "fields": []}]
     metadata = TableMetadata({**table(age_hours=20).document, "partition-specs": specs, "default-spec-id": 0})
-    turn = forced_turn(resolved, "s", "ns.t")
-    assert is_known_idle(metadata, turn, run(resolved, **last), NOW_MS) is is_idle
-    assert not is_known_idle(metadata, turn, None, NOW_MS)
-    assert not is_known_idle(table(snapshots=0), turn, run(resolved, **last), NOW_MS)
+    part = forced_part(resolved, "s", "ns.t")
+    assert is_known_idle(metadata, part, run(resolved, **last), NOW_MS) is is_idle
+    assert not is_known_idle(metadata, part, None, NOW_MS)
+    assert not is_known_idle(table(snapshots=0), part, run(resolved, **last), NOW_MS)
 
 
 def test_schedules_are_proposed_with_or_without_the_rest() -> None:

@@ -21,13 +21,14 @@ __all__ = ["check_fit", "fitting"]
 
 
 def fitting(metadata: TableMetadata, resolved: ResolvedPolicy) -> ResolvedPolicy:
-    """The policy itself, if a pass under it could begin.
+    """The policy itself, if passes under it and under each of its schedules could begin.
 
     Raises:
         PolicyError: as :func:`check_fit`.
     """
     if resolved.why_disabled() is None:
-        check_fit(metadata, resolved.policy, resolved.policy.operations)
+        for part in resolved.parts():
+            check_fit(metadata, part.policy, part.policy.operations)
     return resolved
 
 

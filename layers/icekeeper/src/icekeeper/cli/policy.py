@@ -126,7 +126,8 @@ def _change(
     def resolve_policy(loaded: LoadedTable) -> ResolvedPolicy:
         resolved = runtime.policy(loaded, {}, unsafe=unsafe)
         if must_fit:
-            check_fit(loaded.metadata, resolved.policy, tuple(Operation))
+            for part in resolved.parts():
+                check_fit(loaded.metadata, part.policy, tuple(Operation))
         return resolved
 
     after = change(handle, resolve_policy)

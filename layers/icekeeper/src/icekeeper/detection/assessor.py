@@ -18,10 +18,10 @@ from icekeeper.metadata.format_versions import MAINTAINED_FORMAT_VERSIONS
 from icekeeper.model import Nothing, TableName
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.policy import Operation, ResolvedPolicy
+from icekeeper.policy_parts import PolicyPart, due_parts, in_one_pass
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.schedules import ScheduleRun
 from icekeeper.state.store import Glance, StateStore
-from icekeeper.turns import Turn, due_turns, in_one_pass
 
 __all__ = [
     "Assessor",
@@ -81,11 +81,11 @@ def assessor(
         memory = store.glance(identity, now_ms=now_ms)
 
         resolved = settings_of(loaded, identity)
-        turns = due_turns(resolved, memory.schedules, now_ms)
-        rest = next((turn.resolved for turn in turns if turn.schedule is None), resolved.unscheduled())
+        parts = due_parts(resolved, memory.schedules, now_ms)
+        rest = next((part.resolved for part in parts if part.schedule is None), resolved.unscheduled())
         found = _assess_rest(loaded, rest, memory, now_ms)
         if resolved.schedules:
-            found = _with_due(loaded, resolved, found, turns, memory.schedules, now_ms)
+            found = _with_due(loaded, resolved, found, parts, memory.schedules, now_ms)
         found = as_requested(found, resolved, identity.uuid) if is_requested else found
         return replace(found, location=identity.location) if isinstance(found, Proposal) else found
 
@@ -96,7 +96,7 @@ def _with_due(
     loaded: LoadedTable,
     resolved: ResolvedPolicy,
     found: Proposal | Skip,
-    turns: Sequence[Turn],
+    parts: Sequence[PolicyPart],
     runs: Mapping[str, ScheduleRun],
     now_ms: int,
 ) -> Proposal | Skip:
@@ -105,11 +105,11 @@ def _with_due(
     is_maintained = resolved.why_disabled() is None and metadata.format_version in MAINTAINED_FORMAT_VERSIONS
     if not is_maintained or metadata.head(resolved.policy.branch) is None:
         return found
-    scheduled = {turn.schedule: turn for turn in turns if turn.schedule is not None}
-    needed = [turn for name, turn in scheduled.items() if not is_known_idle(metadata, turn, runs.get(name), now_ms)]
+    scheduled = {part.schedule: part for part in parts if part.schedule is not None}
+    needed = [part for name, part in scheduled.items() if not is_known_idle(metadata, part, runs.get(name), now_ms)]
     chosen = in_one_pass(needed)
     signals = list(schedule_signals(resolved, chosen, runs, now_ms))
-    names = [turn.schedule for turn in chosen if turn.schedule is not None]
+    names = [part.schedule for part in chosen if part.schedule is not None]
     return with_schedules(str(loaded.name), found, signals, names, metadata.uuid or "")
 
 

@@ -14,8 +14,8 @@ from icekeeper.detection.signals import Signal
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.policy.schedules import interval_text
+from icekeeper.policy_parts import PolicyPart
 from icekeeper.state.schedules import ScheduleRun
-from icekeeper.turns import Turn
 
 __all__ = ["is_known_idle", "schedule_signals"]
 
@@ -30,27 +30,27 @@ _OF_THE_HEAD = frozenset(
 )
 
 
-def is_known_idle(metadata: TableMetadata, turn: Turn, last: ScheduleRun | None, now_ms: int) -> bool:
+def is_known_idle(metadata: TableMetadata, part: PolicyPart, last: ScheduleRun | None, now_ms: int) -> bool:
     """Whether a turn of a schedule would find nothing to do, as the last one did."""
-    head = metadata.head(turn.resolved.policy.branch)
+    head = metadata.head(part.resolved.policy.branch)
     if last is None or head is None or not last.idle or last.snapshot_id != head.snapshot_id:
         return False
-    if last.fingerprint != turn.resolved.fingerprint() or not _OF_THE_HEAD.issuperset(turn.operations):
+    if last.fingerprint != part.resolved.fingerprint() or not _OF_THE_HEAD.issuperset(part.operations):
         return False
-    return not scope_has_moved(metadata, head, turn.resolved.policy, looked_ms=last.finished_ms, now_ms=now_ms)
+    return not scope_has_moved(metadata, head, part.resolved.policy, looked_ms=last.finished_ms, now_ms=now_ms)
 
 
 def schedule_signals(
-    resolved: ResolvedPolicy, turns: Iterable[Turn], runs: Mapping[str, ScheduleRun], now_ms: int
+    resolved: ResolvedPolicy, parts: Iterable[PolicyPart], runs: Mapping[str, ScheduleRun], now_ms: int
 ) -> Iterable[Signal]:
     """A signal for each schedule that is due; its weight is how many intervals have passed."""
-    for turn in turns:
-        if turn.schedule is None:
+    for part in parts:
+        if part.schedule is None:
             continue
-        interval_ms = resolved.schedules[turn.schedule].interval_ms
-        last = runs.get(turn.schedule)
-        if last is None or not turn.due_ms:
-            yield Signal(f"schedule {turn.schedule} has not run yet", 1.0)
+        interval_ms = resolved.schedules[part.schedule].interval_ms
+        last = runs.get(part.schedule)
+        if last is None or not part.due_ms:
+            yield Signal(f"schedule {part.schedule} has not run yet", 1.0)
             continue
         every = interval_text(interval_ms)
-        yield Signal(f"schedule {turn.schedule} is due, every {every}", 1 + (now_ms - turn.due_ms) / interval_ms)
+        yield Signal(f"schedule {part.schedule} is due, every {every}", 1 + (now_ms - part.due_ms) / interval_ms)

@@ -29,7 +29,7 @@ class PassStart:
 def begin(context: OperationContext, policies: Sequence[ResolvedPolicy] = ()) -> LoadedTable:
     """Load the table, check that the policy fits it, and record that it is known here.
 
-    ``policies`` are those of the pass's turns, where these are not the one of the context.
+    ``policies`` are those of the pass's parts, where these are not the one of the context.
 
     Raises:
         PolicyError: there is no such table, or the policy does not fit it.

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 from icekeeper.errors import StorageError
 from icekeeper.maintenance.begin_pass import PassStart
+from icekeeper.policy_parts import next_count_ms
 from icekeeper.report.clock_skew import clock_warning
 from icekeeper.report.outcome import PassOutcome, Status
 from icekeeper.state.schedules import ScheduleRun
 from icekeeper.state.store import LastSeen, PassRecord, StateStore
-from icekeeper.turns import next_count_ms
 
-__all__ = ["DoneTurn", "conclude", "record_outcome", "with_warnings"]
+__all__ = ["DonePart", "conclude", "record_outcome", "with_warnings"]
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +28,8 @@ def with_warnings(outcome: PassOutcome) -> PassOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class DoneTurn:
-    """One turn of a pass that has ended; which operations it had, their outcomes say."""
+class DonePart:
+    """One part of a pass that has ended; which operations it had, their outcomes say."""
 
     schedule: str | None
     """``None``: what no schedule names."""
@@ -43,7 +43,7 @@ def conclude(
     state: StateStore,
     started: PassStart,
     outcome: PassOutcome,
-    turns: Sequence[DoneTurn],
+    parts: Sequence[DonePart],
     engine: str,
     finished_ms: int,
 ) -> PassOutcome:
@@ -52,7 +52,7 @@ def conclude(
     Never fails, because what was done must be told.
     """
     try:
-        record_outcome(state, started, outcome, turns, engine, finished_ms)
+        record_outcome(state, started, outcome, parts, engine, finished_ms)
     except StorageError as error:
         log.warning("%s: the pass could not be recorded: %s", outcome.table, error)
         return replace(outcome, warnings=(*outcome.warnings, f"the pass could not be recorded: {error}"))
@@ -63,7 +63,7 @@ def record_outcome(
     state: StateStore,
     started: PassStart,
     outcome: PassOutcome,
-    turns: Sequence[DoneTurn],
+    parts: Sequence[DonePart],
     engine: str,
     finished_ms: int,
 ) -> None:
@@ -85,17 +85,17 @@ def record_outcome(
                 engine=engine,
             )
         )
-    for turn in turns:
-        done = outcome.of_schedule(turn.schedule)
-        if turn.schedule is not None:
-            _record_schedule(state, started, turn, turn.schedule, done, finished_ms)
+    for part in parts:
+        done = outcome.of_schedule(part.schedule)
+        if part.schedule is not None:
+            _record_schedule(state, started, part, part.schedule, done, finished_ms)
             continue
         state.remember(
             started.identity,
             LastSeen(
                 # From before the pass: a commit that came in between was perhaps not looked at, so it must be news.
                 snapshot_id=started.head_id,
-                fingerprint=turn.fingerprint,
+                fingerprint=part.fingerprint,
                 finished_ms=finished_ms,
                 idle=done.is_idle,
             ),
@@ -103,7 +103,7 @@ def record_outcome(
 
 
 def _record_schedule(
-    state: StateStore, started: PassStart, turn: DoneTurn, schedule: str, done: PassOutcome, finished_ms: int
+    state: StateStore, started: PassStart, part: DonePart, schedule: str, done: PassOutcome, finished_ms: int
 ) -> None:
     """Record the turn of a schedule, unless an operation of it failed or is not known: then it stays due.
 
@@ -112,16 +112,16 @@ def _record_schedule(
     if not done.operations or any(part.status is Status.FAILED for part in done.operations):
         return
     last = state.schedules.of_table(started.identity).get(schedule)
-    if last is not None and last.finished_ms > started.started_ms:
+    if last is not None and started.started_ms < last.finished_ms <= finished_ms:
         return  # a report that is repeated
     state.schedules.record(
         started.identity,
         ScheduleRun(
             schedule=schedule,
-            counted_ms=next_count_ms(turn.interval_ms, last, started.started_ms),
+            counted_ms=next_count_ms(part.interval_ms, last, started.started_ms),
             finished_ms=finished_ms,
             snapshot_id=started.head_id,
-            fingerprint=turn.fingerprint,
+            fingerprint=part.fingerprint,
             idle=done.is_idle,
         ),
     )

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from icekeeper.maintenance.begin_pass import PassStart, begin, head_id
 from icekeeper.maintenance.interrupted_pass import PassInterrupted, interrupted_outcome
-from icekeeper.maintenance.record_pass import DoneTurn, conclude, with_warnings
+from icekeeper.maintenance.record_pass import DonePart, conclude, with_warnings
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operations.staging.clean import clean_staged_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy.unused_settings import unused_settings
+from icekeeper.policy_parts import PolicyPart, due_parts, forced_part, why_not_now
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, skipped
 from icekeeper.state.schedules import ScheduleRun
-from icekeeper.turns import Turn, due_turns, forced_turn, why_not_now
 
 __all__ = ["run_pass"]
 
@@ -36,20 +36,20 @@ def run_pass(context: OperationContext, schedule: str | None = None) -> PassOutc
     resolved = context.resolved
     runs = context.state.schedules.of_table(context.memory.identity) if resolved.schedules else {}
     if schedule is None:
-        turns = due_turns(resolved, runs, context.started_ms)
+        parts = due_parts(resolved, runs, context.started_ms)
     else:
-        turns = (forced_turn(resolved, schedule, str(context.table)),)
-    loaded = begin(context, [turn.resolved for turn in turns])
+        parts = (forced_part(resolved, schedule, str(context.table)),)
+    loaded = begin(context, [part.resolved for part in parts])
     started = PassStart(context.memory.identity, head_id(context, loaded), context.started_ms)
     log.info("pass over %s started, run %s", context.table, context.run_id)
     done: list[OperationOutcome] = []
     try:
-        for outcome_of_one in _operations(context, turns):
+        for outcome_of_one in _operations(context, parts):
             done.append(outcome_of_one)  # one by one: Ctrl-C may come between two of them
         # Not an operation that anybody asks for or switches off (rule 104).
         staged = clean_staged_files(context)
     except KeyboardInterrupt:
-        planned = [operation for turn in turns for operation in turn.operations]
+        planned = [operation for part in parts for operation in part.operations]
         interrupted, told = interrupted_outcome(context, loaded, planned, done)
         raise PassInterrupted(told, _recorded(context, started, interrupted, ())) from None
     outcome = PassOutcome(
@@ -57,40 +57,40 @@ def run_pass(context: OperationContext, schedule: str | None = None) -> PassOutc
         catalog=context.catalog.name,
         run_id=context.run_id,
         dry_run=context.dry_run,
-        operations=(*done, *_left_out(context, turns, runs)),
+        operations=(*done, *_left_out(context, parts, runs)),
         staged=staged,
         # A real pass runs often, and may leave an operation to another one.
         warnings=tuple(unused_settings(context.resolved)) if context.dry_run else (),
     )
     ended = [
-        DoneTurn(turn.schedule, turn.resolved.fingerprint(), resolved.schedules[turn.schedule].interval_ms)
-        for turn in turns
-        if turn.schedule is not None and resolved.why_disabled() is None
+        DonePart(part.schedule, part.resolved.fingerprint(), resolved.schedules[part.schedule].interval_ms)
+        for part in parts
+        if part.schedule is not None and resolved.why_disabled() is None
     ]
     if schedule is None:
-        ended.append(DoneTurn(None, resolved.fingerprint()))
+        ended.append(DonePart(None, resolved.fingerprint()))
     return _recorded(context, started, outcome, ended)
 
 
 def _recorded(
-    context: OperationContext, started: PassStart, outcome: PassOutcome, turns: Sequence[DoneTurn]
+    context: OperationContext, started: PassStart, outcome: PassOutcome, parts: Sequence[DonePart]
 ) -> PassOutcome:
     outcome = with_warnings(outcome)
     log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
     if context.dry_run:
         return outcome
-    return conclude(context.state, started, outcome, turns, context.engine.name, context.clock())
+    return conclude(context.state, started, outcome, parts, context.engine.name, context.clock())
 
 
-def _operations(context: OperationContext, turns: Sequence[Turn]) -> Iterator[OperationOutcome]:
-    for turn in turns:
-        settings = replace(context, resolved=turn.resolved)
-        for operation in turn.operations:
-            yield replace(run_operation(operation, settings), schedule=turn.schedule)
+def _operations(context: OperationContext, parts: Sequence[PolicyPart]) -> Iterator[OperationOutcome]:
+    for part in parts:
+        settings = replace(context, resolved=part.resolved)
+        for operation in part.operations:
+            yield replace(run_operation(operation, settings), schedule=part.schedule)
 
 
 def _left_out(
-    context: OperationContext, turns: Sequence[Turn], runs: Mapping[str, ScheduleRun]
+    context: OperationContext, parts: Sequence[PolicyPart], runs: Mapping[str, ScheduleRun]
 ) -> Iterator[OperationOutcome]:
-    reasons = why_not_now(context.resolved, turns, runs, context.started_ms)
+    reasons = why_not_now(context.resolved, parts, runs, context.started_ms)
     return (skipped(operation, reason) for operation, reason in reasons.items())

@@ -20,8 +20,8 @@ from icekeeper.pipeline.control_bucket import proposals_key, report_key
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, fits_payloads, parse_event
 from icekeeper.pipeline.run_leases import acquire_fleet_lease, fleet_lease_released_on_failure, release_fleet_lease
+from icekeeper.policy_parts import PolicyPart, due_parts, forced_part, in_one_pass
 from icekeeper.table_policy import TablePolicies
-from icekeeper.turns import Turn, due_turns, forced_turn, in_one_pass
 
 __all__ = ["Detected", "detect_tables"]
 
@@ -81,10 +81,10 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
     resolved = runtime.policy(loaded, settings)  # raises PolicyError for a mistake now, not when the pass is planned
     identity = identity_of(runtime.catalog, loaded)
     if wanted.schedule is not None:
-        turns: tuple[Turn, ...] = (forced_turn(resolved, wanted.schedule, str(name)),)
+        parts: tuple[PolicyPart, ...] = (forced_part(resolved, wanted.schedule, str(name)),)
     else:
         runs = deployment.state.schedules.of_table(identity) if resolved.schedules else {}
-        turns = in_one_pass(due_turns(resolved, runs, deployment.clock()))
+        parts = in_one_pass(due_parts(resolved, runs, deployment.clock()))
     item = Item(
         catalog=identity.catalog,
         warehouse=identity.warehouse,
@@ -96,7 +96,7 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
         forced=True,
         settings=settings,
         wait=wanted.wait,
-        schedules=tuple(turn.schedule for turn in turns if turn.schedule is not None),
+        schedules=tuple(part.schedule for part in parts if part.schedule is not None),
         only_schedules=wanted.schedule is not None,
     )
     return Detected((item,), "asked for")

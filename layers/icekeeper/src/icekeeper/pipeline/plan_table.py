@@ -23,10 +23,10 @@ from icekeeper.pipeline.routes import route, table_size
 from icekeeper.pipeline.run_leases import renew_table_lease, table_lease_ttl_ms
 from icekeeper.pipeline.settings import travelling_environment
 from icekeeper.policy import Operation, ResolvedPolicy
+from icekeeper.policy_parts import PolicyPart, named_parts
 from icekeeper.report.outcome import OperationOutcome, Status, failed, skipped
 from icekeeper.runtime import Runtime
 from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.turns import Turn, named_turns
 
 __all__ = ["MAX_ATTEMPTS", "PLAN", "plan_table"]
 
@@ -83,14 +83,14 @@ def _document(
         dry_run=True,
     )
     resolved = context.resolved
-    turns = named_turns(resolved, event.item.schedules, with_rest=not event.item.only_schedules)
-    begin(context, [turn.resolved for turn in turns])
+    parts = named_parts(resolved, event.item.schedules, with_rest=not event.item.only_schedules)
+    begin(context, [part.resolved for part in parts])
     done = {step for step in STEPS if deployment.control.find(f"{folder}/{step}.json") is not None}
-    outcomes, compaction = _known_outcomes(context, turns, event, done)
+    outcomes, compaction = _known_outcomes(context, parts, event, done)
     size = table_size(_head_summary(context, loaded), _bytes_to_compact(compaction))
     limits = deployment.settings.limits
     # Cleaning up after failed loads is no operation that a policy could leave out.
-    wanted = {CLEAN_STAGED, *(operation.value for turn in turns for operation in turn.operations)}
+    wanted = {CLEAN_STAGED, *(operation.value for part in parts for operation in part.operations)}
     outgrown = outgrown_steps(deployment.control, event.item)
     routes: dict[str, Route] = {}
     for step in STEP_FACTS:
@@ -113,19 +113,19 @@ def _document(
         routes=routes,
         outcomes={step: outcome.to_json(event.run_id, listing) for step, outcome in outcomes.items()},
         compaction=None if compaction is None else compaction.to_json(f"{event.run_id}-planned", listing),
-        schedules=_planned_schedules(resolved, turns),
+        schedules=_planned_schedules(resolved, parts),
     )
 
 
-def _planned_schedules(resolved: ResolvedPolicy, turns: Iterable[Turn]) -> dict[str, PlannedSchedule]:
+def _planned_schedules(resolved: ResolvedPolicy, parts: Iterable[PolicyPart]) -> dict[str, PlannedSchedule]:
     return {
-        turn.schedule: PlannedSchedule(
-            operations=tuple(operation.value for operation in turn.operations),
-            interval_ms=resolved.schedules[turn.schedule].interval_ms,
-            fingerprint=turn.resolved.fingerprint(),
+        part.schedule: PlannedSchedule(
+            operations=tuple(operation.value for operation in part.operations),
+            interval_ms=resolved.schedules[part.schedule].interval_ms,
+            fingerprint=part.resolved.fingerprint(),
         )
-        for turn in turns
-        if turn.schedule is not None
+        for part in parts
+        if part.schedule is not None
     }
 
 
@@ -156,7 +156,7 @@ def _gone(deployment: Deployment, event: PlanEvent, requested_ms: int | None) ->
 
 
 def _known_outcomes(
-    context: OperationContext, turns: Sequence[Turn], event: PlanEvent, done: set[str]
+    context: OperationContext, parts: Sequence[PolicyPart], event: PlanEvent, done: set[str]
 ) -> tuple[Mapping[str, OperationOutcome], OperationOutcome | None]:
     """The outcomes of operations that planning alone can tell, by operation, and what compaction would do.
 
@@ -164,10 +164,10 @@ def _known_outcomes(
     """
     outcomes: dict[str, OperationOutcome] = {}
     compaction = None
-    for turn, operation in ((one, operation) for one in turns for operation in one.operations):
+    for part, operation in ((one, operation) for one in parts for operation in one.operations):
         if operation.value in done:
             continue
-        reason = turn.resolved.why_not(operation)
+        reason = part.resolved.why_not(operation)
         if reason is not None:
             outcomes[operation.value] = skipped(operation, reason)
         elif event.attempt > MAX_ATTEMPTS:
@@ -176,11 +176,11 @@ def _known_outcomes(
                 f"the table changed faster than it could be planned, {MAX_ATTEMPTS} times; the next run tries",
             )
         elif operation is Operation.COMPACT:
-            compaction = run_operation(operation, replace(context, resolved=turn.resolved))
+            compaction = run_operation(operation, replace(context, resolved=part.resolved))
             if compaction.status is not Status.SUCCEEDED:
                 outcomes[operation.value] = compaction
         if operation.value in outcomes:
-            outcomes[operation.value] = replace(outcomes[operation.value], schedule=turn.schedule)
+            outcomes[operation.value] = replace(outcomes[operation.value], schedule=part.schedule)
     return outcomes, compaction
 
 

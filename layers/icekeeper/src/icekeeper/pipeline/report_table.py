@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from icekeeper.maintenance.begin_pass import PassStart
-from icekeeper.maintenance.record_pass import DoneTurn, record_outcome, with_warnings
+from icekeeper.maintenance.record_pass import DonePart, record_outcome, with_warnings
 from icekeeper.operation_facts import CLEAN_STAGED
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
@@ -75,11 +75,11 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
     # A refusal counts as "nothing to do", because its cause is in the table.  A lease that was lost or held by another
     # run says nothing of the table, so that pass is recorded under no fingerprint.
     is_lost = any(failure.Error in _LEASES for failure in event.failures.values())
-    turns = [] if item.only_schedules else [DoneTurn(None, "" if is_lost else plan.fingerprint)]
+    parts = [] if item.only_schedules else [DonePart(None, "" if is_lost else plan.fingerprint)]
     if not is_lost:
         schedules = plan.schedules.items()
-        turns += [DoneTurn(name, planned.fingerprint, planned.interval_ms) for name, planned in schedules]
-    record_outcome(deployment.state, started, outcome, turns, ENGINE, deployment.clock())
+        parts += [DonePart(name, planned.fingerprint, planned.interval_ms) for name, planned in schedules]
+    record_outcome(deployment.state, started, outcome, parts, ENGINE, deployment.clock())
     return TableReport(table, outcome.status.value, outcome.summary, outcome)
 
 

@@ -85,8 +85,7 @@ class Policy(BaseModel):
     min_data_age_hours: Amount = _key(Fraction(0), "data added less than this many hours ago is left alone")
     min_partition_age_hours: OptionalAge = _key(
         None,
-        "partitions that ended less than this many hours ago, by their own time, are left alone by rewrites of data "
-        "files; 0: those that have not ended; none: whatever their time",
+        "partitions that ended less than this many hours ago are not rewritten; 0: those not ended yet; none: all are",
     )
     apply_deletes: Switch = _key(True, "merging applies delete files; false skips tables that have any")
     delete_compaction_min_deletes: int = _key(1, "delete files that make a data file a candidate", ge=1)

@@ -86,6 +86,15 @@ class RelativeFilter:
     columns: Mapping[str, TransformedColumn] = field(default_factory=dict)
     """Placeholder, which is a column in the filter → the transformed column."""
 
+    def as_written(self, text: str) -> str:
+        """A message about the filter with what a person wrote in place of the placeholders."""
+        for placeholder, time in self.times.items():
+            text = text.replace(f"'{placeholder}'", time.text).replace(placeholder, time.text)
+        for placeholder, found in self.columns.items():
+            written = f"{found.transform}({found.column})"
+            text = text.replace(f'"{placeholder}"', written).replace(placeholder, written)
+        return text
+
 
 def parse_relative(text: str) -> RelativeFilter:
     """Find what is relative to now, and the transformed columns, of a filter (policy key ``where``).

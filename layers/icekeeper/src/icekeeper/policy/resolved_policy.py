@@ -101,6 +101,10 @@ class ResolvedPolicy:
         policy = self.policy.model_copy(update={"operations": left})
         return replace(self, policy=policy, schedules={}, known_as=self.fingerprint())
 
+    def parts(self) -> tuple[ResolvedPolicy, ...]:
+        """The policies by which passes may run: what no schedule names, and each schedule."""
+        return self.unscheduled(), *(self.of_schedule(name) for name in sorted(self.schedules))
+
     def apart_from_schedules(self) -> ResolvedPolicy:
         """The policy for a pass outside of all schedules."""
         return replace(self, schedules={}, known_as=self.fingerprint())

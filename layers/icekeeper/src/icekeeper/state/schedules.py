@@ -31,7 +31,7 @@ class ScheduleStore(Protocol):
     """Each method raises StorageError when the store fails."""
 
     def record(self, identity: TableIdentity, run: ScheduleRun) -> None:
-        """Replace the schedule's record, unless a turn that finished later is recorded already."""
+        """Replace the schedule's record, also one that a clock which was ahead has left."""
         ...
 
     def of_table(self, identity: TableIdentity) -> Mapping[str, ScheduleRun]:

@@ -27,7 +27,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.moments import with_moments
-from icekeeper.policy.relative_time import parse_relative
+from icekeeper.policy.relative_time import RelativeFilter, parse_relative
 from icekeeper.policy.values import did_you_mean
 from icekeeper.pyiceberg_private.metrics import metrics_evaluator
 from icekeeper.rows.arrow_schema import leaf_columns
@@ -81,23 +81,23 @@ def bound_filter(text: str, metadata: TableMetadata, now_ms: int) -> tuple[Schem
         PolicyError: the filter cannot be parsed, or does not fit the table's current schema.
     """
     schema = _schema(metadata)
+    relative = RelativeFilter(text)
     try:
         relative = parse_relative(text)
         expression = with_moments(parse(relative.text), schema, relative, now_ms)
         bind(schema, expression, case_sensitive=True)
     except Exception as error:  # pyparsing's, and whatever PyIceberg raises on a literal that fits no column
+        reason = relative.as_written(_what_is_wrong(relative, text, error, schema))
         raise PolicyError(
-            f"policy key where cannot be '{text}': {_what_is_wrong(text, error, schema)}; write for example "
-            "\"day >= '2026-01-01' and id < 5\""
+            f"policy key where cannot be '{text}': {reason}; write for example \"day >= '2026-01-01' and id < 5\""
         ) from None
     return schema, expression
 
 
-def _what_is_wrong(text: str, error: Exception, schema: Schema) -> str:
+def _what_is_wrong(relative: RelativeFilter, text: str, error: Exception, schema: Schema) -> str:
     """One sentence with the place; a parser's own message is the whole grammar that it expected there."""
     if isinstance(error, ParseBaseException):
-        # What was parsed has placeholders for relative times.
-        rest = error.pstr[error.loc :].strip()
+        rest = relative.as_written(error.pstr[error.loc :].strip())
         if not rest:
             return "it ends too early"
         if not text.rstrip().endswith(rest):

@@ -20,10 +20,10 @@ class DynamoSchedules:
         self._table = table
 
     def record(self, identity: TableIdentity, run: ScheduleRun) -> None:
-        def decide(found: Item | None) -> Item | None:
-            if found is not None and found["ended_ms"] > run.finished_ms:
-                return None
-            return {
+        self._table.put(
+            {
+                "pk": table_key(identity),
+                "sk": sort_key(_prefix(identity), run.schedule),
                 "schedule": run.schedule,
                 "counted_ms": run.counted_ms,
                 "ended_ms": run.finished_ms,  # not "finished_ms", which would put it into the index of passes
@@ -31,8 +31,7 @@ class DynamoSchedules:
                 "fingerprint": run.fingerprint,
                 "idle": run.idle,
             }
-
-        self._table.change(table_key(identity), sort_key(_prefix(identity), run.schedule), decide)
+        )
 
     def of_table(self, identity: TableIdentity) -> Mapping[str, ScheduleRun]:
         return schedules_of(identity, self._table.query(table_key(identity), _prefix(identity)))

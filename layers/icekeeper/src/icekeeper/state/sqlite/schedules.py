@@ -19,11 +19,7 @@ class SqliteSchedules:
 
     def record(self, identity: TableIdentity, run: ScheduleRun) -> None:
         self._file.write(
-            "INSERT INTO schedule_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT (table_key, place, schedule) DO UPDATE SET counted_ms = excluded.counted_ms, "
-            "finished_ms = excluded.finished_ms, snapshot_id = excluded.snapshot_id, "
-            "fingerprint = excluded.fingerprint, idle = excluded.idle "
-            "WHERE excluded.finished_ms >= schedule_runs.finished_ms",
+            "INSERT OR REPLACE INTO schedule_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             identity.key,
             identity.place,
             run.schedule,

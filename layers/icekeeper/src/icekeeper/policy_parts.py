@@ -1,7 +1,7 @@
 """Which parts of a policy a pass carries out: the schedules that are due, and what no schedule names (pure).
 
-A table without schedules has one turn, with its whole policy.  Where it has some, an operation that a schedule names
-runs in its schedules only; the others make a turn of their own, which is always due.  A person who names the operations
+A table without schedules has one part, with its whole policy.  Where it has some, an operation that a schedule names
+runs in its schedules only; the others make a part of their own, which is always due.  A person who names the operations
 of a call asks for them outside of all schedules.
 """
 
@@ -18,19 +18,19 @@ from icekeeper.policy.values import did_you_mean
 from icekeeper.state.schedules import ScheduleRun
 
 __all__ = [
-    "Turn",
+    "PolicyPart",
     "due_ms",
-    "due_turns",
-    "forced_turn",
+    "due_parts",
+    "forced_part",
     "in_one_pass",
-    "named_turns",
+    "named_parts",
     "next_count_ms",
     "why_not_now",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PolicyPart:
     """Operations that run under the same settings."""
 
     schedule: str | None
@@ -54,56 +54,56 @@ def due_ms(resolved: ResolvedPolicy, schedule: str, runs: Mapping[str, ScheduleR
     return last.counted_ms + resolved.schedules[schedule].interval_ms if last is not None and is_known else 0
 
 
-def due_turns(resolved: ResolvedPolicy, runs: Mapping[str, ScheduleRun], now_ms: int) -> tuple[Turn, ...]:
-    """The turns that are due at ``now_ms`` (epoch milliseconds), in the order in which they are to run.
+def due_parts(resolved: ResolvedPolicy, runs: Mapping[str, ScheduleRun], now_ms: int) -> tuple[PolicyPart, ...]:
+    """The parts that are due at ``now_ms`` (epoch milliseconds), in the order in which they are to run.
 
     By their first operations, in canonical order; then those first that are due for longest.  ``runs`` are the last
     turns of the table's schedules.
     """
     if not resolved.schedules:
-        return (Turn(None, resolved),)
+        return (PolicyPart(None, resolved),)
     if resolved.sources["operations"] == OVERRIDE_SOURCE:
-        return (Turn(None, resolved.apart_from_schedules()),)
+        return (PolicyPart(None, resolved.apart_from_schedules()),)
     due = [(name, due_ms(resolved, name, runs, now_ms)) for name in sorted(resolved.schedules)]
-    turns = [Turn(name, resolved.of_schedule(name), since_ms) for name, since_ms in due if since_ms <= now_ms]
-    rest = Turn(None, resolved.unscheduled())
-    return tuple(sorted([*turns, *([rest] if rest.operations else [])], key=_first_then_longest_due))
+    parts = [PolicyPart(name, resolved.of_schedule(name), since_ms) for name, since_ms in due if since_ms <= now_ms]
+    rest = PolicyPart(None, resolved.unscheduled())
+    return tuple(sorted([*parts, *([rest] if rest.operations else [])], key=_first_then_longest_due))
 
 
-def named_turns(resolved: ResolvedPolicy, schedules: Collection[str], *, with_rest: bool) -> tuple[Turn, ...]:
-    """The turns of these schedules, as far as the policy has them, with or without what no schedule names."""
+def named_parts(resolved: ResolvedPolicy, schedules: Collection[str], *, with_rest: bool) -> tuple[PolicyPart, ...]:
+    """The parts of these schedules, as far as the policy has them, with or without what no schedule names."""
     if not resolved.schedules:
-        return (Turn(None, resolved),)
+        return (PolicyPart(None, resolved),)
     if resolved.sources["operations"] == OVERRIDE_SOURCE:
-        return (Turn(None, resolved.apart_from_schedules()),)
-    turns = [Turn(name, resolved.of_schedule(name)) for name in schedules if name in resolved.schedules]
-    rest = Turn(None, resolved.unscheduled())
-    return in_one_pass([*turns, *([rest] if with_rest and rest.operations else [])])
+        return (PolicyPart(None, resolved.apart_from_schedules()),)
+    parts = [PolicyPart(name, resolved.of_schedule(name)) for name in schedules if name in resolved.schedules]
+    rest = PolicyPart(None, resolved.unscheduled())
+    return in_one_pass([*parts, *([rest] if with_rest and rest.operations else [])])
 
 
-def forced_turn(resolved: ResolvedPolicy, schedule: str, table: str) -> Turn:
-    """The turn of one schedule, due or not.
+def forced_part(resolved: ResolvedPolicy, schedule: str, table: str) -> PolicyPart:
+    """The part of one schedule, due or not.
 
     Raises:
         PolicyError: the table's policy has no such schedule.
     """
     if schedule in resolved.schedules:
-        return Turn(schedule, resolved.of_schedule(schedule))
+        return PolicyPart(schedule, resolved.of_schedule(schedule))
     known = ", ".join(sorted(resolved.schedules))
     told = f"its schedules are {known}" if known else "it has none; set for example schedules.nightly.interval=24h"
     raise PolicyError(f"{table} has no schedule '{schedule}'{did_you_mean(schedule, resolved.schedules)}: {told}")
 
 
-def in_one_pass(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """The turns of which no two have an operation in common: of those that do, the one that is due for longest.
+def in_one_pass(parts: Sequence[PolicyPart]) -> tuple[PolicyPart, ...]:
+    """The parts of which no two have an operation in common: of those that do, the one that is due for longest.
 
     The pipeline carries out each operation once in a pass; the next run takes what is left.
     """
     taken: dict[Operation, str | None] = {}
-    for turn in sorted(turns, key=lambda turn: (turn.due_ms, turn.schedule or "")):
-        if taken.keys().isdisjoint(turn.operations):
-            taken |= dict.fromkeys(turn.operations, turn.schedule)
-    return tuple(turn for turn in turns if turn.schedule in taken.values())
+    for part in sorted(parts, key=lambda part: (part.due_ms, part.schedule or "")):
+        if taken.keys().isdisjoint(part.operations):
+            taken |= dict.fromkeys(part.operations, part.schedule)
+    return tuple(part for part in parts if part.schedule in taken.values())
 
 
 def next_count_ms(interval_ms: int, last: ScheduleRun | None, started_ms: int) -> int:
@@ -117,10 +117,10 @@ def next_count_ms(interval_ms: int, last: ScheduleRun | None, started_ms: int) -
 
 
 def why_not_now(
-    resolved: ResolvedPolicy, turns: Sequence[Turn], runs: Mapping[str, ScheduleRun], now_ms: int
+    resolved: ResolvedPolicy, parts: Sequence[PolicyPart], runs: Mapping[str, ScheduleRun], now_ms: int
 ) -> dict[Operation, str]:
-    """The reason for each operation of the policy and its schedules that none of these turns runs."""
-    running = {operation for turn in turns for operation in turn.operations}
+    """The reason for each operation of the policy and its schedules that none of these parts runs."""
+    running = {operation for part in parts for operation in part.operations}
     waiting: dict[Operation, list[str]] = {}
     for name in sorted(resolved.schedules):
         at_ms = due_ms(resolved, name, runs, now_ms)
@@ -130,6 +130,6 @@ def why_not_now(
     return {operation: "; ".join(waiting[operation]) for operation in Operation if operation in {*waiting} - running}
 
 
-def _first_then_longest_due(turn: Turn) -> tuple[int, int, str]:
-    first = min(list(Operation).index(operation) for operation in turn.operations)
-    return first, turn.due_ms, turn.schedule or ""
+def _first_then_longest_due(part: PolicyPart) -> tuple[int, int, str]:
+    first = min(list(Operation).index(operation) for operation in part.operations)
+    return first, part.due_ms, part.schedule or ""

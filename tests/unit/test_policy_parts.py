@@ -8,8 +8,16 @@ import pytest
 
 from icekeeper.errors import PolicyError
 from icekeeper.policy import Operation, ResolvedPolicy, layers_for, resolve
+from icekeeper.policy_parts import (
+    PolicyPart,
+    due_parts,
+    forced_part,
+    in_one_pass,
+    named_parts,
+    next_count_ms,
+    why_not_now,
+)
 from icekeeper.state.schedules import ScheduleRun
-from icekeeper.turns import Turn, due_turns, forced_turn, in_one_pass, named_turns, next_count_ms, why_not_now
 from support.settings import NONE
 
 HOUR_MS = 3_600_000
@@ -34,41 +42,41 @@ def ran(**counted_ms: int) -> dict[str, ScheduleRun]:
     }
 
 
-def names(turns: tuple[Turn, ...]) -> list[str | None]:
-    return [turn.schedule for turn in turns]
+def names(parts: tuple[PolicyPart, ...]) -> list[str | None]:
+    return [part.schedule for part in parts]
 
 
 def test_a_policy_without_schedules_is_one_turn() -> None:
     resolved = scheduled()
-    (turn,) = due_turns(resolved, {}, T0)
-    assert turn.schedule is None
-    assert turn.resolved is resolved
-    assert named_turns(resolved, ["nightly"], with_rest=False) == (turn,)
-    assert why_not_now(resolved, [turn], {}, T0) == {}
+    (part,) = due_parts(resolved, {}, T0)
+    assert part.schedule is None
+    assert part.resolved is resolved
+    assert named_parts(resolved, ["nightly"], with_rest=False) == (part,)
+    assert why_not_now(resolved, [part], {}, T0) == {}
 
 
 def test_a_schedule_is_due_at_its_interval_to_the_millisecond() -> None:
     resolved = scheduled(nightly="24h compact,rewrite_manifests")
-    assert names(due_turns(resolved, {}, T0)) == ["nightly", None]
+    assert names(due_parts(resolved, {}, T0)) == ["nightly", None]
     runs = ran(nightly=T0)
-    assert names(due_turns(resolved, runs, T0 + 24 * HOUR_MS - 1)) == [None]
-    assert names(due_turns(resolved, runs, T0 + 24 * HOUR_MS)) == ["nightly", None]
+    assert names(due_parts(resolved, runs, T0 + 24 * HOUR_MS - 1)) == [None]
+    assert names(due_parts(resolved, runs, T0 + 24 * HOUR_MS)) == ["nightly", None]
     # Recorded by a clock that was ahead.
-    assert names(due_turns(resolved, runs, T0 - 1)) == ["nightly", None]
+    assert names(due_parts(resolved, runs, T0 - 1)) == ["nightly", None]
 
 
 def test_what_no_schedule_names_is_always_due() -> None:
     resolved = scheduled(nightly="24h compact", weekly="7d rewrite_manifests,remove_orphans")
-    (rest,) = due_turns(resolved, ran(nightly=T0, weekly=T0), T0)
+    (rest,) = due_parts(resolved, ran(nightly=T0, weekly=T0), T0)
     assert (rest.schedule, rest.operations) == (None, (Operation.REWRITE_POSITION_DELETES, Operation.EXPIRE_SNAPSHOTS))
-    assert names(due_turns(scheduled(all="1h"), ran(all=T0), T0)) == []
+    assert names(due_parts(scheduled(all="1h"), ran(all=T0), T0)) == []
 
 
 def test_turns_run_in_the_order_of_their_operations_then_of_their_need() -> None:
     resolved = scheduled(a="1h rewrite_manifests", b="1h compact", c="1h compact", d="1h remove_orphans")
     now_ms = T0 + 5 * HOUR_MS
     runs = ran(a=T0, b=T0 + HOUR_MS, c=T0, d=T0)
-    assert names(due_turns(resolved, runs, now_ms)) == ["c", "b", None, "d", "a"]
+    assert names(due_parts(resolved, runs, now_ms)) == ["c", "b", None, "d", "a"]
 
 
 def test_one_pass_takes_of_each_operation_the_schedule_that_waits_longest() -> None:
@@ -79,49 +87,49 @@ def test_one_pass_takes_of_each_operation_the_schedule_that_waits_longest() -> N
         (T0 + 40 * HOUR_MS, T0 + 20 * HOUR_MS, ["hourly", None, "sweep"]),
     ):
         runs = ran(hourly=hourly_ms, nightly=nightly_ms, sweep=T0)
-        chosen = in_one_pass(due_turns(resolved, runs, now_ms))
+        chosen = in_one_pass(due_parts(resolved, runs, now_ms))
         assert names(chosen) == expected
-        taken = [operation for turn in chosen for operation in turn.operations]
+        taken = [operation for part in chosen for operation in part.operations]
         assert len(taken) == len(set(taken))
 
 
 def test_a_call_that_names_operations_is_outside_of_all_schedules() -> None:
     resolved = scheduled({"operations": "compact"}, nightly="24h compact")
-    for turns in (due_turns(resolved, {}, T0), named_turns(resolved, ["nightly"], with_rest=True)):
-        (turn,) = turns
-        assert (turn.schedule, turn.operations) == (None, (Operation.COMPACT,))
-        assert turn.resolved.fingerprint() == resolved.fingerprint()
+    for parts in (due_parts(resolved, {}, T0), named_parts(resolved, ["nightly"], with_rest=True)):
+        (part,) = parts
+        assert (part.schedule, part.operations) == (None, (Operation.COMPACT,))
+        assert part.resolved.fingerprint() == resolved.fingerprint()
 
 
 def test_a_schedule_can_be_forced_and_an_unknown_one_is_told() -> None:
     resolved = scheduled(nightly="24h compact", weekly="7d rewrite_manifests")
-    turn = forced_turn(resolved, "nightly", "ns.t")
-    assert (turn.schedule, turn.operations) == ("nightly", (Operation.COMPACT,))
+    part = forced_part(resolved, "nightly", "ns.t")
+    assert (part.schedule, part.operations) == ("nightly", (Operation.COMPACT,))
     with pytest.raises(PolicyError) as caught:
-        forced_turn(resolved, "nightley", "ns.t")
+        forced_part(resolved, "nightley", "ns.t")
     assert str(caught.value) == (
         "ns.t has no schedule 'nightley' (did you mean 'nightly'?): its schedules are nightly, weekly"
     )
     with pytest.raises(PolicyError, match=r"ns.t has no schedule 'x': it has none; set for example schedules\.nightly"):
-        forced_turn(scheduled(), "x", "ns.t")
+        forced_part(scheduled(), "x", "ns.t")
 
 
 def test_named_turns_leave_out_what_is_gone() -> None:
     resolved = scheduled(nightly="24h compact")
-    assert names(named_turns(resolved, ["nightly", "gone"], with_rest=True)) == ["nightly", None]
-    assert names(named_turns(resolved, ["gone"], with_rest=False)) == []
+    assert names(named_parts(resolved, ["nightly", "gone"], with_rest=True)) == ["nightly", None]
+    assert names(named_parts(resolved, ["gone"], with_rest=False)) == []
 
 
 def test_the_reason_for_what_does_not_run_now() -> None:
     resolved = scheduled(nightly="24h compact,rewrite_manifests", weekly="7d rewrite_manifests", hourly="1h compact")
     runs = ran(nightly=T0, weekly=T0, hourly=T0 - HOUR_MS)
-    turns = due_turns(resolved, runs, T0 + 1)
-    assert why_not_now(resolved, turns, runs, T0 + 1) == {
+    parts = due_parts(resolved, runs, T0 + 1)
+    assert why_not_now(resolved, parts, runs, T0 + 1) == {
         Operation.REWRITE_MANIFESTS: (
             "schedule nightly is due 2026-01-02T00:00:00Z; schedule weekly is due 2026-01-08T00:00:00Z"
         )
     }
-    forced = (forced_turn(resolved, "weekly", "ns.t"),)
+    forced = (forced_part(resolved, "weekly", "ns.t"),)
     assert why_not_now(resolved, forced, runs, T0 + 1) == {
         Operation.COMPACT: "schedule hourly was not asked for; schedule nightly is due 2026-01-02T00:00:00Z"
     }
@@ -147,11 +155,11 @@ def test_the_first_turn_is_counted_from_its_beginning() -> None:
 
 
 def test_an_hourly_run_keeps_an_hourly_schedule_although_it_comes_some_seconds_early_or_late() -> None:
-    resolved, turns = scheduled(hourly="1h"), 0
+    resolved, parts = scheduled(hourly="1h"), 0
     runs: dict[str, ScheduleRun] = {}
     for hour in range(100):
         now_ms = T0 + hour * HOUR_MS + (hour * 7919) % 30_000
-        if names(due_turns(resolved, runs, now_ms)) == ["hourly"]:
+        if names(due_parts(resolved, runs, now_ms)) == ["hourly"]:
             runs = ran(hourly=next_count_ms(HOUR_MS, runs.get("hourly"), now_ms + 20_000))
-            turns += 1
-    assert turns >= 98
+            parts += 1
+    assert parts >= 98
