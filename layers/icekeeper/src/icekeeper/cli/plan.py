@@ -7,7 +7,15 @@ from typing import Annotated
 import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Engine, Settings, Table, Unsafe, overrides, table_name
-from icekeeper.cli.console import EXIT_OK, listings, people, print_failed, print_json, progress_bar
+from icekeeper.cli.console import (
+    EXIT_OK,
+    listings,
+    people,
+    print_failed,
+    print_interrupted,
+    print_json,
+    progress_bar,
+)
 
 __all__ = ["plan"]
 
@@ -26,6 +34,7 @@ def plan(
     as_json: AsJson = False,
 ) -> int:
     """Say what a pass would do and free, and what each branch, tag and snapshot costs; changes nothing."""
+    from icekeeper.maintenance.interrupted_pass import PassInterrupted
     from icekeeper.report.outcome import PassStatus
     from icekeeper.report.planned_order import order_json
     from icekeeper.report.terminal import print_costs, print_outcome, trouble
@@ -33,8 +42,13 @@ def plan(
 
     chosen, name = overrides(settings, operations), table_name(table)
     runtime = Runtime.open(catalog)
-    with progress_bar() as progress, open_engine(engine or default_engine()) as started:
-        outcome = runtime.maintain(name, chosen, started, dry_run=True, unsafe=unsafe, progress=progress)
+    with open_engine(engine or default_engine()) as started:
+        try:
+            with progress_bar() as progress:
+                outcome = runtime.maintain(name, chosen, started, dry_run=True, unsafe=unsafe, progress=progress)
+        except PassInterrupted as stopped:
+            document = stopped.outcome.to_json(listings()) if as_json else None
+            return print_interrupted(str(stopped), document, as_json=as_json)
     costs = runtime.costs(name).to_json()
     reclaimable = sum(outcome.metrics.get(key, 0) for key in _RECLAIMABLE)
     if as_json:
