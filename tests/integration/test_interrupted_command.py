@@ -169,10 +169,11 @@ def test_an_interrupted_dry_run_changed_nothing(command: Command, monkeypatch: p
     command.table()
     interrupt_in(monkeypatch, Operation.COMPACT, after=False)
     before = command.contents()
-    answer = command("maintain", "ns.t", "--engine", "local", "--dry-run")
-    assert (answer.code, one_sentence(answer.err)) == (
-        EXIT_INTERRUPTED,
-        "interrupted during compact; the table is unchanged (dry run); nothing is left to clean",
-    )
+    for call in (("maintain", "ns.t", "--dry-run"), ("plan", "ns.t")):
+        answer = command(*call, "--engine", "local")
+        assert (answer.code, one_sentence(answer.err)) == (
+            EXIT_INTERRUPTED,
+            "interrupted during compact; the table is unchanged (dry run); nothing is left to clean",
+        )
     assert command.contents() == before
     assert command("history", "ns.t", "--json").json["passes"] == []

@@ -24,7 +24,7 @@ def why_no_database(uri: str) -> str | None:
     if file.exists():
         return None
     if not file.parent.is_dir():
-        return f"unable to open {file}: there is no such folder"
+        return f"unable to open its file: there is no folder {file.parent}"
     beside = [entry.name for entry in file.parent.iterdir() if entry.is_file()]
     nearest = difflib.get_close_matches(file.name, beside, n=1)
     return f"unable to open {file}: there is no such file" + (f" (did you mean '{nearest[0]}'?)" if nearest else "")

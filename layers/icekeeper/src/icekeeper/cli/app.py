@@ -119,14 +119,15 @@ def maintain(
     chosen = overrides(settings, operations)
     name = table_name(table)
     runtime = Runtime.open(catalog)
-    try:
-        with progress_bar() as progress, open_engine(engine or default_engine()) as started:
-            outcome = runtime.maintain(
-                name, chosen, started, schedule=schedule, dry_run=dry_run, unsafe=unsafe, progress=progress
-            )
-    except PassInterrupted as stopped:
-        document = stopped.outcome.to_json(listings()) if as_json else None
-        return print_interrupted(str(stopped), document, as_json=as_json)
+    with open_engine(engine or default_engine()) as started:
+        try:
+            with progress_bar() as progress:
+                outcome = runtime.maintain(
+                    name, chosen, started, schedule=schedule, dry_run=dry_run, unsafe=unsafe, progress=progress
+                )
+        except PassInterrupted as stopped:  # told before the engine stops, which may take a while
+            document = stopped.outcome.to_json(listings()) if as_json else None
+            return print_interrupted(str(stopped), document, as_json=as_json)
     if as_json:
         order = {"planned_anew": order_json(outcome.operations)} if dry_run else {}
         print_json({**outcome.to_json(listings()), **order})
