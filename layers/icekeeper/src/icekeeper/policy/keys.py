@@ -146,7 +146,7 @@ class Policy(BaseModel):
 
     # -- switches
     rewrite_enabled: Switch = _key(True, "merging of small data files")
-    delete_compaction_enabled: Switch = _key(True, "rewriting of data files that carry deletes")
+    delete_compaction_enabled: Switch = _key(True, "rewriting of data files that carry deletes, small ones too")
     manifest_rewrite_enabled: Switch = _key(True, "rewriting of manifests")
     snapshot_expiry_enabled: Switch = _key(True, "expiry of snapshots")
     orphan_sweep_enabled: Switch = _key(True, "removal of orphans")

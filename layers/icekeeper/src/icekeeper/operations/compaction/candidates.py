@@ -92,6 +92,9 @@ class Candidates:
     too_young: int
     """How many would be candidates, but were added less than ``min_data_age_hours`` ago."""
     too_young_bytes: int
+    under_deletes: int
+    """How many would be, but carry deletes, and ``delete_compaction_enabled`` is off."""
+    under_deletes_bytes: int
     specs_to_leave: frozenset[int]
     """Ids of older specs whose rows may be dealt out to partitions of the current spec."""
 
@@ -117,6 +120,7 @@ def select_candidates(
     needs = {entry.file.key: 0 for entry in index.entries}
     unsupported = _Tally()
     too_young = _Tally()
+    under_deletes = _Tally()
     first_unsupported = ""
     listed = array("q")
     partitions: dict[object, list[Candidate]] = {}
@@ -132,6 +136,9 @@ def select_candidates(
         is_clustered = clustered_by is not None and live.entry.snapshot_id in clustered_by
         is_unclustered = clustered_by is not None and not is_clustered
         if not (has_debt or _has_wrong_layout(file, policy, is_unclustered)) or not in_scope(file, spec_id):
+            continue
+        if needed and not (policy.delete_compaction_enabled or policy.rewrite_all):
+            under_deletes.add(file)
             continue
         unreadable = why_unreadable(file, needed, types)
         if unreadable is not None:
@@ -154,6 +161,8 @@ def select_candidates(
         first_unsupported=first_unsupported,
         too_young=too_young.files,
         too_young_bytes=too_young.bytes,
+        under_deletes=under_deletes.files,
+        under_deletes_bytes=under_deletes.bytes,
         specs_to_leave=frozenset(filter(destinations.may_deal_out, metadata.specs)),
     )
 
