@@ -10,7 +10,16 @@ from typing import TypeAlias
 
 from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder, named_file, partition_key
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.model import DataFile, FileContent, FileIdentity, FileKey, LiveEntry, ManifestEntry, ManifestFile
+from icekeeper.model import (
+    DataFile,
+    FileContent,
+    FileIdentity,
+    FileKey,
+    LiveEntry,
+    ManifestEntry,
+    ManifestFile,
+    PartitionValue,
+)
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
 from icekeeper.operations.compaction.readable import why_unreadable
 from icekeeper.policy import Policy
@@ -82,6 +91,8 @@ class Candidates:
     """Candidates whose outputs have the same spec and partition; those without row ids are in a list of their own."""
     delete_needs: Mapping[FileKey, int]
     """Live delete file → how many live data files need it; 0: dangling."""
+    spread: Mapping[FileKey, int]
+    """Live equality delete file → over how many live data files its rows were spread, at most."""
     considered: int
     """How many live data files there are."""
     unsupported: int
@@ -124,11 +135,14 @@ def select_candidates(
     first_unsupported = ""
     listed = array("q")
     partitions: dict[object, list[Candidate]] = {}
+    by_partition: Counter[tuple[PartitionValue, ...]] = Counter()
     for live in state.live_files:
         file, spec_id = live.entry.file, live.manifest.partition_spec_id
         if file.content is not FileContent.DATA:
             continue
         listed.append(hash(file.file_path))
+        if index.has_equality_deletes:
+            by_partition[file.partition] += 1
         needed = tuple(index.needed_by(live.entry, spec_id, types))
         for entry in needed:
             needs[entry.file.key] += 1
@@ -155,6 +169,7 @@ def select_candidates(
     return Candidates(
         partitions=_listed_once(partitions.values(), listed),
         delete_needs=needs,
+        spread=_spread(index, needs, by_partition),
         considered=len(listed),
         unsupported=unsupported.files,
         unsupported_bytes=unsupported.bytes,
@@ -210,6 +225,24 @@ def _listed_once(partitions: Iterable[list[Candidate]], listed: Sequence[int]) -
     own = {hash(candidate.file.file_path) for files in partitions for candidate in files}
     counts = Counter(number for number in listed if number in own)
     return tuple([c for c in files if counts[hash(c.file.file_path)] == 1] for files in partitions)
+
+
+def _spread(
+    index: DeleteIndex, needs: Mapping[FileKey, int], by_partition: Counter[tuple[PartitionValue, ...]]
+) -> dict[FileKey, int]:
+    """Over how many data files each equality delete is spread: those of its partition, or of the table.
+
+    Not only over those that need it still: once all others are rewritten, the last one would be taken for full of
+    deleted rows.
+    """
+    total = by_partition.total()
+    return {
+        entry.file.key: max(
+            needs[entry.file.key], by_partition[entry.file.partition] if entry.file.partition else total
+        )
+        for entry in index.entries
+        if entry.file.content is FileContent.EQUALITY_DELETES
+    }
 
 
 def known_deleted_rows(file: DataFile, deletes: Iterable[ManifestEntry]) -> int:

@@ -134,7 +134,7 @@ def plan_compaction(
     clustered_by = None if clustering is None else clustering.clustered_by
     found = select_candidates(state, policy, now_ms=now_ms, in_scope=in_scope, clustered_by=clustered_by)
     bins = [chosen for files in found.partitions for chosen in _bins(files, policy, clustering, now_ms)]
-    weighed = [weigh(chosen, policy, found.delete_needs) for chosen in bins]
+    weighed = [weigh(chosen, policy, found.spread) for chosen in bins]
     unpaid = [one for one in weighed if not one.worth.pays]
     worthy = [one for one in weighed if one.worth.pays]
     allowed, waiting = within_budget(worthy, policy, bytes_since_rewrite(metadata, snapshot))
