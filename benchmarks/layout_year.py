@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests python benchmarks/layout_year.py [--days 365] [--table NAME] [--set KEY=VALUE]...
 
-Every hour writers commit and detection asks whether the table needs a pass; where it says so, the planner plans, and
-the plan is carried out on paper.  The tables:
+Every hour writers commit, the planner plans, and what it plans is carried out on paper.  Detection, which sees counters
+only, is asked as well: what it would have proposed in vain, and what it would have missed.  The tables:
 
 * ``streaming``: 60 commits of 1 MB an hour into an unpartitioned table;
 * ``trickle``: one commit of 8 MB an hour into one partition;
@@ -11,7 +11,7 @@ the plan is carried out on paper.  The tables:
 * ``cdc``: 16 MB an hour that replace rows all over 20 GB, by an equality delete for the whole table.
 
 Prints data files (small ones at worst and at last), delete files at worst, bytes rewritten per byte written, passes
-that detection proposed and that did something, requests and US dollars a day (of the rewrites, by the policy's prices).
+that did something and how detection judged, requests and US dollars a day (of the rewrites, by the policy's prices).
 The claims it checks: append-only tables are rewritten at most three times, and their small files stay few.
 """
 
@@ -99,8 +99,11 @@ class Table:
     sequence: int = 0
     written: int = 0
     rewritten: int = 0
-    proposed: int = 0
     useful: int = 0
+    in_vain: int = 0
+    """Passes that detection proposes and that find nothing to do."""
+    missed: int = 0
+    """Passes that detection does not propose and that find something."""
     requests: int = 0
     dollars: float = 0.0
     worst_small: int = 0
@@ -179,17 +182,17 @@ def _pass(table: Table, now_ms: int, *, has_deletes: bool) -> None:
     table.snapshots[-1] = table.snapshots[-1] | {"summary": {**_summary(table), **table.totals()}}
     metadata = table.metadata()
     head = metadata.snapshots[table.sequence]
-    if not list(summary_signals(head, table.resolved, None)):
-        return
-    table.proposed += 1
+    is_proposed = any(True for _ in summary_signals(head, table.resolved, None))
     index = _index(table.deletes)
     state = TableState(metadata, head, [manifest()], table.files.values(), index)
     plan = plan_compaction(state, table.resolved.policy, now_ms=now_ms)
     table.requests += PLAN_GETS
     table.dollars += PLAN_GETS * float(table.resolved.policy.price_per_1000_gets) / 1000
     if isinstance(plan, Nothing):
+        table.in_vain += is_proposed
         return
     table.useful += 1
+    table.missed += not is_proposed
     _carry_out(table, plan, now_ms)
     if not has_deletes:
         _settle(table, (now_ms - START_MS) // HOUR_MS)
@@ -255,7 +258,7 @@ def _report(name: str, table: Table, days: int) -> str:
         f"{name:<10} {table.settled + len(table.files):>6} files, "
         f"{table.small:>5} small (worst {table.worst_small:>5}), "
         f"worst {table.worst_deletes:>4} delete files; {amplification:5.2f} bytes rewritten per byte; "
-        f"{table.proposed:>5} passes proposed, {table.useful:>5} did something; "
+        f"{table.useful:>5} passes did something (detection missed {table.missed}, proposed {table.in_vain} in vain); "
         f"{table.requests / days:8.1f} requests and ${table.dollars / days:.5f} a day"
     )
 

@@ -23,6 +23,7 @@ from icekeeper.policy.values import (
     OptionalText,
     PositiveAmount,
     Ratio,
+    RewriteReasons,
     SnapshotIds,
     SortOrderText,
     Switch,
@@ -72,6 +73,9 @@ class Policy(BaseModel):
     price_per_1000_gets: Amount = _key(Fraction(4, 10000), "US dollars for 1,000 reading requests")
     price_per_1000_puts: Amount = _key(Fraction(5, 1000), "US dollars for 1,000 writing requests")
     rewrite_all: Switch = _key(False, "every data file is a candidate, whatever its size")
+    rewrite_reason: RewriteReasons = _key(
+        (), "comma-separated: files are also rewritten for their codec, bloom (filters) or spec; reads every footer"
+    )
     max_files_to_rewrite: OptionalCount = _key(None, "most data files rewritten by one pass; none: no limit")
     max_bytes_to_rewrite: OptionalCount = _key(None, "most bytes rewritten by one pass; none: no limit")
     rewrite_job_order: JobOrder = _key(

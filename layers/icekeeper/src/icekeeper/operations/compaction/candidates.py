@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TypeAlias
 
 from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder, named_file, partition_key
@@ -23,7 +24,7 @@ from icekeeper.model import (
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
 from icekeeper.operations.compaction.readable import why_unreadable
 from icekeeper.policy import Policy
-from icekeeper.policy.choices import OutputSpec
+from icekeeper.policy.choices import OutputSpec, RewriteReason
 from icekeeper.rows.arrow_schema import leaf_columns
 
 __all__ = ["Candidate", "Candidates", "FileScope", "TableState", "known_deleted_rows", "select_candidates"]
@@ -65,6 +66,8 @@ class Candidate:
     """The spec and partition that its rows go to; ``None``: they stay in the file's own."""
     is_clustered: bool = False
     """Whether its rows already have the order that this plan's recipe asks for."""
+    lacks: frozenset[RewriteReason] = frozenset()
+    """What it lacks that ``rewrite_reason`` names."""
     added_ms: int | None = None
     """When it was added, by a writer or a rewrite, in epoch milliseconds; ``None``: the snapshot has expired."""
 
@@ -72,6 +75,11 @@ class Candidate:
     def sequence_number(self) -> int:
         """Its data sequence number."""
         return self.identity.sequence_number
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is to be rewritten even by itself."""
+        return self.has_debt or bool(self.lacks)
 
     @property
     def has_lineage(self) -> bool:
@@ -117,12 +125,13 @@ def select_candidates(
     now_ms: int,
     in_scope: FileScope = lambda file, spec_id: True,
     clustered_by: Container[int] | None = None,
+    lacking: Mapping[str, frozenset[RewriteReason]] = MappingProxyType({}),
 ) -> Candidates:
     """Pick files that are small, carry delete debt or are not clustered, or all files (``rewrite_all``).
 
     Files that are not ``in_scope`` are left alone, but still need their deletes.  ``clustered_by`` are the ids of the
     snapshots that added files clustered by this plan's recipe; files of other snapshots are not clustered.  ``None``:
-    the plan has no recipe.
+    the plan has no recipe.  ``lacking``: path → what the file lacks by its footer.
     """
     metadata, index = state.metadata, state.deletes
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
@@ -149,7 +158,11 @@ def select_candidates(
         has_debt = policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
         is_clustered = clustered_by is not None and live.entry.snapshot_id in clustered_by
         is_unclustered = clustered_by is not None and not is_clustered
-        if not (has_debt or _has_wrong_layout(file, policy, is_unclustered)) or not in_scope(file, spec_id):
+        lacks = lacking.get(file.file_path, frozenset())
+        if spec_id != metadata.default_spec_id and RewriteReason.SPEC in policy.rewrite_reason:
+            moves = destinations.destination(file, spec_id).spec_id == metadata.default_spec_id
+            lacks = lacks.union({RewriteReason.SPEC} if moves else ())
+        if not (has_debt or lacks or _has_wrong_layout(file, policy, is_unclustered)) or not in_scope(file, spec_id):
             continue
         if needed and not (policy.delete_compaction_enabled or policy.rewrite_all):
             under_deletes.add(file)
@@ -163,7 +176,8 @@ def select_candidates(
             too_young.add(file)
             continue
         to = destinations.destination(file, spec_id)
-        candidate = _candidate(metadata, live, needed, to, has_debt=has_debt, is_clustered=is_clustered)
+        candidate = _candidate(metadata, live, needed, to, is_clustered=is_clustered)
+        candidate = replace(candidate, has_debt=has_debt, lacks=lacks)
         key = partition_key(to.spec_id, to.partition), candidate.has_lineage
         partitions.setdefault(key, []).append(candidate)
     return Candidates(
@@ -198,7 +212,6 @@ def _candidate(
     deletes: tuple[ManifestEntry, ...],
     destination: Destination,
     *,
-    has_debt: bool,
     is_clustered: bool,
 ) -> Candidate:
     return Candidate(
@@ -208,7 +221,6 @@ def _candidate(
         manifest_path=live.manifest.manifest_path,
         identity=live.entry.identity,
         deletes=deletes,
-        has_debt=has_debt,
         destination=destination,
         is_clustered=is_clustered,
         added_ms=_added_ms(metadata, live.entry),

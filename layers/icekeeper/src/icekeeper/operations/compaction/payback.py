@@ -15,7 +15,7 @@ from icekeeper.operations.compaction.bins import Bin, Reason
 from icekeeper.operations.compaction.candidates import Candidate, known_deleted_rows
 from icekeeper.policy import Policy
 
-__all__ = ["WeighedBin", "Worth", "freed_bytes", "weigh"]
+__all__ = ["WeighedBin", "Worth", "freed_bytes", "rewrite_price", "weigh"]
 
 # Spark's spark.sql.files.openCostInBytes: opening a file takes as long as reading this many bytes.
 _OPEN_BYTES = 4 * 1024 * 1024
@@ -81,6 +81,11 @@ def weigh(chosen: Bin, policy: Policy, spread: Mapping[FileKey, int]) -> Weighed
         pays=saving >= cost or not is_judged,
     )
     return WeighedBin(chosen, worth)
+
+
+def rewrite_price(size: int, policy: Policy) -> float:
+    """US dollars to rewrite so many bytes, without requests."""
+    return float(_price(size, policy.price_per_gb_rewritten))
 
 
 def _price(size: int, per_gigabyte: Fraction) -> Fraction:

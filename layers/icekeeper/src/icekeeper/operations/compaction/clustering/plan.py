@@ -33,14 +33,14 @@ def clustering_groups(files: list[Candidate], policy: Policy) -> list[list[Candi
     if small and len(small) + small_outputs >= policy.min_input_files:
         together = {id(c) for c in (*small, *fresh)}
         return chosen + _portions([c for c in files if id(c) in together], policy)
-    return chosen + groups + [[c] for c in small if c.has_debt]
+    return chosen + groups + [[c] for c in small if c.is_due]
 
 
 def _is_worth_it(fresh: list[Candidate], policy: Policy) -> bool:
     return (
         len(fresh) >= policy.min_input_files
         or _total(fresh) >= policy.target_file_size_bytes
-        or any(c.has_debt for c in fresh)
+        or any(c.is_due for c in fresh)
     )
 
 
