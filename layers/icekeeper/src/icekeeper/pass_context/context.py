@@ -217,7 +217,7 @@ def operation_context(
     other_catalog: Callable[[str, str], Catalog | None] = lambda name, warehouse: None,
 ) -> OperationContext:
     """The context of one pass over a table; which table that is, and what is remembered about it, ``loaded`` says."""
-    stores = Stores(clock, store_clock, may_write=not dry_run)
+    stores = Stores(clock, store_clock, may_write=not dry_run, listing_threads=resolved.policy.listing_threads)
     return OperationContext(
         catalog=catalog,
         table=loaded.name,

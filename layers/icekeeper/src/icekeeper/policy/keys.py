@@ -131,6 +131,9 @@ class Policy(BaseModel):
     orphan_inventory: OptionalText = _key(
         None, "a list of files or an S3 Inventory (manifest.json, CSV, Parquet, ORC) to read instead of listing"
     )
+    listing_threads: int = _key(16, "folders that are listed at the same time, 1 to 64", ge=1, le=64)
+    # More only make S3 answer SlowDown (3,500 deletions a second and prefix).
+    delete_threads: int = _key(8, "requests that delete files at the same time, 1 to 64", ge=1, le=64)
     # One manifest rewritten into one is work that never ends.
     min_manifests_to_rewrite: int = _key(5, "data manifests that trigger their rewrite", ge=2)
     statistics_columns: TextList = _key(

@@ -85,7 +85,7 @@ def _clean(context: OperationContext, plan: CleaningPlan) -> StagedOutcome | Non
     declared = plan.failed if context.dry_run else map(_declared(context), plan.failed)
     failed = [load for load in declared if load is not None]
     files = {load.name: _files(context, loaded, storage, load) for load in failed}
-    unfinished = set()
+    unfinished: set[str] = set()
     for load in failed:
         if load.origin is LoadOrigin.USER and load.prefixes:
             inside = files_in_folders(storage, loaded.metadata, load.prefixes, older_than_ms=now_ms - grace_ms)
