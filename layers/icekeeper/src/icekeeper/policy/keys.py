@@ -104,6 +104,10 @@ class Policy(BaseModel):
     partial_progress: int = _key(0, "file groups per commit; 0: one commit for all", ge=0)
     proof: Proof = _key(Proof.COUNTS, "how a rewrite proves that rows were kept: counts or full")
 
+    row_group_memory_mb: PositiveAmount = _key(
+        Fraction(256), "memory, in MB, that a worker may fill with one row group before it is encoded and written"
+    )
+
     # -- snapshots, orphans, manifests, partitions
     snapshot_retention_hours: Amount = _key(Fraction(168), "snapshots younger than this many hours are kept")
     max_snapshots_to_keep: int = _key(5, "this many newest snapshots are kept whatever their age", ge=1)
@@ -211,6 +215,10 @@ class Policy(BaseModel):
     @property
     def max_file_group_size_bytes(self) -> int:
         return max(1, int(self.max_file_group_size_mb * MEGABYTE))
+
+    @property
+    def row_group_memory_bytes(self) -> int:
+        return max(1, int(self.row_group_memory_mb * MEGABYTE))
 
     @property
     def partition_rest_ms(self) -> int:

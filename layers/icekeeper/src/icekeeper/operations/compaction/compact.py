@@ -27,13 +27,14 @@ from icekeeper.operations.compaction.plan import (
 )
 from icekeeper.operations.compaction.preview import left_document, plan_document
 from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe
+from icekeeper.operations.compaction.row_groups import cut_row_groups, cut_sentence
 from icekeeper.operations.compaction.settings_preview import FileSample, settings_document
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.operations.compaction.writing.output_names import require_known_layout
 from icekeeper.operations.compaction.written_settings import BY_FOOTER, files_lacking, wanted_settings
 from icekeeper.pass_context.branch import branch_head
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.policy import Operation
+from icekeeper.policy import Operation, Policy
 from icekeeper.policy.choices import RewriteReason
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
 from icekeeper.rows.arrow_schema import stored_schema
@@ -92,7 +93,7 @@ def compact(context: OperationContext) -> OperationOutcome:
             outcomes = _rewrite_and_commit(rewriting, loaded, plan)
             if outcomes.errors:
                 rewriting.leaves_files()
-        outcome = _outcome(plan, outcomes)
+        outcome = _outcome(plan, outcomes, loaded.metadata.properties, context.policy)
         return replace(outcome, metrics={**outcome.metrics, "compact.duration_ms": elapsed_ms()})
 
 
@@ -169,10 +170,13 @@ def _parts(groups: Sequence[FileGroup], size: int, format_version: int) -> list[
     return [*([together] if together else []), *(rest[start : start + size] for start in range(0, len(rest), size))]
 
 
-def _outcome(plan: CompactionPlan, outcomes: GroupOutcomes) -> OperationOutcome:
+def _outcome(
+    plan: CompactionPlan, outcomes: GroupOutcomes, properties: Mapping[str, str], policy: Policy
+) -> OperationOutcome:
     groups = [group for group in plan.groups if group.group_id in outcomes.outputs]
     written = [file for group in groups for file in outcomes.outputs[group.group_id]]
     merged = sum(len(group.files) for group in groups)
+    cut = cut_row_groups(written, properties)
     metrics = {
         **_counters(plan),
         "compact.files_merged": merged,
@@ -186,8 +190,10 @@ def _outcome(plan: CompactionPlan, outcomes: GroupOutcomes) -> OperationOutcome:
         "compact.bins_dropped": len(outcomes.dropped),
         "compact.bins_failed": outcomes.failed_groups,
         "compact.commits": len(outcomes.snapshot_ids),
+        "compact.row_groups_cut": len(cut),
     }
     summary = f"compacted {merged} files into {len(written)} (across {len(groups)} bins)"
+    summary += cut_sentence(cut, properties, policy)
     if not plan.groups:
         summary = f"dropped {outcomes.deletes_removed} delete file(s) that no data file needs"
     if plan.files_unsupported:
