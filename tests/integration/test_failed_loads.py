@@ -166,15 +166,26 @@ def test_an_adopted_load_is_forgotten_when_its_commit_must_have_landed(table: St
     assert path in table.files()
 
 
-def test_a_failed_prefix_is_released_to_the_orphan_pass(table: StagedTable, listings: list[str]) -> None:
-    """Nothing is listed for it."""
-    path = table.plant("data/load/a.parquet")
+def test_the_folder_of_a_failed_load_is_cleaned_and_no_other(table: StagedTable, listings: list[str]) -> None:
+    """Beside the metadata only that folder is listed; the record goes with its last file."""
+    old, young = table.plant("data/load/a.parquet"), table.plant("data/load/deep/b.parquet", days_old=0)
+    beside = table.plant("data/load-2/a.parquet")
     stage_load(table.handle, "L", (), [f"{table.metadata.location}/data/load"])
     declare_load(table.handle, "L", LoadState.FAILED)
+    table.clock.now_ms += GRACE_MS - 60_000
+    assert table.sweep().staged is None
+    table.clock.now_ms += 60_000
+    planned = table.cleaned(dry_run=True)
+    assert old in table.files()
+    staged = table.cleaned()
+    assert [normalise(path) for path in staged.files_deleted] == [old]
+    assert planned.files_planned == staged.files_planned
+    assert set(listings) == {f"{table.metadata.location}/data/load/", table.metadata.metadata_directory}
+    assert table.states() == {"L": LoadState.FAILED}
     table.clock.now_ms += GRACE_MS
-    assert table.cleaned().metrics["staged.loads_settled"] == 1
-    assert listings == []
-    assert path in table.files()
+    assert [normalise(path) for path in table.cleaned().files_deleted] == [young]
+    assert table.states() == {}
+    assert beside in table.files()
 
 
 def test_gc_disabled_forbids_it(table: StagedTable) -> None:

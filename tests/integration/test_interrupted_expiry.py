@@ -48,9 +48,9 @@ def pending(table: MaintainedTable) -> set[str]:
     return {path for name in store.lists(identity) for part in store.paths(identity, name) for path in part}
 
 
-def interrupted(table: MaintainedTable, moment: Moment) -> None:
+def interrupted(table: MaintainedTable, moment: Moment, **settings: str) -> None:
     with pytest.raises(PowerCutError), at(moment, cut):
-        table.run(EXPIRE)
+        table.run(EXPIRE, **settings)
 
 
 def test_what_a_crash_after_the_commit_left_goes_in_the_next_pass(table: MaintainedTable) -> None:
@@ -77,11 +77,9 @@ def test_what_a_crash_after_the_commit_left_goes_in_the_next_pass(table: Maintai
     assert (again.status, again.reason) == (Status.SKIPPED, "no snapshots to expire")
 
 
-def test_a_crash_between_two_batches_is_finished_together_with_the_next_expiry(
-    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deletion, "_IN_FLIGHT", 1)  # no batch is on its way beside the one that is cut
-    interrupted(table, Moment.AFTER_DELETION)
+def test_a_crash_between_two_batches_is_finished_together_with_the_next_expiry(table: MaintainedTable) -> None:
+    # No batch is on its way beside the one that is cut.
+    interrupted(table, Moment.AFTER_DELETION, delete_threads="1")
     assert table.unreferenced() != set()
     table.append(99)
     outcome = table.run(EXPIRE)

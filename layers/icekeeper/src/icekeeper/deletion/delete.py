@@ -29,13 +29,11 @@ Confirm: TypeAlias = Callable[[Sequence[str]], Sequence[str]]
 _PARALLEL_LOOKS = 16
 # S3's limit for one DeleteObjects request; also how much is deleted between two looks at the pointer.
 _BATCH = 1000
-# So many requests keep a store busy; more only make S3 answer SlowDown (3,500 deletions a second and prefix).
-_IN_FLIGHT = 8
 _ATTEMPTS = 4
 # The pauses between attempts are 0.8, 1.6 and 3.2 s: storage has waited and tried again by itself before.
 _FIRST_PAUSE = 4
 # After so many batches in a row of which nothing could be deleted, the store is down and not busy.
-_HOPELESS = _IN_FLIGHT
+_HOPELESS = 8
 
 
 @dataclass(slots=True)
@@ -107,9 +105,10 @@ class _Deletion:
         again: list[str] = []
         running: deque[Future[DeleteReport]] = deque()
         self._fruitless = 0
-        with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="delete") as pool:
+        in_flight = self._context.policy.delete_threads
+        with ThreadPoolExecutor(in_flight, thread_name_prefix="delete") as pool:
             for start in range(0, len(paths), _BATCH):
-                if len(running) == _IN_FLIGHT:
+                if len(running) == in_flight:
                     again += self._settle(running.popleft().result())
                 if self._fruitless >= _HOPELESS:
                     again += paths[start:]

@@ -223,7 +223,7 @@ def operation_context(
 
     ``started_ms`` is given where another process began the pass; else it begins now.
     """
-    stores = Stores(clock, store_clock, may_write=not dry_run)
+    stores = Stores(clock, store_clock, may_write=not dry_run, listing_threads=resolved.policy.listing_threads)
     return OperationContext(
         catalog=catalog,
         table=loaded.name,

@@ -15,6 +15,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import HOUR_MS, TOLD_SKEW_MS, Clock, ahead_ms, steady_s
 from icekeeper.errors import OperationRefused
 from icekeeper.report.clock_skew import CLOCK_SKEW, skew_sentence
+from icekeeper.storage.listing import LISTING_THREADS
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import StoreClock
 
@@ -56,8 +57,11 @@ class _Measured:
 class Stores:
     """One client per set of credentials; each clock measured once, and again whenever our own was set meanwhile."""
 
-    def __init__(self, clock: Clock, store_clock: StoreClock, *, may_write: bool) -> None:
+    def __init__(
+        self, clock: Clock, store_clock: StoreClock, *, may_write: bool, listing_threads: int = LISTING_THREADS
+    ) -> None:
         """``may_write``: whether a store without a clock of its own may be asked by writing a probe."""
+        self._listing_threads = listing_threads
         self._clock, self._store_clock, self._may_write = clock, store_clock, may_write
         self._clients: dict[tuple[tuple[str, str], ...], Storage] = {}
         self._measured: dict[str, _Measured] = {}
@@ -67,7 +71,7 @@ class Stores:
         """The table's files."""
         key = tuple(sorted(loaded.io_properties.items()))
         if key not in self._clients:
-            self._clients[key] = Storage(loaded.io_properties)
+            self._clients[key] = Storage(loaded.io_properties, self._listing_threads)
         return self._clients[key]
 
     def now_ms(self, loaded: LoadedTable) -> int:

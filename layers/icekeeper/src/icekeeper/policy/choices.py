@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["JobOrder", "OutputSpec", "Ownership", "Proof", "Strategy"]
+__all__ = ["JobOrder", "OutputSpec", "Ownership", "Proof", "RewriteReason", "Strategy"]
 
 
 class Strategy(StrEnum):
@@ -24,6 +24,17 @@ class JobOrder(StrEnum):
     BYTES_DESC = "bytes-desc"
     FILES_ASC = "files-asc"
     FILES_DESC = "files-desc"
+
+
+class RewriteReason(StrEnum):
+    """What about how a file was written is reason enough to rewrite it, whatever its size."""
+
+    CODEC = "codec"
+    """Another compression codec than the table's properties ask for, or another format than Parquet."""
+    BLOOM = "bloom"
+    """No Bloom filter on a column that has one by the table's properties."""
+    SPEC = "spec"
+    """An older partition spec, where all rows of the file belong to one partition of the current spec."""
 
 
 class OutputSpec(StrEnum):

@@ -42,6 +42,7 @@ _NAMES: Mapping[str, str] = {
     "remove_dangling_deletes": _ALWAYS,
     "use_starting_sequence_number": _ALWAYS,
     "prefix_listing": _ALWAYS,
+    "max_concurrent_deletes": "delete_threads",
     "dry_run": "--dry-run, an option of the command",
     "zorder": "strategy=zorder with zorder_columns",
 }

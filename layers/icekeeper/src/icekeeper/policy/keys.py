@@ -25,6 +25,7 @@ from icekeeper.policy.values import (
     OptionalText,
     PositiveAmount,
     Ratio,
+    RewriteReasons,
     SnapshotIds,
     SortOrderText,
     Switch,
@@ -76,6 +77,9 @@ class Policy(BaseModel):
     price_per_1000_gets: Amount = _key(Fraction(4, 10000), "US dollars for 1,000 reading requests")
     price_per_1000_puts: Amount = _key(Fraction(5, 1000), "US dollars for 1,000 writing requests")
     rewrite_all: Switch = _key(False, "every data file is a candidate, whatever its size")
+    rewrite_reason: RewriteReasons = _key(
+        (), "comma-separated: files are also rewritten for their codec, bloom (filters) or spec; reads every footer"
+    )
     max_files_to_rewrite: OptionalCount = _key(None, "most data files rewritten by one pass; none: no limit")
     max_bytes_to_rewrite: OptionalCount = _key(None, "most bytes rewritten by one pass; none: no limit")
     rewrite_job_order: JobOrder = _key(
@@ -118,6 +122,10 @@ class Policy(BaseModel):
     partial_progress: int = _key(0, "file groups per commit; 0: one commit for all", ge=0)
     proof: Proof = _key(Proof.COUNTS, "how a rewrite proves that rows were kept: counts or full")
 
+    row_group_memory_mb: PositiveAmount = _key(
+        Fraction(256), "memory, in MB, that a worker may fill with one row group before it is encoded and written"
+    )
+
     # -- snapshots, orphans, manifests, partitions
     snapshot_retention_hours: Amount = _key(Fraction(168), "snapshots younger than this many hours are kept")
     max_snapshots_to_keep: int = _key(5, "this many newest snapshots are kept whatever their age", ge=1)
@@ -145,6 +153,9 @@ class Policy(BaseModel):
     orphan_inventory: OptionalText = _key(
         None, "a list of files or an S3 Inventory (manifest.json, CSV, Parquet, ORC) to read instead of listing"
     )
+    listing_threads: int = _key(16, "folders that are listed at the same time, 1 to 64", ge=1, le=64)
+    # More only make S3 answer SlowDown (3,500 deletions a second and prefix).
+    delete_threads: int = _key(8, "requests that delete files at the same time, 1 to 64", ge=1, le=64)
     # One manifest rewritten into one is work that never ends.
     min_manifests_to_rewrite: int = _key(5, "data manifests that trigger their rewrite", ge=2)
     statistics_columns: TextList = _key(
@@ -164,7 +175,7 @@ class Policy(BaseModel):
 
     # -- switches
     rewrite_enabled: Switch = _key(True, "merging of small data files")
-    delete_compaction_enabled: Switch = _key(True, "rewriting of data files that carry deletes")
+    delete_compaction_enabled: Switch = _key(True, "rewriting of data files that carry deletes, small ones too")
     manifest_rewrite_enabled: Switch = _key(True, "rewriting of manifests")
     snapshot_expiry_enabled: Switch = _key(True, "expiry of snapshots")
     orphan_sweep_enabled: Switch = _key(True, "removal of orphans")
@@ -222,6 +233,10 @@ class Policy(BaseModel):
     @property
     def max_file_group_size_bytes(self) -> int:
         return max(1, int(self.max_file_group_size_mb * MEGABYTE))
+
+    @property
+    def row_group_memory_bytes(self) -> int:
+        return max(1, int(self.row_group_memory_mb * MEGABYTE))
 
     @property
     def partition_rest_ms(self) -> int:

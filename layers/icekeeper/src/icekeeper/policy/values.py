@@ -16,6 +16,7 @@ from typing import Annotated, TypeAlias
 from pydantic import BeforeValidator, Field
 
 from icekeeper.operation_facts import ALL_OPERATIONS, Operation
+from icekeeper.policy.choices import RewriteReason
 from icekeeper.policy.relative_time import parse_relative
 from icekeeper.policy.sort_order import parse_sort_order
 from icekeeper.policy.time_pattern import parse_time_pattern
@@ -29,6 +30,7 @@ __all__ = [
     "OptionalText",
     "PositiveAmount",
     "Ratio",
+    "RewriteReasons",
     "SnapshotIds",
     "SortOrderText",
     "Switch",
@@ -43,6 +45,7 @@ __all__ = [
 # Plain decimals only: Fraction("1e999999999") would build an integer of a billion digits.
 _DECIMAL = re.compile(r"[+-]?\d{1,30}(\.\d{1,30})?")
 _MAX_DECIMALS = 12
+_REASON_NAMES = tuple(reason.value for reason in RewriteReason)
 _OPERATION_NAMES = tuple(operation.value for operation in Operation)
 
 
@@ -125,6 +128,19 @@ def _parse_snapshot_ids(value: object) -> object:
     return tuple(dict.fromkeys(ids))
 
 
+def _parse_reasons(value: object) -> object:
+    parts = _parse_list(value)
+    if not isinstance(parts, Iterable):
+        return value
+    names = [str(part) for part in parts]
+    for name in names:
+        if name not in _REASON_NAMES:
+            raise ValueError(
+                f"'{name}' is no reason; write none, or a comma-separated list of {', '.join(_REASON_NAMES)}"
+            )
+    return tuple(reason for reason in RewriteReason if reason in names)
+
+
 def _parse_operations(value: object) -> object:
     parts = _parse_list(value)
     if not isinstance(parts, Iterable):
@@ -157,6 +173,7 @@ TimePatternText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_time_p
 WhereText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_where)]
 OptionalCount: TypeAlias = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_parse_optional)]
 TextList: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_parse_list)]
+RewriteReasons: TypeAlias = Annotated[tuple[RewriteReason, ...], BeforeValidator(_parse_reasons)]
 SnapshotIds: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(_parse_snapshot_ids)]
 OperationNames: TypeAlias = Annotated[tuple[Operation, ...], BeforeValidator(_parse_operations)]
 

@@ -8,6 +8,7 @@ from typing import Any
 __all__ = ["plan_lines"]
 
 _MOST_LINES = 10
+_SETTINGS = {"codec": "compression codec", "bloom": "Bloom filters"}
 _MEGABYTE = 1024 * 1024
 
 
@@ -26,6 +27,12 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"takes about {totals['requests']} request(s) and ${totals['cost_usd']:.4f}; "
             f"saves readers about ${totals['saving_usd']:.4f}"
+        )
+    for lacking in plan.get("settings", ()):
+        what, size = _SETTINGS[lacking["reason"]], _size(lacking["bytes"])
+        yield (
+            f"{lacking['lacking']} of {lacking['sampled']} file(s) looked at lack the table's {what}: "
+            f"{lacking['how']} would rewrite about {size} for ${lacking['cost_usd']:.4f}"
         )
     for left in plan.get("left", ()):
         yield f"left alone: {left['files']} file(s) of {_size(left['bytes'])}; {left['reason']}"

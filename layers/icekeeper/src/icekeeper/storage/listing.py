@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 __all__ = ["LISTING_THREADS", "Division", "Level", "ListedObject", "divide", "in_parallel"]
 
 LISTING_THREADS = 16
+"""How many threads list unless a caller says otherwise."""
 # More folders than threads, because folders are of unequal size.
 _FOLDERS_WANTED = 4 * LISTING_THREADS
 # Of a table: location, data/ and metadata/, partitions.  Of a warehouse: namespaces and tables above them.
@@ -48,17 +49,18 @@ class Division(NamedTuple):
     folders: Sequence[str]
 
 
-def divide(root: str, level: Callable[[str], Level | None]) -> Division:
-    """Look into the first levels of ``root`` until there are folders enough for all threads.
+def divide(root: str, level: Callable[[str], Level | None], threads: int = LISTING_THREADS) -> Division:
+    """Look into the first levels of ``root`` until there are folders enough for so many threads.
 
     ``level`` returns ``None`` for a folder of too many entries, which is then left to be listed as a whole.
     """
+    wanted = _FOLDERS_WANTED * threads // LISTING_THREADS
     objects: list[ListedObject] = []
     whole: list[str] = []
     frontier = [root]
-    with ThreadPoolExecutor(LISTING_THREADS, thread_name_prefix="listing") as pool:
+    with ThreadPoolExecutor(threads, thread_name_prefix="listing") as pool:
         for _ in range(_LEVELS):
-            if not frontier or len(frontier) + len(whole) >= _FOLDERS_WANTED:
+            if not frontier or len(frontier) + len(whole) >= wanted:
                 break
             deeper: list[str] = []
             for folder, found in zip(frontier, pool.map(level, frontier), strict=True):
@@ -71,7 +73,7 @@ def divide(root: str, level: Callable[[str], Level | None]) -> Division:
     return Division(objects, [*whole, *frontier])
 
 
-def in_parallel(sources: Sequence[Callable[[], Iterable[Item]]]) -> Iterator[Item]:
+def in_parallel(sources: Sequence[Callable[[], Iterable[Item]]], threads: int = LISTING_THREADS) -> Iterator[Item]:
     """The items of all sources, in no particular order; only a bounded number of items waits in memory.
 
     The first error of a source is raised, and the others are stopped; they are also stopped when the caller stops.
@@ -80,7 +82,7 @@ def in_parallel(sources: Sequence[Callable[[], Iterable[Item]]]) -> Iterator[Ite
         for source in sources:
             yield from source()
         return
-    waiting: Queue[list[Item] | BaseException | None] = Queue(2 * LISTING_THREADS)
+    waiting: Queue[list[Item] | BaseException | None] = Queue(2 * threads)
     stop = Event()
 
     def put(what: list[Item] | BaseException | None) -> None:
@@ -107,7 +109,7 @@ def in_parallel(sources: Sequence[Callable[[], Iterable[Item]]]) -> Iterator[Ite
         finally:
             put(None)
 
-    with ThreadPoolExecutor(LISTING_THREADS, thread_name_prefix="listing") as pool:
+    with ThreadPoolExecutor(threads, thread_name_prefix="listing") as pool:
         try:
             for source in sources:
                 pool.submit(run, source)

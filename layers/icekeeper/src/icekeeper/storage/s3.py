@@ -26,6 +26,8 @@ __all__ = ["FailedKeys", "aws_session", "client_config", "delete_keys", "has_cre
 # The most keys one DeleteObjects request takes (S3 API reference).
 DELETE_BATCH = 1000
 DELETE_THREADS = 8
+# As many as delete_threads and listing_threads allow.
+MAX_CONNECTIONS = 64
 DELETE_ATTEMPTS = 5
 
 
@@ -65,7 +67,7 @@ def client_config(properties: Mapping[str, str], *, attempts: int = 3, **more: A
         connect_timeout=float(properties.get(S3_CONNECT_TIMEOUT) or 3),
         read_timeout=30,
         retries={"total_max_attempts": attempts, "mode": "standard"},
-        max_pool_connections=2 * DELETE_THREADS,
+        max_pool_connections=MAX_CONNECTIONS,
         **more,
     )
 

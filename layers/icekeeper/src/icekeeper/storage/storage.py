@@ -26,7 +26,7 @@ from icekeeper.masking import mask, remember_secrets
 from icekeeper.storage.capabilities import can_delete_s3, can_list_s3
 from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.failures import describe_failure
-from icekeeper.storage.listing import Division, ListedObject, divide, in_parallel
+from icekeeper.storage.listing import LISTING_THREADS, Division, ListedObject, divide, in_parallel
 from icekeeper.storage.local import local_level, local_status, unlink, walk
 from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
 from icekeeper.storage.s3_listing import list_s3, s3_directory, s3_level, s3_status
@@ -52,16 +52,17 @@ class Storage:
     else PyArrow reads.  Safe to share between threads.
     """
 
-    def __init__(self, properties: Mapping[str, str]) -> None:
+    def __init__(self, properties: Mapping[str, str], listing_threads: int = LISTING_THREADS) -> None:
         # Resolved here, where the environment is the caller's: workers may have another one.
         self._properties = with_endpoint(properties)
         remember_secrets(self._properties)
+        self._listing_threads = listing_threads
         self.s3_clock = ServerClock()
         self._lock = threading.Lock()
         self._answers: dict[tuple[str, str], bool] = {}
 
-    def __reduce__(self) -> tuple[type[Storage], tuple[dict[str, str]]]:
-        return Storage, (self._properties,)
+    def __reduce__(self) -> tuple[type[Storage], tuple[dict[str, str], int]]:
+        return Storage, (self._properties, self._listing_threads)
 
     def __repr__(self) -> str:
         return f"Storage({self._properties.get('s3.endpoint', 'default endpoint')})"  # never the credentials
@@ -137,9 +138,9 @@ class Storage:
         """
         with self.translated(prefix):
             if is_local(prefix):
-                return divide(prefix, lambda folder: local_level(folder, split_path(folder).key))
+                return divide(prefix, lambda folder: local_level(folder, split_path(folder).key), self._listing_threads)
             client = self._s3
-            return divide(prefix, lambda folder: s3_level(client, folder))
+            return divide(prefix, lambda folder: s3_level(client, folder), self._listing_threads)
 
     def list_folder(self, prefix: str) -> Iterator[ListedObject]:
         """As :meth:`list`, by this thread alone."""
@@ -273,7 +274,7 @@ class Storage:
     def _list(self, prefix: str) -> Iterator[ListedObject]:
         objects, folders = self.divide(prefix)
         yield from objects
-        yield from in_parallel([partial(self.list_folder, folder) for folder in folders])
+        yield from in_parallel([partial(self.list_folder, folder) for folder in folders], self._listing_threads)
 
     def _require_listable(self, path: str) -> None:
         if not is_local(path) and split_path(path).scheme not in S3_SCHEMES:

@@ -8,7 +8,7 @@ A *run* is what will be one file: a candidate as it is, or several that this pla
   time a byte is merged so, its file grows by a factor, so it is rewritten as often as the logarithm of its final size
   says; with the largest file taken along every time it would be as often as files arrive.  In a partition at rest, to
   which nothing comes any more, all runs are merged whatever their sizes, once.
-* Runs with delete debt, and those that are no larger.
+* Runs that are due by themselves, for their deletes or for what they lack, and those that are no larger.
 
 Both first need a partition with ``min_input_files`` candidates.  A run that was merged here takes its place among the
 others as the newest, just as the file will that it becomes, until nothing changes.  So ``plan(apply(plan))`` is empty.
@@ -44,6 +44,8 @@ class Reason(StrEnum):
     """Its files are small, and become fewer."""
     DELETES = "deletes"
     """Deletes apply to them; without these they would be left alone."""
+    SETTINGS = "settings"
+    """They were written otherwise than the table asks for now, which ``rewrite_reason`` names."""
     CLUSTERING = "clustering"
     """They are not clustered by the recipe, or there are too many small ones that are."""
     ALL = "all"
@@ -77,9 +79,9 @@ class _Run:
     """Why the run is rewritten even if it stays alone; ``None``: it is one file, and needs not be."""
 
     @property
-    def has_debt(self) -> bool:
-        """Whether deletes alone are reason enough to rewrite it."""
-        return self.reason is None and self.files[0].has_debt
+    def is_due(self) -> bool:
+        """Whether it is to be rewritten even by itself."""
+        return self.reason is None and self.files[0].is_due
 
     @property
     def weight(self) -> int:
@@ -89,11 +91,11 @@ class _Run:
 def binpacked(files: list[Candidate], policy: Policy, *, at_rest: bool = False) -> list[Bin]:
     """The bins of one partition's candidates that are to be rewritten, in order of age; the balanced one comes last."""
     files.sort(key=lambda c: (c.age, c.file.file_path))
-    # Large enough: only their deletes are applied.
-    large = [c for c in files if c.has_debt and c.file.file_size_in_bytes >= policy.min_file_size_bytes]
+    # Large enough: only their deletes are applied, or what they lack is given to them.
+    large = [c for c in files if c.is_due and c.file.file_size_in_bytes >= policy.min_file_size_bytes]
     alone = {id(c) for c in large}
     runs = [_Run((c,), c.file.file_size_in_bytes) for c in files if id(c) not in alone]
-    chosen = [Bin((c,), Reason.DELETES) for c in large]
+    chosen = [Bin((c,), _reason_alone((c,))) for c in large]
     if policy.rewrite_all:
         bins, rest = _full_bins(runs, policy)
         chosen += [*bins, *([_bin(_merged(rest), policy)] if rest else [])]
@@ -102,7 +104,7 @@ def binpacked(files: list[Candidate], policy: Policy, *, at_rest: bool = False) 
         if len(runs) >= policy.min_input_files:
             bins, runs = _full_bins(runs, policy)
             chosen += bins
-        together = _balanced(runs, policy, at_rest=at_rest) or _indebted(runs)
+        together = _balanced(runs, policy, at_rest=at_rest) or _due(runs)
         if not together:
             break
         merged = _merged(together)
@@ -146,12 +148,12 @@ def _balanced(runs: Sequence[_Run], policy: Policy, *, at_rest: bool) -> list[_R
     return []
 
 
-def _indebted(runs: Sequence[_Run]) -> list[_Run]:
-    """The runs with delete debt, and all that are no larger than what is chosen so far; none without debt."""
-    chosen = {id(run) for run in runs if run.has_debt}
+def _due(runs: Sequence[_Run]) -> list[_Run]:
+    """The runs that are due by themselves, and all that are no larger than what is chosen so far; or none."""
+    chosen = {id(run) for run in runs if run.is_due}
     if not chosen:
         return []
-    size = sum(run.size for run in runs if run.has_debt)
+    size = sum(run.size for run in runs if run.is_due)
     for run in sorted(runs, key=lambda run: run.size):
         if id(run) not in chosen and run.size <= size:
             chosen.add(id(run))
@@ -161,17 +163,20 @@ def _indebted(runs: Sequence[_Run]) -> list[_Run]:
 
 def _merged(runs: Sequence[_Run]) -> _Run:
     files = tuple(c for run in runs for c in run.files)
-    by_debt = len(runs) == 1 or any(run.has_debt for run in runs)
-    return _Run(files, sum(run.size for run in runs), Reason.DELETES if by_debt else Reason.SMALL)
+    is_due = len(runs) == 1 or any(run.is_due for run in runs)
+    return _Run(files, sum(run.size for run in runs), _reason_alone(files) if is_due else Reason.SMALL)
+
+
+def _reason_alone(files: Sequence[Candidate]) -> Reason:
+    """Why files are rewritten that would be left alone by their sizes."""
+    return Reason.SETTINGS if any(c.lacks for c in files) else Reason.DELETES
 
 
 def _bin(run: _Run, policy: Policy) -> Bin:
-    for_deletes = run.reason is Reason.DELETES and len(run.files) < policy.min_input_files
-    return Bin(
-        run.files,
-        Reason.DELETES if for_deletes else Reason.SMALL,
-        _output_count(run.size, len(run.files), policy),
-    )
+    reason = Reason.SMALL
+    if run.reason is not None and len(run.files) < policy.min_input_files:
+        reason = run.reason
+    return Bin(run.files, reason, _output_count(run.size, len(run.files), policy))
 
 
 def _outputs_if_full(size: int, inputs: int, policy: Policy) -> int | None:

@@ -5,15 +5,25 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TypeAlias
 
 from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder, named_file, partition_key
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.model import DataFile, FileContent, FileIdentity, FileKey, LiveEntry, ManifestEntry, ManifestFile
+from icekeeper.model import (
+    DataFile,
+    FileContent,
+    FileIdentity,
+    FileKey,
+    LiveEntry,
+    ManifestEntry,
+    ManifestFile,
+    PartitionValue,
+)
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
 from icekeeper.policy import Policy
-from icekeeper.policy.choices import OutputSpec
+from icekeeper.policy.choices import OutputSpec, RewriteReason
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.readable import why_unreadable
 
@@ -56,6 +66,8 @@ class Candidate:
     """The spec and partition that its rows go to; ``None``: they stay in the file's own."""
     is_clustered: bool = False
     """Whether its rows already have the order that this plan's recipe asks for."""
+    lacks: frozenset[RewriteReason] = frozenset()
+    """What it lacks that ``rewrite_reason`` names."""
     added_ms: int | None = None
     """When it was added, by a writer or a rewrite, in epoch milliseconds; ``None``: the snapshot has expired."""
 
@@ -63,6 +75,11 @@ class Candidate:
     def sequence_number(self) -> int:
         """Its data sequence number."""
         return self.identity.sequence_number
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is to be rewritten even by itself."""
+        return self.has_debt or bool(self.lacks)
 
     @property
     def has_lineage(self) -> bool:
@@ -82,6 +99,8 @@ class Candidates:
     """Candidates whose outputs have the same spec and partition; those without row ids are in a list of their own."""
     delete_needs: Mapping[FileKey, int]
     """Live delete file → how many live data files need it; 0: dangling."""
+    spread: Mapping[FileKey, int]
+    """Live equality delete file → over how many live data files its rows were spread, at most."""
     considered: int
     """How many live data files there are."""
     unsupported: int
@@ -92,6 +111,9 @@ class Candidates:
     too_young: int
     """How many would be candidates, but were added less than ``min_data_age_hours`` ago."""
     too_young_bytes: int
+    under_deletes: int
+    """How many would be, but carry deletes, and ``delete_compaction_enabled`` is off."""
+    under_deletes_bytes: int
     specs_to_leave: frozenset[int]
     """Ids of older specs whose rows may be dealt out to partitions of the current spec."""
 
@@ -103,12 +125,14 @@ def select_candidates(
     now_ms: int,
     in_scope: FileScope = lambda file, spec_id: True,
     clustered_by: Container[int] | None = None,
+    lacking: Mapping[str, frozenset[RewriteReason]] = MappingProxyType({}),
 ) -> Candidates:
     """Pick files that are small or carry delete debt, or all files (``rewrite_all``, or a plan with a recipe).
 
     Files that are not ``in_scope`` are left alone, but still need their deletes.  ``clustered_by`` are the ids of the
     snapshots that added files clustered by this plan's recipe; files of other snapshots are not clustered.  They are
-    picked like these, because runs of clustered files may pile up.  ``None``: the plan has no recipe.
+    picked like these, because runs of clustered files may pile up.  ``None``: the plan has no recipe.  ``lacking``:
+    path → what the file lacks by its footer.
     """
     metadata, index = state.metadata, state.deletes
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
@@ -117,21 +141,33 @@ def select_candidates(
     needs = {entry.file.key: 0 for entry in index.entries}
     unsupported = _Tally()
     too_young = _Tally()
+    under_deletes = _Tally()
     first_unsupported = ""
     listed = array("q")
     partitions: dict[object, list[Candidate]] = {}
+    by_partition: Counter[tuple[PartitionValue, ...]] = Counter()
     for live in state.live_files:
         file, spec_id = live.entry.file, live.manifest.partition_spec_id
         if file.content is not FileContent.DATA:
             continue
         listed.append(hash(file.file_path))
+        if index.has_equality_deletes:
+            by_partition[file.partition] += 1
         needed = tuple(index.needed_by(live.entry, spec_id, types))
         for entry in needed:
             needs[entry.file.key] += 1
         has_debt = policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
         is_clustered = clustered_by is not None and live.entry.snapshot_id in clustered_by
         may_be_clustered = clustered_by is not None
-        if not (has_debt or _may_be_laid_anew(file, policy, may_be_clustered)) or not in_scope(file, spec_id):
+        lacks = lacking.get(file.file_path, frozenset())
+        if spec_id != metadata.default_spec_id and RewriteReason.SPEC in policy.rewrite_reason:
+            moves = destinations.destination(file, spec_id).spec_id == metadata.default_spec_id
+            lacks = lacks.union({RewriteReason.SPEC} if moves else ())
+        is_wanted = has_debt or lacks or _may_be_laid_anew(file, policy, may_be_clustered)
+        if not is_wanted or not in_scope(file, spec_id):
+            continue
+        if needed and not (policy.delete_compaction_enabled or policy.rewrite_all):
+            under_deletes.add(file)
             continue
         unreadable = why_unreadable(file, needed, types)
         if unreadable is not None:
@@ -142,18 +178,22 @@ def select_candidates(
             too_young.add(file)
             continue
         to = destinations.destination(file, spec_id)
-        candidate = _candidate(metadata, live, needed, to, has_debt=has_debt, is_clustered=is_clustered)
+        candidate = _candidate(metadata, live, needed, to, is_clustered=is_clustered)
+        candidate = replace(candidate, has_debt=has_debt, lacks=lacks)
         key = partition_key(to.spec_id, to.partition), candidate.has_lineage
         partitions.setdefault(key, []).append(candidate)
     return Candidates(
         partitions=_listed_once(partitions.values(), listed),
         delete_needs=needs,
+        spread=_spread(index, needs, by_partition),
         considered=len(listed),
         unsupported=unsupported.files,
         unsupported_bytes=unsupported.bytes,
         first_unsupported=first_unsupported,
         too_young=too_young.files,
         too_young_bytes=too_young.bytes,
+        under_deletes=under_deletes.files,
+        under_deletes_bytes=under_deletes.bytes,
         specs_to_leave=frozenset(filter(destinations.may_deal_out, metadata.specs)),
     )
 
@@ -174,7 +214,6 @@ def _candidate(
     deletes: tuple[ManifestEntry, ...],
     destination: Destination,
     *,
-    has_debt: bool,
     is_clustered: bool,
 ) -> Candidate:
     return Candidate(
@@ -184,7 +223,6 @@ def _candidate(
         manifest_path=live.manifest.manifest_path,
         identity=live.entry.identity,
         deletes=deletes,
-        has_debt=has_debt,
         destination=destination,
         is_clustered=is_clustered,
         added_ms=_added_ms(metadata, live.entry),
@@ -201,6 +239,24 @@ def _listed_once(partitions: Iterable[list[Candidate]], listed: Sequence[int]) -
     own = {hash(candidate.file.file_path) for files in partitions for candidate in files}
     counts = Counter(number for number in listed if number in own)
     return tuple([c for c in files if counts[hash(c.file.file_path)] == 1] for files in partitions)
+
+
+def _spread(
+    index: DeleteIndex, needs: Mapping[FileKey, int], by_partition: Counter[tuple[PartitionValue, ...]]
+) -> dict[FileKey, int]:
+    """Over how many data files each equality delete is spread: those of its partition, or of the table.
+
+    Not only over those that need it still: once all others are rewritten, the last one would be taken for full of
+    deleted rows.
+    """
+    total = by_partition.total()
+    return {
+        entry.file.key: max(
+            needs[entry.file.key], by_partition[entry.file.partition] if entry.file.partition else total
+        )
+        for entry in index.entries
+        if entry.file.content is FileContent.EQUALITY_DELETES
+    }
 
 
 def known_deleted_rows(file: DataFile, deletes: Iterable[ManifestEntry]) -> int:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import stopwatch
 from icekeeper.commit.snapshot import RECIPE_KEY
-from icekeeper.errors import MaintenanceError
+from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.read_deletes import delete_index
-from icekeeper.model import ManifestContent, Nothing
+from icekeeper.model import ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.operations.compaction.commit_results import GroupOutcomes, commit_results
 from icekeeper.operations.compaction.dispatch import rewrite_groups
@@ -25,11 +27,15 @@ from icekeeper.operations.compaction.plan import (
 )
 from icekeeper.operations.compaction.preview import left_document, plan_document
 from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe
+from icekeeper.operations.compaction.row_groups import cut_row_groups, cut_sentence
 from icekeeper.operations.compaction.scope import file_scope
+from icekeeper.operations.compaction.settings_preview import FileSample, settings_document
 from icekeeper.operations.compaction.writing.output_names import require_known_layout
+from icekeeper.operations.compaction.written_settings import BY_FOOTER, files_lacking, wanted_settings
 from icekeeper.pass_context.branch import branch_head
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.policy import Operation
+from icekeeper.policy import Operation, Policy
+from icekeeper.policy.choices import RewriteReason
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
 from icekeeper.rows.arrow_schema import stored_schema
 
@@ -54,11 +60,13 @@ def compact(context: OperationContext) -> OperationOutcome:
         reader = context.reader(loaded)
         manifests = [] if snapshot is None else reader.manifests(snapshot)
         recipe = choose_recipe(metadata, context.policy)
+        sample = FileSample()
+        entries = reader.live_entries(manifests, ManifestContent.DATA)
         state = TableState(
             metadata,
             snapshot,
             manifests,
-            reader.live_entries(manifests, ManifestContent.DATA),
+            sample.watch(entries) if context.dry_run else entries,
             # Without apply_deletes the plan stops at the first delete manifest, so that none is read.
             delete_index(reader, manifests if context.policy.apply_deletes else ()),
         )
@@ -68,11 +76,11 @@ def compact(context: OperationContext) -> OperationOutcome:
             now_ms=context.started_ms,
             in_scope=file_scope(context.policy, metadata, context.started_ms),
             clustering=None if recipe is None else Clustering(recipe, _clustered_by(context, metadata, recipe)),
+            lacking=_lacking(context, loaded, manifests),
         )
         if isinstance(plan, Nothing):
             nothing = skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
-            left = plan.left if isinstance(plan, NothingToCompact) and context.dry_run else ()
-            return replace(nothing, plan=left_document(left)) if left else nothing
+            return replace(nothing, plan=_told(context, loaded, plan, sample)) if context.dry_run else nothing
         stored_schema(metadata.current_schema)  # refuses column types that this version cannot rewrite
         require_known_layout(metadata)
         context.require_allowed((metadata.data_location, *plan.input_files, *plan.delete_files))
@@ -80,12 +88,12 @@ def compact(context: OperationContext) -> OperationOutcome:
             planned = {"compact.bytes_planned": sum(group.total_bytes for group in plan.groups)}
             metrics = {**_counters(plan), **planned}
             would = succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=plan.input_files)
-            return replace(would, plan=plan_document(plan, metadata))
+            return replace(would, plan=_told(context, loaded, plan, sample))
         with context.job(_OPERATION, loaded, plan.snapshot_id) as rewriting:
             outcomes = _rewrite_and_commit(rewriting, loaded, plan)
             if outcomes.errors:
                 rewriting.leaves_files()
-        outcome = _outcome(plan, outcomes)
+        outcome = _outcome(plan, outcomes, loaded.metadata.properties, context.policy)
         return replace(outcome, metrics={**outcome.metrics, "compact.duration_ms": elapsed_ms()})
 
 
@@ -93,6 +101,42 @@ def _clustered_by(context: OperationContext, metadata: TableMetadata, recipe: Cl
     """Ids of the snapshots that added files clustered by a recipe: remembered ones, and those whose summary says so."""
     said = {i for i, snapshot in metadata.snapshots.items() if snapshot.summary.get(RECIPE_KEY) == recipe.text}
     return context.memory.clustered_by(recipe.text) | said
+
+
+def _lacking(
+    context: OperationContext, loaded: LoadedTable, manifests: Sequence[ManifestFile]
+) -> Mapping[str, frozenset[RewriteReason]]:
+    """What files in scope lack of what ``rewrite_reason`` names, by their footers; those in other formats have none."""
+    asked = frozenset(context.policy.rewrite_reason) & BY_FOOTER
+    if not asked:
+        return {}
+    in_scope = file_scope(context.policy, loaded.metadata, context.started_ms)
+    entries = context.reader(loaded).live_entries(manifests, ManifestContent.DATA)
+    files = [live.entry.file for live in entries if in_scope(live.entry.file, live.manifest.partition_spec_id)]
+    foreign = {f.file_path: asked for f in files if f.file_format.upper() != "PARQUET"}
+    paths = [f.file_path for f in files if f.file_path not in foreign]
+    context.require_allowed(paths)
+    found = files_lacking(
+        paths,
+        wanted_settings(loaded.metadata),
+        context.storage(loaded),
+        lambda done: context.progress("footers", done, len(paths)),
+    )
+    return foreign | {path: lacks & asked for path, lacks in found.items() if lacks & asked}
+
+
+def _told(
+    context: OperationContext, loaded: LoadedTable, plan: CompactionPlan | Nothing, sample: FileSample
+) -> dict[str, Any] | None:
+    """What a dry run tells beyond its sentence; ``None``: nothing."""
+    told = plan_document(plan, loaded.metadata) if isinstance(plan, CompactionPlan) else {}
+    if isinstance(plan, NothingToCompact) and plan.left:
+        told |= left_document(plan.left)
+    lacking = []
+    with suppress(PolicyError, OperationRefused):  # of a property, or of a folder: what rewrites files says so
+        context.require_allowed(sample.paths())
+        lacking = settings_document(sample, wanted_settings(loaded.metadata), context.storage(loaded), context.policy)
+    return (told | ({"settings": lacking} if lacking else {})) or None
 
 
 def _rewrite_and_commit(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> GroupOutcomes:
@@ -126,10 +170,13 @@ def _parts(groups: Sequence[FileGroup], size: int, format_version: int) -> list[
     return [*([together] if together else []), *(rest[start : start + size] for start in range(0, len(rest), size))]
 
 
-def _outcome(plan: CompactionPlan, outcomes: GroupOutcomes) -> OperationOutcome:
+def _outcome(
+    plan: CompactionPlan, outcomes: GroupOutcomes, properties: Mapping[str, str], policy: Policy
+) -> OperationOutcome:
     groups = [group for group in plan.groups if group.group_id in outcomes.outputs]
     written = [file for group in groups for file in outcomes.outputs[group.group_id]]
     merged = sum(len(group.files) for group in groups)
+    cut = cut_row_groups(written, properties)
     metrics = {
         **_counters(plan),
         "compact.files_merged": merged,
@@ -143,8 +190,10 @@ def _outcome(plan: CompactionPlan, outcomes: GroupOutcomes) -> OperationOutcome:
         "compact.bins_dropped": len(outcomes.dropped),
         "compact.bins_failed": outcomes.failed_groups,
         "compact.commits": len(outcomes.snapshot_ids),
+        "compact.row_groups_cut": len(cut),
     }
     summary = f"compacted {merged} files into {len(written)} (across {len(groups)} bins)"
+    summary += cut_sentence(cut, properties, policy)
     if not plan.groups:
         summary = f"dropped {outcomes.deletes_removed} delete file(s) that no data file needs"
     if plan.files_unsupported:

@@ -43,7 +43,13 @@ def rewrite_groups(
         return []
     proof, stored = context.policy.proof.value, stored_schema(loaded.metadata.current_schema)
     leaves = leaf_columns(stored)
-    tasks = [_task(loaded, plan, group, stored, leaves, proof) for group in groups]
+    tasks = [
+        replace(
+            _task(loaded, plan, group, stored, leaves, proof),
+            row_group_memory_bytes=context.policy.row_group_memory_bytes,
+        )
+        for group in groups
+    ]
     # A group that has to be sorted and is too large for one worker is sorted by all of them together.
     is_small = {task.group_id: task.recipe is None or fits_one_worker(task) for task in tasks}
     small = [task for task in tasks if is_small[task.group_id]]

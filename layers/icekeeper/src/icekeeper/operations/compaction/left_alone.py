@@ -41,6 +41,11 @@ def left_alone(
         _of(f"merging them costs more than it saves in expected_scans {policy.expected_scans}", _files(unpaid)),
         _of("the caps of a pass, or the budget for deletes, leave them to a later one", _files(waiting)),
         LeftAlone("they were added less than min_data_age_hours ago", found.too_young, found.too_young_bytes),
+        LeftAlone(
+            "deletes apply to them, and delete_compaction_enabled is false",
+            found.under_deletes,
+            found.under_deletes_bytes,
+        ),
         LeftAlone(f"they cannot be read: {found.first_unsupported}", found.unsupported, found.unsupported_bytes),
     )
     return tuple(part for part in parts if part.files)

@@ -15,7 +15,7 @@ from icekeeper.operations.compaction.bins import Bin, Reason
 from icekeeper.operations.compaction.candidates import Candidate, known_deleted_rows
 from icekeeper.policy import Policy
 
-__all__ = ["WeighedBin", "Worth", "freed_bytes", "weigh"]
+__all__ = ["WeighedBin", "Worth", "freed_bytes", "rewrite_price", "weigh"]
 
 # Spark's spark.sql.files.openCostInBytes: opening a file takes as long as reading this many bytes.
 _OPEN_BYTES = 4 * 1024 * 1024
@@ -54,15 +54,15 @@ class WeighedBin:
     worth: Worth
 
 
-def weigh(chosen: Bin, policy: Policy, needs: Mapping[FileKey, int]) -> WeighedBin:
-    """Tell the worth of a bin; ``needs`` counts per delete file the data files that need it.
+def weigh(chosen: Bin, policy: Policy, spread: Mapping[FileKey, int]) -> WeighedBin:
+    """Tell the worth of a bin; ``spread`` counts per equality delete the data files that it is spread over.
 
     Only for small files does the price decide.  Deletes have limits and a budget of their own (rule 51); order, too, is
     worth what skipping saves, of which sizes tell nothing; and what is asked for by name is done.
     """
     inputs = len(chosen.files)
     opens = inputs - chosen.outputs + sum(len(c.deletes) for c in chosen.files)
-    freed = freed_bytes(chosen.files, needs)
+    freed = freed_bytes(chosen.files, spread)
     size = chosen.total_bytes
     gets, puts = _GETS_PER_FILE * inputs, chosen.outputs
     per_get, per_put = policy.price_per_1000_gets / 1000, policy.price_per_1000_puts / 1000
@@ -83,16 +83,21 @@ def weigh(chosen: Bin, policy: Policy, needs: Mapping[FileKey, int]) -> WeighedB
     return WeighedBin(chosen, worth)
 
 
+def rewrite_price(size: int, policy: Policy) -> float:
+    """US dollars to rewrite so many bytes, without requests."""
+    return float(_price(size, policy.price_per_gb_rewritten))
+
+
 def _price(size: int, per_gigabyte: Fraction) -> Fraction:
     return size * per_gigabyte / _GIGABYTE
 
 
-def freed_bytes(files: Iterable[Candidate], needs: Mapping[FileKey, int]) -> float:
-    """Estimated bytes of deleted rows: those of an equality delete are spread evenly over the files that need it."""
+def freed_bytes(files: Iterable[Candidate], spread: Mapping[FileKey, int]) -> float:
+    """Estimated bytes of deleted rows: those of an equality delete are spread evenly over files."""
     freed = 0.0
     for candidate in files:
         rows = known_deleted_rows(candidate.file, candidate.deletes) + sum(
-            entry.file.record_count / max(1, needs.get(entry.file.key, 1))
+            entry.file.record_count / max(1, spread.get(entry.file.key, 1))
             for entry in candidate.deletes
             if entry.file.content is FileContent.EQUALITY_DELETES
         )

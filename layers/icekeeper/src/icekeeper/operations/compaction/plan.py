@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from icekeeper.model import FileKey, ManifestContent, Nothing, PartitionValue
 from icekeeper.operations.compaction.bins import Bin, Reason, binpacked
@@ -21,6 +22,7 @@ from icekeeper.operations.compaction.output_partition import Destination
 from icekeeper.operations.compaction.payback import WeighedBin, Worth, weigh
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.policy import Policy
+from icekeeper.policy.choices import RewriteReason
 
 __all__ = ["Clustering", "CompactionPlan", "FileGroup", "NothingToCompact", "plan_compaction"]
 
@@ -121,10 +123,12 @@ def plan_compaction(
     now_ms: int,
     in_scope: FileScope = lambda file, spec_id: True,
     clustering: Clustering | None = None,
+    lacking: Mapping[str, frozenset[RewriteReason]] = MappingProxyType({}),
 ) -> CompactionPlan | Nothing:
     """Group the data files that are to be rewritten, and count for each delete file the data files that need it.
 
-    ``now_ms`` is epoch milliseconds.  Without ``clustering`` rows keep their order (binpack).
+    ``now_ms`` is epoch milliseconds.  Without ``clustering`` rows keep their order (binpack).  ``lacking``:
+    path → what the file lacks by its footer, of what ``rewrite_reason`` names.
     """
     metadata, snapshot = state.metadata, state.snapshot
     if snapshot is None:
@@ -133,14 +137,16 @@ def plan_compaction(
     if has_deletes and not policy.apply_deletes:
         return Nothing(DELETES_DISABLED)
     clustered_by = None if clustering is None else clustering.clustered_by
-    found = select_candidates(state, policy, now_ms=now_ms, in_scope=in_scope, clustered_by=clustered_by)
+    found = select_candidates(
+        state, policy, now_ms=now_ms, in_scope=in_scope, clustered_by=clustered_by, lacking=lacking
+    )
     if clustering is None:
         bins = [chosen for files in found.partitions for chosen in _packed_bins(files, policy, now_ms)]
     else:
         layout = Layout.of(clustering.recipe, metadata.current_schema)
         groups_of_rows = (group for files in found.partitions for group in clustering_groups(files, policy, layout))
         bins = [_clustering_bin(group, policy, clustering.recipe) for group in groups_of_rows]
-    weighed = [weigh(chosen, policy, found.delete_needs) for chosen in bins]
+    weighed = [weigh(chosen, policy, found.spread) for chosen in bins]
     unpaid = [one for one in weighed if not one.worth.pays]
     worthy = [one for one in weighed if one.worth.pays]
     allowed, waiting = within_budget(worthy, policy, bytes_since_rewrite(metadata, snapshot))
@@ -174,8 +180,10 @@ def _packed_bins(files: list[Candidate], policy: Policy, now_ms: int) -> list[Bi
 
 
 def _clustering_bin(files: list[Candidate], policy: Policy, recipe: ClusterRecipe) -> Bin:
-    """A clustered file alone in its group is rewritten only for its deletes."""
-    reason = Reason.DELETES if len(files) == 1 and files[0].is_clustered else Reason.CLUSTERING
+    """A clustered file alone in its group is rewritten only for its deletes, or for what it lacks."""
+    reason = Reason.CLUSTERING
+    if len(files) == 1 and files[0].is_clustered:
+        reason = Reason.SETTINGS if files[0].lacks else Reason.DELETES
     size = sum(c.file.file_size_in_bytes for c in files)
     return Bin(tuple(files), Reason.ALL if policy.rewrite_all else reason, recipe.output_count(size))
 

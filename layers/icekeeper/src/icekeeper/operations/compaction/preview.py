@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.operations.compaction.bins import Reason
 from icekeeper.operations.compaction.left_alone import LeftAlone
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.writing.output_names import partition_path
+from icekeeper.policy.choices import RewriteReason
 
 __all__ = ["MOST_GROUPS", "left_document", "plan_document"]
 
@@ -57,7 +59,9 @@ def _reasons(group: FileGroup) -> list[str]:
         also.append("deletes")
     if group.route_to is not None or any(c.spec_id != group.spec_id for c in group.files):
         also.append("spec")
-    return list(dict.fromkeys([group.reason.value, *also]))
+    lacks = sorted(reason.value for reason in frozenset[RewriteReason]().union(*(c.lacks for c in group.files)))
+    main = () if group.reason is Reason.SETTINGS else (group.reason.value,)
+    return list(dict.fromkeys([*main, *lacks, *also]))
 
 
 def _sum(groups: Sequence[dict[str, Any]], key: str) -> int | float:

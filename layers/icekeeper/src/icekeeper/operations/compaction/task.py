@@ -124,6 +124,8 @@ class RewriteTask(ReadTask):
     """The spec whose partitions rows may be dealt out to; ``None``: every row has the task's partition."""
     most_files: int | None = None
     """How many sorted files may be written at most, whatever their size; ``None``: any number."""
+    row_group_memory_bytes: int = 128 * 1024 * 1024
+    """Most bytes of memory that the rows of one row group take while it is collected."""
     misread_columns: frozenset[int] = frozenset()
     """Ids of float columns for which footers must have no statistics (:mod:`.writing.float_statistics`)."""
 

@@ -15,6 +15,7 @@ from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.deletion.recorded_files import recorded_files
 from icekeeper.errors import MaintenanceError, OperationRefused
 from icekeeper.masking import masked
+from icekeeper.operations.staging.folders import files_in_folders
 from icekeeper.operations.staging.plan import CleaningPlan, may_be_staged, plan_cleaning
 from icekeeper.operations.staging.unneeded import unneeded_files
 from icekeeper.pass_context.context import OperationContext
@@ -69,7 +70,8 @@ def _clean(context: OperationContext, plan: CleaningPlan) -> StagedOutcome | Non
     loaded = context.load()
     if not identity_of(context.catalog, loaded).is_same_table(context.memory.identity):
         raise OperationRefused(f"table {loaded.name} was replaced by another one")
-    context.stores.trusted_now_ms(loaded, context.policy.orphan_older_than_ms, "orphan_older_than_hours")
+    grace_ms = context.policy.orphan_older_than_ms
+    now_ms = context.stores.trusted_now_ms(loaded, grace_ms, "orphan_older_than_hours")
     settled = [load for load in plan.adopted if _forget(context, load)]
     storage = context.storage(loaded)
     if not plan.failed or not gc_enabled(loaded.metadata):
@@ -83,6 +85,12 @@ def _clean(context: OperationContext, plan: CleaningPlan) -> StagedOutcome | Non
     declared = plan.failed if context.dry_run else map(_declared(context), plan.failed)
     failed = [load for load in declared if load is not None]
     files = {load.name: _files(context, loaded, storage, load) for load in failed}
+    unfinished: set[str] = set()
+    for load in failed:
+        if load.origin is LoadOrigin.USER and load.prefixes:
+            inside = files_in_folders(storage, loaded.metadata, load.prefixes, older_than_ms=now_ms - grace_ms)
+            files[load.name] += inside.paths
+            unfinished.update([load.name] if inside.more else ())
     paths = list(dict.fromkeys(path for some in files.values() for path in some))
     unneeded, needs = unneeded_files(context, loaded, paths)
     if context.dry_run:
@@ -90,7 +98,8 @@ def _clean(context: OperationContext, plan: CleaningPlan) -> StagedOutcome | Non
     result = delete_unneeded(context, loaded, unneeded, _WHAT, needs)
     for path, reason in result.failed.items():
         log.warning("%s: staged file %s could not be deleted: %s", context.table, path, reason)
-    done = [load for load in failed if result.failed.keys().isdisjoint(files[load.name])]
+    deleted = [load for load in failed if result.failed.keys().isdisjoint(files[load.name])]
+    done = [load for load in deleted if load.name not in unfinished]
     settled += [load for load in done if _forget(context, load)]
     counters = {
         "staged.files_referenced": len(paths) - len(result.deleted) - len(result.failed),

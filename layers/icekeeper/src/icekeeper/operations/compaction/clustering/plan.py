@@ -42,14 +42,14 @@ def clustering_groups(files: list[Candidate], policy: Policy, layout: Layout) ->
     small = [c for c in sorted_before if id(c) not in taken and c.file.file_size_in_bytes < policy.min_file_size_bytes]
     groups = _with_small_files(groups, small, policy)
     taken = {id(c) for group in groups for c in group}
-    return groups + [[c] for c in sorted_before if c.has_debt and id(c) not in taken]
+    return groups + [[c] for c in sorted_before if c.is_due and id(c) not in taken]
 
 
 def _is_worth_it(fresh: list[Candidate], policy: Policy) -> bool:
     return (
         len(fresh) >= policy.min_input_files
         or _total(fresh) >= policy.target_file_size_bytes
-        or any(c.has_debt for c in fresh)
+        or any(c.is_due for c in fresh)
     )
 
 

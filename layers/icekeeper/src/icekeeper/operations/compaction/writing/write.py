@@ -6,7 +6,7 @@ Source: Iceberg table properties ``write.parquet.*``; specification, "Parquet".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,10 +20,6 @@ from icekeeper.rows.arrow_schema import arrow_schema, leaf_columns
 from icekeeper.storage.storage import Storage
 
 __all__ = ["write_data_file"]
-
-# Rows take several times as much memory as the encoded row group; this bounds a worker's memory, whatever size a table
-# asks for and however well it compresses.
-_MAX_ROW_GROUP_ARROW_BYTES = 128 * 1024 * 1024
 
 
 def write_data_file(
@@ -51,7 +47,8 @@ def write_data_file(
         unmeasured = task.misread_columns | counts.misread_columns
         return writer_options(task.table_properties, leaves, rows, unmeasured)
 
-    output = _Output(path, schema, options, row_group_bytes(task.table_properties), storage)
+    sizes = _RowGroupSizes(row_group_bytes(task.table_properties), task.row_group_memory_bytes)
+    output = _Output(path, schema, options, sizes, storage)
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
     try:
@@ -92,6 +89,13 @@ def _data_file(path: str, size: int, footer: pq.FileMetaData, counts: PassingCou
     )
 
 
+class _RowGroupSizes(NamedTuple):
+    encoded: int
+    """Bytes of the file that a row group aims at."""
+    memory: int
+    """Most bytes in memory that it may be made of: rows take several times as much there as in the file."""
+
+
 class _Output:
     """The file being written; it is opened with the first row group, so that no rows leave no file."""
 
@@ -100,7 +104,7 @@ class _Output:
         path: str,
         schema: pa.Schema,
         options: Callable[[int], Mapping[str, Any]],
-        wanted_bytes: int,
+        sizes: _RowGroupSizes,
         storage: Storage,
     ) -> None:
         """``options`` gives the writer's options, from the number of rows in the first row group."""
@@ -110,7 +114,7 @@ class _Output:
         self._path = path
         self._options = options
         self._storage = storage
-        self._wanted_bytes = wanted_bytes
+        self._sizes = sizes
         self._arrow_bytes = 0
         self._footers: list[pq.FileMetaData] = []
         self._sink: Any = None
@@ -119,10 +123,10 @@ class _Output:
     @property
     def row_group_arrow_bytes(self) -> int:
         """Arrow bytes to collect for a row group of the wanted encoded size, judged by the row groups so far."""
-        wanted = self._wanted_bytes
+        wanted = self._sizes.encoded
         if self._arrow_bytes:
             wanted = self._arrow_bytes * wanted // max(1, self._sink.tell())
-        return min(wanted, _MAX_ROW_GROUP_ARROW_BYTES)
+        return min(wanted, self._sizes.memory)
 
     def write(self, batches: list[pa.RecordBatch]) -> None:
         """Write the batches as one row group."""

@@ -1,0 +1,42 @@
+"""Finds the files in the folders of a failed load, all of which belong to that load by what its owner declared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.operations.staging.plan import MAX_FILES, may_be_staged
+from icekeeper.storage.storage import Storage
+
+__all__ = ["FolderFiles", "files_in_folders"]
+
+
+class FolderFiles(NamedTuple):
+    """Files that may be deleted, and whether others remain for a later pass."""
+
+    paths: tuple[str, ...]
+    more: bool
+
+
+def files_in_folders(
+    storage: Storage, metadata: TableMetadata, folders: Iterable[str], *, older_than_ms: int
+) -> FolderFiles:
+    """Files below these folders, written before ``older_than_ms`` (epoch milliseconds).
+
+    A younger file may be of a writer that reuses the folder without a record, and one of unknown age counts as young.
+
+    Raises:
+        StorageError: a folder cannot be listed.
+    """
+    paths: list[str] = []
+    more = False
+    for folder in folders:
+        for found in storage.list(f"{folder.rstrip('/')}/"):
+            if not may_be_staged(metadata, found.path):
+                continue
+            if found.modified_ms is None or found.modified_ms > older_than_ms or len(paths) >= MAX_FILES:
+                more = True
+            else:
+                paths.append(found.path)
+    return FolderFiles(tuple(dict.fromkeys(paths)), more)
