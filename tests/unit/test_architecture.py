@@ -58,7 +58,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "state": (
         frozenset({"address", "claims", "identity", "leases"}),
-        frozenset({"lake_stats", "pending_deletions", "quarantine", "requests", "staging"}),
+        frozenset({"held_lease", "lake_stats", "pending_deletions", "quarantine", "requests", "staging"}),
         frozenset({"store"}),
         frozenset({"dynamodb", "sqlite", "table_memory"}),
         frozenset({"open"}),

@@ -27,6 +27,7 @@ from icekeeper.cli.arguments import (
     Unsafe,
     overrides,
     table_name,
+    time_ms,
 )
 from icekeeper.cli.claims import claims_app
 from icekeeper.cli.console import (
@@ -40,6 +41,7 @@ from icekeeper.cli.console import (
     print_json,
     print_usage_error,
     progress_bar,
+    tell,
 )
 from icekeeper.cli.health import health
 from icekeeper.cli.history import history
@@ -84,18 +86,24 @@ def maintain(
     engine: Engine = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be done, and change nothing")] = False,
     unsafe: Unsafe = False,
+    wait: Annotated[
+        str | None,
+        typer.Option("--wait", metavar="TIME", help="wait at most so long while another run maintains the table"),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Run a maintenance pass over one table."""
+    """Run a maintenance pass over one table; one run at a time maintains it."""
+    from icekeeper.maintenance.table_lease import Turn
     from icekeeper.report.outcome import PassStatus
     from icekeeper.report.terminal import print_outcome, trouble
     from icekeeper.runtime import Runtime, default_engine, open_engine
 
     chosen = overrides(settings, operations)
     name = table_name(table)
+    turn = Turn(wait_ms=0 if wait is None else time_ms(wait, "--wait"), tell=tell)
     runtime = Runtime.open(catalog)
     with progress_bar() as progress, open_engine(engine or default_engine()) as started:
-        outcome = runtime.maintain(name, chosen, started, dry_run=dry_run, unsafe=unsafe, progress=progress)
+        outcome = runtime.maintain(name, chosen, started, dry_run=dry_run, unsafe=unsafe, progress=progress, turn=turn)
     if as_json:
         print_json(outcome.to_json(listings()))
     print_outcome(people(as_json=as_json), outcome)

@@ -39,6 +39,7 @@ def run_pass(context: OperationContext) -> PassOutcome:
     log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
     if context.dry_run:
         return outcome
-    return conclude(
-        context.state, context.resolved.fingerprint(), started, outcome, context.engine.name, context.clock()
-    )
+    # A pass that lost its lease, or was told to stop, has not seen what is left to do: the next one must look anew.
+    is_cut_short = context.why_stop() is not None or (context.lease is not None and context.lease.is_lost)
+    seen_under = "" if is_cut_short else context.resolved.fingerprint()
+    return conclude(context.state, seen_under, started, outcome, context.engine.name, context.clock())
