@@ -25,7 +25,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"operations"}),
     frozenset({"administration", "detection", "maintenance", "verification"}),
     frozenset({"runtime"}),
-    frozenset({"demo", "pipeline"}),
+    frozenset({"cycle", "demo", "pipeline"}),
     frozenset({"cli"}),
 )
 # The same inside of rooms, for their inner rooms and their own modules.  No operation knows another one.
@@ -58,7 +58,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "state": (
         frozenset({"address", "claims", "identity", "leases"}),
-        frozenset({"held_lease", "lake_stats", "pending_deletions", "quarantine", "requests", "staging"}),
+        frozenset({"held_lease", "lake_stats", "pending_deletions", "quarantine", "requests", "slots", "staging"}),
         frozenset({"store"}),
         frozenset({"dynamodb", "sqlite", "table_memory"}),
         frozenset({"open"}),

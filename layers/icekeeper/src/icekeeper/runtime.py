@@ -11,7 +11,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING
 
 from icekeeper.activity import Progress, silent
@@ -147,8 +146,8 @@ class Runtime:
 
         if not dry_run:
             self.state.require_writable()  # before anything is changed, not when it is to be recorded
-        load = partial(self.catalog.load, table)
-        return maintain_table(AskedPass(load=load, make_context=make_context, settings=overrides, turn=turn or Turn()))
+        its_turn = None if dry_run else turn or Turn()
+        return maintain_table(AskedPass(self.catalog, self.state, table, overrides, make_context, its_turn))
 
     def context(
         self,

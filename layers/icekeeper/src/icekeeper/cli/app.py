@@ -50,6 +50,7 @@ from icekeeper.cli.pin import pin_app
 from icekeeper.cli.plan import plan
 from icekeeper.cli.policy import policy_app
 from icekeeper.cli.request import request
+from icekeeper.cli.run import run
 from icekeeper.cli.stage import stage_app
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.masking import MaskingFormatter
@@ -75,6 +76,7 @@ app.command()(health)
 app.command()(orphans)
 app.command()(history)
 app.command()(request)
+app.command()(run)
 
 
 @app.command()

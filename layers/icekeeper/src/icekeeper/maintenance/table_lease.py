@@ -33,6 +33,8 @@ class Turn:
     """The longest time to wait while another holder has the lease."""
     tell: Callable[[str], object] = lambda sentence: None
     """Called with one sentence when the waiting begins, which says who has the lease."""
+    why_not: Callable[[], str | None] = lambda: None
+    """Asked once the lease is ours: why the pass is not needed any more, ``None`` to begin."""
     why_stop: Callable[[], str | None] = lambda: None
     """Asked before each operation: why no further one begins, ``None`` to go on."""
 
