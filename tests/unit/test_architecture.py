@@ -58,7 +58,9 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "state": (
         frozenset({"address", "claims", "identity", "leases"}),
-        frozenset({"held_lease", "lake_stats", "pending_deletions", "quarantine", "requests", "slots", "staging"}),
+        frozenset(
+            {"held_lease", "lake_stats", "pending_deletions", "quarantine", "requests", "schedule", "slots", "staging"}
+        ),
         frozenset({"store"}),
         frozenset({"dynamodb", "sqlite", "table_memory"}),
         frozenset({"open"}),

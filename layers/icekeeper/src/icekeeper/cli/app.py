@@ -50,6 +50,7 @@ from icekeeper.cli.pin import pin_app
 from icekeeper.cli.plan import plan
 from icekeeper.cli.policy import policy_app
 from icekeeper.cli.request import request
+from icekeeper.cli.requests import requests_app
 from icekeeper.cli.run import run
 from icekeeper.cli.stage import stage_app
 from icekeeper.errors import MaintenanceError, PolicyError
@@ -71,6 +72,7 @@ app.add_typer(policy_app, name="policy")
 app.add_typer(pin_app, name="pin")
 app.add_typer(stage_app, name="stage")
 app.add_typer(claims_app, name="claims")
+app.add_typer(requests_app, name="requests")
 app.command()(plan)
 app.command()(health)
 app.command()(orphans)
@@ -118,7 +120,7 @@ def detect(catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = Fal
     from icekeeper.report.terminal import print_detection
     from icekeeper.runtime import Runtime
 
-    report = Runtime.open(catalog).detect(overrides(settings), unsafe=unsafe)
+    report = Runtime.open(catalog).detect(overrides(settings, about="one detection"), unsafe=unsafe)
     document = report.to_json()
     if as_json:
         print_json(document)

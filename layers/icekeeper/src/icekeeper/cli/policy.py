@@ -28,7 +28,7 @@ def policy_show(
     """Print every setting that holds for a table, with its source."""
     from icekeeper.runtime import Runtime
 
-    chosen = overrides(settings)
+    chosen = overrides(settings, about="icekeeper run")  # it shows the keys of scheduling too
     runtime = Runtime.open(catalog)
     return _print(table, runtime.policy(runtime.catalog.load(table_name(table)), chosen, unsafe=unsafe), as_json)
 
@@ -49,7 +49,9 @@ def policy_set(
     """Keep settings with a table, as its properties icekeeper.KEY; all of them, or none when one is wrong."""
     from icekeeper.administration.settings import set_settings
 
-    chosen = overrides([*(assignments or ()), *(settings or ())])
+    chosen = overrides(
+        [*(assignments or ()), *(settings or ())], about="icekeeper run"
+    )  # each is checked as a property
     if not chosen:
         raise PolicyError("policy set takes one or more settings as KEY=VALUE, for example min_input_files=10")
     return _change(table, catalog, lambda handle, policy: set_settings(handle, chosen, policy), unsafe, as_json)

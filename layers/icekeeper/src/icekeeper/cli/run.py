@@ -49,7 +49,7 @@ def run(
     from icekeeper.runtime import default_engine, open_engine
     from icekeeper.state.open import open_state
 
-    chosen, schedule = overrides(settings), dict[str, str]()
+    chosen, schedule = overrides(settings, about="icekeeper run"), dict[str, str]()
     if once and interval is not None:
         raise PolicyError("--once and --interval exclude each other")
     if interval is not None:

@@ -27,6 +27,7 @@ from icekeeper.detection.proposal import FleetProposal, FleetReport
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import MaintenanceError, StorageError
 from icekeeper.runtime import Runtime
+from icekeeper.state.schedule import note_detection
 from icekeeper.state.store import StateStore
 from icekeeper.table_policy import TablePolicies
 
@@ -120,10 +121,17 @@ class Service:
             self._say(f"nothing could be looked at: {error}")
             return False
         self._cursor = report.cursor
+        self._note_detection(once=once)
         self._tell_detection(report)
         self._detections += 1
         self._replace_waiting(pool, report.proposals, opened, started_ms)
         return report.errors == 0
+
+    def _note_detection(self, *, once: bool) -> None:
+        """Let those who file requests know that somebody looks for them."""
+        interval_ms = 0 if once else int(self._settings().interval_s * 1000)
+        with suppress(StorageError):  # the next detection leaves it
+            note_detection(self._state.leases, now_ms=self._options.clock(), interval_ms=interval_ms)
 
     def _replace_waiting(
         self,

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
 from icekeeper.policy import Operation
+from icekeeper.policy.scope import Scope, refuse_meaningless
 from icekeeper.state.identity import TableIdentity
 
 __all__ = [
@@ -82,6 +83,10 @@ class MachineInput(_Event):
             raise ValueError(f"settings are longer than {_MAX_SETTINGS} bytes, which no payload has room for")
         if self.table is None and self.catalog is not None:
             raise ValueError("a catalog is named, but no table in it; name both, or neither to scan the fleet")
+        try:
+            refuse_meaningless(self.settings, Scope.SCAN if self.table is None else Scope.TABLE)
+        except PolicyError as error:
+            raise ValueError(str(error)) from error
         return self
 
     @property
