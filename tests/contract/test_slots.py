@@ -1,4 +1,4 @@
-"""Slots, over every store: never more are taken than there are, whoever asks."""
+"""Slots, over every store: never more are taken than there are, whoever asks (rule 127)."""
 
 from __future__ import annotations
 

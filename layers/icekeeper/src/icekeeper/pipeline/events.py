@@ -116,6 +116,13 @@ class Item(_Event):
     forced: bool = False
     settings: Mapping[str, str] = Field(default_factory=dict)
     wait: bool = False
+    detected_ms: int | None = None
+    """When the scheduled detection began that proposed the table; ``None`` for a run that was asked for one table."""
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether its pass counts towards ``max_concurrent_jobs``."""
+        return self.detected_ms is not None
 
     @property
     def name(self) -> TableName:

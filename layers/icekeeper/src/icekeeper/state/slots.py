@@ -1,8 +1,8 @@
 """Slots: how many tables are maintained at once over all runs that share a state (``max_concurrent_jobs``).
 
 A slot is a lease without a table.  A pass of a scheduled run takes one of as many as the deployment allows, so the
-limit holds also over runs and processes that overlap; the slot of one that was killed runs out.  A pass that a person
-starts takes none.
+limit holds also over runs and processes that overlap (rule 127); the slot of one that was killed runs out.  A pass that
+a person starts takes none.
 """
 
 from __future__ import annotations
