@@ -5,9 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +19,7 @@ from support.deletes import commit_deletes, create_by_region, equality_delete, p
 from support.passes import outcome_of
 from support.readers import duckdb_rows
 from support.sabotage import SabotagedTable, sabotaged_table
+from support.without_leases import without_leases
 
 COMPACT = {"operations": "compact"}
 
@@ -249,10 +248,8 @@ def test_a_conflict_reported_for_a_commit_that_landed_loses_nothing(table: Sabot
     sound(table)
 
 
-def test_two_passes_at_once_lose_nothing(table: SabotagedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_passes_at_once_lose_nothing(table: SabotagedTable) -> None:
     """Should a lease ever not keep them apart, grace keeps each from sweeping what the other is about to commit."""
-    unguarded = SimpleNamespace(is_lost=False, require=lambda: None)
-    monkeypatch.setattr("icekeeper.maintenance.table_pass.leased", lambda *_: nullcontext(unguarded))
     before = ids(table)
     failures: list[BaseException] = []
 
@@ -263,10 +260,11 @@ def test_two_passes_at_once_lose_nothing(table: SabotagedTable, monkeypatch: pyt
             failures.append(error)
 
     threads = [threading.Thread(target=run) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with without_leases():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     assert not failures
     assert ids(table) == before
     table.assert_sound()
