@@ -8,7 +8,7 @@ one that is killed bars others until its own deadline; the answer of one that en
   digest, so an answer never hides what is still to be done.
 * ``list_orphans``: changes no table, but a late attempt would overwrite the list that is being deleted.
 * ``plan``: a late attempt would overwrite the plan whose digest the state machine has; every step would refuse.
-* ``detect``: a late attempt that finds nothing would give back the fleet's lease, which its run still needs.
+* ``detect``: a late attempt would write other proposals over those that its run is working through.
 * ``report`` of a table: a repetition would write the journal's entry and count the metrics twice.
 
 Not guarded are ``lease``, whose writes are conditional and whose answer must be new each time, and ``report`` of a run,

@@ -28,7 +28,6 @@ def fleet_run() -> State:
 
 def _detect() -> States:
     return {
-        # The function gives the fleet's lease back itself when it proposes nothing, because Report does not run then.
         "Detect": {
             **function_task(
                 "detect",
@@ -89,7 +88,7 @@ def _report() -> States:
         "ReportUnread": _report_task(
             # The input may hold anything but the run's name.
             {"run_id.$": "$$.Execution.Name", "tables": [], "failure.$": "$.failed"},
-            comment="No table's pass is known; the run is still reported, and gives the fleet lease back",
+            comment="No table's pass is known; the run is still reported",
             to="WhatFailed",
         ),
         "WhatFailed": {
@@ -104,7 +103,7 @@ def _report() -> States:
         ),
         "Report": _report_task(
             {"run_id.$": "$.run_id", "tables.$": "$.tables"},
-            comment="Totals of the run; gives the fleet lease back",
+            comment="Totals of the run",
             to="HowItWent",
         ),
     }

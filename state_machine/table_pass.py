@@ -58,13 +58,14 @@ def _lease() -> States:
             **function_task(
                 "lease",
                 {"action": "acquire", **_THIS_TABLE},
-                comment="This run's turn to maintain the table, if nobody else's",
+                comment="This run's turn to maintain the table, if nobody else's, and one of the slots of the fleet",
                 timeout_s=LEASE_S,
                 answers=["holder", "expires_ms"],
             ),
             "ResultPath": "$.lease",
             "Catch": [
                 catch(["LeaseHeld"], to="MayWait", into="$.held"),
+                catch(["FleetBusy"], to="MayWaitForSlot", into="$.held"),
                 given_up(to="ReportTable", into="$.failures.lease"),
             ],
             "Next": "Plan",
@@ -85,6 +86,22 @@ def _lease() -> States:
                 }
             ],
             "Default": "NotOurTurn",
+        },
+        "MayWaitForSlot": {
+            "Type": "Choice",
+            "Comment": "Runs that overlap maintain no more tables together than one alone",
+            "Choices": [{"Variable": "$.waiting.waits", "NumericLessThan": 960, "Next": "WaitForTurn"}],
+            "Default": "NoSlot",
+        },
+        "NoSlot": {
+            "Type": "Pass",
+            "Comment": "Nothing was begun; a later detection proposes the table again",
+            "Parameters": {
+                "table.$": "$.item.table",
+                "status": "skipped",
+                "summary": "as many tables as MaxConcurrentTables allows were maintained all the time",
+            },
+            "End": True,
         },
         "WaitForTurn": {
             "Type": "Wait",

@@ -14,8 +14,8 @@ from icekeeper.demo.measure import Contents, Figures
 from icekeeper.demo.seaweedfs import running_seaweedfs
 from icekeeper.demo.tables import NAMESPACE, MessyTable
 from icekeeper.demo.terminal import print_contents, print_figures
-from icekeeper.pipeline.run_leases import FLEET_LEASE
 from icekeeper.state.open import open_state
+from icekeeper.state.slots import slot_keys
 from icekeeper.state.store import PassRecord
 from local_stack.executions import Execution
 from local_stack.jobs import JobRun
@@ -105,7 +105,7 @@ def _left_behind(stack: LocalStack, lake: Lake, execution: Execution) -> dict[st
     # As an operator's laptop would read it.
     state = open_state({"ICEKEEPER_STATE": f"dynamodb://{stack.template.name('StateTable')}"})
     identities = {_name(table): lake.identity(table) for table in lake.tables}
-    keys = (FLEET_LEASE, *(identity.key for identity in identities.values()))
+    keys = (*slot_keys(4), *(identity.key for identity in identities.values()))
     plans = {
         child.input["item"]["table"]: child.visit("Plan").output["plan"]["key"]
         for child in execution.children

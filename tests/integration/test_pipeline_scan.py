@@ -1,4 +1,4 @@
-"""The pipeline's scan: what it proposes, that it keeps the fleet for its run, and where the next one goes on."""
+"""The pipeline's scan: what it proposes, and where the next one goes on."""
 
 from __future__ import annotations
 
@@ -9,25 +9,19 @@ from typing import Any
 import pytest
 
 from icekeeper.detection.proposal import FleetReport
-from icekeeper.errors import LeaseHeld, PolicyError
 from icekeeper.pipeline.events import (
     ReportRunEvent,
 )
 from icekeeper.pipeline.report_run import report_run
-from icekeeper.pipeline.run_leases import FLEET_LEASE, acquire_table_lease
+from icekeeper.pipeline.run_leases import acquire_table_lease
 from icekeeper.state.requests import MaintenanceRequest
-from support.pipeline_deployment import HOUR_MS, RUN, Pipeline
+from support.pipeline_deployment import RUN, Pipeline
 
 
 def test_a_scan_proposes_what_needs_work_and_what_was_requested(pipeline: Pipeline) -> None:
     answer, items = pipeline.detect()
     assert answer["reason"] == "1 of 1 table(s) need maintenance"
     assert [(item.table, item.catalog, item.forced) for item in items] == [("ns.t", "local", False)]
-    with pytest.raises(LeaseHeld):
-        pipeline.deployment.state.leases.acquire(FLEET_LEASE, "x", now_ms=pipeline.clock.now_ms, ttl_ms=1)
-    again, none = pipeline.detect("run-2")
-    assert none == []
-    assert again["reason"].startswith("another run is under way: fleet is leased by run-1 until ")
     report_run(pipeline.deployment, ReportRunEvent(run_id=RUN))
     request = MaintenanceRequest(identity=items[0].identity, requested_ms=1, settings={"operations": "compact"})
     pipeline.deployment.state.requests.file(request)
@@ -37,48 +31,6 @@ def test_a_scan_proposes_what_needs_work_and_what_was_requested(pipeline: Pipeli
     plan = pipeline.plan(asked, "run-3")
     assert {step for step, route in plan.routes.items() if route != "none"} == {"compact", "clean_staged"}
     assert pipeline.deployment.state.requests.pending() == ()
-
-
-def test_a_scan_that_proposes_nothing_gives_the_fleet_back(pipeline: Pipeline) -> None:
-    pipeline.deployment = pipeline.open(ICEKEEPER_TABLE_FILTER="other*")
-    assert pipeline.detect()[1] == []
-    assert pipeline.fleet_lease() is None
-
-
-def test_a_detection_that_fails_gives_the_fleet_back(pipeline: Pipeline) -> None:
-    pipeline.deployment = pipeline.open(ICEKEEPER_MIN_INPUT_FILES="many")
-    with pytest.raises(PolicyError, match="min_input_files"):
-        pipeline.detect()
-    assert pipeline.fleet_lease() is None
-
-
-def test_a_run_keeps_the_fleet_for_as_long_as_its_steps_go_on(pipeline: Pipeline) -> None:
-    (item,) = pipeline.detect()[1]
-    acquire_table_lease(pipeline.deployment, RUN, item)
-    plan = pipeline.plan(item)
-    for step in ("compact", "expire_snapshots"):
-        pipeline.clock.now_ms += 2 * HOUR_MS
-        pipeline.run(item, plan, step)
-        assert pipeline.fleet_lease() == RUN
-    pipeline.clock.now_ms += 3 * HOUR_MS  # it was stopped
-    assert pipeline.fleet_lease() is None
-
-
-def test_a_step_that_may_take_long_keeps_the_fleet_as_long(pipeline: Pipeline) -> None:
-    pipeline.deployment = pipeline.open(ICEKEEPER_JOB_TIMEOUT_S="7200", ICEKEEPER_JOB_RETRY_LIMIT="3")
-    (item,) = pipeline.detect()[1]
-    acquire_table_lease(pipeline.deployment, RUN, item)
-    pipeline.run(item, pipeline.plan(item), "compact")
-    pipeline.clock.now_ms += 8 * HOUR_MS
-    assert pipeline.fleet_lease() == RUN
-    pipeline.clock.now_ms += HOUR_MS
-    assert pipeline.fleet_lease() is None
-
-
-def test_a_forced_run_does_not_keep_the_fleet(pipeline: Pipeline) -> None:
-    item, plan = pipeline.begin()
-    pipeline.run(item, plan, "compact")
-    assert pipeline.fleet_lease() is None
 
 
 def test_a_scan_goes_on_where_the_last_one_stopped(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from icekeeper.catalogs.sql import SqlCatalog as SqlTables
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import OperationRefused, PlanStale, PolicyError, StorageError
 from icekeeper.model import TableName
-from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.events import (
     Failure,
     MachineInput,
@@ -26,10 +25,11 @@ from icekeeper.pipeline.plan_table import MAX_ATTEMPTS
 from icekeeper.pipeline.report_run import report_run
 from icekeeper.pipeline.report_table import report_table
 from icekeeper.pipeline.request_pass import file_request
-from icekeeper.pipeline.run_leases import FLEET_LEASE, acquire_table_lease, release_table_lease
+from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.pipeline.run_step import list_orphans
 from icekeeper.runtime import Runtime
 from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.slots import slot_keys
 from support.pipeline_deployment import RUN, Pipeline, broken
 
 JOBS = Path(__file__).parents[2] / "glue_jobs"
@@ -95,19 +95,6 @@ def test_a_second_plan_whose_answer_is_lost_does_not_cost_the_report(pipeline: P
     assert [status for _, status, _ in pipeline.journal(item)] == ["partial"]
 
 
-def test_a_report_that_cannot_be_written_does_not_keep_the_fleet(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every schedule of the next three hours would have found the fleet taken."""
-    pipeline.detect()
-    assert pipeline.fleet_lease() == RUN
-    with monkeypatch.context() as patch:
-        patch.setattr(ControlBucket, "write", broken)
-        with pytest.raises(StorageError, match="it crashed"):
-            report_run(pipeline.deployment, ReportRunEvent(run_id=RUN))
-    assert pipeline.fleet_lease() is None
-
-
 def test_a_request_that_no_payload_can_carry_does_not_stop_the_fleet(pipeline: Pipeline) -> None:
     """One item above 256 KB ends the Map of every run; the request outlived them all, because none came to claim it."""
     huge = {"where": " or ".join(["id = 1"] * 20_000)}
@@ -144,7 +131,7 @@ def test_a_job_that_was_well_just_ends(script: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_nobody_can_ask_for_a_lease_of_years(pipeline: Pipeline) -> None:
-    """Of a run that was stopped, it would have barred the table, and after a schedule the whole fleet."""
+    """Of a run that was stopped, it would have barred the table, and after a schedule a slot of the fleet."""
     filed = {"job_timeout_s": "999999999", "job_retry_limit": "9"}
     request = MaintenanceRequest(identity=pipeline.identity, requested_ms=1, settings=filed)
     pipeline.deployment.state.requests.file(request)
@@ -152,7 +139,7 @@ def test_nobody_can_ask_for_a_lease_of_years(pipeline: Pipeline) -> None:
     acquire_table_lease(pipeline.deployment, RUN, item)
     pipeline.run(item, pipeline.plan(item), "compact")
     tomorrow_ms = pipeline.clock.now_ms + 13 * 3_600_000
-    for key in (FLEET_LEASE, item.identity.key):
+    for key in (*slot_keys(4), item.identity.key):
         assert pipeline.deployment.state.leases.current(key, now_ms=tomorrow_ms) is None
 
 

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from icekeeper.cli.request import NO_RUN
 from icekeeper.pipeline.request_pass import Waiting
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore
@@ -26,7 +27,7 @@ def test_a_request_is_filed_for_the_very_table(command: Command) -> None:
         "table": "ns.t",
         "catalog": "C",
         "status": "requested",
-        "summary": "the next scheduled run takes it first",
+        "summary": NO_RUN,
         "requested_ms": request.requested_ms,
         "settings": {"operations": "compact,expire_snapshots", "branch": "main"},
         "execution": None,
@@ -41,7 +42,7 @@ def test_a_repeat_refreshes_what_is_pending(command: Command) -> None:
     command.table(appends=1)
     assert command("request", "ns.t", "--operations", "compact").code == 0
     answer = command("request", "ns.t", "--no-wait")
-    assert answer.out == "ns.t: requested: the next scheduled run takes it first\n"
+    assert answer.out == f"ns.t: requested: {NO_RUN}\n"
     assert [dict(request.settings) for request in pending(command)] == [{}]
 
 

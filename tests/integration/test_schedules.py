@@ -12,7 +12,7 @@ from icekeeper.engines.local import LocalEngine
 from icekeeper.maintenance.begin_pass import PassStart
 from icekeeper.maintenance.record_pass import DonePart, record_outcome
 from icekeeper.pipeline.events import Item, PlanReference
-from icekeeper.pipeline.run_leases import acquire_table_lease, release_fleet_lease, release_table_lease
+from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped, succeeded
 from icekeeper.runtime import Runtime
@@ -223,7 +223,6 @@ def test_the_pipeline_carries_schedules_from_the_proposal_to_the_state(
     assert table.state.schedules.of_table(item.identity).keys() == {"hourly"}
     assert table.readers_agree() == ids
     release_table_lease(pipeline.deployment, RUN, item)
-    release_fleet_lease(pipeline.deployment, RUN)
     table.fill(2, start=10)
     ids = table.readers_agree()
     # The next run takes the other schedule, which sorts.

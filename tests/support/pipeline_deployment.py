@@ -27,9 +27,10 @@ from icekeeper.pipeline.events import (
 )
 from icekeeper.pipeline.plan_table import plan_table
 from icekeeper.pipeline.report_table import TableReport, report_table
-from icekeeper.pipeline.run_leases import FLEET_LEASE, acquire_table_lease
+from icekeeper.pipeline.run_leases import acquire_table_lease
 from icekeeper.pipeline.run_step import run_step
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.slots import slot_keys
 from support.clocks import same_clock
 from support.maintained_table import MaintainedTable
 
@@ -102,9 +103,11 @@ class Pipeline:
         event = ReportTableEvent(run_id=run_id, item=item, plan=plan, failures=failures)
         return report_table(self.deployment, event)
 
-    def fleet_lease(self) -> str | None:
-        lease = self.deployment.state.leases.current(FLEET_LEASE, now_ms=self.clock.now_ms)
-        return None if lease is None else lease.holder
+    def slots(self) -> list[str]:
+        """The runs that have a slot of the fleet."""
+        leases, now_ms = self.deployment.state.leases, self.clock.now_ms
+        found = (leases.current(key, now_ms=now_ms) for key in slot_keys(self.deployment.slots))
+        return [lease.holder.partition(" ")[0] for lease in found if lease is not None]
 
     def journal(self, item: Item) -> list[tuple[str, str, str]]:
         records = self.deployment.state.history(item.identity)

@@ -30,7 +30,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"policy_fit"}),
     frozenset({"administration", "advice", "detection", "maintenance", "verification"}),
     frozenset({"runtime"}),
-    frozenset({"demo", "pipeline"}),
+    frozenset({"cycle", "demo", "pipeline"}),
     frozenset({"cli"}),
     frozenset({"__main__"}),
 )
@@ -68,7 +68,12 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "state": (
         frozenset({"address", "claims", "identity", "leases"}),
-        frozenset({"lake_stats", "pending_deletions", "quarantine", "requests", "schedules", "staging"}),
+        frozenset(
+            {
+                *("detection_mark", "held_lease", "lake_stats", "pending_deletions", "quarantine", "requests"),
+                *("schedules", "slots", "staging"),
+            }
+        ),
         frozenset({"store"}),
         frozenset({"dynamodb", "sqlite", "table_memory"}),
         frozenset({"open"}),

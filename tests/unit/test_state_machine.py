@@ -143,7 +143,7 @@ class TestTheRun:
         for name in ("DetectionFailed", "TablesNotRead"):
             assert MACHINE.states[name]["Type"] == "Fail"
 
-    def test_is_told_when_detection_fails_which_also_gives_the_fleet_lease_back(self) -> None:
+    def test_is_told_when_detection_fails(self) -> None:
         caught = MACHINE.states["Detect"]["Catch"]
 
         assert [(catch["ResultPath"], catch["Next"]) for catch in caught] == [("$.failed", "ReportUnread")]
@@ -182,7 +182,7 @@ class TestTheRun:
                 reached.add(name)
                 todo.extend(without[name])
 
-        assert ends == {"NotOurTurn", "TableDone"}
+        assert ends == {"NoSlot", "NotOurTurn", "TableDone"}
         assert not reached & ends
 
 

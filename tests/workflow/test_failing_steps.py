@@ -114,7 +114,7 @@ def test_a_run_that_cannot_be_told_is_red(
     script.happening[step] = failing(RuntimeError("a bug"))
     execution = scripted_stack.run()
     assert (execution.status, execution.error) == ("FAILED", error)
-    if step == "detect":  # which may have taken the fleet's lease; the run's report gives it back
+    if step == "detect":
         assert script.steps == ["detect", "report_run"]
         told = script.event_of("report_run")
         assert (told["run_id"], told["tables"], told["failure"]["Error"]) == (execution.name, [], "RuntimeError")

@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.pipeline.control_bucket import ControlBucket
-from icekeeper.pipeline.run_leases import FLEET_LEASE
+from icekeeper.state.slots import slot_keys, take_slot
 from local_stack.executions import Execution
 from local_stack.functions import Killed
 from local_stack.stack import LocalStack
@@ -217,14 +217,45 @@ def test_a_lease_that_is_held_refuses_the_pass(lake: LocalLake) -> None:
     assert lake.journal() == ()
 
 
-def test_two_scheduled_runs_do_not_meet(lake: LocalLake) -> None:
+def test_a_scheduled_run_leaves_out_what_another_one_is_at(lake: LocalLake) -> None:
+    """The second is started while the first maintains ns.t; it takes ns.u, and no table twice."""
     others: list[Execution] = []
-    lake.before("plan", lambda event: others.append(lake.stack.run({})))
+
+    def start_another(event: Any) -> None:
+        if (event["run_id"], event["operation"]) == ("the-first", "compact"):
+            lake.pyiceberg.create_table("ns.u", lake.table.table.schema())
+            for _ in range(5):
+                lake.pyiceberg.load_table("ns.u").append(lake.table.rows(1))
+            others.append(lake.stack.run({}, name="the-second"))
+
+    lake.before("compact_small", start_another)
     execution = lake.stack.run({}, name="the-first")
     assert execution.child.output["status"] == "succeeded"
-    assert [other.names for other in others] == [["Detect", "AnyProposals", "NothingToDo"]]
-    assert others[0].output["reason"].startswith("another run is under way: fleet is leased by the-first until ")
-    assert lake.state.leases.current(FLEET_LEASE, now_ms=0) is None
+    (second,) = others
+    assert [child.output["table"] for child in second.children] == ["ns.u"]
+    assert second.child.output["status"] == "succeeded"
+    skipped = lake.stack.control("runs/the-second/detection.json")["skipped"]
+    assert [skip["reason"] for skip in skipped if skip["table"] == "ns.t"] == ["being maintained by the-first"]
+    assert [record.run_id for record in lake.journal()] == ["the-first"]
+    leases = lake.state.leases
+    assert [key for key in slot_keys(4) if leases.current(key, now_ms=0) is not None] == []
+
+
+def test_runs_that_overlap_wait_for_a_slot(lake: LocalLake) -> None:
+    """All slots are taken at first; once one is free, the pass goes on."""
+    leases = lake.state.leases
+    taken = [take_slot(leases, f"other {key}", 4, now_ms=0, ttl_ms=4_000_000_000_000) for key in slot_keys(4)]
+    calls: list[str] = []
+
+    def second_time(event: Any) -> None:
+        calls.append(event["action"])
+        if calls.count("acquire") == 2:
+            leases.release(taken.pop())
+
+    lake.before("lease", second_time)
+    execution = lake.stack.run({})
+    assert execution.child.names[:6] == ["Lease", "MayWaitForSlot", "WaitForTurn", "CountWait", "Lease", "Plan"]
+    assert execution.child.output["status"] == "succeeded"
 
 
 def test_a_detection_that_dies_each_time_bars_no_later_run(lake: LocalLake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +263,6 @@ def test_a_detection_that_dies_each_time_bars_no_later_run(lake: LocalLake, monk
 
     def killed(self: ControlBucket, key: str, document: Any) -> str:
         if key.endswith("/proposals.json"):
-            assert lake.state.leases.current(FLEET_LEASE, now_ms=0) is not None
             raise Killed
         return write(self, key, document)
 

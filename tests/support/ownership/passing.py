@@ -16,6 +16,7 @@ from support.ownership.lake import CATALOGS
 from support.ownership.truth import Entry, PassReport
 from support.ownership.witness import Witness, real_path
 from support.ownership.world import World
+from support.without_leases import without_leases
 
 __all__ = ["EAGER", "Passing", "table_name"]
 
@@ -112,7 +113,7 @@ class Passing:
         watching = nullcontext() if interruption is None else interruption.watching_storage()
         self.problem = None if self.depth == 0 else self.problem
         try:
-            with watching:
+            with watching, without_leases():
                 outcome = runtime.maintain(
                     table_name(entry), {**EAGER, **settings}, InterruptedEngine(at), dry_run=dry_run, unsafe=True
                 )

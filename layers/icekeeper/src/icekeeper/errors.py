@@ -10,6 +10,7 @@
     ├── CommitStateUnknown     the swap was sent, its outcome is not known: resolve by run id
     ├── OperationRefused       a guard saw danger: nothing was deleted
     │   ├── LeaseHeld          another run maintains the table now: wait, or come back
+    │   ├── FleetBusy          as many tables are maintained now as may be at once: wait
     │   └── LeaseLost          this run was too slow and another one took its turn: nothing was committed
     └── StorageError           an object or endpoint could not be read or written
         ├── CommitRefused      a catalog answered that it does not commit: the newest head has the last word
@@ -34,6 +35,7 @@ __all__ = [
     "CommitConflict",
     "CommitRefused",
     "CommitStateUnknown",
+    "FleetBusy",
     "LeaseHeld",
     "LeaseLost",
     "MaintenanceError",
@@ -82,6 +84,10 @@ class OperationRefused(MaintenanceError):
 
 class LeaseHeld(OperationRefused):
     """Another run holds the lease; nothing was begun."""
+
+
+class FleetBusy(OperationRefused):
+    """As many tables are maintained now as the deployment allows at once; nothing was begun."""
 
 
 class LeaseLost(OperationRefused):

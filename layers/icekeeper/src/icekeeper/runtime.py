@@ -11,7 +11,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from icekeeper.activity import Progress, silent
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from icekeeper.detection.proposal import CatalogReport
     from icekeeper.engines.deferred import DeferredEngine
     from icekeeper.engines.engine import Engine
+    from icekeeper.maintenance.table_lease import Turn
     from icekeeper.operations.expiry.ref_costs import TableCosts
     from icekeeper.pass_context.context import OperationContext
     from icekeeper.pass_context.table_handle import TableHandle
@@ -129,26 +129,28 @@ class Runtime:
         dry_run: bool = False,
         unsafe: bool = False,
         progress: Progress = silent,
+        turn: Turn | None = None,
     ) -> PassOutcome:
-        """One pass over one table; of a policy with schedules what is due, or ``schedule`` alone.
+        """One pass over one table, which holds the table's lease; a dry run takes none.
+
+        Of a policy with schedules it does what is due, or ``schedule`` alone.
 
         Raises:
             PolicyError: unknown table or schedule, or settings that are wrong.
-            LeaseHeld: a run of the pipeline that shares this state maintains the table now.
+            LeaseHeld: another run that shares this state maintains the table now, and longer than ``turn`` waits.
             StorageError: the table cannot be loaded, or the state cannot be written.
         """
-        from icekeeper.maintenance.run_pass import run_pass
-        from icekeeper.state.leases import lease_held
+        from icekeeper.maintenance.table_lease import Turn
+        from icekeeper.maintenance.table_pass import AskedPass, maintain_table
+
+        def make_context(loaded: LoadedTable, run_id: str) -> OperationContext:
+            resolved = self.policy(loaded, overrides, unsafe=unsafe)
+            return self.context(loaded, resolved, engine, run_id=run_id, dry_run=dry_run, progress=progress)
 
         if not dry_run:
             self.state.require_writable()  # before anything is changed, not when it is to be recorded
-        loaded = self.catalog.load(table)
-        key = identity_of(self.catalog, loaded).key
-        lease = None if dry_run else self.state.leases.current(key, now_ms=self.clock())
-        if lease is not None:
-            raise lease_held(replace(lease, name=str(loaded.name)))
-        resolved = self.policy(loaded, overrides, unsafe=unsafe)
-        return run_pass(self.context(loaded, resolved, engine, dry_run=dry_run, progress=progress), schedule)
+        its_turn = None if dry_run else turn or Turn()
+        return maintain_table(AskedPass(self.catalog, self.state, table, overrides, make_context, its_turn, schedule))
 
     def context(
         self,

@@ -29,6 +29,7 @@ from icekeeper.cli.arguments import (
     Unsafe,
     overrides,
     table_name,
+    time_ms,
 )
 from icekeeper.cli.claims import claims_app
 from icekeeper.cli.command_help import CommandGroup
@@ -44,6 +45,7 @@ from icekeeper.cli.console import (
     print_json,
     print_usage_error,
     progress_bar,
+    tell,
 )
 from icekeeper.cli.health import health
 from icekeeper.cli.history import history
@@ -52,6 +54,8 @@ from icekeeper.cli.pin import pin_app
 from icekeeper.cli.plan import plan
 from icekeeper.cli.policy import policy_app
 from icekeeper.cli.request import request
+from icekeeper.cli.requests import requests_app
+from icekeeper.cli.run import run
 from icekeeper.cli.stage import stage_app
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.masking import MaskingFormatter
@@ -72,12 +76,14 @@ app.add_typer(policy_app, name="policy")
 app.add_typer(pin_app, name="pin")
 app.add_typer(stage_app, name="stage")
 app.add_typer(claims_app, name="claims")
+app.add_typer(requests_app, name="requests")
 app.command()(plan)
 app.command()(health)
 app.command()(advise)
 app.command()(orphans)
 app.command()(history)
 app.command()(request)
+app.command()(run)
 
 
 def _print_version(asked: bool) -> None:
@@ -107,10 +113,18 @@ def maintain(
     engine: Engine = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be done, and change nothing")] = False,
     unsafe: Unsafe = False,
+    wait: Annotated[
+        str | None,
+        typer.Option("--wait", metavar="TIME", help="wait at most so long while another run maintains the table"),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Run a maintenance pass over one table: all that its policy asks for, of its schedules what is due."""
+    """Run a maintenance pass over one table: all that its policy asks for, of its schedules what is due.
+
+    One run at a time maintains a table.
+    """
     from icekeeper.maintenance.interrupted_pass import PassInterrupted
+    from icekeeper.maintenance.table_lease import Turn
     from icekeeper.report.outcome import PassStatus
     from icekeeper.report.planned_order import order_json
     from icekeeper.report.terminal import print_outcome, trouble
@@ -118,12 +132,20 @@ def maintain(
 
     chosen = overrides(settings, operations)
     name = table_name(table)
+    turn = Turn(wait_ms=0 if wait is None else time_ms(wait, "--wait"), tell=tell)
     runtime = Runtime.open(catalog)
     with open_engine(engine or default_engine()) as started:
         try:
             with progress_bar() as progress:
                 outcome = runtime.maintain(
-                    name, chosen, started, schedule=schedule, dry_run=dry_run, unsafe=unsafe, progress=progress
+                    name,
+                    chosen,
+                    started,
+                    schedule=schedule,
+                    dry_run=dry_run,
+                    unsafe=unsafe,
+                    progress=progress,
+                    turn=turn,
                 )
         except PassInterrupted as stopped:  # told before the engine stops, which may take a while
             document = stopped.outcome.to_json(listings()) if as_json else None
@@ -141,7 +163,7 @@ def detect(catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = Fal
     from icekeeper.report.terminal import print_detection
     from icekeeper.runtime import Runtime
 
-    report = Runtime.open(catalog).detect(overrides(settings), unsafe=unsafe)
+    report = Runtime.open(catalog).detect(overrides(settings, about="one detection"), unsafe=unsafe)
     unread = [skip.table for skip in report.skipped if skip.is_error]
     document = {**report.to_json(), "status": "partial" if unread else "succeeded"}
     if as_json:

@@ -84,12 +84,16 @@ def ttl_ms(text: str) -> int:
     return time_ms(text, "--ttl")
 
 
-def overrides(settings: Sequence[str] | None, operations: str | None = None) -> dict[str, str]:
-    """``--set`` and ``--operations`` as one layer of settings.
+def overrides(
+    settings: Sequence[str] | None, operations: str | None = None, about: str = "one table"
+) -> dict[str, str]:
+    """``--set`` and ``--operations`` as one layer of settings, for what the call is about (a ``Scope``'s value).
 
     Raises:
-        PolicyError: a setting is not KEY=VALUE, or a key is given twice with different values.
+        PolicyError: a setting is not KEY=VALUE, a key is given twice with different values, or it would do nothing.
     """
+    from icekeeper.policy.scope import Scope, refuse_meaningless
+
     values: dict[str, str] = {}
     for setting in [*(settings or ()), *(() if operations is None else (f"operations={operations}",))]:
         key, separator, value = setting.partition("=")
@@ -99,4 +103,5 @@ def overrides(settings: Sequence[str] | None, operations: str | None = None) -> 
         if values.get(key, value) != value:
             raise PolicyError(f"{key} is set twice, to '{values[key]}' and to '{value}'")
         values[key] = value
+    refuse_meaningless(values, Scope(about))
     return values

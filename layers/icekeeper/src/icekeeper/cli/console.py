@@ -36,6 +36,7 @@ __all__ = [
     "print_json",
     "print_usage_error",
     "progress_bar",
+    "tell",
     "waiting",
     "with_id_texts",
 ]
@@ -121,6 +122,11 @@ def print_failed(sentence: str) -> int:
     """Print on standard error, in one sentence, what standard output says in full; returns the exit code."""
     print_error("", sentence, as_json=False)
     return EXIT_FAILED
+
+
+def tell(sentence: str) -> None:
+    """Print on standard error, in one sentence, what goes on."""
+    people(as_json=True).print(masked(sentence), soft_wrap=True, markup=False)
 
 
 def listings() -> ListingWriter:

@@ -34,7 +34,7 @@ def policy_show(
     from icekeeper.report.rows import print_policy
     from icekeeper.runtime import Runtime
 
-    chosen = overrides(settings)
+    chosen = overrides(settings, about="icekeeper run")  # it shows the keys of scheduling too
     runtime = Runtime.open(catalog)
     resolved = runtime.policy(runtime.catalog.load(table_name(table)), chosen, unsafe=unsafe)
     if as_json:
@@ -60,7 +60,9 @@ def policy_set(
     """Keep settings with a table, as its properties icekeeper.KEY; all of them, or none when one is wrong."""
     from icekeeper.administration.settings import set_settings
 
-    chosen = overrides([*(assignments or ()), *(settings or ())])
+    chosen = overrides(
+        [*(assignments or ()), *(settings or ())], about="icekeeper run"
+    )  # each is checked as a property
     if not chosen:
         raise PolicyError("policy set takes one or more settings as KEY=VALUE, for example min_input_files=10")
     return _change(

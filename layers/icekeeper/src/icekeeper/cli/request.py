@@ -27,6 +27,7 @@ from icekeeper.cli.console import (
 )
 from icekeeper.cli.history import pass_json
 from icekeeper.errors import PolicyError
+from icekeeper.state.detection_mark import SEEN_FOR_HOURS
 
 if TYPE_CHECKING:
     from icekeeper.pipeline.request_pass import Answer
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 __all__ = ["request"]
 
 NEXT_RUN = "the next scheduled run takes it first"
+NO_RUN = (
+    f"nothing is scheduled: no run has looked for requests here in the last {SEEN_FOR_HOURS} hours; switch the stack's "
+    "schedule on, start icekeeper run, or give --state-machine to start a run at once"
+)
 
 
 def request(
@@ -73,12 +78,13 @@ def request(
     if no_wait and wait is not None:
         raise PolicyError("--wait and --no-wait exclude each other")
     limit_ms = None if wait is None else time_ms(wait, "--wait")
-    require_shared_state(os.environ)
+    scheduled = _is_scheduled()
+    require_shared_state(os.environ, is_scheduled=scheduled)
     machine = StateMachine.open(state_machine) if state_machine else None
     runtime = Runtime.open(catalog)
     filed = file_request(runtime, name, chosen)
     execution = None if machine is None else start_pass(machine, filed)
-    answer = _at_first(execution)
+    answer = _at_first(execution, is_scheduled=scheduled)
     _say(name, answer, as_json)
     if no_wait or (machine is None and limit_ms is None):
         _document(filed, execution, answer, as_json)
@@ -94,18 +100,27 @@ def request(
             else:
                 answer = await_pass(runtime.state, filed, Waiting(limit_ms=limit_ms or 0, tell=tell))
     except KeyboardInterrupt:
-        goes_on = f"the request stays filed: {NEXT_RUN}" if execution is None else f"the run goes on: {execution}"
+        who = NEXT_RUN if scheduled else NO_RUN
+        goes_on = f"the request stays filed: {who}" if execution is None else f"the run goes on: {execution}"
         return print_interrupted(f"interrupted; {goes_on}", as_json=as_json)
     _say(name, answer, as_json)
     _document(filed, execution, answer, as_json)
     return EXIT_OK if answer.is_well else print_failed(f"{name}: {answer.status}: {answer.summary}")
 
 
-def _at_first(execution: str | None) -> Answer:
+def _is_scheduled() -> bool:
+    from icekeeper.clock import system_clock
+    from icekeeper.state.detection_mark import is_scheduled
+    from icekeeper.state.open import open_state
+
+    return is_scheduled(open_state(os.environ).leases, now_ms=system_clock())
+
+
+def _at_first(execution: str | None, *, is_scheduled: bool) -> Answer:
     from icekeeper.pipeline.request_pass import Answer
 
     if execution is None:
-        return Answer(status="requested", summary=NEXT_RUN)
+        return Answer(status="requested", summary=NEXT_RUN if is_scheduled else NO_RUN)
     return Answer(status="running", summary=f"started as {execution}")
 
 

@@ -63,8 +63,8 @@ def delete_unneeded(
     last thing before a request.  Memory grows by a few pointers per path.
 
     Raises:
-        OperationRefused: the table was replaced meanwhile, its files must not be deleted any more, or a table that
-            shares files cannot be loaded any more.
+        OperationRefused: the table was replaced meanwhile, its files must not be deleted any more, a table that
+            shares files cannot be loaded any more, or another run has taken the table's lease.
         MetadataUnreadable: new references cannot be read; what was not yet deleted stays.
         StorageError: the catalog does not answer; what was not yet deleted stays.
     """
@@ -128,6 +128,7 @@ class _Deletion:
     def _unreferenced(self, batch: Sequence[str]) -> Sequence[str]:
         if self._confirm is not None:
             batch = self._confirm(batch)
+        self._context.require_lease()
         self._needs.look_again()
         spared = [path for path in batch if self._needs.need(path)]
         self.result.spared += spared

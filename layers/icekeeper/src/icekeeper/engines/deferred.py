@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from threading import Lock
 from typing import TypeVar
 
 from icekeeper.engines.engine import Engine
@@ -17,13 +18,17 @@ Part = TypeVar("Part")
 
 
 class DeferredEngine:
-    """Starts another engine when the first work arrives, and stops it when its own context is left."""
+    """Starts another engine when the first work arrives, and stops it when its own context is left.
+
+    Threads may share it: the first of them starts the engine.
+    """
 
     def __init__(self, name: str, start: Callable[[], AbstractContextManager[Engine]]) -> None:
         self.name = name
         self._start = start
         self._started = ExitStack()
         self._engine: Engine | None = None
+        self._starting = Lock()
 
     def __enter__(self) -> DeferredEngine:
         return self
@@ -50,6 +55,7 @@ class DeferredEngine:
         return self._running().exchange(split, tasks, merge, parts, on_done)
 
     def _running(self) -> Engine:
-        if self._engine is None:
-            self._engine = self._started.enter_context(self._start())
-        return self._engine
+        with self._starting:
+            if self._engine is None:
+                self._engine = self._started.enter_context(self._start())
+            return self._engine

@@ -53,8 +53,12 @@ def run_operation(
     reason = context.resolved.why_not(operation)
     if reason is not None:
         return skipped(operation, reason)
+    reason = context.why_stop()
+    if reason is not None:
+        return skipped(operation, reason)
 
     def work(context: OperationContext) -> OperationOutcome:
+        context.require_lease()
         if context.resolved.allowed_prefixes is not None:
             metadata = context.load().metadata
             context.require_allowed((metadata.location, metadata.metadata_directory))

@@ -62,6 +62,9 @@ def run_pass(context: OperationContext, schedule: str | None = None) -> PassOutc
         # A real pass runs often, and may leave an operation to another one.
         warnings=tuple(unused_settings(context.resolved)) if context.dry_run else (),
     )
+    # A pass that lost its lease, or was told to stop, has not seen what is left to do: the next one must look anew.
+    if context.why_stop() is not None or (context.lease is not None and context.lease.is_lost):
+        return _recorded(context, started, outcome, () if schedule else (DonePart(None, ""),))
     ended = [
         DonePart(part.schedule, part.resolved.fingerprint(), resolved.schedules[part.schedule].interval_ms)
         for part in parts

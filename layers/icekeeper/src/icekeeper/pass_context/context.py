@@ -27,6 +27,7 @@ from icekeeper.pass_context.newer_metadata import newer_metadata
 from icekeeper.pass_context.other_entries import metadata_of_other_entries
 from icekeeper.pass_context.stores import Stores
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
+from icekeeper.state.held_lease import HeldLease
 from icekeeper.state.store import StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.attempt_names import is_repeated
@@ -70,6 +71,10 @@ class OperationContext:
     """The folders in which this pass has seen files of the table."""
     running: Job | None = None
     """The rewrite that is running, if there is one."""
+    lease: HeldLease | None = None
+    """The table's lease, which this pass holds; ``None`` where it changes nothing, or nobody else can come."""
+    why_stop: Callable[[], str | None] = lambda: None
+    """Asked before each operation: why no further one begins, ``None`` to go on."""
 
     @property
     def policy(self) -> Policy:
@@ -111,6 +116,16 @@ class OperationContext:
             self.run_id,
             self.now_ms(head),
         )
+
+    def require_lease(self) -> None:
+        """Prolong the table's lease, just before anything is swapped or deleted.
+
+        Raises:
+            LeaseLost: another run maintains the table by now (rule 70).
+            StorageError: the lease cannot be prolonged.
+        """
+        if self.lease is not None:
+            self.lease.require()
 
     @contextmanager
     def job(self, operation: Operation, planned: LoadedTable, snapshot_id: int) -> Iterator[OperationContext]:
@@ -157,11 +172,17 @@ class OperationContext:
                     *self.memory.pinned_metadata(),
                     *metadata_of_other_entries(self.state, self.catalog, head, self.other_catalog),
                 ),
-                renew=lambda: None if self.running is None else self.running.renew(),
+                renew=self._renew,
                 traces=lambda shown: newer_metadata(self.storage(shown), shown),
                 sleep=self.sleep,
             ),
         )
+
+    def _renew(self) -> None:
+        """Make sure that files and table are still this pass's own; called just before every swap."""
+        if self.running is not None:
+            self.running.renew()
+        self.require_lease()
 
     def commit_outputs(
         self,

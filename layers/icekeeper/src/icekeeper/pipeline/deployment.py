@@ -20,6 +20,8 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.settings import PipelineSettings
+from icekeeper.policy import resolve
+from icekeeper.policy.layers import layers_for
 from icekeeper.runtime import Runtime
 from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
@@ -44,6 +46,15 @@ class Deployment:
     clock: Clock = system_clock
     store_clock: StoreClock = store_now_ms
     _catalogs: dict[tuple[str, str | None], Catalog] = field(default_factory=dict)
+
+    @property
+    def slots(self) -> int:
+        """How many tables all scheduled runs may maintain at once; read without the policy file, which cannot set it.
+
+        Raises:
+            PolicyError: a variable is malformed.
+        """
+        return resolve(layers_for({}, self.environment, {}), unsafe=True).policy.max_concurrent_jobs
 
     @classmethod
     def open(

@@ -14,13 +14,13 @@ from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.detection.catalogs import CatalogSource
 from icekeeper.detection.detect import detect
 from icekeeper.detection.proposal import FleetProposal, FleetReport
-from icekeeper.errors import LeaseHeld, OperationRefused, StorageError
+from icekeeper.errors import OperationRefused, StorageError
 from icekeeper.model import TableName
 from icekeeper.pipeline.control_bucket import proposals_key, report_key
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, fits_payloads, parse_event
-from icekeeper.pipeline.run_leases import acquire_fleet_lease, fleet_lease_released_on_failure, release_fleet_lease
 from icekeeper.policy_parts import PolicyPart, due_parts, forced_part, in_one_pass
+from icekeeper.state.detection_mark import note_detection
 from icekeeper.table_policy import TablePolicies
 
 __all__ = ["Detected", "detect_tables"]
@@ -52,12 +52,9 @@ def detect_tables(deployment: Deployment, event: DetectEvent) -> tuple[Mapping[s
         StorageError: nothing can be detected, or written.
     """
     _require_new_name(deployment, event.run_id)
-    with fleet_lease_released_on_failure(deployment, event.run_id):
-        found = _forced(deployment, event.input) if event.input.table is not None else _scheduled(deployment, event)
-        key = proposals_key(event.run_id)
-        deployment.control.write(key, [item.model_dump(mode="json") for item in found.items])
-    if not found.items:
-        release_fleet_lease(deployment, event.run_id)
+    found = _forced(deployment, event.input) if event.input.table is not None else _scheduled(deployment, event)
+    key = proposals_key(event.run_id)
+    deployment.control.write(key, [item.model_dump(mode="json") for item in found.items])
     proposals = {"bucket": deployment.control.name, "key": key, "count": len(found.items)}
     answer = {"run_id": event.run_id, "proposals": proposals, "reason": found.reason}
     return {**answer, "forced": event.input.table is not None}, found
@@ -103,10 +100,9 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
 
 
 def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
-    try:
-        acquire_fleet_lease(deployment, event.run_id)
-    except LeaseHeld as error:
-        return Detected((), f"another run is under way: {error}")
+    """The tables that need maintenance; those at work in another run are left out by their leases."""
+    started_ms = deployment.clock()
+    note_detection(deployment.state.leases, now_ms=started_ms)
     unlisted: list[StorageError] = []
     sources = [
         CatalogSource(address.name, partial(_open, deployment, address))
@@ -126,14 +122,14 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
         if skip.is_error:
             log.warning("%s was not looked at: %s", f"{skip.catalog} {skip.table}".strip(), skip.reason)
     _tell(deployment, event.run_id, report)
-    items = tuple(_item(proposal, event.input) for proposal in report.proposals if _fits(proposal))
+    items = tuple(_item(proposal, event.input, started_ms) for proposal in report.proposals if _fits(proposal))
     reason = f"{len(items)} of {report.scanned} table(s) need maintenance"
     return Detected(items, reason, report.scanned, report.not_reached, report.errors + len(unlisted))
 
 
-def _item(proposal: FleetProposal, wanted: MachineInput) -> Item:
+def _item(proposal: FleetProposal, wanted: MachineInput, detected_ms: int) -> Item:
     """The table of a proposal, with the settings of its request if it was requested, else those of the run's input."""
-    document = proposal.to_json()
+    document = {**proposal.to_json(), "detected_ms": detected_ms}
     return parse_event(Item, document if proposal.is_requested else {**document, "settings": wanted.overrides})
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
 from icekeeper.policy import Operation
+from icekeeper.policy.scope import Scope, refuse_meaningless
 from icekeeper.state.identity import TableIdentity
 
 __all__ = [
@@ -86,6 +87,10 @@ class MachineInput(_Event):
             raise ValueError("a catalog is named, but no table in it; name both, or neither to scan the fleet")
         if self.table is None and self.schedule is not None:
             raise ValueError("a schedule is named, but no table that has it; a scan runs every schedule that is due")
+        try:
+            refuse_meaningless(self.settings, Scope.SCAN if self.table is None else Scope.TABLE)
+        except PolicyError as error:
+            raise ValueError(str(error)) from error
         return self
 
     @property
@@ -119,6 +124,13 @@ class Item(_Event):
     """The schedules of its policy that the pass carries out."""
     only_schedules: bool = False
     """Whether the operations that no schedule names are left out."""
+    detected_ms: int | None = None
+    """When the scheduled detection began that proposed the table; ``None`` for a run that was asked for one table."""
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether its pass counts towards ``max_concurrent_jobs``."""
+        return self.detected_ms is not None
 
     @property
     def name(self) -> TableName:

@@ -45,7 +45,9 @@ class PlanDocument(BaseModel):
     """What ``now()`` in the policy means for every step of the pass, however late it runs."""
     planned_ms: int
     metadata_location: str
-    """The metadata file that was planned on; empty: the table was dropped or replaced since it was detected."""
+    """The metadata file that was planned on; empty: there is nothing to do, because of ``needless``."""
+    needless: str = ""
+    """Why the table needs no pass any more; in plans of earlier versions empty, for one that was dropped."""
     head_id: int | None
     """The snapshot at the head of the maintained branch; ``None`` for an empty branch."""
     fingerprint: str

@@ -50,6 +50,8 @@ def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
     renew_table_lease(deployment, event.run_id, event.item, table_lease_ttl_ms())
     first = deployment.control.find(f"{folder}/{PLAN}") or {}
     request = _request(deployment, event.item, first)
+    if not first and (why := _served_elsewhere(deployment, event.item, request)):
+        return _write(deployment, folder, _needless(deployment, event, None, why))
     try:
         document = _document(deployment, event, folder, first, request)
     except (PolicyError, TableUnsupported):
@@ -73,7 +75,8 @@ def _document(
     runtime = deployment.runtime(event.item)
     loaded = _load(runtime, event.item)
     if loaded is None:
-        return _gone(deployment, event, requested_ms)
+        why = f"{event.item.table} was dropped or replaced since it was detected"
+        return _needless(deployment, event, requested_ms, why)
     context = runtime.context(
         loaded,
         runtime.policy(loaded, event.item.settings),
@@ -138,7 +141,18 @@ def _load(runtime: Runtime, item: Item) -> LoadedTable | None:
     return loaded if identity_of(runtime.catalog, loaded).is_same_table(item.identity) else None
 
 
-def _gone(deployment: Deployment, event: PlanEvent, requested_ms: int | None) -> PlanDocument:
+def _served_elsewhere(deployment: Deployment, item: Item, request: MaintenanceRequest | None) -> str | None:
+    """Why a table of a scheduled run needs no pass: another run has seen to it since it was proposed (rule 127)."""
+    if item.detected_ms is None:
+        return None
+    if item.forced:
+        return None if request is not None else "the request was served or withdrawn since it was detected"
+    seen = deployment.state.last_seen(item.identity)
+    is_served = seen is not None and seen.finished_ms >= item.detected_ms
+    return f"another run has maintained {item.table} since it was detected" if is_served else None
+
+
+def _needless(deployment: Deployment, event: PlanEvent, requested_ms: int | None, why: str) -> PlanDocument:
     now_ms = deployment.clock()
     return PlanDocument(
         run_id=event.run_id,
@@ -148,6 +162,7 @@ def _gone(deployment: Deployment, event: PlanEvent, requested_ms: int | None) ->
         started_ms=now_ms,
         planned_ms=now_ms,
         metadata_location="",
+        needless=why,
         head_id=None,
         fingerprint="",
         environment={},

@@ -1,4 +1,4 @@
-"""The end of a run: every table's result in one document, and the fleet's lease given back."""
+"""The end of a run: every table's result in one document."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from icekeeper.pipeline.control_bucket import proposals_key, report_key, table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item, ReportRunEvent, TableResult, parse_event
-from icekeeper.pipeline.run_leases import fleet_lease_released_on_failure, release_fleet_lease
 
 __all__ = ["report_run"]
 
@@ -21,7 +20,7 @@ _UNTOLD = ("its execution ended ", "the pass could not be reported")
 
 
 def report_run(deployment: Deployment, event: ReportRunEvent) -> Mapping[str, Any]:
-    """Write ``runs/RUN/report.json`` and return its counts; gives back the fleet's lease, also when that fails.
+    """Write ``runs/RUN/report.json`` and return its counts.
 
     ``status`` is ``failed`` when no table ended well and ``partial`` when some did.  A proposed table without a result
     gets the one that its pass wrote to the control bucket; without that it counts as failed.  ``untold`` is the number
@@ -30,13 +29,6 @@ def report_run(deployment: Deployment, event: ReportRunEvent) -> Mapping[str, An
     Raises:
         StorageError: the report cannot be written, or the proposals cannot be read.
     """
-    with fleet_lease_released_on_failure(deployment, event.run_id):
-        report = _report(deployment, event)
-    release_fleet_lease(deployment, event.run_id)
-    return report
-
-
-def _report(deployment: Deployment, event: ReportRunEvent) -> Mapping[str, Any]:
     results = (*event.tables, *(() if event.failure is not None else _missing(deployment, event)))
     counts: Counter[str] = Counter(result.status for result in results)
     well = sum(counts[status] for status in _WELL)

@@ -53,7 +53,8 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
         return TableReport(table, "failed", _first_failure(event.failures), None)
     plan = read_plan(deployment.control.read(event.plan.key, event.plan.digest))
     if not plan.metadata_location:
-        return TableReport(table, "skipped", f"{table} was dropped or replaced since it was detected", None)
+        needless = plan.needless or f"{table} was dropped or replaced since it was detected"
+        return TableReport(table, "skipped", needless, None)
     remember_outgrown(deployment.control, item, plan.routes, event.failures)
     folder = table_folder(event.run_id, item.identity.spelling)
     found = {operation: _outcome(deployment, folder, plan, event, operation) for operation in Operation}

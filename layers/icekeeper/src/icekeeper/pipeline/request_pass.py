@@ -93,9 +93,12 @@ class Waiting:
             pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
 
 
-def require_shared_state(environment: Mapping[str, str]) -> None:
-    """Raises PolicyError when ``ICEKEEPER_STATE`` is not set: no deployment would see a request in a local file."""
-    if not environment.get("ICEKEEPER_STATE", "").strip():
+def require_shared_state(environment: Mapping[str, str], *, is_scheduled: bool = False) -> None:
+    """Raises PolicyError when ``ICEKEEPER_STATE`` is not set: no deployment would see a request in a local file.
+
+    ``is_scheduled``: whether an ``icekeeper run`` of this machine looks there.
+    """
+    if not environment.get("ICEKEEPER_STATE", "").strip() and not is_scheduled:
         raise PolicyError(
             "ICEKEEPER_STATE is not set, so no deployment would ever see the request: "
             "set it to the stack's output State, dynamodb://TABLE"

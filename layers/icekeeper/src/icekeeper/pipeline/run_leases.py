@@ -1,64 +1,27 @@
-"""The leases that a run of the state machine holds: one on the fleet, and one on each table while it maintains it.
+"""What a run of the state machine holds while it maintains a table: the table's lease, and for a scheduled run a slot.
 
-A scheduled run holds the fleet's lease, so that only one is under way and its limit of concurrent tables holds for the
-whole fleet; a run for one table needs none.  A table's lease is taken before its pass is planned and given back after
-its report.  Each of these functions raises StorageError when the state store does not answer.
+Runs may overlap.  A table's lease is taken before its pass is planned and given back after its report, so that each
+table is maintained by one of them; slots keep the limit of concurrent tables over all of them.  A run for one table,
+which somebody asked for, takes no slot.  Each of these functions raises StorageError when the state does not answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
-from icekeeper.errors import LeaseLost, StorageError
+from icekeeper.errors import FleetBusy, LeaseHeld, LeaseLost
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
 from icekeeper.policy import Policy
 from icekeeper.state.leases import Lease
+from icekeeper.state.slots import held_slot, take_slot
 
-__all__ = [
-    "FLEET_LEASE",
-    "acquire_fleet_lease",
-    "acquire_table_lease",
-    "fleet_lease_released_on_failure",
-    "release_fleet_lease",
-    "release_table_lease",
-    "renew_table_lease",
-    "table_lease_ttl_ms",
-]
+__all__ = ["acquire_table_lease", "release_table_lease", "renew_table_lease", "table_lease_ttl_ms"]
 
-FLEET_LEASE = "fleet"
-# A run that was aborted bars the next ones for this long, or for as long as its last step could have taken.
-_FLEET_TTL_MS = 3 * 60 * 60 * 1000
 # A task may have to wait for its Glue job to get capacity before the job's own time begins.
 _SLACK_MS = 30 * 60 * 1000
 # No lease lasts longer, whatever job_timeout_s was set to: an aborted run must not bar others for years.
 _LONGEST_MS = 12 * 60 * 60 * 1000
-
-
-def acquire_fleet_lease(deployment: Deployment, run_id: str) -> Lease:
-    """Take the fleet's lease; a repeat by the same run has it already.
-
-    Raises:
-        LeaseHeld: another scheduled run is under way.
-    """
-    return deployment.state.leases.acquire(FLEET_LEASE, run_id, now_ms=deployment.clock(), ttl_ms=_FLEET_TTL_MS)
-
-
-@contextmanager
-def fleet_lease_released_on_failure(deployment: Deployment, run_id: str) -> Iterator[None]:
-    """Give the fleet's lease back when the block raises."""
-    try:
-        yield
-    except BaseException:
-        with suppress(StorageError):  # what is not given back runs out
-            release_fleet_lease(deployment, run_id)
-        raise
-
-
-def release_fleet_lease(deployment: Deployment, run_id: str) -> None:
-    """Give the fleet's lease back, if this run has it."""
-    deployment.state.leases.release(_of_run(FLEET_LEASE, run_id))
 
 
 def table_lease_ttl_ms(policy: Policy | None = None) -> int:
@@ -68,33 +31,60 @@ def table_lease_ttl_ms(policy: Policy | None = None) -> int:
 
 
 def acquire_table_lease(deployment: Deployment, run_id: str, item: Item) -> Lease:
-    """Take a table's lease; a repeat by the same run has it already.
+    """Take a table's lease, and a slot where the table counts; a repeat by the same run has both already.
 
     Raises:
         LeaseHeld: another run maintains the table.
+        FleetBusy: every slot is taken; the table's lease was not touched.
     """
-    return deployment.state.leases.acquire(
-        item.identity.key, run_id, now_ms=deployment.clock(), ttl_ms=table_lease_ttl_ms(), name=item.table
-    )
+    leases, now_ms, ttl_ms = deployment.state.leases, deployment.clock(), table_lease_ttl_ms()
+    slot = None
+    if item.is_scheduled:
+        holder = _slot_holder(run_id, item)
+        try:
+            slot = take_slot(leases, holder, deployment.slots, now_ms=now_ms, ttl_ms=ttl_ms)
+        except LeaseHeld as taken:
+            raise FleetBusy(f"{item.table} has to wait: {taken}") from taken
+    try:
+        return leases.acquire(item.identity.key, run_id, now_ms=now_ms, ttl_ms=ttl_ms, name=item.table)
+    except LeaseHeld:
+        if slot is not None:
+            leases.release(slot)
+        raise
 
 
 def renew_table_lease(deployment: Deployment, run_id: str, item: Item, ttl_ms: int) -> Lease:
-    """Prolong the table's lease, and the fleet's where this run has it, before the run's next operation begins.
+    """Prolong the table's lease, and its slot where it has one, before the run's next operation begins.
 
     Raises:
         LeaseLost: another run has taken the table; nothing may be done.
     """
     now_ms, leases = deployment.clock(), deployment.state.leases
-    with suppress(LeaseLost):  # a forced run has none on the fleet
-        leases.renew(_of_run(FLEET_LEASE, run_id), now_ms=now_ms, ttl_ms=max(_FLEET_TTL_MS, ttl_ms))
-    return leases.renew(_of_run(item.identity.key, run_id, item.table), now_ms=now_ms, ttl_ms=ttl_ms)
+    slot = _slot(deployment, run_id, item)
+    if slot is not None:
+        with suppress(LeaseLost):  # too many at once for a while do no harm
+            leases.renew(slot, now_ms=now_ms, ttl_ms=ttl_ms)
+    wanted = Lease(key=item.identity.key, holder=run_id, expires_ms=0, name=item.table)
+    return leases.renew(wanted, now_ms=now_ms, ttl_ms=ttl_ms)
 
 
 def release_table_lease(deployment: Deployment, run_id: str, item: Item) -> bool:
-    """Give a table's lease back; false when this run no longer had it."""
-    return deployment.state.leases.release(_of_run(item.identity.key, run_id))
+    """Give a table's lease and slot back; false when this run no longer had the lease."""
+    leases = deployment.state.leases
+    slot = _slot(deployment, run_id, item)
+    if slot is not None:
+        leases.release(slot)
+    return leases.release(Lease(key=item.identity.key, holder=run_id, expires_ms=0))
 
 
-def _of_run(key: str, run_id: str, name: str = "") -> Lease:
-    """A lease that the run took in another process, of which its end is not known here."""
-    return Lease(key=key, holder=run_id, expires_ms=0, name=name)
+def _slot(deployment: Deployment, run_id: str, item: Item) -> Lease | None:
+    """The slot that the run took for a table, in another process."""
+    if not item.is_scheduled:
+        return None
+    holder = _slot_holder(run_id, item)
+    return held_slot(deployment.state.leases, holder, deployment.slots, now_ms=deployment.clock())
+
+
+def _slot_holder(run_id: str, item: Item) -> str:
+    """One run has a slot for each of its tables."""
+    return f"{run_id} for {item.identity.key}"

@@ -25,11 +25,11 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import MAX_SENTENCE, OperationEvent
-from icekeeper.pipeline.leased_catalog import LeasedCatalog
 from icekeeper.pipeline.plan_document import read_plan
 from icekeeper.pipeline.run_leases import renew_table_lease, table_lease_ttl_ms
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.state.held_lease import HeldLease
 from icekeeper.storage.sources import KnownFiles
 
 __all__ = ["LISTED_ORPHANS", "Step", "list_orphans", "open_step", "run_step"]
@@ -172,7 +172,7 @@ def open_step(
             dry_run=dry_run,
             progress=progress,
         ),
-        catalog=LeasedCatalog(runtime.catalog, deployment.state.leases, lease, ttl_ms, deployment.clock),
+        lease=HeldLease(deployment.state.leases, lease, ttl_ms, deployment.clock),
     )
     begin(context)
     folder = table_folder(event.run_id, event.item.identity.spelling)

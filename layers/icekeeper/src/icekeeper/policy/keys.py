@@ -190,34 +190,36 @@ class Policy(BaseModel):
     table_filter: TextList = _key((), "wildcard patterns of table names", json_schema_extra=_DEPLOYMENT)
     max_jobs_per_detection: int = _key(100, "most tables one scan proposes", ge=1, json_schema_extra=_DEPLOYMENT)
     detection_timeout_s: int = _key(300, "seconds that one scan may take", ge=1, json_schema_extra=_DEPLOYMENT)
-    # Keys of the SeaweedFS worker that Icekeeper accepts and does not read, and keys that the stack sets from its
-    # parameters.
+    # The stack sets some of these from its parameters; icekeeper run reads all of them.
     detection_interval_s: int = _key(
         3600,
-        "not used, accepted for SeaweedFS's configuration: the stack's parameter ScheduleExpression decides",
+        "seconds between two detections of icekeeper run; in the stack its parameter ScheduleExpression decides",
         ge=1,
         json_schema_extra=_DEPLOYMENT,
     )
     max_concurrent_jobs: int = _key(
         4,
-        "tables maintained at once; only the stack's parameter MaxConcurrentTables, which sets it, has an effect",
+        "tables that scheduled runs sharing a state maintain at once; set by the stack's parameter MaxConcurrentTables",
         ge=1,
         json_schema_extra=_DEPLOYMENT,
     )
     max_concurrent_jobs_per_worker: int = _key(
         2,
-        "not used, accepted for SeaweedFS's configuration: in the stack each job has its own workers",
+        "tables that one process of icekeeper run maintains at once; in the stack each job has its own workers",
         ge=1,
         json_schema_extra=_DEPLOYMENT,
     )
     job_timeout_s: int = _key(
         3600,
-        "seconds that one job may take; set by the stack's parameter JobTimeoutMinutes",
+        "seconds that one job or pass may take; set by the stack's parameter JobTimeoutMinutes",
         ge=1,
         json_schema_extra=_DEPLOYMENT,
     )
     job_retry_limit: int = _key(
-        1, "retries of a failed job; set by the stack's parameter JobRetryLimit", ge=0, json_schema_extra=_DEPLOYMENT
+        1,
+        "retries of a failed job or pass; set by the stack's parameter JobRetryLimit",
+        ge=0,
+        json_schema_extra=_DEPLOYMENT,
     )
 
     @property

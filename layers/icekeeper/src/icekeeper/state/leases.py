@@ -18,7 +18,7 @@ __all__ = ["Lease", "LeaseStore", "lease_held", "renewed_lease", "taken_lease"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """``key`` is what is leased: a table's :attr:`TableIdentity.key`, or a name such as that of the fleet's lease.
+    """``key`` is what is leased: a table's :attr:`TableIdentity.key`, or a name such as that of a slot.
 
     ``expires_ms`` is the first epoch millisecond at which others may take it.
     """

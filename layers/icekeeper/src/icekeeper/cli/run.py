@@ -1,0 +1,90 @@
+"""``icekeeper run``: the cycle as a process of its own, for whoever has no AWS."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from icekeeper.cli.arguments import Engine, Settings, overrides, time_ms
+from icekeeper.cli.console import EXIT_OK, people, print_failed
+from icekeeper.errors import PolicyError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+__all__ = ["run"]
+
+
+def run(
+    catalogs: Annotated[
+        list[str], typer.Option("--catalog", metavar="C", help="a catalog whose tables are maintained; repeatable")
+    ],
+    interval: Annotated[
+        str | None,
+        typer.Option("--interval", metavar="TIME", help="between two detections; otherwise detection_interval_s"),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--concurrency",
+            metavar="N",
+            min=1,
+            help="tables that this process maintains at once; otherwise max_concurrent_jobs_per_worker",
+        ),
+    ] = None,
+    settings: Settings = None,
+    engine: Engine = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="one detection and its passes, then end; 1 when something failed")
+    ] = False,
+) -> int:
+    """Detect and maintain the tables of catalogs, every interval, until stopped (SIGTERM or Ctrl-C)."""
+    from icekeeper.cycle.service import Service, ServiceOptions
+    from icekeeper.runtime import default_engine, open_engine
+    from icekeeper.state.open import open_state
+
+    chosen, schedule = overrides(settings, about="icekeeper run"), dict[str, str]()
+    if once and interval is not None:
+        raise PolicyError("--once and --interval exclude each other")
+    if interval is not None:
+        schedule["detection_interval_s"] = str(time_ms(interval, "--interval") // 1000)
+    if concurrency is not None:
+        schedule["max_concurrent_jobs_per_worker"] = str(concurrency)
+    console = people(as_json=False)
+    with open_engine(engine or default_engine()) as started:
+        service = Service(
+            ServiceOptions(catalogs=catalogs, environment=os.environ, overrides=chosen, schedule=schedule),
+            open_state(os.environ),
+            started,
+            lambda line: console.print(line, soft_wrap=True, markup=False),
+        )
+        with _stopping(service.stop):
+            is_well = service.run(once=once)
+    return (
+        EXIT_OK if is_well else print_failed("not every table could be looked at and maintained; see the lines above")
+    )
+
+
+@contextmanager
+def _stopping(stop: Callable[[], None]) -> Iterator[None]:
+    """While the block runs, the first SIGTERM or SIGINT calls ``stop``; a second one ends the process at once."""
+    signals = (signal.SIGTERM, signal.SIGINT)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        for one in signals:
+            signal.signal(one, signal.SIG_DFL)
+        # In a thread: what it sets, the interrupted code may hold just now.
+        Thread(target=stop).start()
+
+    before = {one: signal.signal(one, handle) for one in signals}
+    try:
+        yield
+    finally:
+        for one, earlier in before.items():
+            signal.signal(one, earlier)

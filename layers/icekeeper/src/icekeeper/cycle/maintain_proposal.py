@@ -1,0 +1,149 @@
+"""The pass over one proposed table: its slot, its lease, one more attempt after a failure, and how it ended."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Event
+
+from icekeeper.clock import Clock, system_clock
+from icekeeper.cycle.settings import CycleSettings
+from icekeeper.cycle.told import TableResult, what_was_done
+from icekeeper.detection.proposal import FleetProposal
+from icekeeper.engines.engine import Engine
+from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale, StorageError
+from icekeeper.maintenance.table_lease import PASS_LEASE_MS, Turn, holder_name
+from icekeeper.model import TableName
+from icekeeper.report.outcome import PassOutcome, PassStatus
+from icekeeper.runtime import Runtime
+from icekeeper.state.held_lease import HeldLease, kept_alive
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.slots import take_slot
+from icekeeper.state.store import StateStore
+
+__all__ = ["COMMAND", "Work", "maintain_proposal"]
+
+log = logging.getLogger(__name__)
+
+COMMAND = "icekeeper run"
+_SLOT_PAUSE_S = 2.0
+_RETRY_PAUSE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One table that detection proposed, and what its pass needs."""
+
+    proposal: FleetProposal
+    detected_ms: int
+    """When the detection began that proposed it."""
+    runtime: Runtime
+    overrides: Mapping[str, str]
+    """Settings of the call; a request has its own instead."""
+    settings: CycleSettings
+    engine: Engine
+    stop: Event
+    """Set when the process is to end: no further operation begins."""
+    is_current: Callable[[], bool]
+    """False once a later detection has proposed anew; then this one is not begun any more."""
+    clock: Clock = system_clock
+
+    @property
+    def identity(self) -> TableIdentity:
+        found = self.proposal.proposal
+        name = TableName.parse(found.table)
+        return TableIdentity(self.proposal.catalog, self.proposal.warehouse, name, found.uuid, found.location)
+
+    @property
+    def chosen(self) -> Mapping[str, str]:
+        """The settings of the pass."""
+        return self.proposal.settings if self.proposal.is_requested else self.overrides
+
+
+def maintain_proposal(work: Work) -> TableResult | None:
+    """Maintain the table; ``None`` when it was not begun, because the process ends or a later detection decides.
+
+    Whatever goes wrong becomes the result.
+    """
+    started_s = time.monotonic()
+    try:
+        status, summary = _with_slot(work) or ("", "")
+    except (LeaseHeld, PlanStale) as reason:
+        status, summary = "skipped", str(reason)
+    except MaintenanceError as error:
+        status, summary = "failed", str(error)
+    except Exception as error:  # one table must not end the process
+        log.exception("the pass over %s broke", work.proposal.proposal.table)
+        status, summary = "failed", f"{type(error).__name__}: {error}"
+    if not status:
+        return None
+    return TableResult(
+        catalog=work.proposal.catalog,
+        table=work.proposal.proposal.table,
+        status=status,
+        summary=summary,
+        seconds=time.monotonic() - started_s,
+    )
+
+
+def _with_slot(work: Work) -> tuple[str, str] | None:
+    """Status and summary of the pass, once one of the slots is free; ``None`` when it was not begun."""
+    holder = holder_name(COMMAND, uuid.uuid4().hex)
+    leases = work.runtime.state.leases
+    while not work.stop.is_set() and work.is_current():
+        try:
+            slot = take_slot(leases, holder, work.settings.slots, now_ms=work.clock(), ttl_ms=PASS_LEASE_MS)
+        except LeaseHeld:
+            work.stop.wait(_SLOT_PAUSE_S)
+            continue
+        with kept_alive(HeldLease(leases, slot, PASS_LEASE_MS, work.clock)):
+            return _attempts(work)
+    return None
+
+
+def _why_not(state: StateStore, work: Work) -> str | None:
+    """Why the table needs no pass any more: since it was proposed, somebody else has seen to it."""
+    if work.proposal.is_requested:
+        if any(one.identity.is_same_table(work.identity) for one in state.requests.pending()):
+            return None
+        return "another run has served the request"
+    seen = state.last_seen(work.identity)
+    return "another run has maintained it meanwhile" if seen and seen.finished_ms >= work.detected_ms else None
+
+
+def _attempts(work: Work) -> tuple[str, str]:
+    deadline_s = time.monotonic() + work.settings.timeout_s
+
+    def why_stop() -> str | None:
+        if work.stop.is_set():
+            return "the process is about to end"
+        is_late = time.monotonic() > deadline_s
+        return f"job_timeout_s {work.settings.timeout_s:g} is over" if is_late else None
+
+    turn = Turn(command=COMMAND, why_not=partial(_why_not, work.runtime.state, work), why_stop=why_stop)
+    for attempt in range(1 + work.settings.retries):
+        is_last = attempt == work.settings.retries
+        if attempt:
+            turn = replace(turn, why_not=lambda: None)  # what it would see is the attempt before
+            work.stop.wait(_RETRY_PAUSE_S)
+        try:
+            outcome = work.runtime.maintain(work.identity.table, work.chosen, work.engine, turn=turn)
+        except StorageError as error:
+            if is_last or why_stop():
+                raise
+            log.warning("%s failed and is tried again: %s", work.identity.table, error)
+            continue
+        if is_last or outcome.status is not PassStatus.FAILED or why_stop():
+            return outcome.status.value, _told(outcome, why_stop())
+        log.warning("%s failed and is tried again: %s", work.identity.table, outcome.summary)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _told(outcome: PassOutcome, stopped: str | None) -> str:
+    left = [part for part in outcome.operations if stopped is not None and part.reason == stopped]
+    after = f"; {len(left)} operation(s) left: {stopped}" if left else ""
+    return what_was_done(outcome) + after

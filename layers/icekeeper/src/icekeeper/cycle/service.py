@@ -1,0 +1,185 @@
+"""The cycle: every interval a detection, whose tables some workers maintain, the neediest first.
+
+A detection never waits for passes: tables that are still at work are left out by their leases, and what an earlier
+detection proposed and no worker has begun is decided anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Event
+
+from icekeeper.catalogs.catalog import Catalog
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.clock import Clock, iso_utc, system_clock
+from icekeeper.cycle.maintain_proposal import Work, maintain_proposal
+from icekeeper.cycle.settings import CycleSettings
+from icekeeper.cycle.told import TableResult
+from icekeeper.detection.catalogs import CatalogSource
+from icekeeper.detection.detect import detect
+from icekeeper.detection.proposal import FleetProposal, FleetReport
+from icekeeper.engines.engine import Engine
+from icekeeper.errors import MaintenanceError, StorageError
+from icekeeper.runtime import Runtime
+from icekeeper.state.detection_mark import note_detection
+from icekeeper.state.store import StateStore
+from icekeeper.table_policy import TablePolicies
+
+__all__ = ["Service", "ServiceOptions"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """What ``icekeeper run`` was called with."""
+
+    catalogs: Sequence[str]
+    environment: Mapping[str, str]
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """Settings for detection and for passes that nobody requested."""
+    schedule: Mapping[str, str] = field(default_factory=dict)
+    """Settings for this process alone: interval and workers."""
+    open_catalog: Callable[[str], Catalog] = open_catalog
+    clock: Clock = system_clock
+
+
+class Service:
+    """One process of ``icekeeper run``; :meth:`stop` may be called by a signal handler or another thread."""
+
+    def __init__(
+        self, options: ServiceOptions, state: StateStore, engine: Engine, tell: Callable[[str], object]
+    ) -> None:
+        """``tell`` gets each line for people."""
+        self._options, self._state, self._engine, self._tell = options, state, engine, tell
+        self._stop = Event()
+        self._cursor: tuple[str, str] | None = None
+        self._detections = 0
+        self._waiting: list[Future[bool]] = []
+
+    def stop(self) -> None:
+        """Begin nothing more; what is at work ends with the operation that it is in."""
+        self._stop.set()
+
+    def run(self, *, once: bool = False) -> bool:
+        """Detect and maintain until stopped, or once; whether nothing went wrong, of which only ``once`` tells.
+
+        Raises:
+            PolicyError: the settings or the name of a catalog are wrong.
+            StorageError: with ``once``, the state cannot be used.
+        """
+        settings = self._settings()
+        self._require_known_catalogs()
+        is_well = True
+        with ThreadPoolExecutor(settings.workers, thread_name_prefix="icekeeper-run") as pool:
+            try:
+                while not self._stop.is_set():
+                    begun_s = time.monotonic()
+                    is_well = self._detect(pool, once=once) and is_well
+                    if once:
+                        break
+                    self._stop.wait(max(0.0, settings.interval_s - (time.monotonic() - begun_s)))
+                    settings = self._settings() if not self._stop.is_set() else settings
+                done = wait(self._waiting).done
+            finally:
+                self._stop.set()  # also after an interrupt: the pool waits for its threads
+        return not once or (is_well and all(future.result() for future in done))
+
+    def _require_known_catalogs(self) -> None:
+        """Raise PolicyError for a catalog that is not configured; one that does not answer may do so later."""
+        for name in self._options.catalogs:
+            with suppress(StorageError):
+                self._options.open_catalog(name)
+
+    def _settings(self) -> CycleSettings:
+        policies = TablePolicies(self._options.environment)
+        given = {**self._options.overrides, **self._options.schedule}
+        return CycleSettings.of(policies.deployment(given).policy)
+
+    def _detect(self, pool: ThreadPoolExecutor, *, once: bool) -> bool:
+        """Look at every table once, and hand those that need work to the workers."""
+        opened: dict[str, Runtime] = {}
+        started_ms = self._options.clock()
+        try:
+            report = detect(
+                [CatalogSource(name, partial(self._open, name, opened)) for name in self._options.catalogs],
+                self._state,
+                TablePolicies(self._options.environment),
+                overrides=self._options.overrides,
+                clock=self._options.clock,
+                cursor=self._cursor,
+            )
+        except MaintenanceError as error:
+            if once:
+                raise
+            self._say(f"nothing could be looked at: {error}")
+            return False
+        self._cursor = report.cursor
+        self._note_detection(once=once)
+        self._tell_detection(report)
+        self._detections += 1
+        self._replace_waiting(pool, report.proposals, opened, started_ms)
+        return report.errors == 0
+
+    def _note_detection(self, *, once: bool) -> None:
+        """Let those who file requests know that somebody looks for them."""
+        interval_ms = 0 if once else int(self._settings().interval_s * 1000)
+        with suppress(StorageError):  # the next detection leaves it
+            note_detection(self._state.leases, now_ms=self._options.clock(), interval_ms=interval_ms)
+
+    def _replace_waiting(
+        self,
+        pool: ThreadPoolExecutor,
+        proposals: Sequence[FleetProposal],
+        opened: Mapping[str, Runtime],
+        started_ms: int,
+    ) -> None:
+        """Let the workers go on with these proposals, instead of those that none of them has begun."""
+        number = self._detections
+        running = [future for future in self._waiting if not future.cancel() and not future.done()]
+        work = partial(
+            Work,
+            detected_ms=started_ms,
+            overrides=self._options.overrides,
+            settings=self._settings(),
+            engine=self._engine,
+            stop=self._stop,
+            is_current=lambda: self._detections == number,
+            clock=self._options.clock,
+        )
+        self._waiting = running + [
+            pool.submit(self._maintain, work(proposal=proposal, runtime=opened[proposal.catalog]))
+            for proposal in proposals
+        ]
+
+    def _maintain(self, work: Work) -> bool:
+        result = maintain_proposal(work)
+        if result is None:
+            return True
+        self._tell(result.line(self._options.clock()))
+        return result.is_well
+
+    def _open(self, name: str, opened: dict[str, Runtime]) -> Catalog:
+        catalog = self._options.open_catalog(name)
+        environment = self._options.environment
+        opened[catalog.name] = Runtime(catalog, self._state, environment=environment, clock=self._options.clock)
+        return catalog
+
+    def _tell_detection(self, report: FleetReport) -> None:
+        for skip in report.skipped:
+            if skip.is_error:
+                result = TableResult(
+                    catalog=skip.catalog, table=skip.table or "*", status="failed", summary=skip.reason
+                )
+                self._tell(result.line(self._options.clock()))
+        late = f", {report.not_reached} not reached" if report.not_reached else ""
+        self._say(f"{report.scanned} table(s) looked at{late}, {len(report.proposals)} need maintenance")
+
+    def _say(self, sentence: str) -> None:
+        self._tell(f"{iso_utc(self._options.clock())} {sentence}")

@@ -1,0 +1,75 @@
+"""The lease of a table while a pass of this process works on it: one pass at a time, whoever asked for it (rule 70).
+
+The pipeline, ``icekeeper maintain`` and ``icekeeper run`` take the same lease.  A process prolongs its own from a
+thread, so it may be short.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from icekeeper.clock import Clock
+from icekeeper.errors import LeaseHeld
+from icekeeper.state.held_lease import HeldLease, kept_alive
+from icekeeper.state.leases import Lease, LeaseStore
+
+__all__ = ["PASS_LEASE_MS", "Turn", "holder_name", "leased"]
+
+PASS_LEASE_MS = 3 * 60 * 1000
+"""So long a pass that was killed bars others."""
+_PAUSE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Who wants a table for a pass, how long it waits for the table, and when it stops."""
+
+    command: str = "icekeeper maintain"
+    wait_ms: int = 0
+    """The longest time to wait while another holder has the lease."""
+    tell: Callable[[str], object] = lambda sentence: None
+    """Called with one sentence when the waiting begins, which says who has the lease."""
+    why_not: Callable[[], str | None] = lambda: None
+    """Asked once the lease is ours: why the pass is not needed any more, ``None`` to begin."""
+    why_stop: Callable[[], str | None] = lambda: None
+    """Asked before each operation: why no further one begins, ``None`` to go on."""
+
+
+def holder_name(command: str, run_id: str) -> str:
+    """Who holds a lease, for people and unlike any other: ``icekeeper maintain on HOST (process 12, run 0f3a9c1d)``."""
+    return f"{command} on {platform.node() or 'this machine'} (process {os.getpid()}, run {run_id[:8]})"
+
+
+@contextmanager
+def leased(
+    leases: LeaseStore, wanted: Lease, turn: Turn, clock: Clock, sleep: Callable[[float], object]
+) -> Iterator[HeldLease]:
+    """Hold the lease of ``wanted`` (key, holder and name) while the block runs; prolonged by a thread.
+
+    Raises:
+        LeaseHeld: another holder has it, and still has it after the time that ``turn`` allows.
+        StorageError: the state store does not answer.
+    """
+    lease = _taken(leases, wanted, turn, clock, sleep)
+    with kept_alive(HeldLease(leases, lease, PASS_LEASE_MS, clock)) as held:
+        yield held
+
+
+def _taken(leases: LeaseStore, wanted: Lease, turn: Turn, clock: Clock, sleep: Callable[[float], object]) -> Lease:
+    left_s, is_told = turn.wait_ms / 1000, False
+    while True:
+        try:
+            return leases.acquire(wanted.key, wanted.holder, now_ms=clock(), ttl_ms=PASS_LEASE_MS, name=wanted.name)
+        except LeaseHeld as held:
+            if left_s <= 0:
+                waited = f", also after waiting for {turn.wait_ms // 1000} s" if turn.wait_ms else ""
+                raise LeaseHeld(f"{held}{waited}; nothing was begun") from held
+            if not is_told:
+                turn.tell(f"waiting: {held}")
+                is_told = True
+        sleep(min(_PAUSE_S, left_s))
+        left_s -= _PAUSE_S

@@ -1,0 +1,270 @@
+"""``icekeeper run``: what needs maintenance is detected and maintained, table by table, until somebody stops it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.clock import HOUR_MS, system_clock
+from icekeeper.cycle.service import Service, ServiceOptions
+from icekeeper.engines.local import LocalEngine
+from icekeeper.errors import StorageError
+from icekeeper.model import TableName
+from icekeeper.report.outcome import PassOutcome
+from icekeeper.runtime import Runtime
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.open import open_state
+from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.slots import slot_keys, take_slot
+from support.command import CATALOG, Command
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+NEEDY = {"min_input_files": "2", "max_snapshots_to_keep": "100"}
+STARTED_S = 60
+
+
+class Blocking(LocalEngine):
+    """Runs in this process; every map waits until ``go`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.begun, self.go = threading.Semaphore(0), threading.Event()
+
+    def map(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
+    ) -> list[Result]:
+        self.begun.release()
+        assert self.go.wait(STARTED_S)
+        return super().map(function, tasks, on_done)
+
+
+def without_time(lines: Sequence[str]) -> list[str]:
+    """The lines without when, and how long it took."""
+    return sorted(line.partition(" ")[2].partition(" in ")[0] for line in lines)
+
+
+def service(lines: list[str], engine: LocalEngine | None = None, **schedule: str) -> Service:
+    options = ServiceOptions(catalogs=[CATALOG], environment=os.environ, overrides=NEEDY, schedule=schedule)
+    return Service(options, open_state(os.environ), engine or LocalEngine(1), lines.append)
+
+
+def identity(name: str = "t") -> TableIdentity:
+    catalog = Runtime.open(CATALOG).catalog
+    return identity_of(catalog, catalog.load(TableName(("ns",), name)))
+
+
+def eventually(is_so: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + STARTED_S
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as made:
+        yield made
+
+
+def test_one_cycle_maintains_what_needs_it_one_line_a_table(command: Command) -> None:
+    for name in ("ns.a", "ns.b"):
+        command.table(name)
+    command.table("ns.quiet", appends=1)
+    first = command("run", "--once", "--engine", "local", *(f"--set={key}={value}" for key, value in NEEDY.items()))
+    assert (first.code, first.err) == (0, "")
+    summary, *tables = first.out.splitlines()
+    assert summary.endswith(" 3 table(s) looked at, 2 need maintenance")
+    assert [line.split()[1:4] for line in sorted(tables, key=lambda line: line.split()[2])] == [
+        ["C", "ns.a", "succeeded"],
+        ["C", "ns.b", "succeeded"],
+    ]
+    assert all(": compact: compacted 6 files into 1" in line for line in tables)
+    assert [record.status for record in open_state(os.environ).history(identity("a"))] == ["succeeded"]
+    again = command("run", "--once", "--engine", "local", *(f"--set={key}={value}" for key, value in NEEDY.items()))
+    assert (again.code, len(again.out.splitlines())) == (0, 1)
+    assert again.out.rstrip().endswith("3 table(s) looked at, 0 need maintenance")
+
+
+def test_one_table_that_cannot_be_read_stops_nothing_and_shows_in_the_exit_code(command: Command) -> None:
+    command.table("ns.a")
+    command.register("file:///nowhere/metadata.json", "ns.broken")
+    answer = command("run", "--once", "--engine", "local", "--set", "min_input_files=2")
+    assert answer.code == 1
+    assert answer.err == "error: not every table could be looked at and maintained; see the lines above\n"
+    assert any(line.split()[1:4] == ["C", "ns.a", "succeeded"] for line in answer.out.splitlines())
+    assert any(line.split()[1:4] == ["C", "ns.broken", "failed:"] for line in answer.out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--catalog", "nowhere"], "there is no catalog 'nowhere'"),
+        (["--interval", "1"], "--interval takes a time like"),
+        (["--once", "--interval", "1h"], "--once and --interval exclude each other"),
+        (["--set", "detection_interval_s=often"], "detection_interval_s"),
+    ],
+)
+def test_a_wrong_call_ends_before_it_begins(command: Command, given: list[str], said: str) -> None:
+    answer = command("run", "--engine", "local", *given)
+    assert (answer.code, answer.out) == (2, "")
+    assert said in answer.err
+
+
+def test_a_long_pass_stops_neither_detection_nor_other_tables(command: Command, pool: ThreadPoolExecutor) -> None:
+    """Its table alone is left out while it is at work."""
+    command.table("ns.long")
+    lines: list[str] = []
+    engine = Blocking()
+    running = service(lines, engine, detection_interval_s="1")
+    ended = pool.submit(running.run)
+    try:
+        assert engine.begun.acquire(timeout=STARTED_S)
+        command.table("ns.new")
+        assert engine.begun.acquire(timeout=STARTED_S), "the second worker takes what a later detection found"
+        eventually(lambda: any("2 table(s) looked at, 0 need maintenance" in line for line in lines))
+    finally:
+        engine.go.set()
+        running.stop()
+    assert ended.result(STARTED_S) is True
+    maintained = [line.split()[2] for line in lines if line.split()[1] == CATALOG]
+    assert sorted(maintained) == ["ns.long", "ns.new"]
+
+
+def test_no_more_tables_are_maintained_than_all_processes_may(command: Command, pool: ThreadPoolExecutor) -> None:
+    """Two processes of two workers share three slots; the fourth table waits for one."""
+    for name in ("a", "b", "c", "d"):
+        command.table(f"ns.{name}", appends=3)
+    lines: list[str] = []
+    engines = [Blocking(), Blocking()]
+    state = open_state(os.environ)
+    running = [service(lines, engine, max_concurrent_jobs="3") for engine in engines]
+    ended = [pool.submit(one.run, once=True) for one in running]
+    try:
+        eventually(lambda: all(state.leases.current(key, now_ms=system_clock()) for key in slot_keys(3)))
+        held = {lease.holder for key in slot_keys(3) if (lease := state.leases.current(key, now_ms=system_clock()))}
+        assert len(held) == 3
+    finally:
+        for engine in engines:
+            engine.go.set()
+    assert [one.result(STARTED_S) for one in ended] == [True, True]
+    worked = [line.split()[2] for line in lines if " succeeded in " in line]
+    assert sorted(worked) == ["ns.a", "ns.b", "ns.c", "ns.d"], "each by one of them, once"
+    assert not any(state.leases.current(key, now_ms=system_clock()) for key in slot_keys(3))
+
+
+def test_a_stop_ends_the_pass_after_the_operation_it_is_in(command: Command, pool: ThreadPoolExecutor) -> None:
+    """What is left is not taken for done: the next detection proposes the table again."""
+    command.table("ns.t", appends=3)
+    command.table("ns.u", appends=3)
+    lines: list[str] = []
+    engine = Blocking()
+    running = service(lines, engine, max_concurrent_jobs_per_worker="1")
+    ended = pool.submit(running.run)
+    assert engine.begun.acquire(timeout=STARTED_S)
+    running.stop()
+    engine.go.set()
+    assert ended.result(STARTED_S) is True
+    (line,) = [line for line in lines if " succeeded in " in line]
+    assert "compact: compacted 3 files into 1" in line
+    assert "; 4 operation(s) left: the process is about to end" in line
+    name = line.split()[2].removeprefix("ns.")
+    state = open_state(os.environ)
+    seen = state.last_seen(identity(name))
+    assert seen is not None
+    assert seen.fingerprint == ""
+    assert state.leases.current(identity(name).key, now_ms=system_clock()) is None
+    assert state.last_seen(identity("u" if name == "t" else "t")) is None, "no further table was begun"
+
+
+def request(settings: Mapping[str, str]) -> MaintenanceRequest:
+    asked = MaintenanceRequest(identity=identity(), requested_ms=1, settings=settings)
+    open_state(os.environ).requests.file(asked)
+    return asked
+
+
+def test_a_request_is_served_with_its_own_settings_and_claimed(command: Command) -> None:
+    command.table(appends=2)
+    request({"operations": "compact", "rewrite_all": "true"})
+    lines: list[str] = []
+    assert service(lines).run(once=True)
+    assert without_time(lines)[0] == "1 table(s) looked at, 1 need maintenance"
+    assert ": compact: compacted 2 files into 1" in lines[1]
+    assert open_state(os.environ).requests.pending() == ()
+
+
+def test_a_request_that_cannot_be_served_is_told_once(command: Command) -> None:
+    command.table(appends=1)
+    request({"operations": "compact", "branch": "gone"})
+    lines: list[str] = []
+    assert not service(lines).run(once=True)
+    assert any("branch" in line and " failed in " in line for line in lines)
+    assert open_state(os.environ).requests.pending() == ()
+
+
+def test_a_pass_that_failed_is_tried_once_more(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    command.table(appends=3)
+    monkeypatch.setattr("icekeeper.cycle.maintain_proposal._RETRY_PAUSE_S", 0)
+    attempts: list[int] = []
+    maintain = Runtime.maintain
+
+    def fails_first(*args: Any, **more: Any) -> PassOutcome:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise StorageError("the store is busy")
+        return maintain(*args, **more)
+
+    monkeypatch.setattr(Runtime, "maintain", fails_first)
+    lines: list[str] = []
+    assert service(lines).run(once=True)
+    assert len(attempts) == 2
+    attempts[:] = []
+    command.table("ns.u", appends=3)
+    assert not service(lines, job_retry_limit="0").run(once=True)
+    assert "ns.u failed in" in lines[-1]
+    assert lines[-1].endswith(": the store is busy")
+
+
+def test_what_another_run_has_maintained_meanwhile_is_not_maintained_again(
+    command: Command, pool: ThreadPoolExecutor
+) -> None:
+    """It waited for a slot; when it has one, the table is looked up once more."""
+    command.table(appends=3)
+    lines: list[str] = []
+    state = open_state(os.environ)
+    slot = take_slot(state.leases, "another run", 1, now_ms=system_clock(), ttl_ms=HOUR_MS)
+    ended = pool.submit(service(lines, max_concurrent_jobs="1").run, once=True)
+    eventually(lambda: lines)
+    Runtime.open(CATALOG).maintain(TableName(("ns",), "t"), NEEDY, LocalEngine(1))
+    assert state.leases.release(slot)
+    assert ended.result(STARTED_S) is True
+    assert lines[1].endswith(": another run has maintained it meanwhile")
+
+
+def test_a_terminated_process_ends_well(command: Command) -> None:
+    command.table()
+    script = [str(Path(sys.executable).parent / "icekeeper"), "run", "--catalog", CATALOG, "--engine", "local"]
+    with subprocess.Popen(
+        [*script, "--interval", "1h"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().rstrip().endswith("1 table(s) looked at, 1 need maintenance")
+            assert process.stdout.readline().split()[1:4] == ["C", "ns.t", "succeeded"]
+            process.send_signal(signal.SIGTERM)
+            assert process.communicate(timeout=STARTED_S) == ("", "")
+            assert process.returncode == 0
+        finally:
+            process.kill()

@@ -1,0 +1,203 @@
+"""One pass at a time over a table: ``icekeeper maintain`` holds the lease, and who loses it does nothing more."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.clock import HOUR_MS, system_clock
+from icekeeper.engines.local import LocalEngine
+from icekeeper.maintenance.table_lease import PASS_LEASE_MS, Turn
+from icekeeper.model import TableName
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import PassOutcome, Status
+from icekeeper.runtime import Runtime
+from icekeeper.state.leases import Lease, LeaseStore
+from support.clocks import same_clock
+from support.command import CATALOG, Command, one_sentence
+from support.outcomes import outcome_of
+from support.readers import duckdb_rows
+
+NAME = TableName(("ns",), "t")
+SETTINGS = {
+    "min_input_files": "2",
+    "max_snapshots_to_keep": "1",
+    "snapshot_retention_hours": "0",
+    "orphan_older_than_hours": "24",
+}
+
+
+def key_of(runtime: Runtime) -> str:
+    return identity_of(runtime.catalog, runtime.catalog.load(NAME)).key
+
+
+def current(runtime: Runtime, now_ms: int | None = None) -> Lease | None:
+    return runtime.state.leases.current(key_of(runtime), now_ms=runtime.clock() if now_ms is None else now_ms)
+
+
+def take_over(leases: LeaseStore, key: str) -> None:
+    """What another run does once the lease has run out."""
+    found = leases.current(key, now_ms=system_clock())
+    assert found is not None, "the pass holds no lease"
+    leases.release(found)
+    leases.acquire(key, "another run", now_ms=system_clock(), ttl_ms=HOUR_MS)
+
+
+@pytest.fixture
+def runtime(command: Command) -> Runtime:
+    command.table()
+    return Runtime.open(CATALOG)
+
+
+def test_a_pass_holds_the_lease_for_minutes_and_gives_it_back(runtime: Runtime) -> None:
+    seen: list[Lease | None] = []
+    runtime.maintain(NAME, SETTINGS, LocalEngine(1), progress=lambda *_: seen.append(current(runtime)))
+    assert seen
+    for lease in seen:
+        assert lease is not None
+        assert lease.holder.startswith("icekeeper maintain on ")
+        assert lease.name == "ns.t"
+        assert 0 < lease.expires_ms - system_clock() <= PASS_LEASE_MS <= 5 * 60_000
+    assert current(runtime) is None
+
+
+def test_a_dry_run_takes_no_lease(runtime: Runtime) -> None:
+    """It asks the state for none, so none can be seen."""
+    taken: list[Lease | None] = []
+    runtime.maintain(
+        NAME, SETTINGS, LocalEngine(1), dry_run=True, progress=lambda *_: taken.append(current(runtime, now_ms=0))
+    )
+    assert set(taken) <= {None}
+    assert current(runtime, now_ms=0) is None
+
+
+def test_the_second_one_is_told_whose_turn_it_is(command: Command, runtime: Runtime) -> None:
+    before = command.contents()
+    runtime.state.leases.acquire(key_of(runtime), "run-1", now_ms=runtime.clock(), ttl_ms=60_000)
+    answer = command("maintain", "ns.t", "--engine", "local", "--json")
+    assert answer.code == 1
+    assert answer.json["error"]["type"] == "LeaseHeld"
+    assert answer.json["error"]["message"].startswith("ns.t is leased by run-1 until ")
+    waited = command("maintain", "ns.t", "--engine", "local", "--wait", "1s")
+    assert waited.code == 1
+    assert waited.err.startswith("waiting: ns.t is leased by run-1 until ")
+    assert "also after waiting for 1 s; nothing was begun" in one_sentence(waited.err.splitlines()[1])
+    assert command.contents() == before
+    assert command("maintain", "ns.t", "--wait", "soon").code == 2
+
+
+def test_the_second_one_waits_for_its_turn_and_sees_what_the_first_did(command: Command) -> None:
+    """What it then plans with is the table as it is after the wait."""
+    table = command.table()
+    told: list[str] = []
+    runtime = Runtime(Runtime.open(CATALOG).catalog, Runtime.open(CATALOG).state, sleep=lambda _: end_of_the_first())
+    lease = runtime.state.leases.acquire(key_of(runtime), "run-1", now_ms=runtime.clock(), ttl_ms=HOUR_MS)
+
+    def end_of_the_first() -> None:
+        with table.transaction() as change:
+            change.set_properties({"icekeeper.maintenance_enabled": "false"})
+        assert runtime.state.leases.release(lease)
+
+    outcome = runtime.maintain(NAME, {}, LocalEngine(1), turn=Turn(wait_ms=60_000, tell=told.append))
+    assert len(told) == 1
+    assert told[0].startswith("waiting: ns.t is leased by run-1 until ")
+    assert {part.reason for part in outcome.operations} == {
+        "maintenance is disabled (table property icekeeper.maintenance_enabled)"
+    }
+
+
+def lost_during(runtime: Runtime, what: str) -> PassOutcome:
+    """A pass that loses its lease when the progress of ``what`` is told for the first time."""
+    key, is_lost = key_of(runtime), [False]
+
+    def lose(told: str, done: int, total: int) -> None:
+        if what in told and not is_lost[0]:
+            is_lost[0] = True
+            take_over(runtime.state.leases, key)
+
+    outcome = runtime.maintain(NAME, SETTINGS, LocalEngine(1), progress=lose)
+    assert is_lost[0]
+    return outcome
+
+
+def test_who_loses_the_lease_commits_and_deletes_nothing_more(command: Command, runtime: Runtime) -> None:
+    before, rows = command.contents(), duckdb_rows(runtime.catalog.load(NAME).metadata_location)
+    outcome = lost_during(runtime, "compact")
+    assert {part.status for part in outcome.operations} == {Status.REFUSED}
+    assert {"another run took it" in (part.reason or "") for part in outcome.operations} == {True}
+    assert command.contents() == before, "its own outputs are gone too"
+    assert duckdb_rows(runtime.catalog.load(NAME).metadata_location) == rows
+    lease = current(runtime)
+    assert lease is not None
+    assert lease.holder == "another run", "which is not ours to give back"
+
+
+def test_a_pass_that_lost_its_lease_has_not_seen_that_nothing_is_to_do(runtime: Runtime) -> None:
+    lost_during(runtime, "compact")
+    seen = runtime.state.last_seen(identity_of(runtime.catalog, runtime.catalog.load(NAME)))
+    assert seen is not None
+    assert seen.fingerprint == ""
+
+
+def test_the_lease_is_asked_for_before_every_batch_of_deletions(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two files a batch: after the first one the lease is gone, and so no second batch."""
+    monkeypatch.setattr("icekeeper.deletion.delete._BATCH", 2)
+    monkeypatch.setattr("icekeeper.deletion.delete._IN_FLIGHT", 1)
+    outcome = outcome_of(lost_during(runtime, "expire_snapshots: files"), Operation.EXPIRE_SNAPSHOTS)
+    assert outcome.status is Status.REFUSED
+    files = list(Path(command_folder(runtime)).rglob("*.avro"))
+    assert files
+    healthy = Runtime(
+        runtime.catalog, runtime.state, clock=lambda: system_clock() + 2 * HOUR_MS, store_clock=same_clock
+    )
+    again = outcome_of(healthy.maintain(NAME, SETTINGS, LocalEngine(1)), Operation.EXPIRE_SNAPSHOTS)
+    assert again.status is Status.SUCCEEDED, "the rest is finished by whoever comes next"
+    assert len(list(Path(command_folder(runtime)).rglob("*.avro"))) < len(files)
+
+
+def command_folder(runtime: Runtime) -> str:
+    return runtime.catalog.load(NAME).metadata.location.removeprefix("file://")
+
+
+SLOW_PASS = """
+import sys, time
+from icekeeper.engines.local import LocalEngine
+from icekeeper.model import TableName
+from icekeeper.runtime import Runtime
+
+def slow(what, done, total):
+    print("at work", flush=True)
+    sys.stdin.readline()
+
+outcome = Runtime.open("C").maintain(TableName(("ns",), "t"), {"min_input_files": "2"}, LocalEngine(1), progress=slow)
+print(outcome.status.value, flush=True)
+"""
+
+
+def test_of_two_processes_one_has_the_table(command: Command) -> None:
+    """Both are real: the first is stopped in the middle of its work, while the second asks, waits, and comes."""
+    command.table()
+    first = subprocess.Popen(
+        [sys.executable, "-c", SLOW_PASS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "at work\n"
+        maintain = ("maintain", "ns.t", "--catalog", CATALOG, "--engine", "local")
+        refused = command.script(*maintain)
+        assert refused.code == 1
+        assert f"process {first.pid}, run " in one_sentence(refused.err)
+        assert command.script(*maintain, "--dry-run").code == 0
+        out, _ = first.communicate("\n" * 1_000, timeout=60)
+        assert out.splitlines()[-1] == "succeeded"
+        assert command.script(*maintain, "--wait", "30s").code == 0
+    finally:
+        first.kill()
+        first.wait()
+    assert len(duckdb_rows(Runtime.open(CATALOG).catalog.load(NAME).metadata_location)) == 18
