@@ -12,6 +12,7 @@ from icekeeper.cli.console import EXIT_OK, listings, people, print_failed, print
 __all__ = ["plan"]
 
 _RECLAIMABLE = ("expire_snapshots.bytes_reclaimable", "remove_orphans.orphan_bytes")
+_DEPTH = ("compact.depth_before", "compact.depth_after")
 
 
 def plan(
@@ -40,5 +41,8 @@ def plan(
         print_json({**outcome.to_json(listings()), "reclaimable_bytes": reclaimable, "costs": costs})
     console = people(as_json=as_json)
     print_outcome(console, outcome)
+    if _DEPTH[0] in outcome.metrics:
+        before, after = (outcome.metrics[key] for key in _DEPTH)
+        console.print(f"clustering depth: a lookup opens {before:g} files on average, after the pass {after:g}")
     print_costs(console, costs, reclaimable)
     return EXIT_OK if outcome.status is PassStatus.SUCCEEDED else print_failed(trouble(outcome))

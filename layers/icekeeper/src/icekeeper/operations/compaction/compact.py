@@ -15,6 +15,7 @@ from icekeeper.metadata.read_deletes import delete_index
 from icekeeper.model import ManifestContent, Nothing
 from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.operations.compaction.commit_results import GroupOutcomes, commit_results
+from icekeeper.operations.compaction.depth_metrics import depth_after, planned_depth
 from icekeeper.operations.compaction.dispatch import rewrite_groups
 from icekeeper.operations.compaction.plan import Clustering, CompactionPlan, FileGroup, plan_compaction
 from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe
@@ -69,7 +70,7 @@ def compact(context: OperationContext) -> OperationOutcome:
         context.require_allowed((metadata.data_location, *plan.input_files, *plan.delete_files))
         if context.dry_run:
             planned = {"compact.bytes_planned": sum(group.total_bytes for group in plan.groups)}
-            metrics = {**_counters(plan), **planned}
+            metrics = {**_counters(plan), **planned, **planned_depth(plan)}
             return succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=plan.input_files)
         with context.job(_OPERATION, loaded, plan.snapshot_id) as rewriting:
             outcomes = _rewrite_and_commit(rewriting, loaded, plan)
@@ -133,6 +134,7 @@ def _outcome(plan: CompactionPlan, outcomes: GroupOutcomes) -> OperationOutcome:
         "compact.bins_dropped": len(outcomes.dropped),
         "compact.bins_failed": outcomes.failed_groups,
         "compact.commits": len(outcomes.snapshot_ids),
+        **depth_after(plan, outcomes.outputs),
     }
     summary = f"compacted {merged} files into {len(written)} (across {len(groups)} bins)"
     if not plan.groups:

@@ -19,6 +19,7 @@ from fractions import Fraction
 from icekeeper.model import FileKey, ManifestContent, Nothing, PartitionValue
 from icekeeper.operations.compaction.budget import Bin, bytes_since_rewrite, in_job_order, within_budget
 from icekeeper.operations.compaction.candidates import Candidate, Candidates, FileScope, TableState, select_candidates
+from icekeeper.operations.compaction.clustering.depth import ClusteringDepth
 from icekeeper.operations.compaction.clustering.plan import clustering_groups
 from icekeeper.operations.compaction.clustering.runs import Layout
 from icekeeper.operations.compaction.output_partition import Destination
@@ -95,6 +96,8 @@ class CompactionPlan:
     """How many groups the policy's caps leave to a later pass."""
     recipe: ClusterRecipe | None = None
     """How the rows of every group are to be ordered; ``None``: they keep their order."""
+    depth: ClusteringDepth | None = None
+    """Where the files lie in the clustering columns; ``None``: there are none."""
 
     @property
     def input_files(self) -> tuple[str, ...]:
@@ -151,6 +154,7 @@ def plan_compaction(
         delete_needs=found.delete_needs,
         groups_waiting=waiting,
         recipe=None if clustering is None else clustering.recipe,
+        depth=None if layout is None else ClusteringDepth.of(found.partitions, layout),
     )
 
 
