@@ -127,8 +127,14 @@ def plan_compaction(
     has_deletes = any(m.content is ManifestContent.DELETES and m.may_have_live_files for m in state.manifests)
     if has_deletes and not policy.apply_deletes:
         return Nothing(DELETES_DISABLED)
-    clustered_by = None if clustering is None else clustering.clustered_by
-    found = select_candidates(state, policy, now_ms=now_ms, in_scope=in_scope, clustered_by=clustered_by)
+    found = select_candidates(
+        state,
+        policy,
+        now_ms=now_ms,
+        in_scope=in_scope,
+        clustered_by=None if clustering is None else clustering.clustered_by,
+        order_id=None if clustering is None else clustering.recipe.order_id,
+    )
     layout = None if clustering is None else Layout.of(clustering.recipe, metadata.current_schema)
     bins = [
         chosen
