@@ -104,6 +104,7 @@ PURE = (
     "icekeeper.advice.layout",
     "icekeeper.advice.partitioning",
     "icekeeper.advice.shared_keys",
+    "icekeeper.advice.sql",
     "icekeeper.advice.summarise",
     "icekeeper.advice.summary",
     "icekeeper.advice.upkeep",
