@@ -312,3 +312,16 @@ def test_a_table_that_is_well_laid_hears_nothing() -> None:
         deletes=DeleteFacts(commits=1, passes=1, positions=5),
     )
     assert advise(table) == []
+
+
+def test_names_that_are_no_plain_words_are_quoted_in_statements() -> None:
+    odd = replace(summary(metadata_log=100), table="my-lake.t")
+    (advice,) = metadata_advice(odd)
+    assert advice.statement.startswith("ALTER TABLE `my-lake`.t SET TBLPROPERTIES (")
+    field = PartitionField("it's `odd`", "the day", "date", "day")
+    found = one(partition_advice, fields=(field,), partitions=partitions([20 * MB] * 365))
+    assert found is not None
+    assert found.statement == "ALTER TABLE ns.t REPLACE PARTITION FIELD `it's ``odd``` WITH month(`the day`)"
+    key = column(8.0, type="uuid", distinct=10**6, name="it's")
+    (bloom,) = bloom_advice(summary(columns=(key,), partitions=(PartitionTotals((), 8, GB),), records=10**6))
+    assert bloom.statement.endswith(r"('write.parquet.bloom-filter-enabled.column.it\'s'='true')")

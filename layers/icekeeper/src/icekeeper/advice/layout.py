@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from icekeeper.advice.sql import order_by, set_properties
 from icekeeper.advice.summary import Advice, ColumnFacts, TableSummary
 
 __all__ = ["bloom_advice", "sort_advice"]
@@ -36,7 +37,7 @@ def sort_advice(table: TableSummary) -> Iterator[Advice]:
     names = [c.name for c in keys]
     opened = keys[0].depth.point
     listed = ", ".join(names)
-    statement = f"ALTER TABLE {table.table} WRITE ORDERED BY {names[0]}"
+    statement = order_by(table.table, names[0])
     if len(names) > 1:
         statement = f"icekeeper policy set {table.table} strategy=zorder zorder_columns={','.join(names)}"
     yield Advice(
@@ -81,8 +82,7 @@ def bloom_advice(table: TableSummary) -> Iterator[Advice]:
                     "files_per_partition": round(table.files_per_partition, 1),
                 },
                 "a lookup of one value reads the filters, and the one file that holds it",
-                f"ALTER TABLE {table.table} SET TBLPROPERTIES "
-                f"('write.parquet.bloom-filter-enabled.column.{column.name}'='true')",
+                set_properties(table.table, {f"write.parquet.bloom-filter-enabled.column.{column.name}": "true"}),
             )
 
 

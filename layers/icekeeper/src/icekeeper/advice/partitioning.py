@@ -7,6 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from icekeeper.advice.sql import drop_field, replace_field
 from icekeeper.advice.summary import GB, MB, Advice, PartitionField, TableSummary
 from icekeeper.health.words import counted, size_text
 from icekeeper.model import PartitionValue
@@ -40,8 +41,9 @@ def partition_advice(table: TableSummary) -> Iterator[Advice]:
         return
     number, chosen = max(fields, key=lambda pair: len({p.values[pair[0]] for p in table.partitions}))
     transform, after = _coarser(table, number, chosen)
-    old, new = f"REPLACE PARTITION FIELD {chosen.name} WITH", f"{transform}({chosen.column})"
-    change = f"DROP PARTITION FIELD {chosen.name}" if transform is None else f"{old} {new}"
+    statement = drop_field(table.table, chosen.name)
+    if transform is not None:
+        statement = replace_field(table.table, chosen.name, chosen.column, transform)
     median = round(statistics.median(sizes))
     yield Advice(
         "over_partitioned",
@@ -49,7 +51,7 @@ def partition_advice(table: TableSummary) -> Iterator[Advice]:
         f"the median holds {size_text(median)}",
         {"partitions": len(sizes), "small_partitions": small, "median_bytes": median, "files": table.files},
         f"{counted(after, 'partition')} instead of {len(sizes)}: about as many files fewer to open and to list",
-        f"ALTER TABLE {table.table} {change}",
+        statement,
     )
 
 
@@ -103,9 +105,9 @@ def _bucket_count(table: TableSummary, chosen: PartitionField, buckets: int, siz
     if not too_many and fitting < 2 * buckets:
         return
     each = size / buckets
-    change = f"REPLACE PARTITION FIELD {chosen.name} WITH bucket({fitting}, {chosen.column})"
+    statement = replace_field(table.table, chosen.name, chosen.column, "bucket", fitting)
     if fitting == 1:
-        change = f"DROP PARTITION FIELD {chosen.name}"
+        statement = drop_field(table.table, chosen.name)
     yield Advice(
         "bucket_count",
         f"{chosen.name} makes {counted(buckets, 'bucket')} of {size_text(size)}, {size_text(each)} each; "
@@ -113,7 +115,7 @@ def _bucket_count(table: TableSummary, chosen: PartitionField, buckets: int, siz
         {"buckets": buckets, "fitting_buckets": fitting, "bytes": size, "bytes_per_bucket": round(each)},
         f"buckets of {size_text(size / fitting)}: "
         + ("files that reach their size" if too_many else "groups that one worker sorts and joins in minutes"),
-        f"ALTER TABLE {table.table} {change}",
+        statement,
     )
 
 
@@ -128,9 +130,7 @@ def _skew(
     gain = "statistics tell which column has values enough to bucket by"
     if others:
         best = max(others, key=lambda c: c.distinct or 0)
-        statement = (
-            f"ALTER TABLE {table.table} REPLACE PARTITION FIELD {chosen.name} WITH bucket({buckets}, {best.name})"
-        )
+        statement = replace_field(table.table, chosen.name, best.name, "bucket", buckets)
         gain = f"{best.name} has {best.distinct} distinct values, so that its buckets come out even"
     yield Advice(
         "skewed_buckets",

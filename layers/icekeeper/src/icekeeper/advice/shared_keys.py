@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from icekeeper.advice.partitioning import LEAST_BUCKET_BYTES
+from icekeeper.advice.sql import replace_field
 from icekeeper.advice.summary import Advice, PartitionField, TableSummary
 
 __all__ = ["shared_key_advice"]
@@ -35,6 +36,6 @@ def shared_key_advice(tables: Sequence[TableSummary]) -> Iterator[tuple[str, Adv
                     "both tables",
                     {"buckets": buckets, "other_buckets": wanted, "other_table": largest.table, "bytes": table.size},
                     "joins bucket by bucket without a shuffle (storage-partitioned joins)",
-                    f"ALTER TABLE {table.table} REPLACE PARTITION FIELD {field.name} WITH bucket({wanted}, {column})",
+                    replace_field(table.table, field.name, column, "bucket", wanted),
                 ),
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from icekeeper.advice.sql import set_properties
 from icekeeper.advice.summary import Advice, TableSummary
 from icekeeper.health.words import counted, size_text
 
@@ -37,13 +38,13 @@ def delete_advice(table: TableSummary) -> Iterator[Advice]:
         f"rewrote {size_text(found.bytes_rewritten)}, and deletes came back each time"
     )
     if commits <= RARE_COMMITS:
-        modes = ", ".join(f"'write.{kind}.mode'='copy-on-write'" for kind in ("delete", "update", "merge"))
+        modes = {f"write.{kind}.mode": "copy-on-write" for kind in ("delete", "update", "merge")}
         yield Advice(
             "copy_on_write",
             message,
             numbers,
             "the same bytes are rewritten once, by the writer, and readers apply no deletes meanwhile",
-            f"ALTER TABLE {table.table} SET TBLPROPERTIES ({modes})",
+            set_properties(table.table, modes),
         )
     elif table.format_version == 2:
         yield Advice(
@@ -51,21 +52,20 @@ def delete_advice(table: TableSummary) -> Iterator[Advice]:
             message,
             numbers,
             "one deletion vector a data file instead of ever more delete files; every reader must know format 3",
-            f"ALTER TABLE {table.table} SET TBLPROPERTIES ('format-version'='3')",
+            set_properties(table.table, {"format-version": "3"}),
         )
 
 
 def metadata_advice(table: TableSummary) -> Iterator[Advice]:
     """A metadata log that leaves files behind, or that is so long that every commit carries it."""
     numbers = {"metadata_log": table.metadata_log, "limit": table.metadata_log_limit}
-    properties = f"ALTER TABLE {table.table} SET TBLPROPERTIES"
     if table.metadata_log >= table.metadata_log_limit and not table.drops_old_metadata:
         yield Advice(
             "metadata_log",
             f"the metadata log is full with {table.metadata_log} files, and every commit leaves one more behind",
             numbers,
             "one metadata file less in the store with every commit",
-            f"{properties} ('write.metadata.delete-after-commit.enabled'='true')",
+            set_properties(table.table, {"write.metadata.delete-after-commit.enabled": "true"}),
         )
     elif table.metadata_log > LONGEST_LOG:
         yield Advice(
@@ -73,7 +73,7 @@ def metadata_advice(table: TableSummary) -> Iterator[Advice]:
             f"the metadata log names {table.metadata_log} files, which every commit reads and writes",
             numbers,
             f"metadata documents with {USUAL_LOG} entries instead",
-            f"{properties} ('write.metadata.previous-versions-max'='{USUAL_LOG}')",
+            set_properties(table.table, {"write.metadata.previous-versions-max": str(USUAL_LOG)}),
         )
 
 
@@ -102,7 +102,7 @@ def format_advice(table: TableSummary) -> Iterator[Advice]:
             f"the table is of format version 1, with {counted(table.files, 'data file')}",
             {"format_version": 1, "files": table.files},
             "sequence numbers, row-level deletes and manifests that are inherited; no file is rewritten",
-            f"ALTER TABLE {table.table} SET TBLPROPERTIES ('format-version'='2')",
+            set_properties(table.table, {"format-version": "2"}),
         )
     rows = table.bytes_by_format.get("AVRO", 0)
     if table.size >= table.target_bytes and rows >= AVRO_SHARE * table.size:
@@ -111,5 +111,5 @@ def format_advice(table: TableSummary) -> Iterator[Advice]:
             f"{size_text(rows)} of {size_text(table.size)} are Avro files, which have no bounds and no columns",
             {"avro_bytes": rows, "bytes": table.size},
             "queries read the columns that they need and skip files by bounds; passes merge into Parquet already",
-            f"ALTER TABLE {table.table} SET TBLPROPERTIES ('write.format.default'='parquet')",
+            set_properties(table.table, {"write.format.default": "parquet"}),
         )

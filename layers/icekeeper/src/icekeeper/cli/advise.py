@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,13 +48,13 @@ def advise(
 
     if table is not None:
         name = table_name(table)
-        document = _document(str(name), advise_table(runtime.catalog, name, settings_of))
+        document = _document(catalog, str(name), advise_table(runtime.catalog, name, settings_of))
         if as_json:
             print_json({"table": str(name), "catalog": runtime.catalog.name, **document})
         _print([document], as_json=as_json)
         return EXIT_OK
     found, unread = advise_catalog(runtime.catalog, settings_of)
-    tables = [_document(name, advice) for name, advice in sorted(found.items())]
+    tables = [_document(catalog, name, advice) for name, advice in sorted(found.items())]
     failed = [{"table": name, "status": "failed", "reason": why, "advice": []} for name, why in sorted(unread.items())]
     if as_json:
         status = "partial" if failed else "succeeded"
@@ -62,7 +63,9 @@ def advise(
     return print_failed(f"{len(unread)} table(s) could not be read: {', '.join(sorted(unread))}") if unread else EXIT_OK
 
 
-def _document(table: str, advice: Sequence[Advice]) -> dict[str, Any]:
+def _document(catalog: str, table: str, advice: Sequence[Advice]) -> dict[str, Any]:
+    # What is to be typed as it stands here needs the catalog; SQL names it as its session does.
+    catalog_option = f" --catalog {shlex.quote(catalog)}"
     return {
         "table": table,
         "status": "succeeded",
@@ -72,7 +75,7 @@ def _document(table: str, advice: Sequence[Advice]) -> dict[str, Any]:
                 "message": one.message,
                 "numbers": dict(one.numbers),
                 "gain": one.gain,
-                "statement": one.statement,
+                "statement": one.statement + (catalog_option if one.statement.startswith("icekeeper ") else ""),
             }
             for one in advice
         ],

@@ -30,6 +30,7 @@ from icekeeper.cli.console import (
 __all__ = ["plan"]
 
 _RECLAIMABLE = ("expire_snapshots.bytes_reclaimable", "remove_orphans.orphan_bytes")
+_DEPTH = ("compact.depth_before", "compact.depth_after")
 
 
 def plan(
@@ -73,5 +74,8 @@ def plan(
     for operation in outcome.operations:
         for line in plan_lines(operation.plan or {}):
             console.print(f"  {line}", soft_wrap=True, markup=False, highlight=False)
+    if _DEPTH[0] in outcome.metrics:
+        before, after = (outcome.metrics[key] for key in _DEPTH)
+        console.print(f"clustering depth: a lookup opens {before:g} files on average, after the pass {after:g}")
     print_costs(console, costs, reclaimable)
     return EXIT_OK if outcome.status is PassStatus.SUCCEEDED else print_failed(trouble(outcome))

@@ -23,6 +23,7 @@ from icekeeper.commit.summary import counted_totals, snapshot_summary
 from icekeeper.errors import PlanStale
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
+from icekeeper.metadata.overlap_depth import DEPTH_KEY
 from icekeeper.metadata.requirements import ref_at, same_table
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, EntryStatus, FileContent, FileKey, ManifestContent, ManifestEntry, ManifestFile
@@ -52,6 +53,8 @@ class FileReplacement:
     """Added files whose data sequence number is another one."""
     recipe: str | None = None
     """The recipe by which the rows of every added file are clustered; it is recorded in the snapshot's summary."""
+    clustering_depth: float | None = None
+    """How many files a lookup opens after it, on average, among those that the plan chose from; recorded likewise."""
 
 
 @dataclass(slots=True)
@@ -144,6 +147,8 @@ class SnapshotWriter:
             extra = self._extra(written, carried, old)
             if replacement.recipe is not None:
                 extra[RECIPE_KEY] = replacement.recipe
+            if replacement.clustering_depth is not None:
+                extra[DEPTH_KEY] = f"{replacement.clustering_depth:g}"
             manifests = self._counted([*written, *carried])
             counted = counted_totals(manifests)
             summary = snapshot_summary(operation, self.head, replacement.added, removed, extra, counted)

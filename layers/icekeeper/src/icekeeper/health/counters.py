@@ -6,16 +6,21 @@ that is missing or no number is unknown: it is left out, never 0.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from icekeeper.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.overlap_depth import DEPTH_KEY
 from icekeeper.model import ManifestContent, ManifestFile
 
-__all__ = ["AGE_COUNTER", "lake_counters", "summary_counter", "summary_counters"]
+__all__ = ["AGE_COUNTER", "DEPTH_COUNTER", "lake_counters", "summary_counter", "summary_counters"]
 
 AGE_COUNTER = "lake_oldest_snapshot_age_hours"
 """The one counter that changes although the table does not."""
+
+DEPTH_COUNTER = "lake_clustering_depth"
+"""Files that a lookup in the clustering columns opens on average, as the last pass that clustered files left it."""
 
 _FROM_SUMMARY: Mapping[str, str] = {
     "lake_data_files": "total-data-files",
@@ -60,10 +65,20 @@ def lake_counters(
         counters[AGE_COUNTER] = round(max(0, now_ms - oldest_ms) / HOUR_MS, 1)
     if head is not None:
         counters |= _of_summary(metadata, summary_counters(head))
+        counters |= _clustering_depth(metadata, head)
     if manifests is not None:
         counters["lake_manifests"] = len(manifests)
         counters["lake_delete_manifests"] = sum(m.content is ManifestContent.DELETES for m in manifests)
     return counters
+
+
+def _clustering_depth(metadata: TableMetadata, head: Snapshot) -> dict[str, float]:
+    """Only files say how deep they lie now, and manifests are not read here."""
+    for snapshot in metadata.ancestors(head.snapshot_id):
+        text = str(summary_counters(snapshot).get(DEPTH_KEY))
+        if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
+            return {DEPTH_COUNTER: float(text)}
+    return {}
 
 
 def _of_summary(metadata: TableMetadata, summary: Mapping[object, object]) -> dict[str, int | float]:

@@ -21,15 +21,30 @@ from typing import Any, TypeAlias
 from icekeeper.metadata.single_value import comparable, decode
 from icekeeper.model import DataFile
 
-__all__ = ["ABOVE_ALL", "BELOW_ALL", "Extent", "OverlapDepth", "Place", "column_extent", "measure_depth", "total_depth"]
+__all__ = [
+    "ABOVE_ALL",
+    "BELOW_ALL",
+    "DEPTH_KEY",
+    "Extent",
+    "OverlapDepth",
+    "Place",
+    "column_extent",
+    "measure_depth",
+    "total_depth",
+]
 
 Place: TypeAlias = tuple[Any, ...]
 """A value of a column, or a place beyond all of them; compares as Iceberg orders values."""
 BELOW_ALL: Place = (0,)
 ABOVE_ALL: Place = (2,)
 
+DEPTH_KEY = "icekeeper.clustering-depth"
+"""Snapshot summary: how many files a lookup in the clustering columns opens on average, as the rewrite left it."""
+
 # A small range reaches over this share of the column's distinct bounds.
 SMALL_RANGE = Fraction(1, 100)
+# Infinite floats count as this far away, and floats become whole numbers of so many steps.
+_LARGEST, _FLOAT_STEPS = 1e300, 2.0**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +99,8 @@ def _place(bound: bytes | None, iceberg_type: str) -> Place | None:
 def measure_depth(extents: Iterable[Extent]) -> OverlapDepth:
     """The overlap depth of the files with these extents, in n log n steps.
 
-    The values between two neighbouring bounds are one *gap*; a file's values are spread over its gaps evenly.  A file
-    of one single value has no gap and counts by that value.
+    The values between two neighbouring bounds are one *gap*; a file's values are taken to be spread evenly from its
+    lowest to its highest.  A file of one single value has no gap and counts by that value.
     """
     extents = list(extents)
     points = sorted({end for e in extents for end in (e.low, e.high)} - {BELOW_ALL, ABOVE_ALL})
@@ -102,11 +117,18 @@ def measure_depth(extents: Iterable[Extent]) -> OverlapDepth:
         ends[high] += 1
     begun, ended = list(accumulate(starts)), list(accumulate(ends))
     at_point = [begun[n] - ended[n] + ends[n] for n in range(len(points))]
-    gaps = list(accumulate((begun[n] - ended[n] for n in range(last)), initial=0))
+    in_gap = [begun[n] - ended[n] for n in range(last)]
+    at = _coordinates(points)
+    by_gap = list(accumulate(in_gap, initial=0))
+    by_width = list(accumulate((d * (at[n + 1] - at[n]) for n, d in enumerate(in_gap)), initial=0))
     width = max(1, math.ceil(SMALL_RANGE * len(points)))
 
     def mean_at(low: int, high: int) -> float:
-        return float(at_point[low]) if low == high else (gaps[high] - gaps[low]) / (high - low)
+        if low == high:
+            return float(at_point[low])
+        if at[low] == at[high]:  # values that numbers do not tell apart
+            return (by_gap[high] - by_gap[low]) / (high - low)
+        return float((by_width[high] - by_width[low]) / (at[high] - at[low]))
 
     def opened_from(low: int) -> int:
         until = min(last, low + width)
@@ -136,6 +158,21 @@ def total_depth(partitions: Iterable[OverlapDepth]) -> OverlapDepth:
         small_range=mean([part.small_range for part in parts]),
         deepest=max((part.deepest for part in parts), default=0),
     )
+
+
+def _coordinates(points: Sequence[Place]) -> list[int]:
+    """Whole numbers that lie apart as the values do: bytes by the eight that follow what all of them begin with."""
+    first, last = points[0][1], points[-1][1]
+    if isinstance(first, bytes):
+        same = next(
+            (n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last))
+        )
+        return [int.from_bytes(p[1][same : same + 8].ljust(8, b"\0"), "big") for p in points]
+    if isinstance(first, tuple):  # floats stand with their sign
+        lowest, highest = (max(-_LARGEST, min(_LARGEST, end[0])) for end in (first, last))
+        step = max((highest - lowest) / _FLOAT_STEPS, 5e-324)
+        return [int((max(-_LARGEST, min(_LARGEST, p[1][0])) - lowest) / step) for p in points]
+    return [int(p[1]) for p in points]
 
 
 def _mean(values: Sequence[float], extents: Sequence[Extent]) -> float:

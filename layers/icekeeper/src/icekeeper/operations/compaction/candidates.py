@@ -126,13 +126,15 @@ def select_candidates(
     in_scope: FileScope = lambda file, spec_id: True,
     clustered_by: Container[int] | None = None,
     lacking: Mapping[str, frozenset[RewriteReason]] = MappingProxyType({}),
+    order_id: int | None = None,
 ) -> Candidates:
     """Pick files that are small or carry delete debt, or all files (``rewrite_all``, or a plan with a recipe).
 
     Files that are not ``in_scope`` are left alone, but still need their deletes.  ``clustered_by`` are the ids of the
     snapshots that added files clustered by this plan's recipe; files of other snapshots are not clustered.  They are
-    picked like these, because runs of clustered files may pile up.  ``None``: the plan has no recipe.  ``lacking``:
-    path → what the file lacks by its footer.
+    picked like these, because runs of clustered files may pile up.  ``None``: the plan has no recipe.  ``order_id`` is
+    the table's sort order, if it is the recipe: files of expired snapshots that claim it are clustered, too.
+    ``lacking``: path → what the file lacks by its footer.
     """
     metadata, index = state.metadata, state.deletes
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
@@ -157,7 +159,10 @@ def select_candidates(
         for entry in needed:
             needs[entry.file.key] += 1
         has_debt = policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
-        is_clustered = clustered_by is not None and live.entry.snapshot_id in clustered_by
+        is_clustered = clustered_by is not None and (
+            live.entry.snapshot_id in clustered_by
+            or (file.sort_order_id == order_id is not None and live.entry.snapshot_id not in metadata.snapshots)
+        )
         may_be_clustered = clustered_by is not None
         lacks = lacking.get(file.file_path, frozenset())
         if spec_id != metadata.default_spec_id and RewriteReason.SPEC in policy.rewrite_reason:

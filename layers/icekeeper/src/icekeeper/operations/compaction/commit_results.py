@@ -12,6 +12,7 @@ from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.commit.transaction import Committed
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileKey, Nothing
+from icekeeper.operations.compaction.depth_metrics import depth_with
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.task import RewriteResult
 from icekeeper.pass_context.commit_rewrite import Rewrite, commit_rewrite
@@ -83,6 +84,7 @@ def commit_results(
             added=tuple(added for group in kept for added in _added(group, done[group.group_id])),
             data_sequence_number=plan.sequence_number,
             recipe=None if plan.recipe is None else plan.recipe.text,
+            clustering_depth=depth_with(plan, outcomes.outputs | {g.group_id: done[g.group_id].written for g in kept}),
         )
         return replacement, rebased.affected
 

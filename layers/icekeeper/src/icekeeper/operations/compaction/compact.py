@@ -17,6 +17,7 @@ from icekeeper.metadata.read_deletes import delete_index
 from icekeeper.model import ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.operations.compaction.commit_results import GroupOutcomes, commit_results
+from icekeeper.operations.compaction.depth_metrics import depth_after, planned_depth
 from icekeeper.operations.compaction.dispatch import rewrite_groups
 from icekeeper.operations.compaction.plan import (
     Clustering,
@@ -86,7 +87,7 @@ def compact(context: OperationContext) -> OperationOutcome:
         context.require_allowed((metadata.data_location, *plan.input_files, *plan.delete_files))
         if context.dry_run:
             planned = {"compact.bytes_planned": sum(group.total_bytes for group in plan.groups)}
-            metrics = {**_counters(plan), **planned}
+            metrics = {**_counters(plan), **planned, **planned_depth(plan)}
             would = succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=plan.input_files)
             return replace(would, plan=_told(context, loaded, plan, sample))
         with context.job(_OPERATION, loaded, plan.snapshot_id) as rewriting:
@@ -191,6 +192,7 @@ def _outcome(
         "compact.bins_failed": outcomes.failed_groups,
         "compact.commits": len(outcomes.snapshot_ids),
         "compact.row_groups_cut": len(cut),
+        **depth_after(plan, outcomes.outputs),
     }
     summary = f"compacted {merged} files into {len(written)} (across {len(groups)} bins)"
     summary += cut_sentence(cut, properties, policy)

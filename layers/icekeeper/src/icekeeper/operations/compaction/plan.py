@@ -15,6 +15,7 @@ from icekeeper.model import FileKey, ManifestContent, Nothing, PartitionValue
 from icekeeper.operations.compaction.bins import Bin, Reason, binpacked
 from icekeeper.operations.compaction.budget import bytes_since_rewrite, in_job_order, within_budget
 from icekeeper.operations.compaction.candidates import Candidate, Candidates, FileScope, TableState, select_candidates
+from icekeeper.operations.compaction.clustering.depth import ClusteringDepth
 from icekeeper.operations.compaction.clustering.plan import clustering_groups
 from icekeeper.operations.compaction.clustering.runs import Layout
 from icekeeper.operations.compaction.left_alone import LeftAlone, left_alone
@@ -105,6 +106,8 @@ class CompactionPlan:
     """What is not rewritten although it could be, and why."""
     recipe: ClusterRecipe | None = None
     """How the rows of every group are to be ordered; ``None``: they keep their order."""
+    depth: ClusteringDepth | None = None
+    """Where the files lie in the clustering columns; ``None``: there are none."""
 
     @property
     def input_files(self) -> tuple[str, ...]:
@@ -136,14 +139,19 @@ def plan_compaction(
     has_deletes = any(m.content is ManifestContent.DELETES and m.may_have_live_files for m in state.manifests)
     if has_deletes and not policy.apply_deletes:
         return Nothing(DELETES_DISABLED)
-    clustered_by = None if clustering is None else clustering.clustered_by
     found = select_candidates(
-        state, policy, now_ms=now_ms, in_scope=in_scope, clustered_by=clustered_by, lacking=lacking
+        state,
+        policy,
+        now_ms=now_ms,
+        in_scope=in_scope,
+        clustered_by=None if clustering is None else clustering.clustered_by,
+        lacking=lacking,
+        order_id=None if clustering is None else clustering.recipe.order_id,
     )
-    if clustering is None:
+    layout = None if clustering is None else Layout.of(clustering.recipe, metadata.current_schema)
+    if clustering is None or layout is None:
         bins = [chosen for files in found.partitions for chosen in _packed_bins(files, policy, now_ms)]
     else:
-        layout = Layout.of(clustering.recipe, metadata.current_schema)
         groups_of_rows = (group for files in found.partitions for group in clustering_groups(files, policy, layout))
         bins = [_clustering_bin(group, policy, clustering.recipe) for group in groups_of_rows]
     weighed = [weigh(chosen, policy, found.spread) for chosen in bins]
@@ -170,6 +178,7 @@ def plan_compaction(
         groups_waiting=len(waiting),
         left=left,
         recipe=None if clustering is None else clustering.recipe,
+        depth=None if layout is None else ClusteringDepth.of(found.partitions, layout),
     )
 
 

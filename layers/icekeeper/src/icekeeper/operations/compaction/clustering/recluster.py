@@ -72,7 +72,7 @@ def _lowest_tier_to_merge(
     sweep: _Sweep, runs: Sequence[Hashable], rows: Mapping[Hashable, int], limit: int, factor: int
 ) -> list[frozenset[Hashable]]:
     """The runs of the lowest tier that has ``factor`` of them over one key where the limit is passed."""
-    too_deep = sweep.regions(runs, limit + 1)
+    too_deep = [region for region, _ in sweep.piles(runs, limit + 1)]
     if not too_deep:
         return []
     tiers: defaultdict[int, set[Hashable]] = defaultdict(set)
@@ -81,20 +81,30 @@ def _lowest_tier_to_merge(
     for _, tier in sorted(tiers.items()):
         if len(tier) < factor:
             continue
-        piled = [region for region in sweep.regions(runs, factor, tier) if _meets(region, too_deep)]
+        piled = [members for region, members in sweep.piles(runs, factor, tier) if _meets(region, too_deep)]
         if piled:
-            return _joined({runs[n] for n in sweep.within([region]) if runs[n] in tier} for region in piled)
+            return _joined(piled)
     return []
 
 
 def _joined(groups: Iterable[set[Hashable]]) -> list[frozenset[Hashable]]:
     """Groups that share a run become one."""
-    apart: list[set[Hashable]] = []
+    leader: dict[Hashable, Hashable] = {}
+
+    def lead(run: Hashable) -> Hashable:
+        while leader[run] != run:
+            leader[run] = run = leader[leader[run]]
+        return run
+
     for group in groups:
-        touched = [other for other in apart if other & group]
-        apart = [other for other in apart if not other & group]
-        apart.append(group.union(*touched))
-    return [frozenset(group) for group in apart]
+        first, *others = group
+        leader.setdefault(first, first)
+        for other in others:
+            leader[lead(leader.setdefault(other, other))] = lead(first)
+    joined: defaultdict[Hashable, set[Hashable]] = defaultdict(set)
+    for run in leader:
+        joined[lead(run)].add(run)
+    return [frozenset(group) for group in joined.values()]
 
 
 def _meets(region: _Region, others: Sequence[_Region]) -> bool:
@@ -144,22 +154,26 @@ class _Sweep:
             deepest = max(deepest, len(open_runs))
         return deepest
 
-    def regions(
+    def piles(
         self, runs: Sequence[Hashable], least: int, wanted: Collection[Hashable] | None = None
-    ) -> list[_Region]:
-        """Where at least so many runs lie over one another, in order; only those that are wanted, if that is given."""
-        found: list[_Region] = []
+    ) -> list[tuple[_Region, set[Hashable]]]:
+        """Where at least so many runs lie over one another, in order, and which; only wanted ones, if given."""
+        found: list[tuple[_Region, set[Hashable]]] = []
         start: int | None = None
+        inside: set[Hashable] = set()
         open_runs: Counter[Hashable] = Counter()
         for number, (n, is_begin) in enumerate(self.events):
-            if wanted is not None and runs[n] not in wanted:
+            run = runs[n]
+            if wanted is not None and run not in wanted:
                 continue
-            _step(open_runs, runs[n], is_begin)
+            _step(open_runs, run, is_begin)
             if start is None and len(open_runs) >= least:
-                start = number
+                start, inside = number, set(open_runs)
             elif start is not None and len(open_runs) < least:
-                found.append((start, number))
+                found.append(((start, number), inside))
                 start = None
+            elif start is not None:
+                inside.add(run)
         return found
 
     def within(self, regions: Sequence[_Region]) -> list[int]:
