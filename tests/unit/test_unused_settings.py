@@ -18,5 +18,9 @@ def test_a_retention_without_its_operation_is_told() -> None:
 
 def test_with_its_operation_or_without_the_setting_nothing_is_told() -> None:
     assert list(unused_settings(resolve([]))) == []
-    everything = Layer("--set", {"operations": "all,expire_partitions"})
+    everything = Layer("table property icekeeper.operations", {"operations": "all,expire_partitions"})
     assert list(unused_settings(resolve([RETENTION, everything]))) == []
+
+
+def test_who_names_the_operations_in_the_call_is_told_nothing() -> None:
+    assert list(unused_settings(resolve([RETENTION, Layer("--set", {"operations": "compact"})]))) == []

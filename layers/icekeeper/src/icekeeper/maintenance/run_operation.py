@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import partial, update_wrapper
 
 from icekeeper.activity import operation_finished, operation_started, progress_of
 from icekeeper.deletion.claims import remember_claims
@@ -36,7 +36,10 @@ __all__ = ["OPERATIONS", "run_guarded", "run_operation"]
 log = logging.getLogger(__name__)
 
 OPERATIONS: Mapping[Operation, Callable[[OperationContext], OperationOutcome]] = {
-    Operation.EXPIRE_PARTITIONS: partial(expire_partitions, matching=whole_partitions),
+    # No operation knows another one: the filter that compaction has too is handed to it.
+    Operation.EXPIRE_PARTITIONS: update_wrapper(
+        partial(expire_partitions, matching=whole_partitions), expire_partitions
+    ),
     Operation.COMPACT: compact,
     Operation.REWRITE_POSITION_DELETES: rewrite_position_deletes,
     Operation.EXPIRE_SNAPSHOTS: expire_snapshots,

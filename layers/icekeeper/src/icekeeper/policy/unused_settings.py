@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from icekeeper.operation_facts import Operation
+from icekeeper.policy.layers import OVERRIDE_SOURCE
 from icekeeper.policy.resolved_policy import ResolvedPolicy
 from icekeeper.policy.values import text_of
 
@@ -18,7 +19,12 @@ _OF_OPERATIONS_ON_REQUEST = {
 
 
 def unused_settings(resolved: ResolvedPolicy) -> Iterator[str]:
-    """A sentence for each setting that somebody made and that no operation of this policy reads."""
+    """A sentence for each setting that somebody made and that no operation of this policy reads.
+
+    None where the call itself names the operations: whoever does that knows which others it leaves out.
+    """
+    if resolved.sources["operations"] == OVERRIDE_SOURCE:
+        return
     for key, (operation, missing) in _OF_OPERATIONS_ON_REQUEST.items():
         value = getattr(resolved.policy, key)
         if value not in (None, ()) and operation not in resolved.policy.operations:
