@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from py4j.protocol import Py4JError
-from pyspark import RDD, SparkContext, TaskContext
+from pyspark import RDD, SparkConf, SparkContext, TaskContext
 from pyspark.sql import SparkSession
 
 from icekeeper.engines.attempts import in_attempt
@@ -73,31 +73,38 @@ def local_session() -> Iterator[SparkSession]:
     Raises:
         PolicyError: no Java that Spark can run on was found.
     """
-    # Private: the public ``getActiveSession`` knows only sessions that this thread started.
-    if SparkContext._active_spark_context is not None:
-        yield SparkSession.builder.getOrCreate()
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        yield running
         return
-    builder = SparkSession.builder
-    for key, value in _ATTEMPTS.items():
-        builder = builder.config(key, value)
+    conf = SparkConf().setAll(list(_ATTEMPTS.items()))
     if _UNDER_SUBMIT in os.environ:
-        yield builder.getOrCreate()
+        yield SparkSession.builder.config(conf=conf).getOrCreate()
         return
     os.environ["JAVA_HOME"] = find_java_home()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    for key, value in LOCAL_SETTINGS.items():
-        builder = builder.config(key, value)
-    session = (
-        builder.master("local[*]")
-        .appName("icekeeper")
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
-        .getOrCreate()
-    )
+    conf = conf.setAll(list(LOCAL_SETTINGS.items())).setMaster("local[*]").setAppName("icekeeper")
+    conf = conf.set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
+    context = _start(conf)
+    if context is None:
+        yield SparkSession.builder.getOrCreate()
+        return
+    session = SparkSession(context)
     try:
         yield session
     finally:
         session.stop()
+
+
+def _start(conf: SparkConf) -> SparkContext | None:
+    """Start the one context of this process; ``None`` if another thread has, whose active session we are not told."""
+    try:
+        return SparkContext(conf=conf)
+    except ValueError as error:
+        if "multiple SparkContexts" not in str(error):
+            raise
+        return None
 
 
 class SparkEngine:

@@ -18,13 +18,18 @@ _MOST_FOLDERS = 100_000
 
 
 class _RealFolders:
-    """Maps folders to their real paths.  Threads may share it: at worst a folder is looked up twice."""
+    """Maps folders to their real paths.  Threads may share it: at worst a folder is looked up twice.
+
+    Relative ones are looked up each time, because the working folder changes what they mean.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
         self._until_s = 0.0
 
     def __getitem__(self, folder: str) -> str:
+        if not folder.startswith("/"):
+            return os.path.realpath(folder)
         now_s = time.monotonic()
         if now_s >= self._until_s or len(self._known) >= _MOST_FOLDERS:
             self._known, self._until_s = {}, now_s + _REMEMBERED_S
