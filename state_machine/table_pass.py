@@ -48,7 +48,7 @@ def table_pass() -> State:
     return {
         "ProcessorConfig": {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"},
         "StartAt": "Lease",
-        "States": {**_lease(), **_plan(first=routes[0]), **operations, **_report()},
+        "States": {**_lease(), **_waiting(), **_plan(first=routes[0]), **operations, **_report()},
     }
 
 
@@ -70,6 +70,12 @@ def _lease() -> States:
             ],
             "Next": "Plan",
         },
+    }
+
+
+def _waiting() -> States:
+    """What follows where the table or a slot is taken: wait and ask again, or end."""
+    return {
         "MayWait": {
             "Type": "Choice",
             "Comment": (
