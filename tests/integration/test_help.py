@@ -12,7 +12,7 @@ import pytest
 from icekeeper.cli import main
 from icekeeper.cli.command_help import EXAMPLES, EXIT_CODES
 
-GROUPS = ("policy", "pin", "stage", "claims")
+GROUPS = ("policy", "pin", "stage", "claims", "requests")
 
 
 def help_of(capsys: pytest.CaptureFixture[str], *call: str) -> str:

@@ -52,7 +52,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "operations.compaction": (
         frozenset({"moments"}),
-        frozenset({"recipe", "row_hash", "where"}),
+        frozenset({"deleted_rows", "recipe", "row_hash", "where"}),
         frozenset({"scope"}),
         frozenset({"proof", "task", "whole_partitions"}),
         frozenset({"writing"}),
@@ -137,6 +137,7 @@ PURE = (
     "icekeeper.operations.compaction.left_alone",
     "icekeeper.operations.compaction.payback",
     "icekeeper.operations.compaction.candidates",
+    "icekeeper.operations.compaction.deleted_rows",
     "icekeeper.operations.compaction.moments",
     "icekeeper.operations.compaction.scope",
     "icekeeper.operations.compaction.depth_metrics",

@@ -22,8 +22,10 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "health": ("How a table looks, and what is wrong with it", "shop.orders --catalog lake"),
     "plan": ("What a pass would do, and what branches and tags cost", "shop.orders --catalog lake"),
     "maintain": ("Run a maintenance pass over one table", "shop.orders --catalog lake --dry-run"),
+    "run": ("Detect and maintain, every interval, without AWS", "--catalog lake --interval 1h"),
     "verify": ("Check that every referenced file exists", "shop.orders --catalog lake"),
     "history": ("What past passes did", "shop.orders --catalog lake --limit 5"),
+    "advise": ("What to change about a table that no pass can", "shop.orders --catalog lake"),
     "policy": ("The settings that hold for a table, and their sources", ""),
     "policy show": ("Every setting, with its source", "shop.orders --catalog lake"),
     "policy set": ("Keep settings with a table", "shop.orders target_file_size_mb=128 --catalog lake"),
@@ -46,6 +48,9 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "shop.orders --catalog lake --by-catalog old --by-table shop.orders",
     ),
     "request": ("Ask the deployed stack for a pass over one table", "shop.orders --catalog lake --operations compact"),
+    "requests": ("The requests that no run has taken yet", ""),
+    "requests list": ("Every pending request", "--catalog lake"),
+    "requests withdraw": ("Take a request back", "shop.orders --catalog lake"),
 }
 """By name, in the order of use: what it is for, in one line, and the arguments of an example."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name
+from icekeeper.cli.command_help import CommandGroup
 from icekeeper.cli.console import EXIT_OK, people, print_json
 from icekeeper.clock import iso_utc
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["requests_app"]
 
-requests_app = typer.Typer(no_args_is_help=True, help="Requests for a pass that no run has taken yet.")
+requests_app = typer.Typer(
+    cls=CommandGroup, no_args_is_help=True, help="Requests for a pass that no run has taken yet."
+)
 
 
 @requests_app.command("list")

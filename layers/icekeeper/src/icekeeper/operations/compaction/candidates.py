@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
-from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder, named_file, partition_key
+from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder, partition_key
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import (
     DataFile,
@@ -21,13 +21,14 @@ from icekeeper.model import (
     ManifestFile,
     PartitionValue,
 )
+from icekeeper.operations.compaction.deleted_rows import equality_spread, known_deleted_rows
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import OutputSpec, RewriteReason
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.readable import why_unreadable
 
-__all__ = ["Candidate", "Candidates", "FileScope", "TableState", "known_deleted_rows", "select_candidates"]
+__all__ = ["Candidate", "Candidates", "FileScope", "TableState", "select_candidates"]
 
 FileScope: TypeAlias = Callable[[DataFile, int], bool]
 """Whether a data file of a spec id may be rewritten at all."""
@@ -190,7 +191,7 @@ def select_candidates(
     return Candidates(
         partitions=_listed_once(partitions.values(), listed),
         delete_needs=needs,
-        spread=_spread(index, needs, by_partition),
+        spread=equality_spread(index, needs, by_partition),
         considered=len(listed),
         unsupported=unsupported.files,
         unsupported_bytes=unsupported.bytes,
@@ -244,31 +245,6 @@ def _listed_once(partitions: Iterable[list[Candidate]], listed: Sequence[int]) -
     own = {hash(candidate.file.file_path) for files in partitions for candidate in files}
     counts = Counter(number for number in listed if number in own)
     return tuple([c for c in files if counts[hash(c.file.file_path)] == 1] for files in partitions)
-
-
-def _spread(
-    index: DeleteIndex, needs: Mapping[FileKey, int], by_partition: Counter[tuple[PartitionValue, ...]]
-) -> dict[FileKey, int]:
-    """Over how many data files each equality delete is spread: those of its partition, or of the table.
-
-    Not only over those that need it still: once all others are rewritten, the last one would be taken for full of
-    deleted rows.
-    """
-    total = by_partition.total()
-    return {
-        entry.file.key: max(
-            needs[entry.file.key], by_partition[entry.file.partition] if entry.file.partition else total
-        )
-        for entry in index.entries
-        if entry.file.content is FileContent.EQUALITY_DELETES
-    }
-
-
-def known_deleted_rows(file: DataFile, deletes: Iterable[ManifestEntry]) -> int:
-    """How many rows of a data file are surely deleted: by deletion vectors and position deletes of this file alone."""
-    vectors = [e.file for e in deletes if e.file.content_offset is not None]
-    only_this = vectors or [e.file for e in deletes if named_file(e.file) == file.file_path]
-    return min(file.record_count, sum(delete.record_count for delete in only_this))
 
 
 def _may_be_laid_anew(file: DataFile, policy: Policy, may_be_clustered: bool) -> bool:

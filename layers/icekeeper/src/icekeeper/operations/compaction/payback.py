@@ -12,7 +12,8 @@ from fractions import Fraction
 
 from icekeeper.model import FileContent, FileKey
 from icekeeper.operations.compaction.bins import Bin, Reason
-from icekeeper.operations.compaction.candidates import Candidate, known_deleted_rows
+from icekeeper.operations.compaction.candidates import Candidate
+from icekeeper.operations.compaction.deleted_rows import known_deleted_rows
 from icekeeper.policy import Policy
 
 __all__ = ["WeighedBin", "Worth", "freed_bytes", "rewrite_price", "weigh"]
