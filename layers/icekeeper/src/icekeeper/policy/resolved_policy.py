@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from icekeeper.operation_facts import FACTS, Operation
-from icekeeper.policy.keys import POLICY_KEYS, Policy
+from icekeeper.policy.keys import DEPLOYMENT_KEYS, POLICY_KEYS, Policy
 from icekeeper.policy.layers import SCHEDULE_PREFIX
 from icekeeper.policy.ownership import Owners
 from icekeeper.policy.schedules import INTERVAL, interval_text
@@ -110,10 +110,14 @@ class ResolvedPolicy:
         return replace(self, schedules={}, known_as=self.fingerprint())
 
     def fingerprint(self) -> str:
-        """A digest of all values and owners: equal for equal ones, whatever source they came from."""
+        """A digest of all that decides what a pass does: equal for equal values and owners, whatever their source.
+
+        Which tables a detection looks at, and when, decides nothing: a table that is done stays done under other filters.
+        """
         if self.known_as:
             return self.known_as
-        lines = [f"{key}={_exact_text(getattr(self.policy, key))}" for key in sorted(POLICY_KEYS)]
+        deciding = sorted(key for key in POLICY_KEYS if key not in DEPLOYMENT_KEYS)
+        lines = [f"{key}={_exact_text(getattr(self.policy, key))}" for key in deciding]
         # An operation that was left to the bucket is work again once the bucket no longer does it.
         lines += [f"{operation.value} is not ours" for operation in Operation if operation in self.owners.owned]
         for name, schedule in sorted(self.schedules.items()):
