@@ -188,6 +188,27 @@ def test_the_folder_of_a_failed_load_is_cleaned_and_no_other(table: StagedTable,
     assert beside in table.files()
 
 
+@pytest.mark.parametrize("folder", ["/data", "/metadata"])
+def test_a_folder_that_all_writers_share_is_left_to_the_removal_of_orphans(table: StagedTable, folder: str) -> None:
+    orphan, foreign = table.plant("data/orphan.parquet"), table.plant("metadata/left.avro")
+    stage_load(table.handle, "L", (), [f"{table.metadata.location}{folder}"])
+    declare_load(table.handle, "L", LoadState.FAILED)
+    table.clock.now_ms += GRACE_MS
+    assert table.cleaned().files_deleted == ()
+    assert table.states() == {}
+    assert {orphan, foreign} <= table.files()
+
+
+def test_a_protected_folder_inside_a_loads_folder_stays(table: StagedTable) -> None:
+    goes, stays = table.plant("data/load/a.parquet"), table.plant("data/load/kept/b.parquet")
+    stage_load(table.handle, "L", (), [f"{table.metadata.location}/data/load"])
+    declare_load(table.handle, "L", LoadState.FAILED)
+    table.clock.now_ms += GRACE_MS
+    cleaned = table.cleaned(orphan_protected_prefixes=f"{table.metadata.location}/data/load/kept")
+    assert [normalise(path) for path in cleaned.files_deleted] == [goes]
+    assert stays in table.files()
+
+
 def test_gc_disabled_forbids_it(table: StagedTable) -> None:
     path = table.plant("data/load.parquet")
     table.stage("L", path, state=LoadState.FAILED)

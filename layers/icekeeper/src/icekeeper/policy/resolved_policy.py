@@ -112,7 +112,7 @@ class ResolvedPolicy:
     def fingerprint(self) -> str:
         """A digest of all that decides what a pass does: equal for equal values and owners, whatever their source.
 
-        Which tables a detection looks at, and when, decides nothing: a table that is done stays done under other filters.
+        Which tables a detection looks at, and when, decides nothing: what is done stays done under other filters.
         """
         if self.known_as:
             return self.known_as

@@ -1,4 +1,4 @@
-"""Deletes the files that failed loads and dead jobs staged: by their record, never by listing, in every pass."""
+"""Deletes the files that failed loads and dead jobs staged, in every pass: those on record, and in folders of loads."""
 
 from __future__ import annotations
 
@@ -88,7 +88,13 @@ def _clean(context: OperationContext, plan: CleaningPlan) -> StagedOutcome | Non
     unfinished: set[str] = set()
     for load in failed:
         if load.origin is LoadOrigin.USER and load.prefixes:
-            inside = files_in_folders(storage, loaded.metadata, load.prefixes, older_than_ms=now_ms - grace_ms)
+            inside = files_in_folders(
+                storage,
+                loaded.metadata,
+                load.prefixes,
+                older_than_ms=now_ms - grace_ms,
+                protected=context.policy.orphan_protected_prefixes,
+            )
             files[load.name] += inside.paths
             unfinished.update([load.name] if inside.more else ())
     paths = list(dict.fromkeys(path for some in files.values() for path in some))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.operations.staging.plan import MAX_FILES, may_be_staged
+from icekeeper.storage.paths import PathSet, normalise
 from icekeeper.storage.storage import Storage
 
 __all__ = ["FolderFiles", "files_in_folders"]
@@ -20,20 +21,31 @@ class FolderFiles(NamedTuple):
 
 
 def files_in_folders(
-    storage: Storage, metadata: TableMetadata, folders: Iterable[str], *, older_than_ms: int
+    storage: Storage,
+    metadata: TableMetadata,
+    folders: Iterable[str],
+    *,
+    older_than_ms: int,
+    protected: Iterable[str] = (),
 ) -> FolderFiles:
-    """Files below these folders, written before ``older_than_ms`` (epoch milliseconds).
+    """Files below these folders, written before ``older_than_ms`` (epoch milliseconds), and not below ``protected``.
 
     A younger file may be of a writer that reuses the folder without a record, and one of unknown age counts as young.
+    A folder that all writers of the table share is no load's own, whoever declared it: what lies there is left to the
+    removal of orphans.
 
     Raises:
         StorageError: a folder cannot be listed.
     """
     paths: list[str] = []
     more = False
+    shared = {normalise(one) for one in (metadata.location, metadata.data_location, metadata.metadata_directory)}
+    kept = PathSet(protected)
     for folder in folders:
+        if normalise(folder) in shared:
+            continue
         for found in storage.list(f"{folder.rstrip('/')}/"):
-            if not may_be_staged(metadata, found.path):
+            if kept.may_contain(found.path) or not may_be_staged(metadata, found.path):
                 continue
             if found.modified_ms is None or found.modified_ms > older_than_ms or len(paths) >= MAX_FILES:
                 more = True
