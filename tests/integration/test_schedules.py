@@ -226,6 +226,7 @@ def test_the_pipeline_carries_schedules_from_the_proposal_to_the_state(
     table.fill(2, start=10)
     ids = table.readers_agree()
     # The next run takes the other schedule, which sorts.
+    pipeline.clock.now_ms += 1000
     _, (item,) = pipeline.detect("run-2")
     assert (item.schedules, "compact" in item.reasons) == (("nightly",), False)
     item, plan = begin(pipeline, item, "run-2")

@@ -11,6 +11,7 @@ from support.source_tree import BESIDE, IMPORTS_OF_SPARK, ROOT, SOURCES, relativ
 
 MEANINGLESS = {"utils", "util", "helpers", "helper", "common", "manager", "misc", "process"}
 LONGEST = 300
+LONGEST_FUNCTION = 60
 """Exactly these, until they are split; none may be added."""
 
 
@@ -56,6 +57,17 @@ def test_a_module_says_what_it_is_for_and_what_it_offers(path: Path) -> None:
         assert offered, f"defines {sorted(defined)} but no __all__"
     if offered is not None and path.name != "__init__.py":
         assert offered <= public_names(tree), "offers what it does not define"
+
+
+def test_a_function_fits_on_a_screen() -> None:
+    """What takes more lines does several things, and its parts have names."""
+    found = [
+        f"{relative(path)}:{node.name}"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION
+    ]
+    assert found == []
 
 
 def test_jobs_are_thin() -> None:

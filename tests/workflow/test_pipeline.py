@@ -225,7 +225,7 @@ def test_a_scheduled_run_leaves_out_what_another_one_is_at(lake: LocalLake) -> N
         if (event["run_id"], event["operation"]) == ("the-first", "compact"):
             lake.pyiceberg.create_table("ns.u", lake.table.table.schema())
             for _ in range(5):
-                lake.pyiceberg.load_table("ns.u").append(lake.table.rows(1))
+                lake.pyiceberg.load_table("ns.u").append(lake.table.new_rows(1))
             others.append(lake.stack.run({}, name="the-second"))
 
     lake.before("compact_small", start_another)

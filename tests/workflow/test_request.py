@@ -140,7 +140,7 @@ def test_an_interrupted_wait_leaves_the_run_alone(
 
     monkeypatch.setattr("icekeeper.pipeline.request_pass.follow_pass", interrupt)
     answer = laptop("--operations", "compact", "--json")
-    assert answer.code == 1
+    assert answer.code == 130
     assert answer.json["error"]["type"] == "Interrupted"
     execution = answer.json["error"]["message"].split()[-1]
     assert answer.json["error"]["message"] == f"interrupted; the run goes on: {execution}"

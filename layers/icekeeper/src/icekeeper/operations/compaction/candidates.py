@@ -28,7 +28,7 @@ from icekeeper.policy.choices import OutputSpec, RewriteReason
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.readable import why_unreadable
 
-__all__ = ["Candidate", "Candidates", "FileScope", "TableState", "select_candidates"]
+__all__ = ["Candidate", "Candidates", "FileScope", "PassedOver", "TableState", "Tally", "select_candidates"]
 
 FileScope: TypeAlias = Callable[[DataFile, int], bool]
 """Whether a data file of a spec id may be rewritten at all."""
@@ -92,6 +92,43 @@ class Candidate:
         return self.file.first_row_id is not None
 
 
+@dataclass(slots=True)
+class Tally:
+    """Files, and their bytes."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def add(self, file: DataFile) -> None:
+        self.files += 1
+        self.bytes += file.file_size_in_bytes
+
+
+@dataclass(slots=True)
+class PassedOver:
+    """Files that would be candidates, but for one reason, by that reason."""
+
+    unsupported: Tally = field(default_factory=Tally)
+    """They cannot be read by this version."""
+    first_unsupported: str = ""
+    """The path of the first of these and why it cannot be read; empty when there is none."""
+    too_young: Tally = field(default_factory=Tally)
+    """They were added less than ``min_data_age_hours`` ago."""
+    under_deletes: Tally = field(default_factory=Tally)
+    """They carry deletes, and ``delete_compaction_enabled`` is off."""
+
+    def takes(self, file: DataFile, *, under_deletes: bool, unreadable: str | None, too_young: bool) -> bool:
+        """Whether there is a reason; the first one counts."""
+        if under_deletes:
+            self.under_deletes.add(file)
+        elif unreadable is not None:
+            self.unsupported.add(file)
+            self.first_unsupported = self.first_unsupported or f"{file.file_path} {unreadable}"
+        elif too_young:
+            self.too_young.add(file)
+        return under_deletes or unreadable is not None or too_young
+
+
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """The candidates of a table, and what else was seen on the way."""
@@ -104,17 +141,7 @@ class Candidates:
     """Live equality delete file → over how many live data files its rows were spread, at most."""
     considered: int
     """How many live data files there are."""
-    unsupported: int
-    """How many of them would be candidates, but cannot be read by this version."""
-    unsupported_bytes: int
-    first_unsupported: str
-    """The path of the first of these and why it cannot be read; empty when there is none."""
-    too_young: int
-    """How many would be candidates, but were added less than ``min_data_age_hours`` ago."""
-    too_young_bytes: int
-    under_deletes: int
-    """How many would be, but carry deletes, and ``delete_compaction_enabled`` is off."""
-    under_deletes_bytes: int
+    passed_over: PassedOver
     specs_to_leave: frozenset[int]
     """Ids of older specs whose rows may be dealt out to partitions of the current spec."""
 
@@ -132,20 +159,15 @@ def select_candidates(
     """Pick files that are small or carry delete debt, or all files (``rewrite_all``, or a plan with a recipe).
 
     Files that are not ``in_scope`` are left alone, but still need their deletes.  ``clustered_by`` are the ids of the
-    snapshots that added files clustered by this plan's recipe; files of other snapshots are not clustered.  They are
-    picked like these, because runs of clustered files may pile up.  ``None``: the plan has no recipe.  ``order_id`` is
-    the table's sort order, if it is the recipe: files of expired snapshots that claim it are clustered, too.
-    ``lacking``: path → what the file lacks by its footer.
+    snapshots that added files clustered by this plan's recipe, which are picked too, because runs of them may pile up;
+    ``None``: the plan has no recipe.  ``order_id`` is the table's sort order, if it is the recipe: files of expired
+    snapshots that claim it are clustered, too.  ``lacking``: path → what the file lacks by its footer.
     """
     metadata, index = state.metadata, state.deletes
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
-    keep = policy.output_spec is OutputSpec.KEEP or index.has_equality_deletes
-    destinations = OutputPartitions(metadata, keep=keep)
+    destinations = OutputPartitions(metadata, keep=policy.output_spec is OutputSpec.KEEP or index.has_equality_deletes)
     needs = {entry.file.key: 0 for entry in index.entries}
-    unsupported = _Tally()
-    too_young = _Tally()
-    under_deletes = _Tally()
-    first_unsupported = ""
+    passed = PassedOver()
     listed = array("q")
     partitions: dict[object, list[Candidate]] = {}
     by_partition: Counter[tuple[PartitionValue, ...]] = Counter()
@@ -160,67 +182,51 @@ def select_candidates(
         for entry in needed:
             needs[entry.file.key] += 1
         has_debt = policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
-        is_clustered = clustered_by is not None and (
-            live.entry.snapshot_id in clustered_by
-            or (file.sort_order_id == order_id is not None and live.entry.snapshot_id not in metadata.snapshots)
-        )
-        may_be_clustered = clustered_by is not None
-        lacks = lacking.get(file.file_path, frozenset())
-        if spec_id != metadata.default_spec_id and RewriteReason.SPEC in policy.rewrite_reason:
-            moves = destinations.destination(file, spec_id).spec_id == metadata.default_spec_id
-            lacks = lacks.union({RewriteReason.SPEC} if moves else ())
-        is_wanted = has_debt or lacks or _may_be_laid_anew(file, policy, may_be_clustered)
+        lacks = lacking.get(file.file_path, frozenset()) | _lacks_the_spec(file, spec_id, policy, destinations)
+        is_wanted = has_debt or lacks or _may_be_laid_anew(file, policy, clustered_by is not None)
         if not is_wanted or not in_scope(file, spec_id):
             continue
-        if needed and not (policy.delete_compaction_enabled or policy.rewrite_all):
-            under_deletes.add(file)
-            continue
-        unreadable = why_unreadable(file, needed, types)
-        if unreadable is not None:
-            unsupported.add(file)
-            first_unsupported = first_unsupported or f"{file.file_path} {unreadable}"
-            continue
-        if not _old_enough(metadata, live.entry, now_ms - policy.min_data_age_ms):
-            too_young.add(file)
+        if passed.takes(
+            file,
+            under_deletes=bool(needed) and not (policy.delete_compaction_enabled or policy.rewrite_all),
+            unreadable=why_unreadable(file, needed, types),
+            too_young=not _old_enough(metadata, live.entry, now_ms - policy.min_data_age_ms),
+        ):
             continue
         to = destinations.destination(file, spec_id)
-        candidate = _candidate(metadata, live, needed, to, is_clustered=is_clustered)
-        candidate = replace(candidate, has_debt=has_debt, lacks=lacks)
+        is_clustered = _is_clustered(live, metadata, clustered_by, order_id)
+        candidate = replace(_candidate(metadata, live, needed, to), has_debt=has_debt, lacks=lacks)
         key = partition_key(to.spec_id, to.partition), candidate.has_lineage
-        partitions.setdefault(key, []).append(candidate)
+        partitions.setdefault(key, []).append(replace(candidate, is_clustered=is_clustered))
     return Candidates(
         partitions=_listed_once(partitions.values(), listed),
         delete_needs=needs,
         spread=equality_spread(index, needs, by_partition),
         considered=len(listed),
-        unsupported=unsupported.files,
-        unsupported_bytes=unsupported.bytes,
-        first_unsupported=first_unsupported,
-        too_young=too_young.files,
-        too_young_bytes=too_young.bytes,
-        under_deletes=under_deletes.files,
-        under_deletes_bytes=under_deletes.bytes,
+        passed_over=passed,
         specs_to_leave=frozenset(filter(destinations.may_deal_out, metadata.specs)),
     )
 
 
-@dataclass(slots=True)
-class _Tally:
-    files: int = 0
-    bytes: int = 0
+def _lacks_the_spec(file: DataFile, spec_id: int, policy: Policy, to: OutputPartitions) -> frozenset[RewriteReason]:
+    """Whether a rewrite is wanted because the file lies in an older spec, and would move it to the current one."""
+    if RewriteReason.SPEC not in policy.rewrite_reason:
+        return frozenset()
+    return frozenset({RewriteReason.SPEC} if to.destination(file, spec_id).spec_id != spec_id else ())
 
-    def add(self, file: DataFile) -> None:
-        self.files += 1
-        self.bytes += file.file_size_in_bytes
+
+def _is_clustered(
+    live: LiveEntry, metadata: TableMetadata, clustered_by: Container[int] | None, order_id: int | None
+) -> bool:
+    if clustered_by is None:
+        return False
+    entry = live.entry
+    claims_it = entry.file.sort_order_id == order_id is not None and entry.snapshot_id not in metadata.snapshots
+    return claims_it or entry.snapshot_id in clustered_by
 
 
 def _candidate(
-    metadata: TableMetadata,
-    live: LiveEntry,
-    deletes: tuple[ManifestEntry, ...],
-    destination: Destination,
-    *,
-    is_clustered: bool,
+    metadata: TableMetadata, live: LiveEntry, deletes: tuple[ManifestEntry, ...], destination: Destination
 ) -> Candidate:
     return Candidate(
         file=live.entry.file,
@@ -230,7 +236,6 @@ def _candidate(
         identity=live.entry.identity,
         deletes=deletes,
         destination=destination,
-        is_clustered=is_clustered,
         added_ms=_added_ms(metadata, live.entry),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from icekeeper.operations.compaction.bins import Bin
-from icekeeper.operations.compaction.candidates import Candidate, Candidates
+from icekeeper.operations.compaction.candidates import Candidate, Candidates, Tally
 from icekeeper.operations.compaction.payback import WeighedBin
 from icekeeper.policy import Policy
 
@@ -35,18 +35,15 @@ def left_alone(
     uneven: list[Candidate] = []
     for files in found.partitions:
         (few if len(files) < least else uneven).extend(c for c in files if id(c) not in binned)
+    passed = found.passed_over
     parts = (
         _of(f"their partition has fewer than min_input_files {least} candidates", few),
         _of("they wait for more files of about their size, or for enough bytes to fill a file", uneven),
         _of(f"merging them costs more than it saves in expected_scans {policy.expected_scans}", _files(unpaid)),
         _of("the caps of a pass, or the budget for deletes, leave them to a later one", _files(waiting)),
-        LeftAlone("they were added less than min_data_age_hours ago", found.too_young, found.too_young_bytes),
-        LeftAlone(
-            "deletes apply to them, and delete_compaction_enabled is false",
-            found.under_deletes,
-            found.under_deletes_bytes,
-        ),
-        LeftAlone(f"they cannot be read: {found.first_unsupported}", found.unsupported, found.unsupported_bytes),
+        _counted("they were added less than min_data_age_hours ago", passed.too_young),
+        _counted("deletes apply to them, and delete_compaction_enabled is false", passed.under_deletes),
+        _counted(f"they cannot be read: {passed.first_unsupported}", passed.unsupported),
     )
     return tuple(part for part in parts if part.files)
 
@@ -57,3 +54,7 @@ def _files(weighed: Iterable[WeighedBin]) -> list[Candidate]:
 
 def _of(reason: str, files: Sequence[Candidate]) -> LeftAlone:
     return LeftAlone(reason, len(files), sum(c.file.file_size_in_bytes for c in files))
+
+
+def _counted(reason: str, tally: Tally) -> LeftAlone:
+    return LeftAlone(reason, tally.files, tally.bytes)

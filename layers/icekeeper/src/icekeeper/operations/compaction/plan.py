@@ -149,11 +149,7 @@ def plan_compaction(
         order_id=None if clustering is None else clustering.recipe.order_id,
     )
     layout = None if clustering is None else Layout.of(clustering.recipe, metadata.current_schema)
-    if clustering is None or layout is None:
-        bins = [chosen for files in found.partitions for chosen in _packed_bins(files, policy, now_ms)]
-    else:
-        groups_of_rows = (group for files in found.partitions for group in clustering_groups(files, policy, layout))
-        bins = [_clustering_bin(group, policy, clustering.recipe) for group in groups_of_rows]
+    bins = _bins(found, policy, clustering, layout, now_ms)
     weighed = [weigh(chosen, policy, found.spread) for chosen in bins]
     unpaid = [one for one in weighed if not one.worth.pays]
     worthy = [one for one in weighed if one.worth.pays]
@@ -172,14 +168,23 @@ def plan_compaction(
         groups=groups,
         planning_manifests=frozenset(m.manifest_path for m in state.manifests),
         files_considered=found.considered,
-        files_unsupported=found.unsupported,
-        first_unsupported=found.first_unsupported,
+        files_unsupported=found.passed_over.unsupported.files,
+        first_unsupported=found.passed_over.first_unsupported,
         delete_needs=found.delete_needs,
         groups_waiting=len(waiting),
         left=left,
         recipe=None if clustering is None else clustering.recipe,
         depth=None if layout is None else ClusteringDepth.of(found.partitions, layout),
     )
+
+
+def _bins(
+    found: Candidates, policy: Policy, clustering: Clustering | None, layout: Layout | None, now_ms: int
+) -> list[Bin]:
+    if clustering is None or layout is None:
+        return [chosen for files in found.partitions for chosen in _packed_bins(files, policy, now_ms)]
+    groups = (group for files in found.partitions for group in clustering_groups(files, policy, layout))
+    return [_clustering_bin(group, policy, clustering.recipe) for group in groups]
 
 
 def _packed_bins(files: list[Candidate], policy: Policy, now_ms: int) -> list[Bin]:
@@ -216,8 +221,9 @@ def _group(number: int, chosen: WeighedBin, route_to: int | None, specs_to_leave
 def _nothing_reason(found: Candidates, worthy: Sequence[WeighedBin], unpaid: Sequence[WeighedBin]) -> str:
     if worthy:
         return "no file group fits max_files_to_rewrite and max_bytes_to_rewrite"
-    if found.unsupported:
-        return f"{NOTHING_ELIGIBLE} ({found.unsupported} file(s) are left alone: {found.first_unsupported})"
+    passed = found.passed_over
+    if passed.unsupported.files:
+        return f"{NOTHING_ELIGIBLE} ({passed.unsupported.files} file(s) are left alone: {passed.first_unsupported})"
     if unpaid:
         files = sum(len(one.bin.files) for one in unpaid)
         return f"{NOTHING_ELIGIBLE} (merging {files} file(s) costs more than it saves)"
