@@ -176,6 +176,8 @@ def test_inline_manifests_of_v1_are_followed(tmp_path: Path) -> None:
         written = source.create(ROWS.schema, properties={"format-version": "1"})
         for _ in range(3):
             written.append(ROWS)
+        live = source.live_files()
+        assert len(live) == 3
         document = json.loads(json.dumps(source.loaded.metadata.document))
         lists = []
         for raw in document["snapshots"]:
@@ -187,7 +189,7 @@ def test_inline_manifests_of_v1_are_followed(tmp_path: Path) -> None:
         path.write_text(json.dumps(document))
     (tmp_path / "home").mkdir()
     table = registered_table(path.as_uri(), tmp_path / "home")
-    live = table.live_files()
+    assert table.live_files() == live
     outcome = outcome_of(table.maintain(**EXPIRE), Operation.EXPIRE_SNAPSHOTS)
     assert outcome.status is Status.SUCCEEDED
     assert outcome.metrics["expire_snapshots.snapshots_expired"] == 2
