@@ -110,3 +110,15 @@ def test_a_wrong_filter_is_told_in_one_sentence_with_place_and_example(command: 
     assert one_sentence(answer.err) == (
         f"policy key where cannot be '{where}': {told}; write for example \"day >= '2026-01-01' and id < 5\""
     )
+
+
+def test_a_filter_that_has_come_to_misfit_is_told_by_detection_and_not_proposed(command: Command) -> None:
+    """Every pass would refuse it, and every scan would propose it again."""
+    table = command.table(appends=6, properties={"icekeeper.where": "name = 'a'"})
+    assert [one["table"] for one in command("detect", "--json").json["proposals"]] == ["ns.t"]
+    with table.update_schema() as update:
+        update.rename_column("name", "label")
+    document = command("detect", "--json").json
+    assert document["proposals"] == []
+    (skip,) = document["skipped"]
+    assert skip["reason"].startswith("policy key where cannot be 'name = 'a'': the table has no column 'name'")

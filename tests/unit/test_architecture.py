@@ -20,7 +20,7 @@ from support.source_tree import (
 # The ground floor first.  A room imports from floors below its own, never from its neighbours.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"masking"}),
-    frozenset({"activity", "clock", "environment", "errors", "model", "operation_facts"}),
+    frozenset({"activity", "amounts", "clock", "environment", "errors", "model", "operation_facts"}),
     frozenset({"metadata", "policy", "pyiceberg_private", "state", "storage"}),
     frozenset({"catalogs", "engines", "health", "partition_time", "report", "rows"}),
     frozenset({"commit", "table_policy", "policy_parts"}),
@@ -167,7 +167,7 @@ PURE = (
     "icekeeper.health.examine",
     "icekeeper.health.totals",
     "icekeeper.health.warnings",
-    "icekeeper.health.words",
+    "icekeeper.amounts",
     "icekeeper.metadata.overlap_depth",
     "icekeeper.operation_facts",
     "icekeeper.policy",

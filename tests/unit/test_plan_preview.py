@@ -64,9 +64,9 @@ def test_sorted_groups_say_how_many_files_they_become() -> None:
 def test_people_read_the_same() -> None:
     document = plan_document(planned(files(*[40] * 12), {}), TABLE)
     assert list(plan_lines(document))[:3] == [
-        "small: 6 file(s) into 1, 240.0 MB in, 240.0 MB out",
-        "small: 6 file(s) into 1, 240.0 MB in, 240.0 MB out",
-        "in all: 12 file(s) into 2, 480.0 MB in, 480.0 MB out in 2 group(s)",
+        "small: 6 file(s) into 1, 240 MB in, 240 MB out",
+        "small: 6 file(s) into 1, 240 MB in, 240 MB out",
+        "in all: 12 file(s) into 2, 480 MB in, 480 MB out in 2 group(s)",
     ]
     assert list(plan_lines({})) == []
 

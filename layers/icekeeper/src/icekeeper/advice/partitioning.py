@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from icekeeper.advice.sql import drop_field, replace_field
 from icekeeper.advice.summary import GB, MB, Advice, PartitionField, TableSummary
-from icekeeper.health.words import counted, size_text
+from icekeeper.amounts import counted, size_text
 from icekeeper.model import PartitionValue
 
 __all__ = ["bucket_advice", "fitting_buckets", "partition_advice"]

@@ -18,6 +18,7 @@ from icekeeper.metadata.format_versions import MAINTAINED_FORMAT_VERSIONS
 from icekeeper.model import Nothing, TableName
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.policy import Operation, ResolvedPolicy
+from icekeeper.policy_fit import check_fit
 from icekeeper.policy_parts import PolicyPart, due_parts, in_one_pass
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.schedules import ScheduleRun
@@ -83,13 +84,25 @@ def assessor(
         resolved = settings_of(loaded, identity)
         parts = due_parts(resolved, memory.schedules, now_ms)
         rest = next((part.resolved for part in parts if part.schedule is None), resolved.unscheduled())
-        found = _assess_rest(loaded, rest, memory, now_ms)
-        if resolved.schedules:
+        misfit = _why_filters_misfit(loaded, resolved)
+        found = _assess_rest(loaded, rest, memory, now_ms) if misfit is None else misfit
+        if resolved.schedules and misfit is None:
             found = _with_due(loaded, resolved, found, parts, memory.schedules, now_ms)
         found = as_requested(found, resolved, identity.uuid) if is_requested else found
         return replace(found, location=identity.location) if isinstance(found, Proposal) else found
 
     return assess_table
+
+
+def _why_filters_misfit(loaded: LoadedTable, resolved: ResolvedPolicy) -> Skip | None:
+    """Why every pass would refuse a filter of the policy, so that there is nothing to propose; ``None``: none would."""
+    try:
+        for part in resolved.parts():
+            if part.policy.where is not None and part.why_disabled() is None:
+                check_fit(loaded.metadata, part.policy, ())
+    except PolicyError as error:
+        return Skip(str(loaded.name), str(error), is_error=True)
+    return None
 
 
 def _with_due(

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from icekeeper.amounts import counted, size_text
 from icekeeper.health.counters import summary_counter, summary_counters
-from icekeeper.health.words import counted, size_text
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.values import text_of

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from icekeeper.amounts import size_text
 from icekeeper.clock import HOUR_MS
-from icekeeper.health.words import size_text
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import Policy
 from icekeeper.policy.values import text_of

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from icekeeper.amounts import size_text
+
 __all__ = ["plan_lines"]
 
 _MOST_LINES = 10
 _SETTINGS = {"codec": "compression codec", "bloom": "Bloom filters"}
-_MEGABYTE = 1024 * 1024
 
 
 def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
@@ -29,19 +30,15 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
             f"saves readers about ${totals['saving_usd']:.4f}"
         )
     for lacking in plan.get("settings", ()):
-        what, size = _SETTINGS[lacking["reason"]], _size(lacking["bytes"])
+        what, size = _SETTINGS[lacking["reason"]], size_text(lacking["bytes"])
         yield (
             f"{lacking['lacking']} of {lacking['sampled']} file(s) looked at lack the table's {what}: "
             f"{lacking['how']} would rewrite about {size} for ${lacking['cost_usd']:.4f}"
         )
     for left in plan.get("left", ()):
-        yield f"left alone: {left['files']} file(s) of {_size(left['bytes'])}; {left['reason']}"
+        yield f"left alone: {left['files']} file(s) of {size_text(left['bytes'])}; {left['reason']}"
 
 
 def _change(group: Mapping[str, Any]) -> str:
-    sizes = f"{_size(group['bytes_in'])} in, {_size(group['bytes_out'])} out"
+    sizes = f"{size_text(group['bytes_in'])} in, {size_text(group['bytes_out'])} out"
     return f"{group['files']} file(s) into {group['outputs']}, {sizes}"
-
-
-def _size(size: int) -> str:
-    return f"{size / _MEGABYTE:.1f} MB" if size >= _MEGABYTE else f"{size} bytes"

@@ -1,12 +1,10 @@
-"""Numbers and sizes as text for people."""
+"""Counts and sizes as text for people (pure)."""
 
 from __future__ import annotations
 
-from icekeeper.policy import MEGABYTE
-
 __all__ = ["counted", "size_text"]
 
-_UNITS = (("MB", MEGABYTE), ("KB", 1024), ("B", 1))
+_UNITS = (("MB", 1024 * 1024), ("KB", 1024), ("B", 1))
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
