@@ -157,6 +157,7 @@ PURE = (
     "icekeeper.operations.statistics.columns",
     "icekeeper.operations.statistics.partition_statistics",
     "icekeeper.operations.statistics.plan",
+    "icekeeper.detection.ageing",
     "icekeeper.detection.assess",
     "icekeeper.detection.filters",
     "icekeeper.detection.layout_signals",

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.detection.ageing import waited_ms
 from icekeeper.detection.assess import TableFindings, as_requested, assess, with_schedules
 from icekeeper.detection.layout_signals import wanted_clustering
 from icekeeper.detection.proposal import Proposal, Skip
@@ -89,7 +90,11 @@ def assessor(
         if resolved.schedules and misfit is None:
             found = _with_due(loaded, resolved, found, parts, memory.schedules, now_ms)
         found = as_requested(found, resolved, identity.uuid) if is_requested else found
-        return replace(found, location=identity.location) if isinstance(found, Proposal) else found
+        if isinstance(found, Skip):
+            return found
+        seen = () if memory.last_seen is None else (memory.last_seen.finished_ms,)
+        passes_ms = (*seen, *(run.finished_ms for run in memory.schedules.values()))
+        return replace(found, location=identity.location, waited_ms=waited_ms(loaded.metadata, passes_ms, now_ms))
 
     return assess_table
 

@@ -23,6 +23,8 @@ class Proposal:
     priority: float
     uuid: str = ""
     location: str = ""
+    waited_ms: int = field(default=0, compare=False)
+    """How long the table has been without a pass; without any, how old it is."""
     schedules: tuple[str, ...] = ()
     """The schedules of its policy that the pass carries out."""
     only_schedules: bool = False

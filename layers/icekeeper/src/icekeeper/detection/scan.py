@@ -10,6 +10,7 @@ from typing import Protocol
 from icekeeper.activity import scan_finished, scan_started
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.detection.ageing import urgency
 from icekeeper.detection.assessor import Assessor, Observer, load_or_skip, skip_on_error
 from icekeeper.detection.budget import Reached, within_budget
 from icekeeper.detection.catalogs import CatalogSource, ListedCatalog, listed_catalog
@@ -221,11 +222,12 @@ def _reach(place: _Place, entry: FleetTable, *, is_selected: bool) -> _Found:
 def _ranked(
     reached: Reached[FleetTable, _Found], places: Mapping[str, _Place], settings: Policy, store: StateStore, now_ms: int
 ) -> tuple[list[FleetProposal], list[FleetSkip]]:
-    """The most urgent proposals, without tables that are being maintained, and a skip for each of the others.
+    """The proposals, in order of need, without tables that are being maintained, and a skip for each of the others.
 
-    The lease of a table is looked up only until there are enough proposals.
+    Where there are too many, those that waited long for a pass are chosen before those that had one just now.  The
+    lease of a table is looked up only until there are enough proposals.
     """
-    wanted: list[tuple[tuple[object, ...], FleetTable, FleetProposal]] = []
+    wanted: list[tuple[tuple[object, ...], tuple[object, ...], FleetTable, FleetProposal]] = []
     skipped: list[FleetSkip] = []
     for entry, result in reached.done:
         found, request = result.found, result.request
@@ -235,12 +237,13 @@ def _ranked(
         warehouse = places[entry.catalog].catalog.warehouse
         settings_of_request = {} if request is None else dict(request.settings)
         item = FleetProposal(entry.catalog, warehouse, found, request is not None, settings_of_request)
-        # People first, who waited longest before; then by need.
-        asked_ms = 0 if request is None else request.requested_ms
-        wanted.append(((request is None, asked_ms, -found.priority, *entry.cursor), entry, item))
-    proposals: list[FleetProposal] = []
+        # People first, who waited longest before.
+        asked = (request is None, 0 if request is None else request.requested_ms)
+        by_urgency = (*asked, -urgency(found.priority, found.waited_ms), -found.priority, *entry.cursor)
+        wanted.append((by_urgency, (*asked, -found.priority, *entry.cursor), entry, item))
+    proposals: list[tuple[tuple[object, ...], FleetProposal]] = []
     chosen: dict[str, FleetProposal] = {}
-    for _, entry, item in sorted(wanted, key=lambda entry: entry[0]):
+    for _, by_need, entry, item in sorted(wanted, key=lambda one: one[0]):
         key = _identity(item, entry).key
         if len(proposals) >= settings.max_jobs_per_detection:
             skipped.append(FleetSkip(entry.catalog, entry.text, _over_limit_reason(settings)))
@@ -251,9 +254,9 @@ def _ranked(
         elif holder := _holder(item, entry, store, now_ms):
             skipped.append(FleetSkip(entry.catalog, entry.text, f"being maintained by {holder}"))
         else:
-            proposals.append(item)
+            proposals.append((by_need, item))
             chosen[key] = item
-    return proposals, skipped
+    return [item for _, item in sorted(proposals, key=lambda one: one[0])], skipped
 
 
 def _holder(item: FleetProposal, entry: FleetTable, store: StateStore, now_ms: int) -> str | None:
