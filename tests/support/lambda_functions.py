@@ -19,7 +19,7 @@ from icekeeper.pipeline.deployment import Deployment
 from local_stack.functions import LambdaContext, forget_modules
 from local_stack.metrics import Metric, metrics_in
 
-__all__ = ["FUNCTIONS", "Answer", "LambdaFunctions", "sample"]
+__all__ = ["FUNCTIONS", "Answer", "LambdaFunctions", "give_up_package_logger", "sample"]
 
 ROOT = Path(__file__).resolve().parents[2]
 FUNCTIONS = ROOT / "functions"
@@ -56,6 +56,27 @@ class Answer:
         return {metric.name: metric.value for metric in self.metrics if set(metric.dimensions) == set(dimensions)}
 
 
+def give_up_package_logger(patch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Let Powertools make the package's logger its own, as it does for the process of a function.
+
+    What it puts there writes to the standard output of that moment, which is a test's, and closed after it.  ``patch``
+    takes it away at the end of the test; what is returned must be called then.
+    """
+    logger = logging.getLogger("icekeeper")
+    level = logger.level
+    patch.setattr(logger, "handlers", [])
+    for mark in ("init", "powertools_handler"):
+        patch.setattr(logger, mark, None, raising=False)
+    patch.setattr(powertools, "is_cold_start", True)
+    forget_modules(FUNCTIONS)
+
+    def end() -> None:
+        logger.setLevel(level)
+        forget_modules(FUNCTIONS)
+
+    return end
+
+
 class LambdaFunctions:
     """A deployment's functions in one environment, cold at first."""
 
@@ -70,19 +91,8 @@ class LambdaFunctions:
             patch.delenv(name)
         for name, value in environment.items():
             patch.setenv(name, value)
-        # The package's logger is Powertools' own here, which it is for the process: another test wants it back.
-        self._logger = logging.getLogger("icekeeper")
-        self._level = self._logger.level
-        patch.setattr(self._logger, "handlers", [])
-        for mark in ("init", "powertools_handler"):
-            patch.setattr(self._logger, mark, None, raising=False)
-        patch.setattr(powertools, "is_cold_start", True)
-        forget_modules(FUNCTIONS)
-
-    def end(self) -> None:
-        """As it was before."""
-        self._logger.setLevel(self._level)
-        forget_modules(FUNCTIONS)
+        self.end = give_up_package_logger(patch)
+        """Called at the end of the test: as it was before."""
 
     @property
     def deployment(self) -> Deployment:

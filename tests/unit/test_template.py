@@ -15,6 +15,7 @@ from icekeeper.policy.keys import POLICY_KEYS
 from icekeeper.policy.layers import BOUND_KEYS, BOUND_PREFIX, ENVIRONMENT_PREFIX, layers_for
 from icekeeper.state.dynamodb.table import TABLE_SCHEMA
 from support.cloudformation import strings
+from support.lambda_functions import give_up_package_logger
 from support.stack_template import (
     DOCUMENT,
     MACHINE,
@@ -227,12 +228,16 @@ class TestAlarms:
             ("AWS/States", "ExecutionsTimedOut", "StateMachineArn"),
         }
 
-    def test_ask_by_the_dimensions_that_the_functions_write(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_ask_by_the_dimensions_that_the_functions_write(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         """Powertools adds ``service``; a metric with another set of dimensions is another metric to CloudWatch."""
+        give_back_logger = give_up_package_logger(monkeypatch)
         cloudwatch = script("functions/cloudwatch.py")
         cloudwatch._emit({"PassesFailed": 1})
         cloudwatch._emit({"compact.bins": 1}, ("c", "t"))
         cloudwatch._emit({"lake_snapshots": 1}, ("c", "t"), total=False)
+        give_back_logger()
         total, both, of_table = (json.loads(line) for line in capsys.readouterr().out.splitlines())
         sets = [told["_aws"]["CloudWatchMetrics"][0]["Dimensions"] for told in (total, both, of_table)]
         dimensions = [sets[0][0], sorted(sets[2][0])]
