@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +90,7 @@ def its_rules_are_pure(steps: Sequence[StepFacts]) -> Iterable[str]:
         for node in tree.body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PURE"
     )
-    works = {name: work.func if isinstance(work, partial) else work for name, work in OPERATIONS.items()}
-    rooms = {str(name): work.__module__.rpartition(".")[0] for name, work in works.items()}
+    rooms = {str(name): work.__module__.rpartition(".")[0] for name, work in OPERATIONS.items()}
     for step in operations(steps):
         room = rooms.get(step.name, "nowhere")
         if not any(module.startswith(f"{room}.") for module in pure):

@@ -81,7 +81,7 @@ class Service:
             try:
                 while not self._stop.is_set():
                     begun_s = time.monotonic()
-                    is_well = self._detect(pool, once=once) and is_well
+                    is_well = self._detect(pool, settings, once=once) and is_well
                     if once:
                         break
                     self._stop.wait(max(0.0, settings.interval_s - (time.monotonic() - begun_s)))
@@ -102,7 +102,7 @@ class Service:
         given = {**self._options.overrides, **self._options.schedule}
         return CycleSettings.of(policies.deployment(given).policy)
 
-    def _detect(self, pool: ThreadPoolExecutor, *, once: bool) -> bool:
+    def _detect(self, pool: ThreadPoolExecutor, settings: CycleSettings, *, once: bool) -> bool:
         """Look at every table once, and hand those that need work to the workers."""
         opened: dict[str, Runtime] = {}
         started_ms = self._options.clock()
@@ -121,21 +121,22 @@ class Service:
             self._say(f"nothing could be looked at: {error}")
             return False
         self._cursor = report.cursor
-        self._note_detection(once=once)
+        self._note_detection(settings, once=once)
         self._tell_detection(report)
         self._detections += 1
-        self._replace_waiting(pool, report.proposals, opened, started_ms)
+        self._replace_waiting(pool, settings, report.proposals, opened, started_ms)
         return report.errors == 0
 
-    def _note_detection(self, *, once: bool) -> None:
+    def _note_detection(self, settings: CycleSettings, *, once: bool) -> None:
         """Let those who file requests know that somebody looks for them."""
-        interval_ms = 0 if once else int(self._settings().interval_s * 1000)
+        interval_ms = 0 if once else int(settings.interval_s * 1000)
         with suppress(StorageError):  # the next detection leaves it
             note_detection(self._state.leases, now_ms=self._options.clock(), interval_ms=interval_ms)
 
     def _replace_waiting(
         self,
         pool: ThreadPoolExecutor,
+        settings: CycleSettings,
         proposals: Sequence[FleetProposal],
         opened: Mapping[str, Runtime],
         started_ms: int,
@@ -147,7 +148,7 @@ class Service:
             Work,
             detected_ms=started_ms,
             overrides=self._options.overrides,
-            settings=self._settings(),
+            settings=settings,
             engine=self._engine,
             stop=self._stop,
             is_current=lambda: self._detections == number,

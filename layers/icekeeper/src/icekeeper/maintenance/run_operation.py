@@ -53,10 +53,7 @@ def run_operation(
     operation: Operation, context: OperationContext, *, reraised: tuple[type[Exception], ...] = ()
 ) -> OperationOutcome:
     """Run one operation of a pass that has begun; errors in ``reraised`` are raised to the caller, who tries again."""
-    reason = context.resolved.why_not(operation)
-    if reason is not None:
-        return skipped(operation, reason)
-    reason = context.why_stop()
+    reason = context.resolved.why_not(operation) or context.why_stop()
     if reason is not None:
         return skipped(operation, reason)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -195,9 +195,9 @@ def select_candidates(
             continue
         to = destinations.destination(file, spec_id)
         is_clustered = _is_clustered(live, metadata, clustered_by, order_id)
-        candidate = replace(_candidate(metadata, live, needed, to), has_debt=has_debt, lacks=lacks)
+        candidate = _candidate(metadata, live, needed, to, has_debt=has_debt, lacks=lacks, is_clustered=is_clustered)
         key = partition_key(to.spec_id, to.partition), candidate.has_lineage
-        partitions.setdefault(key, []).append(replace(candidate, is_clustered=is_clustered))
+        partitions.setdefault(key, []).append(candidate)
     return Candidates(
         partitions=_listed_once(partitions.values(), listed),
         delete_needs=needs,
@@ -226,7 +226,14 @@ def _is_clustered(
 
 
 def _candidate(
-    metadata: TableMetadata, live: LiveEntry, deletes: tuple[ManifestEntry, ...], destination: Destination
+    metadata: TableMetadata,
+    live: LiveEntry,
+    deletes: tuple[ManifestEntry, ...],
+    destination: Destination,
+    *,
+    has_debt: bool,
+    lacks: frozenset[RewriteReason],
+    is_clustered: bool,
 ) -> Candidate:
     return Candidate(
         file=live.entry.file,
@@ -236,6 +243,9 @@ def _candidate(
         identity=live.entry.identity,
         deletes=deletes,
         destination=destination,
+        has_debt=has_debt,
+        lacks=lacks,
+        is_clustered=is_clustered,
         added_ms=_added_ms(metadata, live.entry),
     )
 
