@@ -68,6 +68,11 @@ def test_a_partition_matches_only_if_each_of_its_rows_does(
     assert whole_partitions(where, table(*fields), MAY_1_MS)(0, partition) is matches
 
 
+def test_partitions_by_a_dropped_column_are_never_dropped_whole() -> None:
+    """Nobody can tell what its values mean today, though those of the other column would match."""
+    assert not whole_partitions("c2 = 'us'", table((2, "identity"), (9, "identity")), MAY_1_MS)(0, ("us", 7))
+
+
 def test_the_last_partition_of_a_table_is_not_dropped_by_a_filter() -> None:
     found = ChosenPartitions(lambda spec_id, partition: partition[0] != "keep")
     for value in ("a", "b"):
