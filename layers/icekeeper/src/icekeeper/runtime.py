@@ -82,14 +82,15 @@ class Runtime:
         state: StateStore,
         *,
         environment: Mapping[str, str] | None = None,
+        policies: TablePolicies | None = None,
         clock: Clock = system_clock,
         other_catalog: Callable[[str, str], Catalog | None] = configured_catalog,
         store_clock: StoreClock = store_now_ms,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``other_catalog`` opens another catalog by name and warehouse, or returns ``None``.
+        """``policies`` are those of ``environment`` unless given, and that is the process's own.
 
-        ``environment`` is the process's own unless given; ``sleep`` waits between attempts to commit.
+        ``other_catalog`` opens a catalog by name and warehouse, or returns ``None``; ``sleep`` waits between commits.
         """
         self._other_catalog = other_catalog
         self.catalog = catalog
@@ -97,7 +98,7 @@ class Runtime:
         self.clock = clock
         self.store_clock = store_clock
         self.sleep = sleep
-        self._policies = TablePolicies(os.environ if environment is None else environment)
+        self._policies = policies or TablePolicies(os.environ if environment is None else environment)
 
     @classmethod
     def open(cls, catalog: str, environment: Mapping[str, str] | None = None) -> Runtime:
@@ -206,7 +207,7 @@ class Runtime:
         """
         from icekeeper.maintenance.bucket_orphans import BucketSweep, run_bucket_pass
 
-        settings = self._policies.deployment(overrides, unsafe=unsafe).policy
+        inventory = self._policies.deployment(overrides, unsafe=unsafe).policy.orphan_inventory
         if not dry_run:
             self.state.require_writable()
         run_id = str(uuid.uuid4())
@@ -221,7 +222,7 @@ class Runtime:
                 state=self.state,
                 make_context=make_context,
                 bucket=bucket,
-                inventory=settings.orphan_inventory,
+                inventory=inventory,
                 run_id=run_id,
                 dry_run=dry_run,
             )
