@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -103,9 +104,11 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 @contextmanager
 def started(call: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     """A process in a group of its own; killed at the end of the block."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs in the background would ignore it
     with subprocess.Popen(
         call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
+        signal.signal(signal.SIGINT, before)
         try:
             yield process
         finally:
