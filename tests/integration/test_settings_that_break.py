@@ -65,6 +65,11 @@ def file(command: Command, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_policy_file_that_breaks_is_told_once_and_the_last_good_one_holds(command: Command, file: Path) -> None:
     """Six files need a pass by the default settings and by the mended file, not by the one that held at first."""
+
+    def mend() -> None:
+        file.rmdir()
+        file.write_text(GOOD.format(3))
+
     command.table()
     lines = Cycles().run(
         lambda: file.write_text("rules:\n- settings:\n    nope: 1\n"),
@@ -72,7 +77,7 @@ def test_a_policy_file_that_breaks_is_told_once_and_the_last_good_one_holds(comm
         lambda: file.write_text("rules: ["),
         file.unlink,
         file.mkdir,
-        lambda: (file.rmdir(), file.write_text(GOOD.format(3))),
+        mend,
     )
     told = [line.replace(str(file), "FILE") for line in lines if "looked at" not in line]
     assert told[0].startswith("unknown policy key 'nope' (from policy file FILE rule 1 (*/*/*))")

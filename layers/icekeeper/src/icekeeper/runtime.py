@@ -88,7 +88,7 @@ class Runtime:
         store_clock: StoreClock = store_now_ms,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``policies`` are those of ``environment`` unless given, and that is the process's own.
+        """``environment``, unless given the process's own, says the policies where ``policies`` does not.
 
         ``other_catalog`` opens a catalog by name and warehouse, or returns ``None``; ``sleep`` waits between commits.
         """
@@ -150,8 +150,8 @@ class Runtime:
 
         if not dry_run:
             self.state.require_writable()  # before anything is changed, not when it is to be recorded
-        its_turn = None if dry_run else turn or Turn()
-        return maintain_table(AskedPass(self.catalog, self.state, table, overrides, make_context, its_turn, schedule))
+        turn = None if dry_run else turn or Turn()
+        return maintain_table(AskedPass(self.catalog, self.state, table, overrides, make_context, turn, schedule))
 
     def context(
         self,
@@ -207,10 +207,9 @@ class Runtime:
         """
         from icekeeper.maintenance.bucket_orphans import BucketSweep, run_bucket_pass
 
-        inventory = self._policies.deployment(overrides, unsafe=unsafe).policy.orphan_inventory
+        settings, run_id = self._policies.deployment(overrides, unsafe=unsafe).policy, str(uuid.uuid4())
         if not dry_run:
             self.state.require_writable()
-        run_id = str(uuid.uuid4())
 
         def make_context(table: LoadedTable) -> OperationContext:
             resolved = self.policy(table, overrides, unsafe=unsafe)
@@ -222,7 +221,7 @@ class Runtime:
                 state=self.state,
                 make_context=make_context,
                 bucket=bucket,
-                inventory=inventory,
+                inventory=settings.orphan_inventory,
                 run_id=run_id,
                 dry_run=dry_run,
             )
