@@ -5,84 +5,22 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
-import pyarrow as pa
 import pytest
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
-from pyiceberg.table import Table
-from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import LongType, NestedField
 
 from icekeeper.maintenance.run_operation import OPERATIONS
 from icekeeper.operation_facts import Operation
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.report.outcome import OperationOutcome
-from support.command import CATALOG, EVERYTHING_IS_OLD, Command, one_sentence
+from support.command import EVERYTHING_IS_OLD, Command, one_sentence
+from support.interrupted_process import partitioned, processes_below, running, stall, wait_until, waits_for_a_pipe
 
 EXIT_INTERRUPTED = 130
 AT_ONCE_S = 5.0  # a group takes as long as its files are large
 WORKERS = 2
-
-
-def partitioned(command: Command) -> Table:
-    """Two partitions of five files: two file groups, so that processes of their own rewrite them."""
-    schema = Schema(NestedField(1, "id", LongType(), required=False), NestedField(2, "p", LongType(), required=False))
-    spec = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="p"))
-    table = command.catalog.create_table("ns.t", schema, partition_spec=spec)
-    for number in range(5):
-        table.append(pa.table({"id": pa.array([number, number], pa.int64()), "p": pa.array([0, 1], pa.int64())}))
-    return table
-
-
-def stall(table: Table) -> None:
-    """Make one file of each partition a pipe: who opens it waits until somebody opens its other end."""
-    found = {str(task.file.partition): task.file.file_path for task in table.scan().plan_files()}
-    paths = [Path(path.removeprefix("file://")) for path in found.values()]
-    for path in paths:
-        path.rename(path.with_suffix(".kept"))
-        os.mkfifo(path)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def workers_of(pid: int) -> list[int]:
-    """The processes that a process has spawned for its pool."""
-    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in listed if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
-
-
-def waits_for_a_pipe(pid: int) -> bool:
-    """Whether a thread of a process is in the kernel's function that waits for the other end of a pipe."""
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return any(path.read_text() == "wait_for_partner" for path in Path(f"/proc/{pid}/task").glob("*/wchan"))
-    return False
-
-
-@contextmanager
-def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The command as a process group of its own, as a shell starts it."""
-    script = str(Path(sys.executable).parent / "icekeeper")
-    call = [script, *arguments, "--catalog", CATALOG]
-    with subprocess.Popen(
-        call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < WORKERS, reason="one core: the engine starts no processes")
@@ -90,8 +28,8 @@ def test_an_interrupt_during_a_compaction_is_told_at_once(command: Command) -> N
     table = partitioned(command)
     stall(table)
     with running("maintain", "ns.t", "--engine", "local", "--json") as process:
-        wait_until(lambda: len(workers_of(process.pid)) == WORKERS)
-        workers = workers_of(process.pid)
+        wait_until(lambda: len(processes_below(process.pid, b"spawn_main")) == WORKERS)
+        workers = processes_below(process.pid, b"spawn_main")
         wait_until(lambda: all(map(waits_for_a_pipe, workers)))
         started = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)

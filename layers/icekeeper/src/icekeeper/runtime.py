@@ -82,14 +82,15 @@ class Runtime:
         state: StateStore,
         *,
         environment: Mapping[str, str] | None = None,
+        policies: TablePolicies | None = None,
         clock: Clock = system_clock,
         other_catalog: Callable[[str, str], Catalog | None] = configured_catalog,
         store_clock: StoreClock = store_now_ms,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``other_catalog`` opens another catalog by name and warehouse, or returns ``None``.
+        """``environment``, unless given the process's own, says the policies where ``policies`` does not.
 
-        ``environment`` is the process's own unless given; ``sleep`` waits between attempts to commit.
+        ``other_catalog`` opens a catalog by name and warehouse, or returns ``None``; ``sleep`` waits between commits.
         """
         self._other_catalog = other_catalog
         self.catalog = catalog
@@ -97,7 +98,7 @@ class Runtime:
         self.clock = clock
         self.store_clock = store_clock
         self.sleep = sleep
-        self._policies = TablePolicies(os.environ if environment is None else environment)
+        self._policies = policies or TablePolicies(os.environ if environment is None else environment)
 
     @classmethod
     def open(cls, catalog: str, environment: Mapping[str, str] | None = None) -> Runtime:
@@ -149,8 +150,8 @@ class Runtime:
 
         if not dry_run:
             self.state.require_writable()  # before anything is changed, not when it is to be recorded
-        its_turn = None if dry_run else turn or Turn()
-        return maintain_table(AskedPass(self.catalog, self.state, table, overrides, make_context, its_turn, schedule))
+        turn = None if dry_run else turn or Turn()
+        return maintain_table(AskedPass(self.catalog, self.state, table, overrides, make_context, turn, schedule))
 
     def context(
         self,
@@ -206,10 +207,9 @@ class Runtime:
         """
         from icekeeper.maintenance.bucket_orphans import BucketSweep, run_bucket_pass
 
-        settings = self._policies.deployment(overrides, unsafe=unsafe).policy
+        settings, run_id = self._policies.deployment(overrides, unsafe=unsafe).policy, str(uuid.uuid4())
         if not dry_run:
             self.state.require_writable()
-        run_id = str(uuid.uuid4())
 
         def make_context(table: LoadedTable) -> OperationContext:
             resolved = self.policy(table, overrides, unsafe=unsafe)

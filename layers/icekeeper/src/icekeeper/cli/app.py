@@ -46,6 +46,7 @@ from icekeeper.cli.console import (
     print_usage_error,
     progress_bar,
     tell,
+    telling_interrupts,
 )
 from icekeeper.cli.health import health
 from icekeeper.cli.history import history
@@ -123,7 +124,6 @@ def maintain(
 
     One run at a time maintains a table.
     """
-    from icekeeper.maintenance.interrupted_pass import PassInterrupted
     from icekeeper.maintenance.table_lease import Turn
     from icekeeper.report.outcome import PassStatus
     from icekeeper.report.planned_order import order_json
@@ -134,22 +134,21 @@ def maintain(
     name = table_name(table)
     turn = Turn(wait_ms=0 if wait is None else time_ms(wait, "--wait"), tell=tell)
     runtime = Runtime.open(catalog)
-    with open_engine(engine or default_engine()) as started:
-        try:
-            with progress_bar() as progress:
-                outcome = runtime.maintain(
-                    name,
-                    chosen,
-                    started,
-                    schedule=schedule,
-                    dry_run=dry_run,
-                    unsafe=unsafe,
-                    progress=progress,
-                    turn=turn,
-                )
-        except PassInterrupted as stopped:  # told before the engine stops, which may take a while
-            document = stopped.outcome.to_json(listings()) if as_json else None
-            return print_interrupted(str(stopped), document, as_json=as_json)
+    with (
+        open_engine(engine or default_engine()) as started,
+        telling_interrupts(as_json=as_json),
+        progress_bar() as progress,
+    ):
+        outcome = runtime.maintain(
+            name,
+            chosen,
+            started,
+            schedule=schedule,
+            dry_run=dry_run,
+            unsafe=unsafe,
+            progress=progress,
+            turn=turn,
+        )
     if as_json:
         order = {"planned_anew": order_json(outcome.operations)} if dry_run else {}
         print_json({**outcome.to_json(listings()), **order})

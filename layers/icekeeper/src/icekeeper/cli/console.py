@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from icekeeper.activity import Progress as ProgressCallback
 from icekeeper.activity import silent
@@ -37,6 +40,7 @@ __all__ = [
     "print_usage_error",
     "progress_bar",
     "tell",
+    "telling_interrupts",
     "waiting",
     "with_id_texts",
 ]
@@ -116,6 +120,24 @@ def print_interrupted(sentence: str, document: Mapping[str, Any] | None = None, 
         as_json = False
     print_error(INTERRUPTED, sentence, as_json=as_json)
     return EXIT_INTERRUPTED
+
+
+@contextmanager
+def telling_interrupts(*, as_json: bool) -> Iterator[None]:
+    """Print at once that the pass which runs in the block was interrupted, before its engine stops; ends the command.
+
+    Raises:
+        typer.Exit: the pass was interrupted.
+    """
+    from icekeeper.maintenance.interrupted_pass import PassInterrupted
+
+    try:
+        yield
+    except PassInterrupted as stopped:
+        document = stopped.outcome.to_json(listings()) if as_json else None
+        code = print_interrupted(str(stopped), document, as_json=as_json)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is said; a second one ends the process at once
+        raise typer.Exit(code) from None
 
 
 def print_failed(sentence: str) -> int:

@@ -22,9 +22,9 @@ from icekeeper.cli.console import (
     listings,
     people,
     print_failed,
-    print_interrupted,
     print_json,
     progress_bar,
+    telling_interrupts,
 )
 
 __all__ = ["plan"]
@@ -46,7 +46,6 @@ def plan(
     as_json: AsJson = False,
 ) -> int:
     """Say what a pass would do and free, and what each branch, tag and snapshot costs; changes nothing."""
-    from icekeeper.maintenance.interrupted_pass import PassInterrupted
     from icekeeper.report.outcome import PassStatus
     from icekeeper.report.plan_lines import plan_lines
     from icekeeper.report.planned_order import order_json
@@ -55,15 +54,14 @@ def plan(
 
     chosen, name = overrides(settings, operations), table_name(table)
     runtime = Runtime.open(catalog)
-    with open_engine(engine or default_engine()) as started:
-        try:
-            with progress_bar() as progress:
-                outcome = runtime.maintain(
-                    name, chosen, started, schedule=schedule, dry_run=True, unsafe=unsafe, progress=progress
-                )
-        except PassInterrupted as stopped:
-            document = stopped.outcome.to_json(listings()) if as_json else None
-            return print_interrupted(str(stopped), document, as_json=as_json)
+    with (
+        open_engine(engine or default_engine()) as started,
+        telling_interrupts(as_json=as_json),
+        progress_bar() as progress,
+    ):
+        outcome = runtime.maintain(
+            name, chosen, started, schedule=schedule, dry_run=True, unsafe=unsafe, progress=progress
+        )
     costs = runtime.costs(name).to_json()
     reclaimable = sum(outcome.metrics.get(key, 0) for key in _RECLAIMABLE)
     if as_json:

@@ -18,6 +18,7 @@ from threading import Event
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.clock import Clock, iso_utc, system_clock
+from icekeeper.cycle.last_good import LastGood
 from icekeeper.cycle.maintain_proposal import Work, maintain_proposal
 from icekeeper.cycle.settings import CycleSettings
 from icekeeper.cycle.told import TableResult
@@ -25,7 +26,7 @@ from icekeeper.detection.catalogs import CatalogSource
 from icekeeper.detection.detect import detect
 from icekeeper.detection.proposal import FleetProposal, FleetReport
 from icekeeper.engines.engine import Engine
-from icekeeper.errors import MaintenanceError, StorageError
+from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.runtime import Runtime
 from icekeeper.state.detection_mark import note_detection
 from icekeeper.state.store import StateStore
@@ -50,6 +51,14 @@ class ServiceOptions:
     clock: Clock = system_clock
 
 
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What one cycle goes by: the policy file as it was read before its detection, for all its passes too."""
+
+    policies: TablePolicies
+    settings: CycleSettings
+
+
 class Service:
     """One process of ``icekeeper run``; :meth:`stop` may be called by a signal handler or another thread."""
 
@@ -62,6 +71,12 @@ class Service:
         self._cursor: tuple[str, str] | None = None
         self._detections = 0
         self._waiting: list[Future[bool]] = []
+        self._rules = LastGood(self._read_rules, self._say)
+        self._catalogs = {
+            # What does not answer is no change of its settings: it is told with every detection.
+            name: LastGood(partial(options.open_catalog, name), self._say, (PolicyError,))
+            for name in options.catalogs
+        }
 
     def stop(self) -> None:
         """Begin nothing more; what is at work ends with the operation that it is in."""
@@ -74,18 +89,18 @@ class Service:
             PolicyError: the settings or the name of a catalog are wrong.
             StorageError: with ``once``, the state cannot be used.
         """
-        settings = self._settings()
+        rules = self._rules.current()
         self._require_known_catalogs()
         is_well = True
-        with ThreadPoolExecutor(settings.workers, thread_name_prefix="icekeeper-run") as pool:
+        with ThreadPoolExecutor(rules.settings.workers, thread_name_prefix="icekeeper-run") as pool:
             try:
                 while not self._stop.is_set():
                     begun_s = time.monotonic()
-                    is_well = self._detect(pool, settings, once=once) and is_well
+                    is_well = self._detect(pool, rules, once=once) and is_well
                     if once:
                         break
-                    self._stop.wait(max(0.0, settings.interval_s - (time.monotonic() - begun_s)))
-                    settings = self._settings() if not self._stop.is_set() else settings
+                    self._stop.wait(max(0.0, rules.settings.interval_s - (time.monotonic() - begun_s)))
+                    rules = self._rules.current() if not self._stop.is_set() else rules
                 done = wait(self._waiting).done
             finally:
                 self._stop.set()  # also after an interrupt: the pool waits for its threads
@@ -93,24 +108,27 @@ class Service:
 
     def _require_known_catalogs(self) -> None:
         """Raise PolicyError for a catalog that is not configured; one that does not answer may do so later."""
-        for name in self._options.catalogs:
+        for catalog in self._catalogs.values():
             with suppress(StorageError):
-                self._options.open_catalog(name)
+                catalog.current()
 
-    def _settings(self) -> CycleSettings:
+    def _read_rules(self) -> _Rules:
         policies = TablePolicies(self._options.environment)
         given = {**self._options.overrides, **self._options.schedule}
-        return CycleSettings.of(policies.deployment(given).policy)
+        return _Rules(policies, CycleSettings.of(policies.deployment(given).policy))
 
-    def _detect(self, pool: ThreadPoolExecutor, settings: CycleSettings, *, once: bool) -> bool:
+    def _detect(self, pool: ThreadPoolExecutor, rules: _Rules, *, once: bool) -> bool:
         """Look at every table once, and hand those that need work to the workers."""
         opened: dict[str, Runtime] = {}
         started_ms = self._options.clock()
         try:
             report = detect(
-                [CatalogSource(name, partial(self._open, name, opened)) for name in self._options.catalogs],
+                [
+                    CatalogSource(name, partial(self._open, catalog, rules.policies, opened))
+                    for name, catalog in self._catalogs.items()
+                ],
                 self._state,
-                TablePolicies(self._options.environment),
+                rules.policies,
                 overrides=self._options.overrides,
                 clock=self._options.clock,
                 cursor=self._cursor,
@@ -121,10 +139,10 @@ class Service:
             self._say(f"nothing could be looked at: {error}")
             return False
         self._cursor = report.cursor
-        self._note_detection(settings, once=once)
+        self._note_detection(rules.settings, once=once)
         self._tell_detection(report)
         self._detections += 1
-        self._replace_waiting(pool, settings, report.proposals, opened, started_ms)
+        self._replace_waiting(pool, rules.settings, report.proposals, opened, started_ms)
         return report.errors == 0
 
     def _note_detection(self, settings: CycleSettings, *, once: bool) -> None:
@@ -166,10 +184,9 @@ class Service:
         self._tell(result.line(self._options.clock()))
         return result.is_well
 
-    def _open(self, name: str, opened: dict[str, Runtime]) -> Catalog:
-        catalog = self._options.open_catalog(name)
-        environment = self._options.environment
-        opened[catalog.name] = Runtime(catalog, self._state, environment=environment, clock=self._options.clock)
+    def _open(self, kept: LastGood[Catalog], policies: TablePolicies, opened: dict[str, Runtime]) -> Catalog:
+        catalog = kept.current()
+        opened[catalog.name] = Runtime(catalog, self._state, policies=policies, clock=self._options.clock)
         return catalog
 
     def _tell_detection(self, report: FleetReport) -> None:

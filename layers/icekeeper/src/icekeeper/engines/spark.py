@@ -13,15 +13,18 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkConf, SparkContext, TaskContext
 from pyspark.sql import SparkSession
+from pyspark.util import inheritable_thread_target
 
 from icekeeper.engines.attempts import in_attempt
+from icekeeper.engines.background import in_background
 from icekeeper.engines.java import find_java_home
 from icekeeper.errors import StorageError
 from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN, RUNS
@@ -98,13 +101,31 @@ def local_session() -> Iterator[SparkSession]:
 
 
 def _start(conf: SparkConf) -> SparkContext | None:
-    """Start the one context of this process; ``None`` if another thread has, whose active session we are not told."""
+    """Start the one context of this process; ``None`` if another thread has, whose active session we are not told.
+
+    One that is interrupted is stopped as soon as it has started: half a start would leave its Java running.
+    """
+
+    def start() -> SparkContext | None:
+        try:
+            return SparkContext(conf=conf)
+        except ValueError as error:
+            if "multiple SparkContexts" not in str(error):
+                raise
+            return None
+
+    context = in_background(start, daemon=False)
     try:
-        return SparkContext(conf=conf)
-    except ValueError as error:
-        if "multiple SparkContexts" not in str(error):
-            raise
-        return None
+        return context.result()
+    except KeyboardInterrupt:
+        context.add_done_callback(_stop)
+        raise
+
+
+def _stop(started: Future[SparkContext | None]) -> None:
+    context = None if started.exception() else started.result()
+    if context is not None:
+        context.stop()
 
 
 class SparkEngine:
@@ -176,19 +197,38 @@ class SparkEngine:
         return False
 
     def _collect(self, rdd: RDD[Result], group: str, total: int, on_done: Callable[[int], None]) -> list[Result]:
+        def collect() -> list[Result]:
+            self._context.setJobGroup(group, "icekeeper", interruptOnCancel=True)
+            return list(rdd.collect())
+
         stop = threading.Event()
-        self._context.setJobGroup(group, "icekeeper", interruptOnCancel=True)
         watcher = threading.Thread(target=self._watch, args=(group, total, on_done, stop), daemon=True)
         watcher.start()
         try:
-            return list(rdd.collect())
+            results: Future[list[Result]] = in_background(inheritable_thread_target(collect), daemon=True)
+            return results.result()
         except Py4JError as error:
             first = str(getattr(error, "java_exception", error)).splitlines()[0]
             raise StorageError(f"Spark could not run the work: {first}") from error
+        except KeyboardInterrupt:
+            self._cancel(group)
+            raise
         finally:
             stop.set()
             watcher.join()
             on_done(total)
+
+    def _cancel(self, group: str) -> None:
+        """End the tasks of a job that nobody waits for any more."""
+        with suppress(Py4JError):
+            if self._is_own:
+                self._context.setLogLevel("OFF")  # Spark would log each of them as an error
+            self._context.cancelJobGroup(group)
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether :func:`local_session` has started this session."""
+        return _LOGGING.as_uri() in self._context.getConf().get("spark.driver.extraJavaOptions", "")
 
     def _watch(self, group: str, total: int, on_done: Callable[[int], None], stop: threading.Event) -> None:
         tracker = self._context.statusTracker()

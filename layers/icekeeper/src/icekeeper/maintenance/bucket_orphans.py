@@ -7,15 +7,16 @@ that a file which any table references is nobody's orphan.  Asked for by users o
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, metadata_owner
 from icekeeper.deletion.other_tables import CatalogTables, load_all, recorded_claims
 from icekeeper.deletion.referenced_paths import ReferencedPaths
-from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.errors import LeaseHeld, MaintenanceError, PolicyError, StorageError
 from icekeeper.maintenance.run_operation import run_guarded
+from icekeeper.maintenance.table_lease import Turn, leased
 from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.model import TableName
@@ -115,7 +116,7 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
         _assign_to_tables(source.objects(), tables, searches, outside)
         foreign += _foreign_outside(storage, outside)
         for name, one in searches.items():
-            outcome, strangers = _delete(one, tables, is_current=source.is_current)
+            outcome, strangers = _delete_in_turn(one, tables, is_current=source.is_current)
             outcomes[str(name)] = outcome
             foreign += strangers
             if outcome.files_deleted:
@@ -216,8 +217,26 @@ def _assign_to_tables(
                 searches[owner].collector.add(found)
 
 
-def _delete(
+def _delete_in_turn(
     one: _TableSearch, tables: CatalogTables, *, is_current: bool
+) -> tuple[OperationOutcome, list[ForeignMetadata]]:
+    """Delete the orphans of one table under its lease; one that another run maintains now is left to that (rule 70).
+
+    What was read and listed before the lease was taken is old; the deletion looks again.
+    """
+    if one.context.dry_run:
+        return _delete(one, one.context, tables, is_current=is_current)
+    try:
+        with leased(one.context, Turn(command="icekeeper orphans")) as lease:
+            return _delete(one, replace(one.context, lease=lease), tables, is_current=is_current)
+    except LeaseHeld as held:
+        return skipped(_OPERATION, f"it is left to the run at work: {held}"), []
+    except StorageError as error:
+        return failed(_OPERATION, str(error)), []
+
+
+def _delete(
+    one: _TableSearch, context: OperationContext, tables: CatalogTables, *, is_current: bool
 ) -> tuple[OperationOutcome, list[ForeignMetadata]]:
     candidates = one.collector.candidates()
     found: list[ForeignMetadata] = []
@@ -231,7 +250,7 @@ def _delete(
         listed = TableCandidates(one.table, candidates, one.references, one.older_than_ms, is_current, tuple(found))
         return delete_orphans(context, listed, partial(tables.others_of, one.table.name))
 
-    outcome = run_guarded(_OPERATION, one.context, delete)
+    outcome = run_guarded(_OPERATION, context, delete)
     return outcome, found
 
 

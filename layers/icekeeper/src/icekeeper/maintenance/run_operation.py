@@ -99,7 +99,8 @@ def run_guarded(
         remember_claims(context)
     seconds = time.perf_counter() - started_s
     operation_finished(*told, status=outcome.status.value, summary=outcome.summary, seconds=seconds)
-    outcome = replace(outcome, metrics={**outcome.metrics, **context.stores.metrics})
+    lost_lease = context.lease is not None and context.lease.is_lost
+    outcome = replace(outcome, metrics={**outcome.metrics, **context.stores.metrics}, lost_lease=lost_lease)
     return _only_planned(outcome) if context.dry_run else outcome
 
 

@@ -1,7 +1,7 @@
 """The lease of a table while a pass of this process works on it: one pass at a time, whoever asked for it (rule 70).
 
-The pipeline, ``icekeeper maintain`` and ``icekeeper run`` take the same lease.  A process prolongs its own from a
-thread, so it may be short.
+The pipeline, ``icekeeper maintain``, ``icekeeper run`` and ``icekeeper orphans`` take the same lease.  A process
+prolongs its own from a thread, so it may be short.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from icekeeper.clock import Clock
 from icekeeper.errors import LeaseHeld
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.state.held_lease import HeldLease, kept_alive
 from icekeeper.state.leases import Lease, LeaseStore
 
@@ -45,17 +46,17 @@ def holder_name(command: str, run_id: str) -> str:
 
 
 @contextmanager
-def leased(
-    leases: LeaseStore, wanted: Lease, turn: Turn, clock: Clock, sleep: Callable[[float], object]
-) -> Iterator[HeldLease]:
-    """Hold the lease of ``wanted`` (key, holder and name) while the block runs; prolonged by a thread.
+def leased(context: OperationContext, turn: Turn) -> Iterator[HeldLease]:
+    """Hold the lease of the context's table while the block runs; prolonged by a thread.
 
     Raises:
         LeaseHeld: another holder has it, and still has it after the time that ``turn`` allows.
         StorageError: the state store does not answer.
     """
-    lease = _taken(leases, wanted, turn, clock, sleep)
-    with kept_alive(HeldLease(leases, lease, PASS_LEASE_MS, clock)) as held:
+    leases, holder = context.state.leases, holder_name(turn.command, context.run_id)
+    wanted = Lease(key=context.memory.identity.key, holder=holder, expires_ms=0, name=str(context.table))
+    lease = _taken(leases, wanted, turn, context.clock, context.sleep)
+    with kept_alive(HeldLease(leases, lease, PASS_LEASE_MS, context.clock)) as held:
         yield held
 
 

@@ -11,12 +11,11 @@ from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.errors import PlanStale, PolicyError, TableUnsupported
 from icekeeper.maintenance.run_pass import run_pass
 from icekeeper.maintenance.served_request import served_request
-from icekeeper.maintenance.table_lease import Turn, holder_name, leased
+from icekeeper.maintenance.table_lease import Turn, leased
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Policy
 from icekeeper.report.outcome import PassOutcome
-from icekeeper.state.leases import Lease
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.store import StateStore
 
@@ -69,13 +68,11 @@ def maintain_table(asked: AskedPass) -> PassOutcome:
     except PolicyError:
         asked.claim(asked.pending(loaded, None))
         raise
-    key, name = identity_of(asked.catalog, loaded).key, str(loaded.name)
-    wanted = Lease(key=key, holder=holder_name(turn.command, run_id), expires_ms=0, name=name)
-    with leased(asked.state.leases, wanted, turn, context.clock, context.sleep) as lease:
+    with leased(context, turn) as lease:
         if turn.wait_ms:  # the pass that was waited for has changed the table
             loaded = asked.catalog.load(asked.table)
-            if identity_of(asked.catalog, loaded).key != key:
-                raise PlanStale(f"{name} was replaced by another table just now; run the pass again")
+            if identity_of(asked.catalog, loaded).key != context.memory.identity.key:
+                raise PlanStale(f"{loaded.name} was replaced by another table just now; run the pass again")
             context = asked.make_context(loaded, run_id)
         if reason := turn.why_not():
             raise PlanStale(reason)

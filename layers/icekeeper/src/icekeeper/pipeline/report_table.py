@@ -75,7 +75,9 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
     # Last, because it may fail: the state machine tries again, and reports it when the journal cannot be written.
     # A refusal counts as "nothing to do", because its cause is in the table.  A lease that was lost or held by another
     # run says nothing of the table, so that pass is recorded under no fingerprint.
-    is_lost = any(failure.Error in _LEASES for failure in event.failures.values())
+    is_lost = any(failure.Error in _LEASES for failure in event.failures.values()) or any(
+        one.lost_lease for one in outcome.operations
+    )
     parts = [] if item.only_schedules else [DonePart(None, "" if is_lost else plan.fingerprint)]
     if not is_lost:
         schedules = plan.schedules.items()

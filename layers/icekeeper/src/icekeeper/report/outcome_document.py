@@ -30,6 +30,7 @@ def operation_outcome(document: Mapping[str, Any]) -> OperationOutcome:
             files_planned=tuple(files.get("planned", ())),
             files_deleted=tuple(files.get("deleted", ())),
             schedule=document.get("schedule"),
+            lost_lease=document.get("lost_lease", False),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StorageError(f"the document of an outcome is damaged: {error!r}") from error

@@ -1,0 +1,123 @@
+"""Settings that break while ``icekeeper run`` works: said once, the last good ones hold until that is mended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from icekeeper.catalogs.catalog import Catalog
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.cycle.service import Service, ServiceOptions
+from icekeeper.cycle.settings import CycleSettings
+from icekeeper.engines.local import LocalEngine
+from icekeeper.errors import PolicyError, StorageError
+from icekeeper.state.open import open_state
+from support.command import CATALOG, Command
+
+GOOD = "rules:\n- settings:\n    min_input_files: {}\n    max_snapshots_to_keep: 100\n"
+HOLD = "; until that is mended, the last good settings hold"
+
+
+class Cycles:
+    """A service that does something before each cycle but the first, and is stopped after the last."""
+
+    def __init__(self, opened: Callable[[str], Catalog] = open_catalog) -> None:
+        self.lines: list[str] = []
+        self._between: list[Callable[[], object]] = []
+        options = ServiceOptions(
+            catalogs=[CATALOG],
+            environment=os.environ,
+            open_catalog=opened,
+        )
+        self._service = Service(options, open_state(os.environ), LocalEngine(1), self._told)
+
+    def run(self, *between: Callable[[], object]) -> list[str]:
+        """The lines without times, a detection more than there are actions."""
+        self._between = list(between)
+        self._service.run()
+        return self.lines
+
+    def _told(self, line: str) -> None:
+        self.lines.append(line.partition(" ")[2].partition(" in ")[0])
+        if "looked at" in line:
+            (self._between.pop(0) if self._between else self._service.stop)()
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One cycle follows the other without a pause."""
+    settings_of = CycleSettings.of
+    monkeypatch.setattr(CycleSettings, "of", lambda policy: replace(settings_of(policy), interval_s=0))
+
+
+@pytest.fixture
+def file(command: Command, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A policy file under which the table needs work."""
+    path = command.folder / "policy.yaml"
+    path.write_text(GOOD.format(10))
+    monkeypatch.setenv("ICEKEEPER_POLICY_FILE", str(path))
+    return path
+
+
+def test_a_policy_file_that_breaks_is_told_once_and_the_last_good_one_holds(command: Command, file: Path) -> None:
+    """Six files need a pass by the default settings and by the mended file, not by the one that held at first."""
+
+    def mend() -> None:
+        file.rmdir()
+        file.write_text(GOOD.format(3))
+
+    command.table()
+    lines = Cycles().run(
+        lambda: file.write_text("rules:\n- settings:\n    nope: 1\n"),
+        lambda: None,
+        lambda: file.write_text("rules: ["),
+        file.unlink,
+        file.mkdir,
+        mend,
+    )
+    told = [line.replace(str(file), "FILE") for line in lines if "looked at" not in line]
+    assert told[0].startswith("unknown policy key 'nope' (from policy file FILE rule 1 (*/*/*))")
+    assert told[1].startswith("policy file FILE: line 1: ")
+    assert told[2].startswith("policy file FILE does not exist (ICEKEEPER_POLICY_FILE names it)")
+    assert told[3].startswith("the policy file cannot be read: ")
+    assert all(line.endswith(HOLD) for line in told[:4])
+    assert told[4:] == ["settings are read again, and hold"]
+    looked = [line for line in lines if "looked at" in line]
+    assert looked == ["1 table(s) looked at, 0 need maintenance"] * 6 + ["1 table(s) looked at, 1 need maintenance"]
+
+
+def test_a_catalog_whose_configuration_breaks_is_opened_as_before(command: Command) -> None:
+    """One that does not answer is another matter: it is told with every detection."""
+    command.table(appends=1)
+    problems: list[Exception | None] = [None, None, PolicyError("bad"), PolicyError("bad"), StorageError("gone"), None]
+
+    def opened(name: str) -> Catalog:
+        problem = problems.pop(0)
+        if problem is not None:
+            raise problem
+        return open_catalog(name)
+
+    lines = Cycles(opened).run(*[lambda: None] * 4)
+    looked = "1 table(s) looked at, 0 need maintenance"
+    assert lines == [
+        looked,
+        f"bad{HOLD}",
+        looked,
+        looked,
+        "C * failed: the catalog cannot be scanned: gone",
+        "0 table(s) looked at, 0 need maintenance",
+        "settings are read again, and hold",
+        looked,
+    ]
+
+
+@pytest.mark.parametrize("text", ["rules: [", "rules:\n- settings:\n    nope: 1\n"])
+def test_at_the_start_a_broken_file_is_refused(command: Command, file: Path, text: str) -> None:
+    file.write_text(text)
+    answer = command("run", "--engine", "local")
+    assert (answer.code, answer.out) == (2, "")
+    assert str(file) in answer.err

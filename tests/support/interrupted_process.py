@@ -1,0 +1,115 @@
+"""A pass as a process of its own that is interrupted at a known moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyarrow as pa
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField
+
+from support.command import CATALOG, Command
+
+__all__ = [
+    "has_ended",
+    "partitioned",
+    "processes_below",
+    "running",
+    "stall",
+    "started",
+    "unstall",
+    "wait_until",
+    "waits_for_a_pipe",
+]
+
+
+def partitioned(command: Command) -> Table:
+    """Two partitions of five files: two file groups, so that processes of their own rewrite them."""
+    schema = Schema(NestedField(1, "id", LongType(), required=False), NestedField(2, "p", LongType(), required=False))
+    spec = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="p"))
+    table = command.catalog.create_table("ns.t", schema, partition_spec=spec)
+    for number in range(5):
+        table.append(pa.table({"id": pa.array([number, number], pa.int64()), "p": pa.array([0, 1], pa.int64())}))
+    return table
+
+
+def stall(table: Table) -> None:
+    """Make one file of each partition a pipe: who opens it waits until somebody opens its other end."""
+    found = {str(task.file.partition): task.file.file_path for task in table.scan().plan_files()}
+    paths = [Path(path.removeprefix("file://")) for path in found.values()]
+    for path in paths:
+        path.rename(path.with_suffix(".kept"))
+        os.mkfifo(path)
+
+
+def unstall(table: Table) -> None:
+    """Put the files back that :func:`stall` has replaced."""
+    for path in Path(table.location().removeprefix("file://")).rglob("*.kept"):
+        path.replace(path.with_suffix(".parquet"))
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def processes_below(pid: int, word: bytes = b"") -> list[int]:
+    """The processes that a process, or one below it, has started, and whose command line has ``word``."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for child in map(int, path.read_text().split()):
+                if word in Path(f"/proc/{child}/cmdline").read_bytes():
+                    found.append(child)
+                found += processes_below(child, word)
+    return found
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or only waits for its parent to ask how it ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def waits_for_a_pipe(pid: int) -> bool:
+    """Whether a thread of a process is in the kernel's function that waits for the other end of a pipe."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return any(path.read_text() == "wait_for_partner" for path in Path(f"/proc/{pid}/task").glob("*/wchan"))
+    return False
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The command as a process group of its own, as a shell starts it."""
+    script = str(Path(sys.executable).parent / "icekeeper")
+    call = [script, *arguments, "--catalog", CATALOG]
+    with started(call) as process:
+        yield process
+
+
+@contextmanager
+def started(call: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process in a group of its own; killed at the end of the block."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs in the background would ignore it
+    with subprocess.Popen(
+        call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        signal.signal(signal.SIGINT, before)
+        try:
+            yield process
+        finally:
+            process.kill()
