@@ -82,6 +82,8 @@ class OperationOutcome:
     """What a dry run tells of its plan beyond the sentence, ready for JSON; ``None``: nothing."""
     schedule: str | None = None
     """The schedule of the policy in whose turn it ran; ``None``: in none."""
+    planned_after: tuple[Operation, ...] = ()
+    """In a dry run: the operations before it, whose changes its plan reckons with."""
 
     def __post_init__(self) -> None:
         # A summary may quote an error of a library, which may hold secrets.
@@ -107,6 +109,7 @@ class OperationOutcome:
             "metrics": dict(self.metrics),
             "files": _files_json(self.files_planned, self.files_deleted, f"{run_id}-{name}", listing),
             **({} if self.plan is None else {"plan": dict(self.plan)}),
+            **({"planned_after": [one.value for one in self.planned_after]} if self.planned_after else {}),
         }
 
 
