@@ -28,7 +28,6 @@ from icekeeper.operations.partitions.expire_partitions import expire_partitions
 from icekeeper.operations.position_deletes.rewrite_position_deletes import rewrite_position_deletes
 from icekeeper.operations.statistics.compute_statistics import compute_statistics
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, failed, refused, skipped
 
@@ -101,12 +100,11 @@ def run_guarded(
     seconds = time.perf_counter() - started_s
     operation_finished(*told, status=outcome.status.value, summary=outcome.summary, seconds=seconds)
     outcome = replace(outcome, metrics={**outcome.metrics, **context.stores.metrics})
-    return _only_planned(outcome, context.planned) if context.dry_run else outcome
+    return _only_planned(outcome, context) if context.dry_run else outcome
 
 
-def _only_planned(outcome: OperationOutcome, planned: PlannedTable | None) -> OperationOutcome:
-    outcome = replace(outcome, files_deleted=(), snapshot_ids=())
-    if planned is None:
-        return outcome
+def _only_planned(outcome: OperationOutcome, context: OperationContext) -> OperationOutcome:
     # Files that an operation before would write have no name yet.
-    return replace(outcome, files_planned=planned.existing(outcome.files_planned), planned_after=planned.before)
+    written = tuple(filter(context.is_written, outcome.files_planned))
+    after = () if context.planned is None else context.planned.before
+    return replace(outcome, files_planned=written, files_deleted=(), snapshot_ids=(), planned_after=after)

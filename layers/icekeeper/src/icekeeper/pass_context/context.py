@@ -93,6 +93,10 @@ class OperationContext:
         if self.planned is not None:
             self.planned.note(operation, change)
 
+    def is_written(self, path: str) -> bool:
+        """Whether a file that the table names has been written, and is not only expected of an operation before."""
+        return self.planned is None or self.planned.is_written(path)
+
     def storage(self, loaded: LoadedTable) -> Storage:
         """The table's files; one client per set of credentials."""
         return self.stores.storage(loaded)

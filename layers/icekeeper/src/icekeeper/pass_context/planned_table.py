@@ -8,7 +8,7 @@ the table.  Manifests are encoded as for a commit, and held; nothing is written,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -74,9 +74,9 @@ class PlannedTable:
         """Take note of data and delete files that a planned snapshot names, and nobody has written."""
         self._names.update(paths)
 
-    def existing(self, paths: Sequence[str]) -> tuple[str, ...]:
-        """Those of the paths that are no files of planned snapshots."""
-        return tuple(path for path in paths if path not in self._names)
+    def is_written(self, path: str) -> bool:
+        """Whether a file is there, so far as it is no file of a planned snapshot."""
+        return path not in self._names
 
     def commit(
         self, head: LoadedTable, prepare: Callable[[LoadedTable], PreparedCommit | Nothing], now_ms: int

@@ -51,8 +51,8 @@ def commit_results(
 ) -> None:
     """Commit the files of these results, and note in ``outcomes`` what became of each group.
 
-    ``loaded`` is the table at planning; in a dry run the files are those that are expected.  Output files of groups that are not committed are removed, unless a commit of
-    unknown outcome may refer to them.
+    ``loaded`` is the table at planning; in a dry run the files are those that are expected.  Output files of groups
+    that are not committed are removed, unless a commit of unknown outcome may refer to them.
 
     Raises:
         CommitStateUnknown: the outcome of the commit could not be found out; the output files stay.

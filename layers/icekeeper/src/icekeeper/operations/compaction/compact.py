@@ -63,7 +63,7 @@ def compact(context: OperationContext) -> OperationOutcome:
         reader = context.reader(loaded)
         manifests = [] if snapshot is None else reader.manifests(snapshot)
         recipe = choose_recipe(metadata, context.policy)
-        sample = FileSample()
+        sample = FileSample(context.is_written)
         entries = reader.live_entries(manifests, ManifestContent.DATA)
         state = TableState(
             metadata,
@@ -118,7 +118,7 @@ def _lacking(
     entries = context.reader(loaded).live_entries(manifests, ManifestContent.DATA)
     files = [live.entry.file for live in entries if in_scope(live.entry.file, live.manifest.partition_spec_id)]
     foreign = {f.file_path: asked for f in files if f.file_format.upper() != "PARQUET"}
-    paths = [f.file_path for f in files if f.file_path not in foreign]
+    paths = [f.file_path for f in files if f.file_path not in foreign and context.is_written(f.file_path)]
     context.require_allowed(paths)
     found = files_lacking(
         paths,

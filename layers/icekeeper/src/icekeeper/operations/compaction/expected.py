@@ -51,7 +51,9 @@ def _shared_out(counts: Sequence[Mapping[int, int] | None], outputs: int) -> dic
     return {column: amount // outputs for column, amount in total.items()}
 
 
-def _bounds(found: Sequence[Mapping[int, bytes] | None], types: Mapping[int, str], *, is_lower: bool) -> dict[int, bytes]:
+def _bounds(
+    found: Sequence[Mapping[int, bytes] | None], types: Mapping[int, str], *, is_lower: bool
+) -> dict[int, bytes]:
     """The outermost bound of each column that has one in every input."""
     columns = types.keys() & set[int].intersection(*(set(of_file or ()) for of_file in found))
     outermost = {}
