@@ -101,8 +101,11 @@ def run_guarded(
     operation_finished(*told, status=outcome.status.value, summary=outcome.summary, seconds=seconds)
     lost_lease = context.lease is not None and context.lease.is_lost
     outcome = replace(outcome, metrics={**outcome.metrics, **context.stores.metrics}, lost_lease=lost_lease)
-    return _only_planned(outcome) if context.dry_run else outcome
+    return _only_planned(outcome, context) if context.dry_run else outcome
 
 
-def _only_planned(outcome: OperationOutcome) -> OperationOutcome:
-    return replace(outcome, files_deleted=(), snapshot_ids=())
+def _only_planned(outcome: OperationOutcome, context: OperationContext) -> OperationOutcome:
+    # Files that an operation before would write have no name yet.
+    written = tuple(filter(context.is_written, outcome.files_planned))
+    after = () if context.planned is None else context.planned.before
+    return replace(outcome, files_planned=written, files_deleted=(), snapshot_ids=(), planned_after=after)

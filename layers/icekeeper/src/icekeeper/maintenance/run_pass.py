@@ -12,9 +12,11 @@ from icekeeper.maintenance.record_pass import DonePart, conclude, with_warnings
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operations.staging.clean import clean_staged_files
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.policy.unused_settings import unused_settings
 from icekeeper.policy_parts import PolicyPart, due_parts, forced_part, why_not_now
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, skipped
+from icekeeper.report.planned_order import looks_at_the_table
 from icekeeper.state.schedules import ScheduleRun
 
 __all__ = ["run_pass"]
@@ -86,9 +88,11 @@ def _recorded(
 
 
 def _operations(context: OperationContext, parts: Sequence[PolicyPart]) -> Iterator[OperationOutcome]:
+    planned = PlannedTable() if context.dry_run else None
     for part in parts:
-        settings = replace(context, resolved=part.resolved)
         for operation in part.operations:
+            on = planned if looks_at_the_table(operation) else None
+            settings = replace(context, resolved=part.resolved, planned=on)
             yield replace(run_operation(operation, settings), schedule=part.schedule)
 
 

@@ -25,6 +25,7 @@ from icekeeper.pass_context.footprint import Footprint, data_folders
 from icekeeper.pass_context.jobs import Job, running_job
 from icekeeper.pass_context.newer_metadata import newer_metadata
 from icekeeper.pass_context.other_entries import metadata_of_other_entries
+from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.pass_context.stores import Stores
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.held_lease import HeldLease
@@ -59,6 +60,8 @@ class OperationContext:
     """When the pass began, in epoch milliseconds by this machine's clock: what ``now()`` in its settings means."""
     engine: Engine
     dry_run: bool = False
+    planned: PlannedTable | None = None
+    """The table as the operations before would leave it, in a dry run of several; ``None``: plan on what is there."""
     progress: Progress = silent
     sleep: Callable[[float], None] = time.sleep
     orphan_candidates: FileSource | None = None
@@ -81,8 +84,18 @@ class OperationContext:
         return self.resolved.policy
 
     def load(self) -> LoadedTable:
-        """The newest state of the table."""
-        return self.catalog.load(self.table)
+        """The newest state of the table; in a dry run, as the operations before would leave it."""
+        loaded = self.catalog.load(self.table)
+        return loaded if self.planned is None else self.planned.load(loaded)
+
+    def would_commit(self, operation: Operation, change: Callable[[], object]) -> None:
+        """Note in a dry run how an operation would change the table, for the plans of those after it."""
+        if self.planned is not None:
+            self.planned.note(operation, change)
+
+    def is_written(self, path: str) -> bool:
+        """Whether a file that the table names has been written, and is not only expected of an operation before."""
+        return self.planned is None or self.planned.is_written(path)
 
     def storage(self, loaded: LoadedTable) -> Storage:
         """The table's files; one client per set of credentials."""
@@ -94,8 +107,10 @@ class OperationContext:
 
     def reader(self, loaded: LoadedTable) -> TableReader:
         """Reads what the table's metadata points at, and takes note of where its files lie."""
-        metadata = loaded.metadata
-        return TableReader(metadata, self.storage(loaded).read, partial(self.footprint.see, own=data_folders(metadata)))
+        metadata, read = loaded.metadata, self.storage(loaded).read
+        if self.planned is not None:  # what it names has not been written, and is nothing that was seen
+            return TableReader(metadata, partial(self.planned.read, read=read))
+        return TableReader(metadata, read, partial(self.footprint.see, own=data_folders(metadata)))
 
     def require_allowed(self, paths: Iterable[str]) -> None:
         """Refuse work on files or folders outside the locations that the deployment allows this table.
@@ -110,7 +125,7 @@ class OperationContext:
         return SnapshotWriter(
             head.metadata,
             self.reader(head),
-            self.storage(head).write,
+            self.storage(head).write if self.planned is None else self.planned.write,
             lambda paths: self.discard(head, paths),
             self.policy.branch,
             self.run_id,
@@ -161,6 +176,8 @@ class OperationContext:
         Raises:
             MaintenanceError: as :func:`commit_with_retries` does.
         """
+        if self.planned is not None:
+            return self.planned.commit(head, prepare, self.now_ms(head))
         return commit_with_retries(
             self.catalog,
             head,
@@ -197,6 +214,8 @@ class OperationContext:
         Raises:
             MaintenanceError: as :func:`commit_with_retries` does.
         """
+        if self.planned is not None:
+            self.planned.will_name(outputs)
         try:
             return self.commit(self.load(), prepare)
         except CommitStateUnknown:

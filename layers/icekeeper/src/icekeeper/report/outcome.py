@@ -84,6 +84,8 @@ class OperationOutcome:
     """The schedule of the policy in whose turn it ran; ``None``: in none."""
     lost_lease: bool = False
     """Another run took the table meanwhile: how the operation ended says nothing of the table."""
+    planned_after: tuple[Operation, ...] = ()
+    """In a dry run: the operations before it, whose changes its plan reckons with."""
 
     def __post_init__(self) -> None:
         # A summary may quote an error of a library, which may hold secrets.
@@ -110,6 +112,7 @@ class OperationOutcome:
             "files": _files_json(self.files_planned, self.files_deleted, f"{run_id}-{name}", listing),
             **({} if self.plan is None else {"plan": dict(self.plan)}),
             **({"lost_lease": True} if self.lost_lease else {}),
+            **({"planned_after": [one.value for one in self.planned_after]} if self.planned_after else {}),
         }
 
 

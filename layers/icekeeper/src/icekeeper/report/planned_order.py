@@ -1,6 +1,7 @@
-"""Which plans of a dry run an earlier operation of the same pass would change (pure).
+"""On which state of the table the operations of a dry run are planned (pure).
 
-A dry run plans every operation on the table as it is; the pass runs each on what those before have left.
+Each is planned on the table as those before it would leave it, as the pass runs them.  Where that cannot be told, it is
+planned on the table as it is, and the pass plans it anew.
 """
 
 from __future__ import annotations
@@ -10,32 +11,37 @@ from collections.abc import Mapping, Sequence
 from icekeeper.operation_facts import FACTS, Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 
-__all__ = ["order_json", "planned_anew", "told_anew"]
+__all__ = ["looks_at_the_table", "order_json", "planned_anew", "told_anew", "told_order"]
 
-# What an operation looks at: the head's files and manifests, or the snapshots.  Orphans are what nothing references,
-# before and after.
-_LOOKS_AT_THE_HEAD = frozenset(
-    {
-        Operation.COMPACT,
-        Operation.REWRITE_POSITION_DELETES,
-        Operation.EXPIRE_SNAPSHOTS,
-        Operation.REWRITE_MANIFESTS,
-        Operation.COMPUTE_STATISTICS,
-    }
-)
+# What lies in the store no plan changes: orphans are what nothing references, before and after.
+_LOOKS_AT_THE_STORE = frozenset({Operation.REMOVE_ORPHANS})
+
+
+def looks_at_the_table(operation: Operation) -> bool:
+    """Whether an operation is planned on the table's head or snapshots, which those before it may change."""
+    return operation not in _LOOKS_AT_THE_STORE
 
 
 def planned_anew(outcomes: Sequence[OperationOutcome]) -> Mapping[Operation, tuple[Operation, ...]]:
-    """By operation, those before it that would commit first, so that it is planned anew after them."""
+    """By operation, those before it that would commit first and that its plan does not reckon with."""
     found: dict[Operation, tuple[Operation, ...]] = {}
     before: tuple[Operation, ...] = ()
     for outcome in outcomes:
         operation = outcome.operation
-        if before and operation in _LOOKS_AT_THE_HEAD and outcome.status in (Status.SUCCEEDED, Status.SKIPPED):
-            found[operation] = before
+        unknown = tuple(one for one in before if one not in outcome.planned_after)
+        if unknown and looks_at_the_table(operation) and outcome.status in (Status.SUCCEEDED, Status.SKIPPED):
+            found[operation] = unknown
         if outcome.status is Status.SUCCEEDED and FACTS[operation].commits:
             before = (*before, operation)
     return found
+
+
+def told_order(outcomes: Sequence[OperationOutcome]) -> str | None:
+    """The sentence for people about plans that reckon with earlier ones; ``None`` where none does."""
+    later = [outcome.operation.value for outcome in outcomes if outcome.planned_after]
+    if not later:
+        return None
+    return f"planned on the table as the operations before would leave it: {', '.join(dict.fromkeys(later))}"
 
 
 def told_anew(outcomes: Sequence[OperationOutcome]) -> str | None:

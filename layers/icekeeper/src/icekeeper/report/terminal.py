@@ -17,7 +17,7 @@ from icekeeper.clock import iso_utc
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome, Status
 from icekeeper.report.plain_words import in_plain_words
-from icekeeper.report.planned_order import told_anew
+from icekeeper.report.planned_order import told_anew, told_order
 from icekeeper.report.rows import print_rows
 from icekeeper.state.store import UNTIL_REMOVED_MS
 
@@ -62,7 +62,8 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
             for operation, above in zip(outcome.operations, told, strict=False)
         ],
     )
-    if outcome.dry_run and (order := told_anew(outcome.operations)):
+    orders = (told_order(outcome.operations), told_anew(outcome.operations)) if outcome.dry_run else ()
+    for order in filter(None, orders):
         console.print(Text(order, style="dim"), soft_wrap=True)
     if outcome.staged is not None and outcome.staged.problem is None:
         console.print(Text(f"staged files: {outcome.staged.summary}"), soft_wrap=True)

@@ -51,8 +51,8 @@ def commit_results(
 ) -> None:
     """Commit the files of these results, and note in ``outcomes`` what became of each group.
 
-    ``loaded`` is the table at planning.  Output files of groups that are not committed are removed, unless a commit of
-    unknown outcome may refer to them.
+    ``loaded`` is the table at planning; in a dry run the files are those that are expected.  Output files of groups
+    that are not committed are removed, unless a commit of unknown outcome may refer to them.
 
     Raises:
         CommitStateUnknown: the outcome of the commit could not be found out; the output files stay.
@@ -94,7 +94,7 @@ def commit_results(
         outcomes.nothing = result.committed.reason
         return
     _note(outcomes, result.committed, result.rebased, groups, done)
-    if plan.recipe is not None and result.rebased.kept:
+    if plan.recipe is not None and result.rebased.kept and not context.dry_run:
         context.memory.remember_clustering(outcomes.snapshot_ids[-1], plan.recipe.text)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -19,6 +20,7 @@ from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.operations.compaction.commit_results import GroupOutcomes, commit_results
 from icekeeper.operations.compaction.depth_metrics import depth_after, planned_depth
 from icekeeper.operations.compaction.dispatch import rewrite_groups
+from icekeeper.operations.compaction.expected import expected_result
 from icekeeper.operations.compaction.plan import (
     Clustering,
     CompactionPlan,
@@ -38,7 +40,7 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, Policy
 from icekeeper.policy.choices import RewriteReason
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
-from icekeeper.rows.arrow_schema import stored_schema
+from icekeeper.rows.arrow_schema import leaf_columns, stored_schema
 
 __all__ = ["compact"]
 
@@ -61,7 +63,7 @@ def compact(context: OperationContext) -> OperationOutcome:
         reader = context.reader(loaded)
         manifests = [] if snapshot is None else reader.manifests(snapshot)
         recipe = choose_recipe(metadata, context.policy)
-        sample = FileSample()
+        sample = FileSample(context.is_written)
         entries = reader.live_entries(manifests, ManifestContent.DATA)
         state = TableState(
             metadata,
@@ -89,6 +91,7 @@ def compact(context: OperationContext) -> OperationOutcome:
             planned = {"compact.bytes_planned": sum(group.total_bytes for group in plan.groups)}
             metrics = {**_counters(plan), **planned, **planned_depth(plan)}
             would = succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=plan.input_files)
+            context.would_commit(_OPERATION, partial(_commit_expected, context, loaded, plan))
             return replace(would, plan=_told(context, loaded, plan, sample))
         with context.job(_OPERATION, loaded, plan.snapshot_id) as rewriting:
             outcomes = _rewrite_and_commit(rewriting, loaded, plan)
@@ -115,7 +118,7 @@ def _lacking(
     entries = context.reader(loaded).live_entries(manifests, ManifestContent.DATA)
     files = [live.entry.file for live in entries if in_scope(live.entry.file, live.manifest.partition_spec_id)]
     foreign = {f.file_path: asked for f in files if f.file_format.upper() != "PARQUET"}
-    paths = [f.file_path for f in files if f.file_path not in foreign]
+    paths = [f.file_path for f in files if f.file_path not in foreign and context.is_written(f.file_path)]
     context.require_allowed(paths)
     found = files_lacking(
         paths,
@@ -138,6 +141,15 @@ def _told(
         context.require_allowed(sample.paths())
         lacking = settings_document(sample, wanted_settings(loaded.metadata), context.storage(loaded), context.policy)
     return (told | ({"settings": lacking} if lacking else {})) or None
+
+
+def _commit_expected(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> None:
+    """Commit the files that the groups are expected to become, to the planned table of a dry run."""
+    outcomes = GroupOutcomes(dict(plan.delete_needs))
+    stem = f"{loaded.metadata.data_location}/expected-{plan.snapshot_id}"
+    types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(loaded.metadata.current_schema)}
+    for groups in _parts(plan.groups, context.policy.partial_progress, loaded.metadata.format_version):
+        commit_results(context, loaded, plan, [expected_result(group, stem, types) for group in groups], outcomes)
 
 
 def _rewrite_and_commit(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> GroupOutcomes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from icekeeper.model import DataFile, LiveEntry
@@ -40,7 +40,9 @@ def settings_document(
 class FileSample:
     """A few Parquet files, evenly from all that pass; never more than twice as many are held."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_written: Callable[[str], bool] = lambda path: True) -> None:
+        """``is_written``: whether there is such a file; what a dry run only expects has no footer."""
+        self._is_written = is_written
         self.count = 0
         self.bytes = 0
         self._kept: list[str] = []
@@ -49,7 +51,7 @@ class FileSample:
     def watch(self, entries: Iterable[LiveEntry]) -> Iterator[LiveEntry]:
         """The same entries."""
         for live in entries:
-            if live.entry.file.file_format.upper() == "PARQUET":
+            if live.entry.file.file_format.upper() == "PARQUET" and self._is_written(live.entry.file.file_path):
                 self._add(live.entry.file)
             yield live
 

@@ -61,6 +61,8 @@ def expire_snapshots(context: OperationContext) -> OperationOutcome:
         attempts = ExpiryAttempts(context)
         if context.dry_run:
             prepared = attempts.prepare(loaded)
+            if not isinstance(prepared, Nothing):
+                context.would_commit(_OPERATION, lambda: context.commit(loaded, lambda head: prepared))
             return _preview(prepared if attempts.expiry is None else attempts.expiry, left, attempts.kept_for_writers)
         checked = check_leftovers(context, loaded, left)
         resumed = _Resumed(left, checked, delete_leftovers(context, loaded, checked.may_go))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import stopwatch
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.manifest_size import manifest_header_bytes, manifest_target_bytes
+from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.commit.transaction import Committed
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
@@ -65,6 +67,7 @@ def rewrite_manifests(context: OperationContext) -> OperationOutcome:
             return skipped(_OPERATION, planned.plan.reason, metrics={"rewrite_manifests.duration_ms": elapsed_ms()})
         paths = [m.manifest_path for m in planned.plan.manifests]
         if context.dry_run:
+            context.would_commit(_OPERATION, partial(_commit_expected, context, planned, frozenset(paths)))
             return succeeded(_OPERATION, f"would {_preview(planned.plan)}", files_planned=paths)
         snapshot = branch_head(planned.head.metadata, context.policy.branch)
         with context.job(_OPERATION, planned.head, 0 if snapshot is None else snapshot.snapshot_id) as rewriting:
@@ -119,6 +122,16 @@ def _plan(context: OperationContext, head: LoadedTable) -> _Planned:
         header_bytes={kind: manifest_header_bytes(head.metadata, *kind) for kind in kinds},
     )
     return _Planned(head, manifests, plan)
+
+
+def _commit_expected(context: OperationContext, planned: _Planned, gone: Collection[str]) -> None:
+    """Commit manifests of the same entries, in no order, to the planned table of a dry run."""
+    context.commit(
+        planned.head,
+        lambda head: context.snapshot_writer(head).replace_files(
+            FileReplacement(frozenset(), (), None), planned.manifests, gone
+        ),
+    )
 
 
 def _write(context: OperationContext, planned: _Planned, plan: ManifestPlan, outputs: list[str]) -> _Attempt:

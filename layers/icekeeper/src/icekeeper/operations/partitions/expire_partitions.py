@@ -103,9 +103,12 @@ def expire_partitions(context: OperationContext, matching: ChoiceOf | None = Non
             cutoff_ms = now_ms - retention_ms
         limits = _Limits(cutoff_ms, matching, _moment_ms(context, loaded))
         planned = _plan(context, loaded, limits)
-        if context.dry_run or isinstance(planned, Nothing):
-            return _outcome(planned, "would expire", "drop", (), elapsed_ms())
+        if isinstance(planned, Nothing):
+            return _outcome(planned, "", "", (), elapsed_ms())
         attempts = _Attempts(context, limits, planned)
+        if context.dry_run:
+            context.would_commit(_OPERATION, lambda: context.commit(loaded, attempts.prepare))
+            return _outcome(planned, "would expire", "drop", (), elapsed_ms())
         committed = context.commit(loaded, attempts.prepare)
         if isinstance(committed, Nothing):
             return _outcome(committed, "", "", (), elapsed_ms())

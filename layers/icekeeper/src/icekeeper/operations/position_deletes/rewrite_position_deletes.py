@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import stopwatch
@@ -16,6 +17,7 @@ from icekeeper.metadata.delete_scope import named_file
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.model import DataFile, ManifestContent, Nothing
+from icekeeper.operations.position_deletes.expected import expected_result
 from icekeeper.operations.position_deletes.merge import merge_deletes
 from icekeeper.operations.position_deletes.plan import (
     DeleteGroup,
@@ -61,6 +63,8 @@ def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
         if context.dry_run:
             count = len(plan.groups)
             summary = f"would rewrite {len(plan.input_files)} position delete files into {count} (across {count} bins)"
+            expected = [expected_result(loaded.metadata, plan.snapshot_id, group) for group in plan.groups]
+            context.would_commit(_OPERATION, partial(_commit, context, loaded, plan, expected))
             return succeeded(_OPERATION, summary, files_planned=plan.input_files)
         with context.job(_OPERATION, loaded, plan.snapshot_id) as merging:
             results = _merged(merging, loaded, plan)

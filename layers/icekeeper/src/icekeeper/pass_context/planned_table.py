@@ -1,0 +1,100 @@
+"""The table as the operations of a dry run would leave it, in memory: what they would commit is applied to a copy.
+
+Each operation of a pass is planned on what those before it left.  A dry run does the same: an operation notes how it
+would change the table, with the files that it expects to write, and that is committed here once a later operation loads
+the table.  Manifests are encoded as for a commit, and held; nothing is written, and no catalog hears of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.commit.attempt import PreparedCommit
+from icekeeper.commit.transaction import Committed
+from icekeeper.metadata.updates import apply_updates
+from icekeeper.model import Nothing
+from icekeeper.operation_facts import Operation
+
+__all__ = ["PlannedTable"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class PlannedTable:
+    """What a dry run has planned so far; once it cannot be told what the table would be, plans see it as it is."""
+
+    before: tuple[Operation, ...] = ()
+    """The operations whose changes are in the table that was loaded last."""
+    _noted: list[tuple[Operation, Callable[[], object]]] = field(default_factory=list)
+    _table: LoadedTable | None = None
+    _base: str | None = None
+    """The metadata file of the table that the dry run began with."""
+    _files: dict[str, bytes] = field(default_factory=dict)
+    """Manifests and manifest lists of the planned snapshots."""
+    _names: set[str] = field(default_factory=set)
+    """Paths of files that are not there: those, and the data and delete files of the planned snapshots."""
+    _is_given_up: bool = False
+
+    def note(self, operation: Operation, change: Callable[[], object]) -> None:
+        """Note how an operation would change the table; ``change`` commits that through the operation's context."""
+        self._noted.append((operation, change))
+
+    def load(self, now: LoadedTable) -> LoadedTable:
+        """The table as what was noted would leave it; ``now``, as the catalog has it, where that cannot be told."""
+        self._base = self._base or now.metadata_location
+        if now.metadata_location != self._base:
+            self._give_up("another commit landed meanwhile")
+        noted, self._noted = self._noted, []
+        for operation, change in noted:
+            if self._is_given_up:
+                break
+            try:
+                change()
+            except Exception as error:  # the plan is told all the same, and what follows is planned on what is there
+                self._give_up(f"what {operation.value} would leave cannot be told: {type(error).__name__}: {error}")
+            if not self._is_given_up:
+                self.before = (*self.before, operation)
+        return now if self._table is None else self._table
+
+    def read(self, path: str, read: Callable[[str], bytes]) -> bytes:
+        """The bytes of a file; ``read`` reads what is no file of a planned snapshot."""
+        held = self._files.get(path)
+        return read(path) if held is None else held
+
+    def write(self, path: str, data: bytes) -> None:
+        """Hold a manifest or manifest list of a planned snapshot."""
+        self._files[path] = data
+        self._names.add(path)
+
+    def will_name(self, paths: Iterable[str]) -> None:
+        """Take note of data and delete files that a planned snapshot names, and nobody has written."""
+        self._names.update(paths)
+
+    def is_written(self, path: str) -> bool:
+        """Whether a file is there, so far as it is no file of a planned snapshot."""
+        return path not in self._names
+
+    def commit(
+        self, head: LoadedTable, prepare: Callable[[LoadedTable], PreparedCommit | Nothing], now_ms: int
+    ) -> Committed | Nothing:
+        """Apply a commit to the planned table; its metadata file keeps the name of the one that is there.
+
+        Raises:
+            MaintenanceError: by ``prepare``, or the commit does not fit the table.
+        """
+        prepared = prepare(head)
+        if isinstance(prepared, Nothing):
+            return prepared
+        metadata = apply_updates(head.metadata, prepared.updates, metadata_location=None, now_ms=now_ms)
+        table = replace(head, metadata=metadata)
+        if not self._is_given_up:
+            self._table = table
+        return Committed(table, prepared, 1)
+
+    def _give_up(self, why: str) -> None:
+        log.info("the rest of the dry run is planned on the table as it is: %s", why)
+        self._table, self.before, self._is_given_up = None, (), True
