@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,14 +39,14 @@ def test_a_busy_table_is_listed_once_a_day(key: str, tables: int, late_min: int)
     assert found[0] <= 24
     assert found[0] == 0 or tables > 24
     # Hourly passes meet a due time within the hour; the interval is up to a tenth shorter.
-    assert {after - before for before, after in zip(found, found[1:], strict=False)} <= {22, 23, 24}
+    assert {after - before for before, after in pairwise(found)} <= {22, 23, 24}
 
 
 @settings(max_examples=examples(30), deadline=None)
 @given(key=st.uuids().map(str), interval=st.integers(1, 400))
 def test_no_table_waits_longer_than_an_interval_and_the_hour_of_the_pass(key: str, interval: int) -> None:
     found = swept_hours(key, 5 * interval + 2, 10**6, interval)
-    gaps = [after - before for before, after in zip([0, *found], found, strict=False)]
+    gaps = [after - before for before, after in pairwise([0, *found])]
     assert max(gaps) <= interval
     assert min(gaps[1:]) >= interval * 0.9 - 1
 

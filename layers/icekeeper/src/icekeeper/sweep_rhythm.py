@@ -40,8 +40,8 @@ FIRST_SWEEP = "#first-sweep"
 
 # So many first sweeps an hour begin in a large fleet; one of so few tables is swept at once.
 _FIRST_PER_HOUR = 24
-# A run that comes once a day, some minutes earlier than yesterday, must not wait until tomorrow (29 minutes of 24 hours);
-# beyond that, tables that were swept together once drift apart.
+# A run that comes once a day, some minutes earlier than yesterday, must not wait until tomorrow (29 minutes of 24
+# hours); beyond that, tables that were swept together once drift apart.
 _EARLIEST = Fraction(1, 50)
 _APART = Fraction(2, 25)
 _RETRY = Fraction(1, 4)

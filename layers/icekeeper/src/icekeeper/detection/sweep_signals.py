@@ -40,7 +40,9 @@ def due_sweep(
         StorageError: the state cannot be written.
     """
     policy = resolved.policy
-    if not (policy.orphan_sweep_interval_ms and resolved.runs(Operation.REMOVE_ORPHANS) and gc_enabled(metadata)):
+    # Of a table that never had a file, unreferenced ones stay: they lie where it never had any (rule 98).
+    may_have_orphans = bool(metadata.snapshots) and gc_enabled(metadata)
+    if not (policy.orphan_sweep_interval_ms and may_have_orphans and resolved.runs(Operation.REMOVE_ORPHANS)):
         return ()
     memory = SweepMemory.of(turns)
     if memory.is_empty:

@@ -27,6 +27,8 @@ def why_waiting(
     context: OperationContext, part: PolicyPart, operation: Operation, turns: Mapping[str, ScheduleRun]
 ) -> str | None:
     """Why an operation of a part waits, ``None`` where it is due: every one in a pass that a person asked for."""
-    if operation is not Operation.REMOVE_ORPHANS or not context.is_proposed or part.resolved.why_not(operation):
+    if operation is not Operation.REMOVE_ORPHANS or not context.is_proposed:
+        return None
+    if part.resolved.why_not(operation) or context.why_stop():  # then that is the reason
         return None
     return why_no_sweep(context.resolved, part.schedule, turns, context.memory.identity.key, context.started_ms)
