@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from icekeeper.policy import Operation
-from icekeeper.report import outcome as outcome_module
+from icekeeper.report import path_listing
 from support.command import Command, local_path
 from support.command_passes import LOCAL, OPERATION_NAMES, PASS, rows, statuses, summaries
 
@@ -189,7 +189,7 @@ def test_what_a_dry_run_planned_is_what_happens(command: Command) -> None:
 
 def test_long_lists_of_files_go_to_a_file(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     command.table()
-    monkeypatch.setattr(outcome_module, "MAX_INLINE_PATHS", 5)
+    monkeypatch.setattr(path_listing, "MAX_INLINE_PATHS", 5)
     answer = command(*PASS, "--json")
     compact, _, expiry, orphans, _ = (part["files"] for part in answer.json["operations"])
     assert compact == {"listing": compact["listing"], "planned_count": 6, "deleted_count": 0}

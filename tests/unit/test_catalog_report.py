@@ -122,7 +122,7 @@ def test_an_assessor_joins_policy_memory_pins_and_the_expiry_plan(tmp_path: Path
     def assessed(table: LoadedTable = loaded) -> Proposal | Skip:
         judge = assessor(
             PreparedCatalog({}, warehouse="w"),
-            resolve_policy=lambda loaded: resolved(loaded.metadata.properties),
+            resolve_policy=lambda loaded: resolved(loaded.metadata.properties, orphan_sweep_interval_hours="0"),
             store=store,
             now_ms=NOW_MS,
         )

@@ -187,4 +187,5 @@ def test_a_fleet_is_put_together_from_the_environment(state: CountedState) -> No
     environment = {"ICEKEEPER_NAMESPACE_FILTER": "ns", "ICEKEEPER_MIN_INPUT_FILES": "9"}
     report = detect([source(catalog)], state, TablePolicies(environment), clock=lambda: NOW_MS)
     assert names(report) == ["ns.t"]
-    assert names(detect([source(catalog)], state, TablePolicies({"ICEKEEPER_MIN_INPUT_FILES": "10"}))) == []
+    policies = TablePolicies({"ICEKEEPER_MIN_INPUT_FILES": "10"})
+    assert names(detect([source(catalog)], state, policies, clock=lambda: NOW_MS)) == []

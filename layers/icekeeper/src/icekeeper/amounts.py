@@ -1,9 +1,10 @@
-"""Counts and sizes as text for people (pure)."""
+"""Counts, sizes and times as text for people (pure)."""
 
 from __future__ import annotations
 
-__all__ = ["counted", "size_text"]
+__all__ = ["age_text", "counted", "size_text"]
 
+_MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
 _UNITS = (("MB", 1024 * 1024), ("KB", 1024), ("B", 1))
 
 
@@ -17,3 +18,10 @@ def size_text(size: float) -> str:
     unit, divisor = next((u for u in _UNITS if size >= u[1]), _UNITS[-1])
     number = size / divisor
     return f"{number:.0f} {unit}" if number >= 100 or divisor == 1 else f"{number:.2g} {unit}"
+
+
+def age_text(age_ms: int) -> str:
+    """Milliseconds as whole minutes below an hour, as hours below three days, then as days."""
+    if age_ms < _HOUR_MS:
+        return counted(age_ms // _MINUTE_MS, "minute")
+    return counted(age_ms // _HOUR_MS, "hour") if age_ms < 3 * _DAY_MS else counted(age_ms // _DAY_MS, "day")

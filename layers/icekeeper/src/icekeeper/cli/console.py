@@ -23,7 +23,7 @@ from icekeeper.masking import masked, masked_document
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from icekeeper.report.outcome import ListingWriter
+    from icekeeper.report.path_listing import ListingWriter
 
 __all__ = [
     "EXIT_FAILED",
@@ -153,7 +153,7 @@ def tell(sentence: str) -> None:
 
 def listings() -> ListingWriter:
     """A writer for lists of files that are too long for a document: it writes them to the state's folder."""
-    from icekeeper.report.outcome import listing_in
+    from icekeeper.report.path_listing import listing_in
     from icekeeper.state.open import state_folder
 
     return listing_in(state_folder(os.environ) / "listings")

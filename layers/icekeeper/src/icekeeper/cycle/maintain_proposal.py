@@ -124,7 +124,12 @@ def _attempts(work: Work) -> tuple[str, str]:
         is_late = time.monotonic() > deadline_s
         return f"job_timeout_s {work.settings.timeout_s:g} is over" if is_late else None
 
-    turn = Turn(command=COMMAND, why_not=partial(_why_not, work.runtime.state, work), why_stop=why_stop)
+    turn = Turn(
+        command=COMMAND,
+        why_not=partial(_why_not, work.runtime.state, work),
+        why_stop=why_stop,
+        is_proposed=not work.proposal.is_requested,
+    )
     for attempt in range(1 + work.settings.retries):
         is_last = attempt == work.settings.retries
         if attempt:

@@ -38,6 +38,8 @@ class TableFindings:
     failed_loads: int = 0
     """How many failed loads are past the grace period.  A pass cleans up after them also where maintenance is disabled
     (rule 104), unless the deployment forbids it."""
+    due: tuple[Signal, ...] = ()
+    """Signals of what an interval makes due, whatever the metadata say: the sweep for orphans."""
     clustering: str | None = None
     """The recipe by which compaction would cluster files; ``None`` where it would not."""
 
@@ -77,6 +79,7 @@ def assess(table: str, metadata: TableMetadata, resolved: ResolvedPolicy, found:
             if found.clustering is not None and resolved.runs(Operation.COMPACT) and resolved.policy.rewrite_enabled:
                 idle_at = seen.snapshot_id if seen is not None and seen.idle else None
                 signals.extend(clustering_signals(metadata, head, resolved.policy, found.clustering, idle_at))
+    signals.extend(found.due)
     if signals:
         return _proposal(table, signals, uuid)
     if head is None:

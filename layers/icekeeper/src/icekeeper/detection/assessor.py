@@ -14,6 +14,8 @@ from icekeeper.detection.assess import TableFindings, as_requested, assess, with
 from icekeeper.detection.layout_signals import wanted_clustering
 from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.detection.schedule_signals import is_known_idle, schedule_signals
+from icekeeper.detection.signals import Signal
+from icekeeper.detection.sweep_signals import due_sweep
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.metadata.format_versions import MAINTAINED_FORMAT_VERSIONS
 from icekeeper.model import Nothing, TableName
@@ -24,6 +26,7 @@ from icekeeper.policy_parts import PolicyPart, due_parts, in_one_pass
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.schedules import ScheduleRun
 from icekeeper.state.store import Glance, StateStore
+from icekeeper.sweep_rhythm import FIRST_SWEEP
 
 __all__ = [
     "Assessor",
@@ -47,7 +50,9 @@ Observer = Callable[[LoadedTable, TableIdentity, ResolvedPolicy | PolicyError], 
 class Assessor(Protocol):
     """Assesses one loaded table; called from several threads."""
 
-    def __call__(self, loaded: LoadedTable, *, is_requested: bool = False) -> Proposal | Skip: ...
+    def __call__(self, loaded: LoadedTable, *, is_requested: bool = False, fleet: int = 1) -> Proposal | Skip:
+        """``fleet``: how many tables the scan selects; the first sweeps of many are spread over an interval."""
+        ...
 
 
 def assessor(
@@ -60,7 +65,7 @@ def assessor(
 ) -> Assessor:
     """An assessor for the tables of one catalog, all judged at ``now_ms`` (epoch milliseconds).
 
-    The state store is asked once per table.
+    The state store is asked once per table, and told when the first sweep of one is due that it does not know.
 
     Raises (when called):
         PolicyError: the table's settings are wrong.
@@ -78,7 +83,7 @@ def assessor(
             observe(loaded, identity, resolved)
         return resolved
 
-    def assess_table(loaded: LoadedTable, *, is_requested: bool = False) -> Proposal | Skip:
+    def assess_table(loaded: LoadedTable, *, is_requested: bool = False, fleet: int = 1) -> Proposal | Skip:
         identity = identity_of(catalog, loaded)
         memory = store.glance(identity, now_ms=now_ms)
 
@@ -86,14 +91,20 @@ def assessor(
         parts = due_parts(resolved, memory.schedules, now_ms)
         rest = next((part.resolved for part in parts if part.schedule is None), resolved.unscheduled())
         misfit = _why_filters_misfit(loaded, resolved)
-        found = _assess_rest(loaded, rest, memory, now_ms) if misfit is None else misfit
+        found: Proposal | Skip
+        if misfit is None:
+            metadata, turns = loaded.metadata, memory.schedules
+            due = due_sweep(store, identity, metadata, rest, turns, fleet=fleet, now_ms=now_ms)
+            found = _assess_rest(loaded, rest, memory, now_ms, due)
+        else:
+            found = misfit
         if resolved.schedules and misfit is None:
             found = _with_due(loaded, resolved, found, parts, memory.schedules, now_ms)
         found = as_requested(found, resolved, identity.uuid) if is_requested else found
         if isinstance(found, Skip):
             return found
         seen = () if memory.last_seen is None else (memory.last_seen.finished_ms,)
-        passes_ms = (*seen, *(run.finished_ms for run in memory.schedules.values()))
+        passes_ms = (*seen, *(run.finished_ms for name, run in memory.schedules.items() if name != FIRST_SWEEP))
         return replace(found, location=identity.location, waited_ms=waited_ms(loaded.metadata, passes_ms, now_ms))
 
     return assess_table
@@ -131,7 +142,9 @@ def _with_due(
     return with_schedules(str(loaded.name), found, signals, names, metadata.uuid or "")
 
 
-def _assess_rest(loaded: LoadedTable, resolved: ResolvedPolicy, memory: Glance, now_ms: int) -> Proposal | Skip:
+def _assess_rest(
+    loaded: LoadedTable, resolved: ResolvedPolicy, memory: Glance, now_ms: int, due: tuple[Signal, ...]
+) -> Proposal | Skip:
     """Whether the operations that no schedule names have work to do: all of them, where there are no schedules."""
     metadata, policy = loaded.metadata, resolved.policy
     pinned = [pin.snapshot_id for pin in memory.pins]
@@ -143,6 +156,7 @@ def _assess_rest(loaded: LoadedTable, resolved: ResolvedPolicy, memory: Glance, 
         expirable_refs=0 if isinstance(plan, Nothing) else len(plan.refs),
         last_seen=memory.last_seen,
         failed_loads=sum(load.can_be_cleaned(now_ms, grace_ms) for load in memory.loads),
+        due=due,
         clustering=wanted_clustering(metadata, policy) if resolved.runs(Operation.COMPACT) else None,
     )
     return assess(str(loaded.name), metadata, resolved, findings)

@@ -49,6 +49,8 @@ class _Place:
     assess_table: Assessor
     health: LakeLog
     requests: RequestedTables
+    fleet: int
+    """How many tables the scan selects in all catalogs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,16 +162,17 @@ class Scanner:
         """
         pending = self.store.requests.pending()
         strangers = told_of_none(pending, [listed.catalog for listed in catalogs])
+        fleet = sum(len(listed.selected) for listed in catalogs)
         places: dict[str, _Place] = {}
         for listed in catalogs:
             name = listed.catalog.name
             if name in places:
                 skipped.append(FleetSkip(name, "", "another catalog has the same name", True))
             else:
-                places[name] = self._place(listed, assessor_of, requested_tables(listed, pending, strangers))
+                places[name] = self._place(listed, assessor_of, requested_tables(listed, pending, strangers), fleet)
         return places
 
-    def _place(self, listed: ListedCatalog, assessor_of: AssessorOf, requests: RequestedTables) -> _Place:
+    def _place(self, listed: ListedCatalog, assessor_of: AssessorOf, requests: RequestedTables, fleet: int) -> _Place:
         catalog = listed.catalog
         health = LakeLog(self.store.lake_stats, catalog.name, catalog.warehouse)
         if listed.tables is not None:
@@ -178,7 +181,7 @@ class Scanner:
         def observe(loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy | PolicyError) -> None:
             health.observe(examine(identity, loaded.metadata, resolved, now_ms=self.now_ms))
 
-        return _Place(catalog, listed.selected, assessor_of(catalog, observe), health, requests)
+        return _Place(catalog, listed.selected, assessor_of(catalog, observe), health, requests, fleet)
 
     def _drop_stale_requests(self, reached: Reached[FleetTable, _Found]) -> None:
         """Claim the requests for tables that are gone: this report tells of them, and no run will ever serve them."""
@@ -215,7 +218,7 @@ def _reach(place: _Place, entry: FleetTable, *, is_selected: bool) -> _Found:
     stale = tuple(request for request in told if request not in meant)
     if not meant and not is_selected:
         return _Found(Skip(entry.text, "a pass was requested for a table of this name that is gone"), stale=stale)
-    found = skip_on_error(entry.table, lambda: place.assess_table(loaded, is_requested=bool(meant)))
+    found = skip_on_error(entry.table, lambda: place.assess_table(loaded, is_requested=bool(meant), fleet=place.fleet))
     return _Found(found, meant[0] if meant else None, stale)
 
 

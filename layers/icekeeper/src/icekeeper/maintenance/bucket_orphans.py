@@ -15,6 +15,7 @@ from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, metada
 from icekeeper.deletion.other_tables import CatalogTables, load_all, recorded_claims
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.errors import LeaseHeld, MaintenanceError, PolicyError, StorageError
+from icekeeper.maintenance.remember_sweep import remember_sweep
 from icekeeper.maintenance.run_operation import run_guarded
 from icekeeper.maintenance.table_lease import Turn, leased
 from icekeeper.metadata.document_files import is_metadata_file
@@ -119,6 +120,9 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
             outcome, strangers = _delete_in_turn(one, tables, is_current=source.is_current)
             outcomes[str(name)] = outcome
             foreign += strangers
+            if not asked.dry_run:
+                identity, clock = one.context.memory.identity, one.context.clock
+                remember_sweep(state, identity, outcome, one.context.started_ms, clock())
             if outcome.files_deleted:
                 _record(one, outcome)
     return BucketOutcome(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from icekeeper.errors import StorageError
 from icekeeper.maintenance.begin_pass import PassStart
+from icekeeper.maintenance.remember_sweep import remember_sweep
 from icekeeper.policy_parts import next_count_ms
 from icekeeper.report.clock_skew import clock_warning
 from icekeeper.report.outcome import PassOutcome, Status
@@ -85,6 +86,8 @@ def record_outcome(
                 engine=engine,
             )
         )
+    for operation in outcome.operations:
+        remember_sweep(state, started.identity, operation, started.started_ms, finished_ms)
     for part in parts:
         done = outcome.of_schedule(part.schedule)
         if part.schedule is not None:

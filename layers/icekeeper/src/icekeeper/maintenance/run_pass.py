@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from icekeeper.maintenance.begin_pass import PassStart, begin, head_id
 from icekeeper.maintenance.interrupted_pass import PassInterrupted, interrupted_outcome
+from icekeeper.maintenance.not_due import remembered_turns, why_waiting
 from icekeeper.maintenance.record_pass import DonePart, conclude, with_warnings
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operations.staging.clean import clean_staged_files
@@ -36,7 +37,7 @@ def run_pass(context: OperationContext, schedule: str | None = None) -> PassOutc
         PassInterrupted: by Ctrl-C, once the pass had begun; the journal has an entry for it.
     """
     resolved = context.resolved
-    runs = context.state.schedules.of_table(context.memory.identity) if resolved.schedules else {}
+    runs = remembered_turns(context)
     if schedule is None:
         parts = due_parts(resolved, runs, context.started_ms)
     else:
@@ -46,7 +47,7 @@ def run_pass(context: OperationContext, schedule: str | None = None) -> PassOutc
     log.info("pass over %s started, run %s", context.table, context.run_id)
     done: list[OperationOutcome] = []
     try:
-        for outcome_of_one in _operations(context, parts):
+        for outcome_of_one in _operations(context, parts, runs):
             done.append(outcome_of_one)  # one by one: Ctrl-C may come between two of them
         # Not an operation that anybody asks for or switches off (rule 104).
         staged = clean_staged_files(context)
@@ -87,13 +88,17 @@ def _recorded(
     return conclude(context.state, started, outcome, parts, context.engine.name, context.clock())
 
 
-def _operations(context: OperationContext, parts: Sequence[PolicyPart]) -> Iterator[OperationOutcome]:
+def _operations(
+    context: OperationContext, parts: Sequence[PolicyPart], runs: Mapping[str, ScheduleRun]
+) -> Iterator[OperationOutcome]:
     planned = PlannedTable() if context.dry_run else None
     for part in parts:
         for operation in part.operations:
             on = planned if looks_at_the_table(operation) else None
             settings = replace(context, resolved=part.resolved, planned=on)
-            yield replace(run_operation(operation, settings), schedule=part.schedule)
+            waiting = why_waiting(context, part, operation, runs)
+            outcome = run_operation(operation, settings) if waiting is None else skipped(operation, waiting)
+            yield replace(outcome, schedule=part.schedule)
 
 
 def _left_out(

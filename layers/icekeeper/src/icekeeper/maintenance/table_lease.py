@@ -38,6 +38,8 @@ class Turn:
     """Asked once the lease is ours: why the pass is not needed any more, ``None`` to begin."""
     why_stop: Callable[[], str | None] = lambda: None
     """Asked before each operation: why no further one begins, ``None`` to go on."""
+    is_proposed: bool = False
+    """Whether nobody asked for the pass but detection."""
 
 
 def holder_name(command: str, run_id: str) -> str:

@@ -78,7 +78,8 @@ def maintain_table(asked: AskedPass) -> PassOutcome:
             raise PlanStale(reason)
         request = asked.pending(loaded, context.policy)
         try:
-            outcome = run_pass(replace(context, lease=lease, why_stop=turn.why_stop), asked.schedule)
+            ours = replace(context, lease=lease, why_stop=turn.why_stop, is_proposed=turn.is_proposed)
+            outcome = run_pass(ours, asked.schedule)
         except (PolicyError, TableUnsupported):
             asked.claim(request)
             raise

@@ -133,6 +133,11 @@ class Item(_Event):
         return self.detected_ms is not None
 
     @property
+    def is_proposed(self) -> bool:
+        """Whether nobody asked for its pass but detection."""
+        return self.is_scheduled and not self.forced
+
+    @property
     def name(self) -> TableName:
         return TableName.parse(self.table)
 

@@ -11,6 +11,7 @@ from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.maintenance.begin_pass import begin, head_id
+from icekeeper.maintenance.not_due import remembered_turns, why_waiting
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operation_facts import CLEAN_STAGED, STEP_FACTS, STEPS
 from icekeeper.pass_context.context import OperationContext
@@ -77,13 +78,16 @@ def _document(
     if loaded is None:
         why = f"{event.item.table} was dropped or replaced since it was detected"
         return _needless(deployment, event, requested_ms, why)
-    context = runtime.context(
-        loaded,
-        runtime.policy(loaded, event.item.settings),
-        LocalEngine(processes=1),
-        run_id=event.run_id,
-        started_ms=started_ms,
-        dry_run=True,
+    context = replace(
+        runtime.context(
+            loaded,
+            runtime.policy(loaded, event.item.settings),
+            LocalEngine(processes=1),
+            run_id=event.run_id,
+            started_ms=started_ms,
+            dry_run=True,
+        ),
+        is_proposed=event.item.is_proposed,
     )
     resolved = context.resolved
     parts = named_parts(resolved, event.item.schedules, with_rest=not event.item.only_schedules)
@@ -179,10 +183,11 @@ def _known_outcomes(
     """
     outcomes: dict[str, OperationOutcome] = {}
     compaction = None
+    turns = remembered_turns(context)
     for part, operation in ((one, operation) for one in parts for operation in one.operations):
         if operation.value in done:
             continue
-        reason = part.resolved.why_not(operation)
+        reason = part.resolved.why_not(operation) or why_waiting(context, part, operation, turns)
         if reason is not None:
             outcomes[operation.value] = skipped(operation, reason)
         elif event.attempt > MAX_ATTEMPTS:

@@ -146,7 +146,10 @@ class Policy(BaseModel):
     orphan_sweep_prefixes: TextList = _key(
         (), "comma-separated folders, beyond those where the table has had files, whose unreferenced files are orphans"
     )
-    orphan_min_sightings: int = _key(1, "passes that must see an orphan before it is removed", ge=1)
+    orphan_sweep_interval_hours: Amount = _key(
+        Fraction(24), "a pass that no person asked for looks for orphans once in so many hours; 0: every pass does"
+    )
+    orphan_min_sightings: int = _key(1, "sweeps that must see an orphan before it is removed", ge=1)
     orphan_max_delete_ratio: Ratio = _key(
         Fraction(1, 2), "largest share of the listed files that may be removed as orphans, 0 to 1"
     )
@@ -258,6 +261,10 @@ class Policy(BaseModel):
     def orphan_older_than_ms(self) -> int:
         """Milliseconds; fractions round up, to the side that keeps more."""
         return math.ceil(self.orphan_older_than_hours * HOUR_MS)
+
+    @property
+    def orphan_sweep_interval_ms(self) -> int:
+        return math.ceil(self.orphan_sweep_interval_hours * HOUR_MS)
 
     @property
     def partition_retention_ms(self) -> int | None:

@@ -17,6 +17,8 @@ from icekeeper.policy.values import json_value, text_of
 __all__ = ["DEFAULT_SOURCE", "ResolvedPolicy", "Schedule"]
 
 DEFAULT_SOURCE = "default"
+# When a sweep is due decides nothing of what it finds.
+_UNDECIDING = DEPLOYMENT_KEYS | {"orphan_sweep_interval_hours"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class ResolvedPolicy:
         """
         if self.known_as:
             return self.known_as
-        deciding = sorted(key for key in POLICY_KEYS if key not in DEPLOYMENT_KEYS)
+        deciding = sorted(key for key in POLICY_KEYS if key not in _UNDECIDING)
         lines = [f"{key}={_exact_text(getattr(self.policy, key))}" for key in deciding]
         # An operation that was left to the bucket is work again once the bucket no longer does it.
         lines += [f"{operation.value} is not ours" for operation in Operation if operation in self.owners.owned]

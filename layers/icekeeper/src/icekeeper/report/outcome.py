@@ -5,40 +5,29 @@ Sentences and metric keys are those of the SeaweedFS worker's documentation; a m
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, TypeAlias
 
-from icekeeper.errors import StorageError
 from icekeeper.masking import masked
 from icekeeper.policy import Operation
+from icekeeper.report.path_listing import ListingWriter, files_json
 
 __all__ = [
-    "MAX_INLINE_PATHS",
-    "ListingWriter",
     "OperationOutcome",
     "PassOutcome",
     "PassStatus",
     "StagedOutcome",
     "Status",
     "failed",
-    "listing_in",
     "overall_status",
     "refused",
     "skipped",
     "succeeded",
 ]
 
-MAX_INLINE_PATHS = 10_000
-"""Lists with more distinct paths than this are written to a file of their own."""
-
 Metrics: TypeAlias = Mapping[str, int | float]
-
-ListingWriter: TypeAlias = Callable[[str, Mapping[str, Sequence[str]]], str]
-"""``(name without suffix, {"planned": paths, "deleted": paths})`` → where the listing was written."""
 
 
 class Status(StrEnum):
@@ -109,19 +98,11 @@ class OperationOutcome:
             "snapshot_id": self.snapshot_id,
             "snapshot_ids": list(self.snapshot_ids),
             "metrics": dict(self.metrics),
-            "files": _files_json(self.files_planned, self.files_deleted, f"{run_id}-{name}", listing),
+            "files": files_json(self.files_planned, self.files_deleted, f"{run_id}-{name}", listing),
             **({} if self.plan is None else {"plan": dict(self.plan)}),
             **({"lost_lease": True} if self.lost_lease else {}),
             **({"planned_after": [one.value for one in self.planned_after]} if self.planned_after else {}),
         }
-
-
-def _files_json(planned: Sequence[str], deleted: Sequence[str], name: str, listing: ListingWriter) -> dict[str, Any]:
-    files = {"planned": list(planned), "deleted": list(deleted)}
-    if len({*planned, *deleted}) <= MAX_INLINE_PATHS:
-        return files
-    # No lists at all rather than shortened ones, which would read as "these and no others".
-    return {"listing": listing(name, files), "planned_count": len(planned), "deleted_count": len(deleted)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +122,7 @@ class StagedOutcome:
             "summary": self.summary,
             "problem": self.problem,
             "metrics": dict(self.metrics),
-            "files": _files_json(self.files_planned, self.files_deleted, f"{run_id}-staged", listing),
+            "files": files_json(self.files_planned, self.files_deleted, f"{run_id}-staged", listing),
         }
 
 
@@ -281,22 +262,3 @@ def _did_nothing(outcome: OperationOutcome) -> bool:
     # Orphans in quarantine are deleted by a later pass, so that pass is needed.
     waiting = outcome.metrics.get("remove_orphans.files_quarantined", 0)
     return is_sweep and not (outcome.files_planned or outcome.files_deleted or waiting)
-
-
-def listing_in(directory: Path) -> ListingWriter:
-    """A writer of ``NAME.files.json`` in a folder, which it creates when first needed.
-
-    Raises (when called):
-        StorageError: the folder cannot be written.
-    """
-
-    def write(name: str, files: Mapping[str, Sequence[str]]) -> str:
-        path = directory / f"{name}.files.json"
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(files, indent=1), encoding="utf-8")
-        except OSError as error:
-            raise StorageError(f"the list of files cannot be written to {path}: {error.strerror}") from error
-        return str(path)
-
-    return write

@@ -16,6 +16,7 @@ class ScheduleRun:
     """The last turn of a schedule in which no operation failed; times in epoch milliseconds."""
 
     schedule: str
+    """A name that begins with ``#`` is none of a policy: the last sweep for orphans, for example."""
     counted_ms: int
     """From when the next turn is counted: it is due one interval later."""
     finished_ms: int

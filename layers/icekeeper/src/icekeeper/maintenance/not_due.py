@@ -1,0 +1,34 @@
+"""Which operations a pass leaves out because they are not due, where nobody asked for the pass but detection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from icekeeper.pass_context.context import OperationContext
+from icekeeper.policy import Operation
+from icekeeper.policy_parts import PolicyPart
+from icekeeper.state.schedules import ScheduleRun
+from icekeeper.sweep_rhythm import why_no_sweep
+
+__all__ = ["remembered_turns", "why_waiting"]
+
+
+def remembered_turns(context: OperationContext) -> Mapping[str, ScheduleRun]:
+    """The last turns of the table's schedules and sweeps; not read, and empty, where nothing goes by them.
+
+    Raises:
+        StorageError: the state cannot be read.
+    """
+    asks = bool(context.resolved.schedules) or context.is_proposed
+    return context.state.schedules.of_table(context.memory.identity) if asks else {}
+
+
+def why_waiting(
+    context: OperationContext, part: PolicyPart, operation: Operation, turns: Mapping[str, ScheduleRun]
+) -> str | None:
+    """Why an operation of a part waits, ``None`` where it is due: every one in a pass that a person asked for."""
+    if operation is not Operation.REMOVE_ORPHANS or not context.is_proposed:
+        return None
+    if part.resolved.why_not(operation) or context.why_stop():  # then that is the reason
+        return None
+    return why_no_sweep(context.resolved, part.schedule, turns, context.memory.identity.key, context.started_ms)

@@ -1,0 +1,159 @@
+"""When orphans of a table are looked for again, and how the sweeps of a fleet are kept apart (pure).
+
+A sweep lists all files of a table, so a pass that nobody asked for leaves it out until ``orphan_sweep_interval_hours``
+have passed since the last one.  What is remembered of sweeps stands among the turns of the table's schedules, under
+names that no schedule can have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from hashlib import sha256
+
+from icekeeper.amounts import age_text
+from icekeeper.clock import HOUR_MS
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.policy import Policy, ResolvedPolicy
+from icekeeper.policy.values import text_of
+from icekeeper.state.schedules import ScheduleRun
+
+__all__ = [
+    "FIRST_SWEEP",
+    "SWEPT",
+    "TRIED",
+    "SweepMemory",
+    "first_sweep_ms",
+    "known_age_ms",
+    "next_proposal_ms",
+    "sweep_due_ms",
+    "why_no_sweep",
+]
+
+SWEPT = "#swept"
+"""The last whole sweep; counted from when its pass began."""
+TRIED = "#tried-sweep"
+"""The last sweep that failed, was refused, left files that it could not delete or, idle, was not possible."""
+FIRST_SWEEP = "#first-sweep"
+"""No sweep: from when the first one is due."""
+
+# So many first sweeps an hour begin in a large fleet; one of so few tables is swept at once.
+_FIRST_PER_HOUR = 24
+# A run that comes once a day, some minutes earlier than yesterday, must not wait until tomorrow (29 minutes of 24
+# hours); beyond that, tables that were swept together once drift apart.
+_EARLIEST = Fraction(1, 50)
+_APART = Fraction(2, 25)
+_RETRY = Fraction(1, 4)
+_RETRY_IMPOSSIBLE = 7
+
+
+@dataclass(frozen=True, slots=True)
+class SweepMemory:
+    """What is remembered of a table's sweeps; times in epoch milliseconds, ``None``: there was none."""
+
+    swept_ms: int | None = None
+    """When the last whole sweep began."""
+    first_ms: int | None = None
+    """When the first one is due."""
+    tried_ms: int | None = None
+    """When the last one ended that was not whole."""
+    is_impossible: bool = False
+    """Whether that was because this store lets nobody list or delete."""
+
+    @classmethod
+    def of(cls, turns: Mapping[str, ScheduleRun]) -> SweepMemory:
+        """What stands among the turns of a table's schedules."""
+        swept, first, tried = turns.get(SWEPT), turns.get(FIRST_SWEEP), turns.get(TRIED)
+        return cls(
+            None if swept is None else swept.counted_ms,
+            None if first is None else first.counted_ms,
+            None if tried is None else tried.finished_ms,
+            tried is not None and tried.idle,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a sweep was neither begun nor put off."""
+        return self == SweepMemory()
+
+
+def sweep_due_ms(memory: SweepMemory, interval_ms: int, key: str, now_ms: int) -> int:
+    """When the next sweep of the table with this identity key is due (epoch milliseconds); 0: nothing is known of any.
+
+    An interval after the last one, or up to a tenth of it earlier, by the key.  Times that only a clock which was ahead
+    can have left are none.
+    """
+    if memory.swept_ms is not None and memory.swept_ms <= now_ms:
+        early_ms = int(interval_ms * (_EARLIEST + _APART * _share(key)))
+        return memory.swept_ms + interval_ms - early_ms
+    if memory.first_ms is not None and memory.first_ms <= now_ms + interval_ms:
+        return memory.first_ms
+    return 0
+
+
+def next_proposal_ms(memory: SweepMemory, interval_ms: int, key: str, now_ms: int) -> int:
+    """From when a sweep alone is reason enough for a pass (epoch milliseconds).
+
+    When it is due.  Was it tried since, in vain, then a quarter of an interval after that; where it was not possible,
+    seven intervals.  A pass that there is another reason for tries each time.
+    """
+    due_ms = sweep_due_ms(memory, interval_ms, key, now_ms)
+    if memory.tried_ms is None or not due_ms <= memory.tried_ms <= now_ms:
+        return due_ms
+    return memory.tried_ms + int(interval_ms * (_RETRY_IMPOSSIBLE if memory.is_impossible else _RETRY))
+
+
+def first_sweep_ms(key: str, now_ms: int, policy: Policy, *, tables: int, age_ms: int) -> int:
+    """When a table that was never swept, and is met now for the first time, is swept first (epoch milliseconds).
+
+    At once in a fleet of few ``tables``; in a larger one at a time that its identity key decides, within an hour for
+    each 24 tables, and within one interval.  A table that is younger (``age_ms``) than an interval, or than the grace
+    period, within which no orphan of it could go, waits at least half an interval.
+    """
+    interval_ms = policy.orphan_sweep_interval_ms
+    if age_ms < max(interval_ms, policy.orphan_older_than_ms):
+        return now_ms + int(interval_ms * (1 + _share(key)) / 2)
+    spread_ms = min(interval_ms, (tables - 1) // _FIRST_PER_HOUR * HOUR_MS)
+    return now_ms + int(spread_ms * _share(key))
+
+
+def why_no_sweep(
+    resolved: ResolvedPolicy, schedule: str | None, turns: Mapping[str, ScheduleRun], key: str, now_ms: int
+) -> str | None:
+    """Why a pass that nobody asked for leaves the sweep out; ``None``: it is due.
+
+    ``schedule`` is the one in whose turn it would run.  One that names its operations has an interval of its own: it
+    sweeps in each turn, unless it sets ``orphan_sweep_interval_hours`` too.
+    """
+    policy = resolved.policy if schedule is None else resolved.schedules[schedule].resolved.policy
+    if schedule is not None:
+        said = {one for one, _ in resolved.schedules[schedule].said}
+        if "operations" in said and "orphan_sweep_interval_hours" not in said:
+            return None
+    interval_ms, memory = policy.orphan_sweep_interval_ms, SweepMemory.of(turns)
+    due_ms = sweep_due_ms(memory, interval_ms, key, now_ms)
+    if interval_ms == 0 or due_ms <= now_ms:
+        return None
+    hours = text_of(policy.orphan_sweep_interval_hours)
+    if memory.swept_ms is None:
+        wait = age_text(due_ms - now_ms)
+        return f"the first sweep is due in {wait}; first sweeps are spread over orphan_sweep_interval_hours {hours}"
+    ago = age_text(now_ms - memory.swept_ms)
+    return f"the last sweep was {ago} ago; orphan_sweep_interval_hours is {hours}"
+
+
+def known_age_ms(metadata: TableMetadata, now_ms: int) -> int:
+    """How long a table has existed at least, as far as its metadata remember."""
+    logged = (*metadata.metadata_log, *metadata.document.get("snapshot-log", ()))
+    times = [
+        metadata.last_updated_ms or now_ms,
+        *(snapshot.timestamp_ms for snapshot in metadata.snapshots.values()),
+        *(int(entry["timestamp-ms"]) for entry in logged),
+    ]
+    return max(0, now_ms - min(times))
+
+
+def _share(key: str) -> Fraction:
+    """The table's place in the fleet, from 0 to below 1: the same at every time, evenly spread over the keys."""
+    return Fraction(int.from_bytes(sha256(key.encode()).digest()[:8]), 2**64)

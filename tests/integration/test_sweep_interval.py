@@ -1,0 +1,166 @@
+"""A table is proposed, and swept for orphans, once in an interval; what a person asks for is swept at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.clock import system_clock
+from icekeeper.engines.local import LocalEngine
+from icekeeper.maintenance.table_lease import Turn
+from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
+from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.runtime import Runtime
+from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.storage.paths import normalise
+from icekeeper.sweep_rhythm import SweepMemory
+from support.clocks import same_clock
+from support.maintained_table import NAME, MaintainedTable, new_table
+from support.pipeline_deployment import RUN, Pipeline
+
+HOUR_MS = 3_600_000
+NEVER = "orphans were never looked for"
+SWEEP = {"operations": "remove_orphans"}
+
+
+class Swept:
+    """A table of one live file, a hundred hours after its commit, and a clock that the test sets."""
+
+    def __init__(self, table: MaintainedTable) -> None:
+        self.table = table
+        self.now_ms = system_clock() + 100 * HOUR_MS
+        self.runtime = Runtime(
+            table.catalog, table.state, environment={}, clock=lambda: self.now_ms, store_clock=same_clock
+        )
+
+    def proposed(self) -> tuple[str, ...]:
+        """The reasons for which a scan proposes the table."""
+        return tuple(reason for found in self.runtime.detect().proposals for reason in found.reasons)
+
+    def sweep(self, *, asked: bool = False, **settings: str) -> OperationOutcome:
+        """What a pass over orphans alone, that detection proposed or a person asked for, did about them."""
+        turn = Turn(is_proposed=not asked)
+        (outcome,) = self.runtime.maintain(NAME, {**SWEEP, **settings}, LocalEngine(1), turn=turn).operations
+        return outcome
+
+    @property
+    def memory(self) -> SweepMemory:
+        identity = identity_of(self.table.catalog, self.table.loaded)
+        return SweepMemory.of(self.table.state.schedules.of_table(identity))
+
+
+@pytest.fixture
+def swept(local_catalog: SqlCatalog, tmp_path: Path) -> Swept:
+    table = new_table(local_catalog, tmp_path)
+    table.append(1, 2)
+    return Swept(table)
+
+
+def test_a_table_with_nothing_but_orphans_is_proposed_and_then_left_alone_for_the_interval(swept: Swept) -> None:
+    ids = swept.table.ids()
+    for number in range(200):
+        swept.table.plant(f"data/crash-{number}.parquet")
+    assert swept.proposed() == (NEVER,)
+    began_ms = swept.now_ms
+    assert swept.sweep().summary == "removed 200 orphan file(s)"
+    assert (swept.table.unreferenced(), swept.table.ids()) == (set(), ids)
+    swept.table.plant("data/later.parquet")
+    for hours in (0, 1, 21):
+        swept.now_ms = began_ms + hours * HOUR_MS
+        assert swept.proposed() == ()
+    assert swept.sweep().reason == "the last sweep was 21 hours ago; orphan_sweep_interval_hours is 24"
+    swept.now_ms = began_ms + 24 * HOUR_MS
+    assert swept.proposed() == ("orphans were last looked for 24 hours ago; orphan_sweep_interval_hours is 24",)
+    assert swept.sweep().summary == "removed 1 orphan file(s)"
+    assert swept.memory == SweepMemory(swept_ms=swept.now_ms)
+
+
+def test_a_busy_table_is_listed_once_a_day(swept: Swept) -> None:
+    """Hour by hour, over any table: ``tests/property/test_sweep_fleet.py``."""
+    began_ms, told = swept.now_ms, {}
+    for hour in range(0, 48, 8):
+        swept.now_ms = began_ms + hour * HOUR_MS
+        swept.table.append(hour)
+        told[hour] = swept.sweep().summary
+    found = "removed 0 orphan file(s)"
+    waits = "the last sweep was {} hours ago; orphan_sweep_interval_hours is 24"
+    assert told == {0: found, 24: found} | {hour: waits.format(hour % 24) for hour in (8, 16, 32, 40)}
+
+
+def test_what_a_person_asks_for_is_swept_at_once_and_counts(swept: Swept) -> None:
+    swept.sweep()
+    swept.now_ms += 2 * HOUR_MS
+    for asked in (
+        lambda: swept.sweep(asked=True),
+        lambda: swept.runtime.sweep_bucket(str(swept.table.folder.parent), {}, LocalEngine(1)).tables["ns.t"],
+    ):
+        swept.now_ms += HOUR_MS
+        outcome = asked()
+        assert (outcome.status, outcome.summary) == (Status.SUCCEEDED, "removed 0 orphan file(s)")
+        assert swept.memory.swept_ms == swept.now_ms
+    for dry_run in (
+        lambda: swept.runtime.maintain(NAME, SWEEP, LocalEngine(1), dry_run=True).operations[0],
+        lambda: swept.runtime.sweep_bucket(str(swept.table.folder.parent), {}, LocalEngine(1), dry_run=True).tables[
+            "ns.t"
+        ],
+    ):
+        before = swept.memory
+        swept.now_ms += HOUR_MS
+        assert dry_run().status is Status.SUCCEEDED
+        assert swept.memory == before
+
+
+def test_a_sweep_that_was_refused_leaves_the_table_due(swept: Swept) -> None:
+    swept.table.plant("data/crash.parquet")
+    snapshot = swept.table.metadata.current_snapshot
+    assert snapshot is not None
+    manifest_list = Path(normalise(str(snapshot.manifest_list)))
+    away = manifest_list.rename(manifest_list.with_suffix(".away"))
+    for _ in range(2):  # every pass tries again
+        assert swept.sweep().status is Status.REFUSED
+        assert swept.memory == SweepMemory(tried_ms=swept.now_ms)
+        assert swept.proposed() == ()  # for nothing else it is proposed for a while
+    swept.now_ms += 6 * HOUR_MS
+    assert swept.proposed() == (NEVER,)
+    away.rename(manifest_list)
+    assert swept.sweep().summary == "removed 1 orphan file(s)"
+    assert swept.proposed() == ()
+
+
+def test_the_pipeline_plans_a_sweep_that_is_due_and_no_other(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    pipeline = Pipeline(new_table(local_catalog, tmp_path), tmp_path)
+    pipeline.table.append(1)
+    pipeline.clock.now_ms = system_clock() + 100 * HOUR_MS
+    state = pipeline.deployment.state
+    _, (item,) = pipeline.detect()
+    assert (item.reasons, item.is_proposed) == ((NEVER,), True)
+    acquire_table_lease(pipeline.deployment, RUN, item)
+    plan = pipeline.plan(item)
+    routed = [step for step, route in plan.routes.items() if route != "none"]
+    assert "remove_orphans" in routed
+    for step in routed:
+        pipeline.run(item, plan, step)
+    pipeline.report(item, plan)
+    assert SweepMemory.of(state.schedules.of_table(item.identity)).swept_ms == pipeline.clock.now_ms
+    release_table_lease(pipeline.deployment, RUN, item)
+
+    pipeline.clock.now_ms += 3 * HOUR_MS
+    pipeline.table.fill(3)
+    _, (item,) = pipeline.detect("run-2")
+    assert NEVER not in item.reasons
+    acquire_table_lease(pipeline.deployment, "run-2", item)
+    plan = pipeline.plan(item, "run-2")
+    assert (plan.routes["remove_orphans"], plan.routes["compact"]) == ("none", "function")
+    waits = "the last sweep was 3 hours ago; orphan_sweep_interval_hours is 24"
+    assert pipeline.document(item, "plan.json", "run-2")["outcomes"]["remove_orphans"]["reason"] == waits
+    # What a person asked for sweeps at once, by a request as by an execution of its own.
+    state.requests.file(MaintenanceRequest(identity=item.identity, requested_ms=1, settings={}))
+    release_table_lease(pipeline.deployment, "run-2", item)
+    _, (asked,) = pipeline.detect("run-3")
+    acquire_table_lease(pipeline.deployment, "run-3", asked)
+    assert pipeline.plan(asked, "run-3").routes["remove_orphans"] == "function"
+    release_table_lease(pipeline.deployment, "run-3", asked)
+    assert pipeline.begin("run-4")[1].routes["remove_orphans"] == "function"
