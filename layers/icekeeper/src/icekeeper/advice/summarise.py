@@ -15,7 +15,7 @@ from icekeeper.advice.summary import (
     StatisticsFacts,
     TableSummary,
 )
-from icekeeper.commit.snapshot import RUN_ID_KEY
+from icekeeper.commit.history import RUN_ID_KEY
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.health.counters import summary_counter, summary_counters
 from icekeeper.metadata.document import Snapshot, TableMetadata

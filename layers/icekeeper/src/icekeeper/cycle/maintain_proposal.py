@@ -17,7 +17,6 @@ from icekeeper.detection.proposal import FleetProposal
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale, StorageError
 from icekeeper.maintenance.table_lease import PASS_LEASE_MS, Turn, holder_name
-from icekeeper.model import TableName
 from icekeeper.report.outcome import PassOutcome, PassStatus
 from icekeeper.runtime import Runtime
 from icekeeper.state.held_lease import HeldLease, kept_alive
@@ -54,9 +53,7 @@ class Work:
 
     @property
     def identity(self) -> TableIdentity:
-        found = self.proposal.proposal
-        name = TableName.parse(found.table)
-        return TableIdentity(self.proposal.catalog, self.proposal.warehouse, name, found.uuid, found.location)
+        return self.proposal.identity
 
     @property
     def chosen(self) -> Mapping[str, str]:
