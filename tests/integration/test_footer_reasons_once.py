@@ -28,7 +28,9 @@ def test_a_plan_by_footers_reads_no_manifest_more_often(
         return read(self, path)
 
     monkeypatch.setattr(Storage, "read", counted)
-    table.run(Operation.COMPACT, dry_run=True, min_input_files="9")
+    for _ in range(2):  # the first pass over a table also records where it has files
+        reads.clear()
+        table.run(Operation.COMPACT, dry_run=True, min_input_files="9")
     without = dict(reads)
     reads.clear()
     outcome = table.run(Operation.COMPACT, dry_run=True, rewrite_reason="codec", min_input_files="9")
