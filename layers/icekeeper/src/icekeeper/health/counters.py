@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from icekeeper.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata
@@ -48,7 +49,7 @@ def summary_counters(snapshot: Snapshot) -> Mapping[object, object]:
     return summary if isinstance(summary, Mapping) else {}
 
 
-def summary_counter(counters: Mapping[object, object], key: str) -> int | None:
+def summary_counter(counters: Mapping[Any, object], key: str) -> int | None:
     """One counter of a summary; ``None`` when it is missing or no whole number."""
     text = str(counters.get(key))
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
