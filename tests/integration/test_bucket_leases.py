@@ -10,9 +10,11 @@ import pytest
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import HOUR_MS, system_clock
+from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.state.leases import Lease
 from icekeeper.state.open import open_state
+from icekeeper.state.sqlite.store import SqliteStateStore
 from support.command import CATALOG, Answer, Command, local_path
 from support.files_on_disk import grow_old
 from support.moments import Moment, at
@@ -83,3 +85,20 @@ def test_who_loses_the_lease_deletes_nothing_more(command: Command, key: Key) ->
         answer = sweep(command)
     assert sorted(one["status"] for one in answer.json["tables"]) == ["refused", "succeeded"]
     assert len(orphans(command)) == 1
+
+
+def test_what_was_deleted_is_told_although_the_journal_cannot_be_written(
+    command: Command, key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole answer was lost: one error instead of what went from every table."""
+
+    def broken(*_: object) -> None:
+        raise StorageError("the state is full")
+
+    monkeypatch.setattr(SqliteStateStore, "record_pass", broken)
+    answer = sweep(command)
+    assert (answer.code, [one["orphans_removed"] for one in answer.json["tables"]]) == (0, [1, 1])
+    assert answer.json["warnings"] == [
+        f"{name}: the pass could not be recorded: the state is full" for name in ("ns.a", "ns.b")
+    ]
+    assert orphans(command) == []

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -52,6 +53,14 @@ def test_an_interrupt_during_a_compaction_is_told_at_once(command: Command) -> N
     (one,) = command("history", "ns.t", "--json").json["passes"]
     assert (one["run_id"], one["status"]) == (document["run_id"], "failed")
     assert one["summary"].startswith("compact: interrupted; nothing landed, the table is unchanged; ")
+
+
+@pytest.fixture(autouse=True)
+def own_handler() -> Iterator[None]:
+    """A command that was interrupted leaves the next Ctrl-C to the system."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def interrupt_in(monkeypatch: pytest.MonkeyPatch, operation: Operation, *, after: bool) -> None:

@@ -250,7 +250,7 @@ def test_what_another_run_has_maintained_meanwhile_is_not_maintained_again(
     Runtime.open(CATALOG).maintain(TableName(("ns",), "t"), NEEDY, LocalEngine(1))
     assert state.leases.release(slot)
     assert ended.result(STARTED_S) is True
-    assert lines[1].endswith(": another run has maintained it meanwhile")
+    assert lines[1].endswith(": another run has maintained ns.t since it was detected")
 
 
 def test_a_terminated_process_ends_well(command: Command) -> None:

@@ -15,9 +15,10 @@ from icekeeper.advice.summary import (
     StatisticsFacts,
     TableSummary,
 )
-from icekeeper.commit.snapshot import RUN_ID_KEY
+from icekeeper.commit.history import RUN_ID_KEY
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.health.counters import summary_counter, summary_counters
+from icekeeper.health.warnings import deletes_old_metadata, metadata_log_limit
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.overlap_depth import Extent, column_extent, measure_depth, total_depth
 from icekeeper.metadata.puffin import THETA_SKETCH
@@ -30,10 +31,6 @@ from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
 __all__ = ["summarise"]
 
 _Partition = tuple[int, tuple[PartitionValue, ...]]
-_PREVIOUS_VERSIONS_MAX, _DELETE_AFTER_COMMIT = (
-    "write.metadata.previous-versions-max",
-    "write.metadata.delete-after-commit.enabled",
-)
 
 
 def summarise(
@@ -75,8 +72,8 @@ def summarise(
         deletes=_delete_facts(history),
         statistics=_statistics_facts(metadata, history),
         metadata_log=len(metadata.metadata_log),
-        metadata_log_limit=_log_limit(metadata),
-        drops_old_metadata=metadata.property_flag(_DELETE_AFTER_COMMIT, default=False),
+        metadata_log_limit=metadata_log_limit(metadata),
+        drops_old_metadata=deletes_old_metadata(metadata),
     )
 
 
@@ -207,8 +204,3 @@ def _statistics_facts(metadata: TableMetadata, history: Sequence[Snapshot]) -> S
             counters = summary_counters(snapshot)
             changed += sum(summary_counter(counters, f"{what}-records") or 0 for what in ("added", "deleted"))
     return StatisticsFacts()
-
-
-def _log_limit(metadata: TableMetadata) -> int:
-    text = str(metadata.properties.get(_PREVIOUS_VERSIONS_MAX, "")).strip()
-    return int(text) if text.isascii() and text.isdigit() and int(text) else 100

@@ -37,6 +37,8 @@ from icekeeper.cli.console import (
     EXIT_FAILED,
     EXIT_OK,
     EXIT_USAGE,
+    answer,
+    engine_and_progress,
     listings,
     people,
     print_error,
@@ -44,9 +46,7 @@ from icekeeper.cli.console import (
     print_interrupted,
     print_json,
     print_usage_error,
-    progress_bar,
     tell,
-    telling_interrupts,
 )
 from icekeeper.cli.health import health
 from icekeeper.cli.history import history
@@ -128,17 +128,13 @@ def maintain(
     from icekeeper.report.outcome import PassStatus
     from icekeeper.report.planned_order import order_json
     from icekeeper.report.terminal import print_outcome, trouble
-    from icekeeper.runtime import Runtime, default_engine, open_engine
+    from icekeeper.runtime import Runtime
 
     chosen = overrides(settings, operations)
     name = table_name(table)
     turn = Turn(wait_ms=0 if wait is None else time_ms(wait, "--wait"), tell=tell)
     runtime = Runtime.open(catalog)
-    with (
-        open_engine(engine or default_engine()) as started,
-        telling_interrupts(as_json=as_json),
-        progress_bar() as progress,
-    ):
+    with engine_and_progress(engine, as_json=as_json) as (started, progress):
         outcome = runtime.maintain(
             name,
             chosen,
@@ -165,9 +161,8 @@ def detect(catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = Fal
     report = Runtime.open(catalog).detect(overrides(settings, about="one detection"), unsafe=unsafe)
     unread = [skip.table for skip in report.skipped if skip.is_error]
     document = {**report.to_json(), "status": "partial" if unread else "succeeded"}
-    if as_json:
-        print_json(document)
-    print_detection(people(as_json=as_json), document)
+    console = answer(document, as_json=as_json)
+    print_detection(console, document)
     return print_failed(f"{len(unread)} table(s) could not be assessed: {', '.join(unread)}") if unread else EXIT_OK
 
 
@@ -180,9 +175,8 @@ def verify(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
     name = table_name(table)
     found = Runtime.open(catalog).verify(name)
     document = {**found.to_json(), "catalog": catalog, "status": "succeeded" if found.ok else "failed"}
-    if as_json:
-        print_json(document)
-    print_problems(people(as_json=as_json), document)
+    console = answer(document, as_json=as_json)
+    print_problems(console, document)
     return EXIT_OK if found.ok else print_failed(f"{found.table} is damaged: {len(found.problems)} problem(s) found")
 
 

@@ -8,7 +8,7 @@ import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name
 from icekeeper.cli.command_help import CommandGroup
-from icekeeper.cli.console import EXIT_OK, about, people, print_json
+from icekeeper.cli.console import EXIT_OK, about, answer
 
 if TYPE_CHECKING:
     from icekeeper.state.claims import TableClaims
@@ -30,9 +30,8 @@ def claims_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> 
     from icekeeper.runtime import Runtime
 
     found = [claims_json(one) for one in claims_near(Runtime.open(catalog).table(table_name(table)))]
-    if as_json:
-        print_json({**about(table, catalog), "claims": found})
-    print_claims(people(as_json=as_json), found)
+    console = answer({**about(table, catalog), "claims": found}, as_json=as_json)
+    print_claims(console, found)
     return EXIT_OK
 
 
@@ -55,10 +54,9 @@ def claims_forget(
 
     handle = Runtime.open(catalog).table(table_name(table))
     forgotten = forget_claims(handle, by_catalog, table_name(by_table), by_warehouse, served_catalog, force=force)
-    if as_json:
-        print_json({**about(table, catalog), "forgotten": [claims_json(forgotten)]})
     told = f"{table}: {forgotten.table} of catalog {forgotten.catalog} is forgotten"
-    people(as_json=as_json).print(told, soft_wrap=True, markup=False)
+    console = answer({**about(table, catalog), "forgotten": [claims_json(forgotten)]}, as_json=as_json)
+    console.print(told, soft_wrap=True, markup=False)
     return EXIT_OK
 
 

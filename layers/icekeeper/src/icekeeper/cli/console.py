@@ -23,6 +23,8 @@ from icekeeper.masking import masked, masked_document
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from icekeeper.engines.engine import Engine
+    from icekeeper.engines.names import EngineName
     from icekeeper.report.path_listing import ListingWriter
 
 __all__ = [
@@ -31,6 +33,8 @@ __all__ = [
     "EXIT_OK",
     "EXIT_USAGE",
     "about",
+    "answer",
+    "engine_and_progress",
     "listings",
     "people",
     "print_error",
@@ -40,7 +44,6 @@ __all__ = [
     "print_usage_error",
     "progress_bar",
     "tell",
-    "telling_interrupts",
     "waiting",
     "with_id_texts",
 ]
@@ -77,6 +80,13 @@ def print_json(document: Mapping[str, Any]) -> None:
     told = with_id_texts(masked_document(document))
     sys.stdout.write(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
     sys.stdout.flush()
+
+
+def answer(document: Mapping[str, Any], *, as_json: bool) -> Console:
+    """Print the document for programs, if they are asked for; returns the console for what people read beside it."""
+    if as_json:
+        print_json(document)
+    return people(as_json=as_json)
 
 
 def with_id_texts(told: Any) -> Any:
@@ -120,24 +130,6 @@ def print_interrupted(sentence: str, document: Mapping[str, Any] | None = None, 
         as_json = False
     print_error(INTERRUPTED, sentence, as_json=as_json)
     return EXIT_INTERRUPTED
-
-
-@contextmanager
-def telling_interrupts(*, as_json: bool) -> Iterator[None]:
-    """Print at once that the pass which runs in the block was interrupted, before its engine stops; ends the command.
-
-    Raises:
-        typer.Exit: the pass was interrupted.
-    """
-    from icekeeper.maintenance.interrupted_pass import PassInterrupted
-
-    try:
-        yield
-    except PassInterrupted as stopped:
-        document = stopped.outcome.to_json(listings()) if as_json else None
-        code = print_interrupted(str(stopped), document, as_json=as_json)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is said; a second one ends the process at once
-        raise typer.Exit(code) from None
 
 
 def print_failed(sentence: str) -> int:
@@ -189,6 +181,30 @@ def progress_bar() -> Iterator[ProgressCallback]:
             bars.update(tasks[what], completed=done, total=total)
 
         yield show
+
+
+@contextmanager
+def engine_and_progress(name: EngineName | None, *, as_json: bool) -> Iterator[tuple[Engine, ProgressCallback]]:
+    """The engine for the work in the block, the default one unless named, and the bars that show how far it is.
+
+    An interrupted pass is told at once, before the engine stops, which may take a while; that ends the command.
+
+    Raises:
+        PolicyError: PySpark is not installed.
+        typer.Exit: the pass was interrupted.
+    """
+    from icekeeper.maintenance.interrupted_pass import PassInterrupted
+    from icekeeper.runtime import default_engine, open_engine
+
+    with open_engine(name or default_engine()) as engine:
+        try:
+            with progress_bar() as progress:
+                yield engine, progress
+        except PassInterrupted as stopped:
+            document = stopped.outcome.to_json(listings()) if as_json else None
+            code = print_interrupted(str(stopped), document, as_json=as_json)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is said; a second one ends the process at once
+            raise typer.Exit(code) from None
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Settings, Table, Unsafe, overrides, table_name
-from icekeeper.cli.console import EXIT_OK, about, people, print_json
+from icekeeper.cli.console import EXIT_OK, about, answer
 
 __all__ = ["health"]
 
@@ -25,7 +25,6 @@ def health(
         "warnings": [{"kind": kind, "message": message} for kind, message in stats.warnings.items()],
         "policy": dict(stats.policy),
     }
-    if as_json:
-        print_json(document)
-    print_health(people(as_json=as_json), document)
+    console = answer(document, as_json=as_json)
+    print_health(console, document)
     return EXIT_OK

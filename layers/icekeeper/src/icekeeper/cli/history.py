@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name
-from icekeeper.cli.console import EXIT_OK, about, people, print_json
+from icekeeper.cli.console import EXIT_OK, about, answer
 
 if TYPE_CHECKING:
     from icekeeper.state.store import PassRecord
@@ -29,9 +29,8 @@ def history(
     handle = Runtime.open(catalog).table(table_name(table))
     identity = identity_of(handle.catalog, handle.load())
     passes = [pass_json(record) for record in handle.state.history(identity, limit=limit)]
-    if as_json:
-        print_json({**about(table, catalog), "passes": passes})
-    print_passes(people(as_json=as_json), passes)
+    console = answer({**about(table, catalog), "passes": passes}, as_json=as_json)
+    print_passes(console, passes)
     return EXIT_OK
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Engine, Settings, Unsafe, overrides
-from icekeeper.cli.console import EXIT_OK, listings, people, print_failed, print_json, progress_bar
+from icekeeper.cli.console import EXIT_OK, engine_and_progress, listings, people, print_failed, print_json
 
 __all__ = ["orphans"]
 
@@ -29,11 +29,11 @@ def orphans(
     """Remove the orphans of all tables below a bucket or folder; report what belongs to no table."""
     from icekeeper.report.outcome import PassStatus, Status
     from icekeeper.report.terminal import print_bucket
-    from icekeeper.runtime import Runtime, default_engine, open_engine
+    from icekeeper.runtime import Runtime
 
     chosen = overrides(settings)
     runtime = Runtime.open(catalog)
-    with progress_bar() as progress, open_engine(engine or default_engine()) as started:
+    with engine_and_progress(engine, as_json=as_json) as (started, progress):
         outcome = runtime.sweep_bucket(
             _address(bucket), chosen, started, dry_run=dry_run, unsafe=unsafe, progress=progress
         )

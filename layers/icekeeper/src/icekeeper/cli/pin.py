@@ -8,7 +8,7 @@ import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name, ttl_ms
 from icekeeper.cli.command_help import CommandGroup
-from icekeeper.cli.console import EXIT_OK, about, people, print_json
+from icekeeper.cli.console import EXIT_OK, about, answer
 from icekeeper.clock import iso_utc
 
 if TYPE_CHECKING:
@@ -41,9 +41,8 @@ def pin_add(
     length_ms = ttl_ms(ttl)
     handle = Runtime.open(catalog).table(table_name(table))
     pin = pin_json(add_pin(handle, snapshot=snapshot, ttl_ms=length_ms, name=name, with_tag=tag))
-    if as_json:
-        print_json({**about(table, catalog), "pin": pin})
-    print_pins(people(as_json=as_json), [pin])
+    console = answer({**about(table, catalog), "pin": pin}, as_json=as_json)
+    print_pins(console, [pin])
     return EXIT_OK
 
 
@@ -55,9 +54,8 @@ def pin_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int
     from icekeeper.runtime import Runtime
 
     pins = [pin_json(pin) for pin in list_pins(Runtime.open(catalog).table(table_name(table)))]
-    if as_json:
-        print_json({**about(table, catalog), "pins": pins})
-    print_pins(people(as_json=as_json), pins)
+    console = answer({**about(table, catalog), "pins": pins}, as_json=as_json)
+    print_pins(console, pins)
     return EXIT_OK
 
 
@@ -73,9 +71,8 @@ def pin_remove(
     from icekeeper.runtime import Runtime
 
     removed = remove_pin(Runtime.open(catalog).table(table_name(table)), name)
-    if as_json:
-        print_json({**about(table, catalog), "removed": removed.name})
-    people(as_json=as_json).print(f"{table}: pin {removed.name} removed", soft_wrap=True, markup=False)
+    console = answer({**about(table, catalog), "removed": removed.name}, as_json=as_json)
+    console.print(f"{table}: pin {removed.name} removed", soft_wrap=True, markup=False)
     return EXIT_OK
 
 

@@ -19,12 +19,11 @@ from icekeeper.cli.arguments import (
 )
 from icekeeper.cli.console import (
     EXIT_OK,
+    engine_and_progress,
     listings,
     people,
     print_failed,
     print_json,
-    progress_bar,
-    telling_interrupts,
 )
 
 __all__ = ["plan"]
@@ -50,15 +49,11 @@ def plan(
     from icekeeper.report.plan_lines import plan_lines
     from icekeeper.report.planned_order import order_json
     from icekeeper.report.terminal import print_costs, print_outcome, trouble
-    from icekeeper.runtime import Runtime, default_engine, open_engine
+    from icekeeper.runtime import Runtime
 
     chosen, name = overrides(settings, operations), table_name(table)
     runtime = Runtime.open(catalog)
-    with (
-        open_engine(engine or default_engine()) as started,
-        telling_interrupts(as_json=as_json),
-        progress_bar() as progress,
-    ):
+    with engine_and_progress(engine, as_json=as_json) as (started, progress):
         outcome = runtime.maintain(
             name, chosen, started, schedule=schedule, dry_run=True, unsafe=unsafe, progress=progress
         )

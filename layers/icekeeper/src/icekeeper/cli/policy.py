@@ -10,7 +10,7 @@ import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Settings, Table, Unsafe, overrides, table_name
 from icekeeper.cli.command_help import CommandGroup
-from icekeeper.cli.console import EXIT_OK, about, people, print_json
+from icekeeper.cli.console import EXIT_OK, about, answer, people, print_json
 from icekeeper.errors import PolicyError
 
 if TYPE_CHECKING:
@@ -134,7 +134,6 @@ def _change(
 
     after = change(handle, resolve_policy)
     changes = setting_changes(found, after, before.metadata.properties)
-    if as_json:
-        print_json({**about(name, catalog), "changes": changes, "policy": after.documents()})
-    print_changes(people(as_json=as_json), name, changes)
+    console = answer({**about(name, catalog), "changes": changes, "policy": after.documents()}, as_json=as_json)
+    print_changes(console, name, changes)
     return EXIT_OK

@@ -9,7 +9,7 @@ import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name
 from icekeeper.cli.command_help import CommandGroup
-from icekeeper.cli.console import EXIT_OK, people, print_json
+from icekeeper.cli.console import EXIT_OK, answer
 from icekeeper.clock import iso_utc
 
 if TYPE_CHECKING:
@@ -37,9 +37,10 @@ def requests_list(
     state = open_state(os.environ)
     pending = [one for one in state.requests.pending() if catalog is None or one.identity.catalog == catalog]
     scheduled = is_scheduled(state.leases, now_ms=system_clock())
-    if as_json:
-        print_json({"catalog": catalog, "scheduled": scheduled, "requests": [_request_json(one) for one in pending]})
-    console = people(as_json=as_json)
+    console = answer(
+        {"catalog": catalog, "scheduled": scheduled, "requests": [_request_json(one) for one in pending]},
+        as_json=as_json,
+    )
     for request in pending:
         console.print(_line(request), soft_wrap=True, markup=False)
     if not pending:
@@ -56,9 +57,7 @@ def requests_withdraw(table: Table, catalog: CatalogName, as_json: AsJson = Fals
     from icekeeper.runtime import Runtime
 
     withdrawn = withdraw_request(Runtime.open(catalog).table(table_name(table)))
-    if as_json:
-        print_json({"table": table, "catalog": catalog, "withdrawn": _request_json(withdrawn)})
-    console = people(as_json=as_json)
+    console = answer({"table": table, "catalog": catalog, "withdrawn": _request_json(withdrawn)}, as_json=as_json)
     console.print(f"{table}: the request of {iso_utc(withdrawn.requested_ms)} is withdrawn", soft_wrap=True)
     return EXIT_OK
 

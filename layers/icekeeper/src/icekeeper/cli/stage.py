@@ -9,7 +9,7 @@ import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name
 from icekeeper.cli.command_help import CommandGroup
-from icekeeper.cli.console import EXIT_OK, about, people, print_json
+from icekeeper.cli.console import EXIT_OK, about, answer
 from icekeeper.clock import iso_utc
 from icekeeper.errors import PolicyError
 
@@ -83,9 +83,8 @@ def stage_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> i
     from icekeeper.runtime import Runtime
 
     loads = [_load_json(load) for load in list_loads(Runtime.open(catalog).table(table_name(table)))]
-    if as_json:
-        print_json({**about(table, catalog), "loads": loads})
-    print_loads(people(as_json=as_json), loads)
+    console = answer({**about(table, catalog), "loads": loads}, as_json=as_json)
+    print_loads(console, loads)
     return EXIT_OK
 
 
@@ -93,9 +92,8 @@ def _tell(table: str, catalog: str, load: StagedLoad, *, as_json: bool) -> None:
     from icekeeper.report.terminal import print_loads
 
     document = _load_json(load)
-    if as_json:
-        print_json({**about(table, catalog), "load": document})
-    print_loads(people(as_json=as_json), [document])
+    console = answer({**about(table, catalog), "load": document}, as_json=as_json)
+    print_loads(console, [document])
 
 
 def _load_json(load: StagedLoad) -> dict[str, Any]:

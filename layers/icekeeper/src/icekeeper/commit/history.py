@@ -9,7 +9,15 @@ from collections.abc import Collection
 
 from icekeeper.metadata.document import TableMetadata
 
-__all__ = ["shows_every_commit_since", "shows_snapshot"]
+__all__ = ["RUN_ID_KEY", "shows_every_commit_since", "shows_snapshot", "snapshots_of_run"]
+
+RUN_ID_KEY = "icekeeper.run-id"
+"""Snapshot summary: the run that committed it."""
+
+
+def snapshots_of_run(run_id: str, metadata: TableMetadata) -> tuple[int, ...]:
+    """Ids of the snapshots that a run committed, as far as they have not expired."""
+    return tuple(i for i, snapshot in metadata.snapshots.items() if snapshot.summary.get(RUN_ID_KEY) == run_id)
 
 
 def shows_snapshot(snapshot_id: int, metadata: TableMetadata) -> bool:

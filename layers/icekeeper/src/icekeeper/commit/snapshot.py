@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from icekeeper.commit.attempt import PreparedCommit
-from icekeeper.commit.history import shows_every_commit_since, shows_snapshot
+from icekeeper.commit.history import RUN_ID_KEY, shows_every_commit_since, shows_snapshot
 from icekeeper.commit.manifest_size import bytes_per_entry, portions
 from icekeeper.commit.row_ids import assign_row_ids
 from icekeeper.commit.summary import counted_totals, snapshot_summary
@@ -28,14 +28,13 @@ from icekeeper.metadata.requirements import ref_at, same_table
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, EntryStatus, FileContent, FileKey, ManifestContent, ManifestEntry, ManifestFile
 
-__all__ = ["RECIPE_KEY", "RUN_ID_KEY", "FileReplacement", "SnapshotWriter"]
+__all__ = ["RECIPE_KEY", "FileReplacement", "SnapshotWriter"]
 
 _Kind = tuple[int, ManifestContent]
 """One spec and one content type per manifest (rule 34)."""
 
 # Specification, "Snapshots", ``operation``: rows stay the same; rows go and none come (rule 39).
 REPLACE, DELETE = "replace", "delete"
-RUN_ID_KEY = "icekeeper.run-id"
 RECIPE_KEY = "icekeeper.recipe"
 
 

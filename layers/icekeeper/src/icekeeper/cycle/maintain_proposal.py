@@ -16,8 +16,8 @@ from icekeeper.cycle.told import TableResult, what_was_done
 from icekeeper.detection.proposal import FleetProposal
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale, StorageError
+from icekeeper.maintenance.served_request import why_needless
 from icekeeper.maintenance.table_lease import PASS_LEASE_MS, Turn, holder_name
-from icekeeper.model import TableName
 from icekeeper.report.outcome import PassOutcome, PassStatus
 from icekeeper.runtime import Runtime
 from icekeeper.state.held_lease import HeldLease, kept_alive
@@ -54,9 +54,7 @@ class Work:
 
     @property
     def identity(self) -> TableIdentity:
-        found = self.proposal.proposal
-        name = TableName.parse(found.table)
-        return TableIdentity(self.proposal.catalog, self.proposal.warehouse, name, found.uuid, found.location)
+        return self.proposal.identity
 
     @property
     def chosen(self) -> Mapping[str, str]:
@@ -106,13 +104,9 @@ def _with_slot(work: Work) -> tuple[str, str] | None:
 
 
 def _why_not(state: StateStore, work: Work) -> str | None:
-    """Why the table needs no pass any more: since it was proposed, somebody else has seen to it."""
-    if work.proposal.is_requested:
-        if any(one.identity.is_same_table(work.identity) for one in state.requests.pending()):
-            return None
-        return "another run has served the request"
-    seen = state.last_seen(work.identity)
-    return "another run has maintained it meanwhile" if seen and seen.finished_ms >= work.detected_ms else None
+    pending = state.requests.pending() if work.proposal.is_requested else None
+    is_pending = None if pending is None else any(one.identity.is_same_table(work.identity) for one in pending)
+    return why_needless(state, work.identity, work.detected_ms, is_pending=is_pending)
 
 
 def _attempts(work: Work) -> tuple[str, str]:

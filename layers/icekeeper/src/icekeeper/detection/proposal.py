@@ -8,6 +8,8 @@ from typing import Any
 
 from icekeeper.errors import StorageError
 from icekeeper.masking import masked
+from icekeeper.model import TableName
+from icekeeper.state.identity import TableIdentity
 
 __all__ = ["REQUESTED", "CatalogReport", "FleetProposal", "FleetReport", "FleetSkip", "Proposal", "Skip"]
 
@@ -54,6 +56,13 @@ class FleetProposal:
     proposal: Proposal
     is_requested: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> TableIdentity:
+        """Which table it is."""
+        found = self.proposal
+        name = TableName.parse(found.table)
+        return TableIdentity(self.catalog, self.warehouse, name, found.uuid, found.location)
 
     def to_json(self) -> dict[str, Any]:
         """One item of the state machine's map."""

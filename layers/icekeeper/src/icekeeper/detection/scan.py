@@ -247,14 +247,14 @@ def _ranked(
     proposals: list[tuple[tuple[object, ...], FleetProposal]] = []
     chosen: dict[str, FleetProposal] = {}
     for _, by_need, entry, item in sorted(wanted, key=lambda one: one[0]):
-        key = _identity(item, entry).key
+        key = item.identity.key
         if len(proposals) >= settings.max_jobs_per_detection:
             skipped.append(FleetSkip(entry.catalog, entry.text, _over_limit_reason(settings)))
         elif (first := chosen.get(key)) is not None:
             # Both would have the run's one lease, and be maintained at once.
             same = f"it is the same table as {first.proposal.table} of catalog {first.catalog}"
             skipped.append(FleetSkip(entry.catalog, entry.text, same))
-        elif holder := _holder(item, entry, store, now_ms):
+        elif holder := _holder(item, store, now_ms):
             skipped.append(FleetSkip(entry.catalog, entry.text, f"being maintained by {holder}"))
         else:
             proposals.append((by_need, item))
@@ -262,16 +262,12 @@ def _ranked(
     return [item for _, item in sorted(proposals, key=lambda one: one[0])], skipped
 
 
-def _holder(item: FleetProposal, entry: FleetTable, store: StateStore, now_ms: int) -> str | None:
+def _holder(item: FleetProposal, store: StateStore, now_ms: int) -> str | None:
     try:
-        lease = store.leases.current(_identity(item, entry).key, now_ms=now_ms)
+        lease = store.leases.current(item.identity.key, now_ms=now_ms)
     except StorageError:  # the run asks again before it begins
         return None
     return None if lease is None else lease.holder
-
-
-def _identity(item: FleetProposal, entry: FleetTable) -> TableIdentity:
-    return TableIdentity(item.catalog, item.warehouse, entry.table, item.proposal.uuid, item.proposal.location)
 
 
 def _next_cursor(order: Sequence[FleetTable], begun: int, cursor: tuple[str, str] | None) -> tuple[str, str] | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from icekeeper.amounts import counted, size_text
-from icekeeper.health.counters import summary_counter, summary_counters
+from icekeeper.health.counters import average_file_bytes, listed_manifests, summary_counter, summary_counters
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.values import text_of
@@ -75,19 +75,17 @@ def summary_signals(head: Snapshot, resolved: ResolvedPolicy, manifest_count: in
     delete_files = summary_counter(counters, "total-delete-files") or 0
     compaction_is_blocked = delete_files > 0 and not policy.apply_deletes
     if resolved.runs(Operation.COMPACT) and policy.rewrite_enabled and not compaction_is_blocked:
-        yield from _small_files(counters, delete_files, policy)
+        yield from _small_files(counters, policy)
     if resolved.runs(Operation.COMPACT) and policy.delete_compaction_enabled and policy.apply_deletes:
         yield from _delete_debt(counters, delete_files, policy)
     if resolved.runs(Operation.REWRITE_MANIFESTS):
         yield from _manifests(counters, manifest_count, policy)
 
 
-def _small_files(counters: Mapping[object, object], delete_files: int, policy: Policy) -> Iterable[Signal]:
-    count, size = summary_counter(counters, "total-data-files"), summary_counter(counters, "total-files-size")
-    if count is None or size is None or count < policy.min_input_files:
+def _small_files(counters: Mapping[object, object], policy: Policy) -> Iterable[Signal]:
+    count, average = summary_counter(counters, "total-data-files"), average_file_bytes(counters)
+    if count is None or average is None or count < policy.min_input_files:
         return
-    # Java counts delete files into total-files-size, but not into total-data-files.
-    average = size / (count + delete_files)
     if average < policy.min_file_size_bytes:
         threshold = policy.min_file_size_bytes
         yield Signal(
@@ -113,10 +111,7 @@ def _delete_debt(counters: Mapping[object, object], delete_files: int, policy: P
 
 
 def _manifests(counters: Mapping[object, object], manifest_count: int | None, policy: Policy) -> Iterable[Signal]:
-    count = manifest_count
-    if count is None:
-        created, kept = summary_counter(counters, "manifests-created"), summary_counter(counters, "manifests-kept")
-        count = None if created is None or kept is None else created + kept
+    count = listed_manifests(counters) if manifest_count is None else manifest_count
     if count is not None and count >= policy.min_manifests_to_rewrite:
         yield Signal(
             f"{count} manifests reach min_manifests_to_rewrite {policy.min_manifests_to_rewrite}",

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from icekeeper.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.overlap_depth import DEPTH_KEY
 from icekeeper.model import ManifestContent, ManifestFile
 
-__all__ = ["AGE_COUNTER", "DEPTH_COUNTER", "lake_counters", "summary_counter", "summary_counters"]
+__all__ = [
+    "AGE_COUNTER",
+    "DEPTH_COUNTER",
+    "average_file_bytes",
+    "lake_counters",
+    "listed_manifests",
+    "summary_counter",
+    "summary_counters",
+]
 
 AGE_COUNTER = "lake_oldest_snapshot_age_hours"
 """The one counter that changes although the table does not."""
@@ -40,10 +49,26 @@ def summary_counters(snapshot: Snapshot) -> Mapping[object, object]:
     return summary if isinstance(summary, Mapping) else {}
 
 
-def summary_counter(counters: Mapping[object, object], key: str) -> int | None:
+def summary_counter(counters: Mapping[Any, object], key: str) -> int | None:
     """One counter of a summary; ``None`` when it is missing or no whole number."""
     text = str(counters.get(key))
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
+
+
+def average_file_bytes(counters: Mapping[object, object]) -> float | None:
+    """The mean size of the files, delete files too, by a snapshot's summary; ``None``: it has none, or does not say.
+
+    Java counts delete files into ``total-files-size``, but not into ``total-data-files``.
+    """
+    files, size = summary_counter(counters, "total-data-files"), summary_counter(counters, "total-files-size")
+    deletes = summary_counter(counters, "total-delete-files") or 0
+    return size / (files + deletes) if files and size is not None else None
+
+
+def listed_manifests(counters: Mapping[object, object]) -> int | None:
+    """How many manifests a snapshot has, by its summary; ``None``: it does not say."""
+    created, kept = (summary_counter(counters, f"manifests-{name}") for name in ("created", "kept"))
+    return None if created is None or kept is None else created + kept
 
 
 def lake_counters(
@@ -88,11 +113,8 @@ def _of_summary(metadata: TableMetadata, summary: Mapping[object, object]) -> di
             counters[name] = value
     if metadata.format_version == 1:  # which has no delete files
         counters["lake_delete_files"] = 0
-    files, deletes, size = (counters.get(f"lake_{name}") for name in ("data_files", "delete_files", "bytes"))
-    if files and deletes is not None and size is not None:
-        # Java counts delete files into total-files-size, but not into total-data-files.
-        counters["lake_average_file_bytes"] = round(size / (files + deletes))
-    created, kept = (summary_counter(summary, f"manifests-{name}") for name in ("created", "kept"))
-    if created is not None and kept is not None:
-        counters["lake_manifests"] = created + kept
+    if "lake_delete_files" in counters and (average := average_file_bytes(summary)) is not None:
+        counters["lake_average_file_bytes"] = round(average)
+    if (listed := listed_manifests(summary)) is not None:
+        counters["lake_manifests"] = listed
     return counters

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from icekeeper.amounts import size_text
 from icekeeper.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.updates import PREVIOUS_VERSIONS_MAX_DEFAULT
 from icekeeper.policy import Policy
 from icekeeper.policy.values import text_of
 
-__all__ = ["lake_warnings"]
+__all__ = ["deletes_old_metadata", "lake_warnings", "metadata_log_limit"]
 
 Counters = Mapping[str, int | float]
 
@@ -25,8 +26,7 @@ SPARSE_MANIFEST_FILES = 1000
 DATA_FILES_PER_DELETE_FILE = 10
 # Expiry runs hourly: if a snapshot is a day late, nothing expires it.
 LATE_EXPIRY_MS = 24 * HOUR_MS
-# TableProperties.METADATA_PREVIOUS_VERSIONS_MAX and its default.
-_PREVIOUS_VERSIONS_MAX, _PREVIOUS_VERSIONS_DEFAULT = "write.metadata.previous-versions-max", 100
+_PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
 _DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
 
 
@@ -85,13 +85,20 @@ def _snapshot_sprawl(metadata: TableMetadata, policy: Policy, now_ms: int) -> It
 
 
 def _metadata_sprawl(metadata: TableMetadata) -> Iterator[str]:
-    if metadata.property_flag(_DELETE_AFTER_COMMIT, default=False):
-        return
-    text = str(metadata.properties.get(_PREVIOUS_VERSIONS_MAX, "")).strip()
-    most = int(text) if text.isascii() and text.isdigit() and int(text) else _PREVIOUS_VERSIONS_DEFAULT
     count = len(metadata.metadata_log)
-    if count >= most:
+    if not deletes_old_metadata(metadata) and count >= metadata_log_limit(metadata):
         yield (
             f"the metadata log is full with {count} files and {_DELETE_AFTER_COMMIT} is off: every commit leaves a "
             "metadata file behind; set that property to true"
         )
+
+
+def deletes_old_metadata(metadata: TableMetadata) -> bool:
+    """Whether each commit deletes the metadata files that fall out of the log."""
+    return metadata.property_flag(_DELETE_AFTER_COMMIT, default=False)
+
+
+def metadata_log_limit(metadata: TableMetadata) -> int:
+    """How many former metadata files the log holds at most; the default where the property is no number."""
+    text = str(metadata.properties.get(_PREVIOUS_VERSIONS_MAX, "")).strip()
+    return int(text) if text.isascii() and text.isdigit() and int(text) else PREVIOUS_VERSIONS_MAX_DEFAULT

@@ -15,6 +15,8 @@ from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, metada
 from icekeeper.deletion.other_tables import CatalogTables, load_all, recorded_claims
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.errors import LeaseHeld, MaintenanceError, PolicyError, StorageError
+from icekeeper.maintenance.begin_pass import PassStart
+from icekeeper.maintenance.record_pass import conclude
 from icekeeper.maintenance.remember_sweep import remember_sweep
 from icekeeper.maintenance.run_operation import run_guarded
 from icekeeper.maintenance.table_lease import Turn, leased
@@ -29,8 +31,8 @@ from icekeeper.operations.orphans.table_locations import TableLocations
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.bucket_outcome import BucketOutcome, ForeignTable, Outside
-from icekeeper.report.outcome import OperationOutcome, Status, failed, refused, skipped, succeeded
-from icekeeper.state.store import PassRecord, StateStore
+from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped, succeeded
+from icekeeper.state.store import StateStore
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import may_be_under, normalise
 from icekeeper.storage.sources import FileSource, ListedLocation
@@ -110,6 +112,7 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
             outcomes[str(name)] = one
     outside = _Outside()
     foreign: list[ForeignMetadata] = []
+    warnings: list[str] = []
     if searches:
         one = next(iter(searches.values()))
         storage = one.context.storage(one.table)
@@ -124,7 +127,7 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
                 identity, clock = one.context.memory.identity, one.context.clock
                 remember_sweep(state, identity, outcome, one.context.started_ms, clock())
             if outcome.files_deleted:
-                _record(one, outcome)
+                warnings += _recorded(one, outcome)
     return BucketOutcome(
         catalog=catalog.name,
         bucket=asked.bucket,
@@ -133,6 +136,7 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
         tables=dict(sorted(outcomes.items())),
         outside=Outside(outside.files, outside.size, tuple(outside.first)),
         foreign=_by_table(foreign, {table.metadata.uuid for table in tables.loaded}),
+        warnings=tuple(warnings),
     )
 
 
@@ -273,17 +277,16 @@ def _by_table(foreign: Iterable[ForeignMetadata], known: Container[str | None]) 
     return tuple(by_table.values())
 
 
-def _record(one: _TableSearch, outcome: OperationOutcome) -> None:
+def _recorded(one: _TableSearch, outcome: OperationOutcome) -> tuple[str, ...]:
+    """Write into the journal what was deleted from a table; the warnings that this gave rise to."""
     context = one.context
-    context.state.record_pass(
-        PassRecord(
-            identity=context.memory.identity,
-            run_id=context.run_id,
-            started_ms=one.older_than_ms + context.policy.orphan_older_than_ms,
-            finished_ms=context.clock(),
-            status=outcome.status.value,
-            summary=f"{_OPERATION.value}: {outcome.summary}",
-            metrics=outcome.metrics,
-            engine=context.engine.name,
-        )
+    started = PassStart(context.memory.identity, None, context.started_ms)
+    done = PassOutcome(
+        table=str(context.table),
+        catalog=context.catalog.name,
+        run_id=context.run_id,
+        dry_run=context.dry_run,
+        operations=(outcome,),
     )
+    recorded = conclude(context.state, started, done, (), context.engine.name, context.clock())
+    return tuple(f"{context.table}: {warning}" for warning in recorded.warnings)

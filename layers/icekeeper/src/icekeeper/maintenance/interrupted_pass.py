@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.snapshot import RUN_ID_KEY
+from icekeeper.commit.history import snapshots_of_run
 from icekeeper.errors import MaintenanceError, StorageError
 from icekeeper.operation_facts import FACTS
 from icekeeper.pass_context.context import OperationContext
@@ -74,11 +74,7 @@ def _landed(
     if now.metadata_location == before.metadata_location:
         return (), "nothing landed, the table is unchanged"
     known = {snapshot_id for outcome in done for snapshot_id in outcome.snapshot_ids}
-    ours = tuple(
-        snapshot_id
-        for snapshot_id, snapshot in now.metadata.snapshots.items()
-        if snapshot.summary.get(RUN_ID_KEY) == context.run_id and snapshot_id not in known
-    )
+    ours = tuple(i for i in snapshots_of_run(context.run_id, now.metadata) if i not in known)
     if ours:
         return ours, f"{len(ours)} commit(s) of it landed, every one of them whole"
     expired = before.metadata.snapshots.keys() - now.metadata.snapshots.keys()

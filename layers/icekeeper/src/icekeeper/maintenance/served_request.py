@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from icekeeper.policy import Operation, Policy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest, RequestStore
+from icekeeper.state.store import StateStore
 
-__all__ = ["is_served", "served_request"]
+__all__ = ["is_served", "served_request", "why_needless"]
 
 _OPERATIONS = "operations"
 
@@ -25,6 +26,23 @@ def served_request(
         if request.identity.is_same_table(identity):
             return request if is_served(request.settings, settings, policy) else None
     return None
+
+
+def why_needless(
+    state: StateStore, identity: TableIdentity, detected_ms: int, *, is_pending: bool | None
+) -> str | None:
+    """Why a table needs no pass any more: another run has seen to it since it was proposed (rule 127).
+
+    ``is_pending`` says whether its request still is; ``None``: nobody requested the pass.
+
+    Raises:
+        StorageError: the state does not answer.
+    """
+    if is_pending is not None:
+        return None if is_pending else "the request was served or withdrawn since it was detected"
+    seen = state.last_seen(identity)
+    is_served = seen is not None and seen.finished_ms >= detected_ms
+    return f"another run has maintained {identity.table} since it was detected" if is_served else None
 
 
 def is_served(asked: Mapping[str, str], settings: Mapping[str, str], policy: Policy | None) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from icekeeper.errors import CommitConflict
 from icekeeper.metadata.document import MAIN, JsonObject, TableMetadata
 
-__all__ = ["apply_updates"]
+__all__ = ["PREVIOUS_VERSIONS_MAX_DEFAULT", "apply_updates"]
 
 # Java's TableProperties.METADATA_PREVIOUS_VERSIONS_MAX_DEFAULT
 PREVIOUS_VERSIONS_MAX_DEFAULT = 100

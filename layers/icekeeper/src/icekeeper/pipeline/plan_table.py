@@ -13,6 +13,7 @@ from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.maintenance.begin_pass import begin, head_id
 from icekeeper.maintenance.not_due import remembered_turns, why_waiting
 from icekeeper.maintenance.run_operation import run_operation
+from icekeeper.maintenance.served_request import why_needless
 from icekeeper.operation_facts import CLEAN_STAGED, STEP_FACTS, STEPS
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pipeline.control_bucket import table_folder
@@ -146,14 +147,10 @@ def _load(runtime: Runtime, item: Item) -> LoadedTable | None:
 
 
 def _served_elsewhere(deployment: Deployment, item: Item, request: MaintenanceRequest | None) -> str | None:
-    """Why a table of a scheduled run needs no pass: another run has seen to it since it was proposed (rule 127)."""
     if item.detected_ms is None:
         return None
-    if item.forced:
-        return None if request is not None else "the request was served or withdrawn since it was detected"
-    seen = deployment.state.last_seen(item.identity)
-    is_served = seen is not None and seen.finished_ms >= item.detected_ms
-    return f"another run has maintained {item.table} since it was detected" if is_served else None
+    is_pending = request is not None if item.forced else None
+    return why_needless(deployment.state, item.identity, item.detected_ms, is_pending=is_pending)
 
 
 def _needless(deployment: Deployment, event: PlanEvent, requested_ms: int | None, why: str) -> PlanDocument:

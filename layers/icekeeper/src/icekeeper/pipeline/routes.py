@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from icekeeper.health.counters import summary_counter
 from icekeeper.operation_facts import Limit, Measure, StepFacts
 from icekeeper.pipeline.events import Route
 
@@ -12,13 +13,8 @@ __all__ = ["route", "table_size"]
 
 def table_size(summary: Mapping[str, str], bytes_to_compact: int) -> Mapping[Measure, int | None]:
     """The size of a table by each measure, from the summary of its head; ``None`` where the summary has no counter."""
-
-    def counter(key: str) -> int | None:
-        text = str(summary.get(key))
-        return int(text) if text.isascii() and text.isdigit() else None
-
-    data_files, delete_files = counter("total-data-files"), counter("total-delete-files")
-    total_bytes = counter("total-files-size")
+    data_files, delete_files = (summary_counter(summary, f"total-{kind}-files") for kind in ("data", "delete"))
+    total_bytes = summary_counter(summary, "total-files-size")
     return {
         Measure.BYTES_TO_COMPACT: bytes_to_compact,
         Measure.TOTAL_BYTES: total_bytes,

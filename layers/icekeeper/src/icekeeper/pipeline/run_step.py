@@ -15,7 +15,7 @@ from typing import Any
 from icekeeper.activity import Progress, operation_finished, operation_started, silent
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.commit.snapshot import RUN_ID_KEY
+from icekeeper.commit.history import snapshots_of_run
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import CommitConflict, CommitStateUnknown, PlanStale, StorageError
 from icekeeper.maintenance.begin_pass import begin
@@ -200,24 +200,20 @@ def _limited(context: OperationContext, max_bytes: int) -> OperationContext:
     return replace(context, resolved=replace(context.resolved, policy=limited))
 
 
-def _own_snapshots(step: Step, loaded: LoadedTable) -> list[int]:
-    snapshots = loaded.metadata.snapshots.items()
-    return [number for number, snapshot in snapshots if snapshot.summary.get(RUN_ID_KEY) == step.event.run_id]
-
-
 def _commits_before(step: Step) -> frozenset[int]:
     """The ids of the snapshots that this run had committed before the step's first attempt, which records them."""
     key = f"{step.folder}/{step.event.step}.begun.json"
     begun = step.deployment.control.find(key)
     if begun is None:
-        begun = {"snapshot_ids": _own_snapshots(step, step.loaded)}
+        begun = {"snapshot_ids": list(snapshots_of_run(step.event.run_id, step.loaded.metadata))}
         step.deployment.control.write(key, begun)
     return frozenset(begun["snapshot_ids"])
 
 
 def _with_earlier_commits(step: Step, outcome: OperationOutcome, before: frozenset[int]) -> OperationOutcome:
     """The outcome, extended by what an earlier attempt at this step committed before it crashed."""
-    earlier = [number for number in _own_snapshots(step, step.loaded) if number not in before]
+    own = snapshots_of_run(step.event.run_id, step.loaded.metadata)
+    earlier = [number for number in own if number not in before]
     if not earlier:
         return outcome
     log.info("%s: an earlier attempt of this step committed %s", step.event.item.table, earlier)

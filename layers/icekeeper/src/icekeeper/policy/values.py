@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from fractions import Fraction
 from typing import Annotated, TypeAlias
@@ -83,25 +83,16 @@ def _parse_optional(value: object) -> object:
     return value
 
 
-def _parse_sort_order(value: object) -> object:
-    text = _parse_optional(value)
-    if isinstance(text, str):
-        parse_sort_order(text)
-    return text
+def _text_passing(check: Callable[[str], object]) -> BeforeValidator:
+    """Text that ``check`` does not refuse, or none."""
 
+    def parse(value: object) -> object:
+        text = _parse_optional(value)
+        if isinstance(text, str):
+            check(text)
+        return text
 
-def _parse_time_pattern(value: object) -> object:
-    text = _parse_optional(value)
-    if isinstance(text, str):
-        parse_time_pattern(text)
-    return text
-
-
-def _parse_where(value: object) -> object:
-    text = _parse_optional(value)
-    if isinstance(text, str):
-        parse_relative(text)
-    return text
+    return BeforeValidator(parse)
 
 
 def _parse_optional_amount(value: object) -> object:
@@ -168,9 +159,9 @@ OptionalAmount: TypeAlias = Annotated[Annotated[Fraction, Field(gt=0)] | None, B
 Ratio: TypeAlias = Annotated[Fraction, BeforeValidator(_parse_amount), Field(gt=0, le=1)]
 Switch: TypeAlias = Annotated[bool, BeforeValidator(_parse_switch)]
 OptionalText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_optional)]
-SortOrderText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_sort_order)]
-TimePatternText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_time_pattern)]
-WhereText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_where)]
+SortOrderText: TypeAlias = Annotated[str | None, _text_passing(parse_sort_order)]
+TimePatternText: TypeAlias = Annotated[str | None, _text_passing(parse_time_pattern)]
+WhereText: TypeAlias = Annotated[str | None, _text_passing(parse_relative)]
 OptionalCount: TypeAlias = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_parse_optional)]
 TextList: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_parse_list)]
 RewriteReasons: TypeAlias = Annotated[tuple[RewriteReason, ...], BeforeValidator(_parse_reasons)]

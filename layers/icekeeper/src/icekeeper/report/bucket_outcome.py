@@ -44,6 +44,8 @@ class BucketOutcome:
     tables: Mapping[str, OperationOutcome]
     outside: Outside
     foreign: tuple[ForeignTable, ...]
+    warnings: tuple[str, ...] = ()
+    """What went wrong beside the tables; it does not change how the pass ended."""
 
     @property
     def status(self) -> PassStatus:
@@ -80,6 +82,7 @@ class BucketOutcome:
                 for found in self.foreign
             ],
             "metrics": self.metrics,
+            **({"warnings": list(self.warnings)} if self.warnings else {}),
         }
 
     def _table(self, name: str, outcome: OperationOutcome, listing: ListingWriter) -> dict[str, Any]:

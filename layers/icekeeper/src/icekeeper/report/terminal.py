@@ -67,7 +67,11 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
         console.print(Text(order, style="dim"), soft_wrap=True)
     if outcome.staged is not None and outcome.staged.problem is None:
         console.print(Text(f"staged files: {outcome.staged.summary}"), soft_wrap=True)
-    for warning in outcome.warnings:
+    _print_warnings(console, outcome.warnings)
+
+
+def _print_warnings(console: Console, warnings: Sequence[str]) -> None:
+    for warning in warnings:
         console.print(Text.assemble(("warning: ", "yellow"), warning), soft_wrap=True)
 
 
@@ -96,6 +100,7 @@ def print_bucket(console: Console, outcome: BucketOutcome) -> None:
         what = f"table {found.uuid} at {found.location}" if found.location else "metadata that cannot be read"
         line = f"  not in catalog {outcome.catalog}: {what}, by {found.metadata_file}"
         console.print(Text(line, style="yellow"), soft_wrap=True)
+    _print_warnings(console, outcome.warnings)
 
 
 def trouble(outcome: PassOutcome) -> str:

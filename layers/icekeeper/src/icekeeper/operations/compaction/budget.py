@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from icekeeper.commit.snapshot import RUN_ID_KEY
+from icekeeper.commit.history import RUN_ID_KEY
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.operations.compaction.bins import Reason
 from icekeeper.operations.compaction.payback import WeighedBin

@@ -38,6 +38,8 @@ class GroupOutcomes:
     snapshot_ids: list[int] = field(default_factory=list)
     rows_deleted: int = 0
     deletes_removed: int = 0
+    depth: float | None = None
+    """How deep the last commit left the table; ``None``: nothing was committed, or rows are not clustered."""
     nothing: str = ""
     """Why nothing was committed, when nothing was."""
 
@@ -74,17 +76,20 @@ def commit_results(
     )
     outputs = {group_id: [file.file_path for file in result.written] for group_id, result in done.items()}
     rewrite = Rewrite(loaded, planned, _claims(loaded.metadata, groups, done), outputs)
+    depth: float | None = None
 
     def replacement_on(head: TableMetadata, rebased: RebaseResult) -> tuple[FileReplacement, Collection[str]] | Nothing:
         if not rebased.kept and not rebased.unneeded_deletes:
             return Nothing(next(iter(rebased.dropped.values()), "no delete file is without use any more"))
+        nonlocal depth
         kept = [group for group in groups if group.group_id in rebased.kept]
+        depth = depth_with(plan, outcomes.outputs | {g.group_id: done[g.group_id].written for g in kept})
         replacement = FileReplacement(
             removed=rebased.unneeded_deletes.union(c.file.key for group in kept for c in group.files),
             added=tuple(added for group in kept for added in _added(group, done[group.group_id])),
             data_sequence_number=plan.sequence_number,
             recipe=None if plan.recipe is None else plan.recipe.text,
-            clustering_depth=depth_with(plan, outcomes.outputs | {g.group_id: done[g.group_id].written for g in kept}),
+            clustering_depth=depth,
         )
         return replacement, rebased.affected
 
@@ -94,6 +99,7 @@ def commit_results(
         outcomes.nothing = result.committed.reason
         return
     _note(outcomes, result.committed, result.rebased, groups, done)
+    outcomes.depth = depth
     if plan.recipe is not None and result.rebased.kept and not context.dry_run:
         context.memory.remember_clustering(outcomes.snapshot_ids[-1], plan.recipe.text)
 

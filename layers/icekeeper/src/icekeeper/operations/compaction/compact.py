@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,10 +15,10 @@ from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.read_deletes import delete_index
-from icekeeper.model import ManifestContent, ManifestFile, Nothing
-from icekeeper.operations.compaction.candidates import TableState
+from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing
+from icekeeper.operations.compaction.candidates import FileScope, TableState
 from icekeeper.operations.compaction.commit_results import GroupOutcomes, commit_results
-from icekeeper.operations.compaction.depth_metrics import depth_after, planned_depth
+from icekeeper.operations.compaction.depth_metrics import done_depth, planned_depth
 from icekeeper.operations.compaction.dispatch import rewrite_groups
 from icekeeper.operations.compaction.expected import expected_result
 from icekeeper.operations.compaction.plan import (
@@ -64,7 +64,8 @@ def compact(context: OperationContext) -> OperationOutcome:
         manifests = [] if snapshot is None else reader.manifests(snapshot)
         recipe = choose_recipe(metadata, context.policy)
         sample = FileSample(context.is_written)
-        entries = reader.live_entries(manifests, ManifestContent.DATA)
+        in_scope = file_scope(context.policy, metadata, context.started_ms)
+        entries, lacking = _entries(context, loaded, manifests, in_scope)
         state = TableState(
             metadata,
             snapshot,
@@ -77,9 +78,9 @@ def compact(context: OperationContext) -> OperationOutcome:
             state,
             context.policy,
             now_ms=context.started_ms,
-            in_scope=file_scope(context.policy, metadata, context.started_ms),
+            in_scope=in_scope,
             clustering=None if recipe is None else Clustering(recipe, _clustered_by(context, metadata, recipe)),
-            lacking=_lacking(context, loaded, manifests),
+            lacking=lacking,
         )
         if isinstance(plan, Nothing):
             nothing = skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
@@ -107,16 +108,19 @@ def _clustered_by(context: OperationContext, metadata: TableMetadata, recipe: Cl
     return context.memory.clustered_by(recipe.text) | said
 
 
-def _lacking(
-    context: OperationContext, loaded: LoadedTable, manifests: Sequence[ManifestFile]
-) -> Mapping[str, frozenset[RewriteReason]]:
-    """What files in scope lack of what ``rewrite_reason`` names, by their footers; those in other formats have none."""
+def _entries(
+    context: OperationContext, loaded: LoadedTable, manifests: Sequence[ManifestFile], in_scope: FileScope
+) -> tuple[Iterable[LiveEntry], Mapping[str, frozenset[RewriteReason]]]:
+    """The live data files, and what those in scope lack of what ``rewrite_reason`` names, by their footers.
+
+    They are only held where footers are read before the plan; files in other formats than Parquet have no footer.
+    """
+    entries = context.reader(loaded).live_entries(manifests, ManifestContent.DATA)
     asked = frozenset(context.policy.rewrite_reason) & BY_FOOTER
     if not asked:
-        return {}
-    in_scope = file_scope(context.policy, loaded.metadata, context.started_ms)
-    entries = context.reader(loaded).live_entries(manifests, ManifestContent.DATA)
-    files = [live.entry.file for live in entries if in_scope(live.entry.file, live.manifest.partition_spec_id)]
+        return entries, {}
+    held = tuple(entries)
+    files = [live.entry.file for live in held if in_scope(live.entry.file, live.manifest.partition_spec_id)]
     foreign = {f.file_path: asked for f in files if f.file_format.upper() != "PARQUET"}
     paths = [f.file_path for f in files if f.file_path not in foreign and context.is_written(f.file_path)]
     context.require_allowed(paths)
@@ -126,7 +130,7 @@ def _lacking(
         context.storage(loaded),
         lambda done: context.progress("footers", done, len(paths)),
     )
-    return foreign | {path: lacks & asked for path, lacks in found.items() if lacks & asked}
+    return held, foreign | {path: lacks & asked for path, lacks in found.items() if lacks & asked}
 
 
 def _told(
@@ -204,7 +208,7 @@ def _outcome(
         "compact.bins_failed": outcomes.failed_groups,
         "compact.commits": len(outcomes.snapshot_ids),
         "compact.row_groups_cut": len(cut),
-        **depth_after(plan, outcomes.outputs),
+        **done_depth(plan, outcomes.depth),
     }
     summary = f"compacted {merged} files into {len(written)} (across {len(groups)} bins)"
     summary += cut_sentence(cut, properties, policy)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.plan import CompactionPlan
 
-__all__ = ["depth_after", "depth_with", "planned_depth"]
+__all__ = ["depth_with", "done_depth", "planned_depth"]
 
 _BEFORE, _AFTER = "compact.depth_before", "compact.depth_after"
 
@@ -21,14 +21,16 @@ def planned_depth(plan: CompactionPlan) -> dict[str, float]:
     return {_BEFORE: plan.depth.now(), _AFTER: plan.depth.as_planned(groups)}
 
 
-def depth_after(plan: CompactionPlan, outputs: Mapping[int, Sequence[DataFile]]) -> dict[str, float]:
-    """The depth before, and with the files of the groups that were committed (group id → files)."""
-    after = depth_with(plan, outputs)
-    return {} if plan.depth is None or after is None else {_BEFORE: plan.depth.now(), _AFTER: after}
+def done_depth(plan: CompactionPlan, after: float | None) -> dict[str, float]:
+    """The depth before, and as the last commit left it; without a commit it is what it was."""
+    if plan.depth is None or not plan.groups:
+        return {}
+    before = plan.depth.now()
+    return {_BEFORE: before, _AFTER: before if after is None else after}
 
 
 def depth_with(plan: CompactionPlan, outputs: Mapping[int, Sequence[DataFile]]) -> float | None:
-    """The depth when these groups have become these files; ``None`` where rows are not clustered."""
+    """The depth when these groups (by id) have become these files; ``None`` where rows are not clustered."""
     if plan.depth is None or not plan.groups:
         return None
     groups = [([c.file.file_path for c in g.files], outputs[g.group_id]) for g in plan.groups if g.group_id in outputs]

@@ -15,7 +15,6 @@ from icekeeper.metadata.overlap_depth import (
     BELOW_ALL,
     Extent,
     Place,
-    column_extent,
     measure_depth,
     total_depth,
 )
@@ -88,7 +87,7 @@ class ClusteringDepth:
 
 
 def _extents(file: DataFile, layout: Layout) -> _Extents:
-    return tuple(column_extent(file, c.field_id, layout.types.get(c.field_id, "")) for c in layout.measured)
+    return tuple(layout.extent(file, column) for column in layout.measured)
 
 
 def _extent(ends: tuple[Place, Place], size: int) -> Extent:

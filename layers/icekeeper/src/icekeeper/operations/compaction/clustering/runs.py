@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from icekeeper.metadata.overlap_depth import ABOVE_ALL, BELOW_ALL, Place, column_extent
+from icekeeper.metadata.overlap_depth import ABOVE_ALL, BELOW_ALL, Extent, Place, column_extent
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.candidates import Candidate
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
@@ -54,6 +54,8 @@ class Layout:
     """Iceberg type by field id."""
     is_curve: bool = False
     """Whether rows lie along a z-order curve, not in the order of the columns."""
+    _decoded: dict[tuple[str, int], Extent | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """By path and field id, so that a plan decodes the bounds of each file once."""
 
     @classmethod
     def of(cls, recipe: ClusterRecipe, schema: Mapping[str, Any]) -> Layout:
@@ -65,13 +67,20 @@ class Layout:
         """The columns by which lookups skip files: all of a curve, the first one of a sort order."""
         return self.columns if self.is_curve else self.columns[:1]
 
+    def extent(self, file: DataFile, column: KeyColumn) -> Extent | None:
+        """Which values of a column the file may hold; ``None``: it holds none."""
+        key = file.file_path, column.field_id
+        if key not in self._decoded:
+            self._decoded[key] = column_extent(file, column.field_id, self.types.get(column.field_id, ""))
+        return self._decoded[key]
+
     def ranges(self, file: DataFile) -> tuple[KeyRange, ...]:
         if not self.is_curve:
             return (self._key_range(file),)
         return tuple(self._column_range(file, column) for column in self.columns)
 
     def _column_range(self, file: DataFile, column: KeyColumn) -> KeyRange:
-        extent = column_extent(file, column.field_id, self.types.get(column.field_id, ""))
+        extent = self.extent(file, column)
         return ((_NULL,), (_NULL,)) if extent is None else ((extent.low,), (extent.high,))
 
     def _key_range(self, file: DataFile) -> KeyRange:
