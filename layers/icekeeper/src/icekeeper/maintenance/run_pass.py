@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from icekeeper.maintenance.begin_pass import PassStart, begin, head_id
 from icekeeper.maintenance.interrupted_pass import PassInterrupted, interrupted_outcome
-from icekeeper.maintenance.not_due import remembered_turns, why_waiting
+from icekeeper.maintenance.not_due import of_part, remembered_turns, why_waiting
 from icekeeper.maintenance.record_pass import DonePart, conclude, with_warnings
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operations.staging.clean import clean_staged_files
@@ -90,7 +90,7 @@ def _operations(
     context: OperationContext, parts: Sequence[PolicyPart], runs: Mapping[str, ScheduleRun]
 ) -> Iterator[OperationOutcome]:
     for part in parts:
-        settings = replace(context, resolved=part.resolved)
+        settings = of_part(context, part.resolved, part.schedule)
         for operation in part.operations:
             waiting = why_waiting(context, part, operation, runs)
             outcome = run_operation(operation, settings) if waiting is None else skipped(operation, waiting)
