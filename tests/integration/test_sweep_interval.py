@@ -18,6 +18,7 @@ from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.storage.paths import normalise
 from icekeeper.sweep_rhythm import SweepMemory
 from support.clocks import same_clock
+from support.command import CATALOG, Command
 from support.maintained_table import NAME, MaintainedTable, new_table
 from support.pipeline_deployment import RUN, Pipeline
 
@@ -124,6 +125,36 @@ def test_a_sweep_that_was_refused_leaves_the_table_due(swept: Swept) -> None:
     away.rename(manifest_list)
     assert swept.sweep().summary == "removed 1 orphan file(s)"
     assert swept.proposed() == ()
+
+
+def test_sightings_of_a_quarantine_are_an_interval_apart(swept: Swept) -> None:
+    """A pass that leaves the sweep out neither counts nor forgets."""
+    swept.table.plant("data/crash.parquet")
+    told = []
+    for _ in range(3):
+        told.append(swept.sweep(orphan_min_sightings="2").summary)
+        swept.now_ms += 12 * HOUR_MS
+    assert told == [
+        "removed 0 orphan file(s)",
+        "the last sweep was 12 hours ago; orphan_sweep_interval_hours is 24",
+        "removed 1 orphan file(s)",
+    ]
+
+
+def test_icekeeper_run_sweeps_what_is_due_or_requested(command: Command) -> None:
+    command.table(appends=3)
+    run = ("run", "--once", "--engine", "local", "--set", "min_input_files=2")
+    runtime = Runtime.open(CATALOG)
+    identity = identity_of(runtime.catalog, runtime.catalog.load(NAME))
+
+    def swept_ms() -> int | None:
+        return SweepMemory.of(runtime.state.schedules.of_table(identity)).swept_ms
+
+    assert "compacted 3 files into 1" in command(*run, catalog=CATALOG).out
+    assert swept_ms() is None  # so young a table need not be swept
+    runtime.state.requests.file(MaintenanceRequest(identity=identity, requested_ms=1, settings={}))
+    assert "ns.t succeeded" in command(*run, catalog=CATALOG).out
+    assert swept_ms() is not None
 
 
 def test_the_pipeline_plans_a_sweep_that_is_due_and_no_other(local_catalog: SqlCatalog, tmp_path: Path) -> None:
