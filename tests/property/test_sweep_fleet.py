@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icekeeper.policy import Policy
-from icekeeper.sweep_rhythm import SweepMemory, first_sweep_ms, sweep_due_ms
+from icekeeper.sweep_rhythm import SweepMemory, first_sweep_ms, sweep_due_ms, sweep_interval_ms
 from support.examples import examples
 
 HOUR_MS = 3_600_000
@@ -21,7 +21,7 @@ OLD_MS = 1000 * HOUR_MS
 def swept_hours(key: str, hours: int, tables: int, interval_hours: int = 24, late_ms: int = 0) -> list[int]:
     """In which of so many hourly passes a table is swept that was never swept before."""
     policy = Policy.model_validate({"orphan_sweep_interval_hours": interval_hours})
-    interval_ms = policy.orphan_sweep_interval_ms
+    interval_ms = sweep_interval_ms(policy)
     memory = SweepMemory(first_ms=first_sweep_ms(key, T0, policy, tables=tables, age_ms=OLD_MS))
     found = []
     for hour in range(hours):

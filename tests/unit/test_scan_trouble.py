@@ -32,7 +32,8 @@ def test_a_table_that_hangs_does_not_keep_the_next_scan_at_its_place(state: Coun
     catalog = PreparedCatalog({"ns.a": StorageError("slow"), "ns.b": table()}, on_load=hang)
     scanner = Scanner(policy(detection_timeout_s=10).policy, state, NOW_MS, 1, lambda: clock_s[0])
     report = scanner.scan(
-        [source(catalog)], lambda catalog, observe: lambda loaded, is_requested=False: pytest.fail("not reached")
+        [source(catalog)],
+        lambda catalog, observe: lambda loaded, is_requested=False, fleet=1: pytest.fail("not reached"),
     )
     assert report.cursor == ("C", "ns.a")
 

@@ -33,7 +33,8 @@ def turn(name: str, at_ms: int, *, idle: bool = False) -> ScheduleRun:
 
 
 def remembered(**hours_ago: float) -> SweepMemory:
-    return SweepMemory(**{name: NOW_MS - int(hours * HOUR_MS) for name, hours in hours_ago.items()})
+    at_ms = {name: NOW_MS - int(hours * HOUR_MS) for name, hours in hours_ago.items()}
+    return SweepMemory(at_ms.get("swept_ms"), at_ms.get("first_ms"), at_ms.get("tried_ms"))
 
 
 def test_what_is_remembered_stands_among_the_turns_of_schedules() -> None:

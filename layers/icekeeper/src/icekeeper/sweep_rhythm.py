@@ -28,6 +28,7 @@ __all__ = [
     "known_age_ms",
     "next_proposal_ms",
     "sweep_due_ms",
+    "sweep_interval_ms",
     "why_no_sweep",
 ]
 
@@ -78,6 +79,11 @@ class SweepMemory:
         return self == SweepMemory()
 
 
+def sweep_interval_ms(policy: Policy) -> int:
+    """``orphan_sweep_interval_hours`` in milliseconds; 0: every pass sweeps."""
+    return int(policy.orphan_sweep_interval_hours * HOUR_MS)
+
+
 def sweep_due_ms(memory: SweepMemory, interval_ms: int, key: str, now_ms: int) -> int:
     """When the next sweep of the table with this identity key is due (epoch milliseconds); 0: nothing is known of any.
 
@@ -111,7 +117,7 @@ def first_sweep_ms(key: str, now_ms: int, policy: Policy, *, tables: int, age_ms
     each 24 tables, and within one interval.  A table that is younger (``age_ms``) than an interval, or than the grace
     period, within which no orphan of it could go, waits at least half an interval.
     """
-    interval_ms = policy.orphan_sweep_interval_ms
+    interval_ms = sweep_interval_ms(policy)
     if age_ms < max(interval_ms, policy.orphan_older_than_ms):
         return now_ms + int(interval_ms * (1 + _share(key)) / 2)
     spread_ms = min(interval_ms, (tables - 1) // _FIRST_PER_HOUR * HOUR_MS)
@@ -126,12 +132,13 @@ def why_no_sweep(
     ``schedule`` is the one in whose turn it would run.  One that names its operations has an interval of its own: it
     sweeps in each turn, unless it sets ``orphan_sweep_interval_hours`` too.
     """
-    policy = resolved.policy if schedule is None else resolved.schedules[schedule].resolved.policy
+    policy = resolved.policy
     if schedule is not None:
-        said = {one for one, _ in resolved.schedules[schedule].said}
-        if "operations" in said and "orphan_sweep_interval_hours" not in said:
+        own = resolved.schedules[schedule]
+        if own.says("operations") and not own.says("orphan_sweep_interval_hours"):
             return None
-    interval_ms, memory = policy.orphan_sweep_interval_ms, SweepMemory.of(turns)
+        policy = own.resolved.policy
+    interval_ms, memory = sweep_interval_ms(policy), SweepMemory.of(turns)
     due_ms = sweep_due_ms(memory, interval_ms, key, now_ms)
     if interval_ms == 0 or due_ms <= now_ms:
         return None

@@ -10,6 +10,7 @@ from icekeeper.detection.layout_signals import clustering_signals, partition_sig
 from icekeeper.detection.moving_scope import scope_has_moved
 from icekeeper.detection.proposal import REQUESTED, Proposal, Skip
 from icekeeper.detection.signals import Signal, expiry_signals, load_signals, ref_signals, summary_signals
+from icekeeper.detection.statistics_signals import statistics_signals
 from icekeeper.metadata.document import MAIN, TableMetadata
 from icekeeper.metadata.format_versions import MAINTAINED_FORMAT_VERSIONS
 from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
@@ -75,6 +76,8 @@ def assess(table: str, metadata: TableMetadata, resolved: ResolvedPolicy, found:
             looked_ms = None if seen is None else seen.finished_ms
             signals.extend(partition_signals(metadata, resolved.policy, now_ms=now_ms, last_looked_ms=looked_ms))
         if not known_idle:
+            if resolved.runs(Operation.COMPUTE_STATISTICS):
+                signals.extend(statistics_signals(metadata, head, resolved.policy))
             signals.extend(summary_signals(head, resolved, found.manifest_count))
             if found.clustering is not None and resolved.runs(Operation.COMPACT) and resolved.policy.rewrite_enabled:
                 idle_at = seen.snapshot_id if seen is not None and seen.idle else None

@@ -13,7 +13,14 @@ from icekeeper.policy.values import text_of
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.schedules import ScheduleRun
 from icekeeper.state.store import StateStore
-from icekeeper.sweep_rhythm import FIRST_SWEEP, SweepMemory, first_sweep_ms, known_age_ms, next_proposal_ms
+from icekeeper.sweep_rhythm import (
+    FIRST_SWEEP,
+    SweepMemory,
+    first_sweep_ms,
+    known_age_ms,
+    next_proposal_ms,
+    sweep_interval_ms,
+)
 
 __all__ = ["due_sweep", "sweep_signals"]
 
@@ -40,9 +47,7 @@ def due_sweep(
         StorageError: the state cannot be written.
     """
     policy = resolved.policy
-    # Of a table that never had a file, unreferenced ones stay: they lie where it never had any (rule 98).
-    may_have_orphans = bool(metadata.snapshots) and gc_enabled(metadata)
-    if not (policy.orphan_sweep_interval_ms and may_have_orphans and resolved.runs(Operation.REMOVE_ORPHANS)):
+    if not (sweep_interval_ms(policy) and resolved.runs(Operation.REMOVE_ORPHANS) and gc_enabled(metadata)):
         return ()
     memory = SweepMemory.of(turns)
     if memory.is_empty:
@@ -56,7 +61,7 @@ def due_sweep(
 
 def sweep_signals(memory: SweepMemory, policy: Policy, key: str, now_ms: int) -> Iterable[Signal]:
     """A signal when a sweep of the table with this identity key is due (pure)."""
-    if now_ms < next_proposal_ms(memory, policy.orphan_sweep_interval_ms, key, now_ms):
+    if now_ms < next_proposal_ms(memory, sweep_interval_ms(policy), key, now_ms):
         return
     if memory.swept_ms is None or memory.swept_ms > now_ms:
         yield Signal("orphans were never looked for", _WEIGHT)

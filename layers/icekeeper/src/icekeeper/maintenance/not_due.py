@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.policy import Operation
+from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.policy_parts import PolicyPart
 from icekeeper.state.schedules import ScheduleRun
 from icekeeper.sweep_rhythm import why_no_sweep
 
-__all__ = ["remembered_turns", "why_waiting"]
+__all__ = ["of_part", "remembered_turns", "why_waiting"]
+
+
+def of_part(context: OperationContext, settings: ResolvedPolicy, schedule: str | None) -> OperationContext:
+    """The context of what a schedule does (``None``: of what no schedule names) under its settings.
+
+    A schedule that names its operations has asked for them: each turn does them.
+    """
+    is_proposed = context.is_proposed and not context.resolved.names_operations(schedule)
+    return replace(context, resolved=settings, is_proposed=is_proposed)
 
 
 def remembered_turns(context: OperationContext) -> Mapping[str, ScheduleRun]:

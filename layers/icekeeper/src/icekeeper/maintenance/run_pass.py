@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from icekeeper.maintenance.begin_pass import PassStart, begin, head_id
 from icekeeper.maintenance.interrupted_pass import PassInterrupted, interrupted_outcome
-from icekeeper.maintenance.not_due import remembered_turns, why_waiting
+from icekeeper.maintenance.not_due import of_part, remembered_turns, why_waiting
 from icekeeper.maintenance.record_pass import DonePart, conclude, with_warnings
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operations.staging.clean import clean_staged_files
@@ -93,9 +93,10 @@ def _operations(
 ) -> Iterator[OperationOutcome]:
     planned = PlannedTable() if context.dry_run else None
     for part in parts:
+        of_this = of_part(context, part.resolved, part.schedule)
         for operation in part.operations:
             on = planned if looks_at_the_table(operation) else None
-            settings = replace(context, resolved=part.resolved, planned=on)
+            settings = replace(of_this, planned=on)
             waiting = why_waiting(context, part, operation, runs)
             outcome = run_operation(operation, settings) if waiting is None else skipped(operation, waiting)
             yield replace(outcome, schedule=part.schedule)

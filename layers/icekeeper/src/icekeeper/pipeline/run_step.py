@@ -159,6 +159,7 @@ def open_step(
     if resolved.fingerprint() != plan.fingerprint:
         raise PlanStale(f"the policy of {event.item.table} changed since it was planned")
     schedule = plan.schedule_of(event.step)
+    is_proposed = event.item.is_proposed and not resolved.names_operations(schedule)
     resolved = resolved.unscheduled() if schedule is None else resolved.of_schedule(schedule)
     ttl_ms = table_lease_ttl_ms(resolved.policy)
     lease = renew_table_lease(deployment, event.run_id, event.item, ttl_ms)
@@ -173,6 +174,7 @@ def open_step(
             progress=progress,
         ),
         lease=HeldLease(deployment.state.leases, lease, ttl_ms, deployment.clock),
+        is_proposed=is_proposed,
     )
     begin(context)
     folder = table_folder(event.run_id, event.item.identity.spelling)

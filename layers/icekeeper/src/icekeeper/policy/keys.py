@@ -164,6 +164,10 @@ class Policy(BaseModel):
     statistics_columns: TextList = _key(
         (), "comma-separated columns that compute_statistics counts distinct values of; none: all that it can"
     )
+    # PostgreSQL's autovacuum_analyze_scale_factor.
+    statistics_min_changed_ratio: Ratio = _key(
+        Fraction(1, 10), "share of the rows whose change makes statistics due where no person asks for them, 0 to 1"
+    )
     partition_retention_hours: OptionalAmount = _key(
         None, "partitions that ended longer ago than this many hours are dropped by expire_partitions; none: never"
     )
@@ -261,10 +265,6 @@ class Policy(BaseModel):
     def orphan_older_than_ms(self) -> int:
         """Milliseconds; fractions round up, to the side that keeps more."""
         return math.ceil(self.orphan_older_than_hours * HOUR_MS)
-
-    @property
-    def orphan_sweep_interval_ms(self) -> int:
-        return math.ceil(self.orphan_sweep_interval_hours * HOUR_MS)
 
     @property
     def partition_retention_ms(self) -> int | None:

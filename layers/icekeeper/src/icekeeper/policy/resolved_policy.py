@@ -33,6 +33,10 @@ class Schedule:
     said: tuple[tuple[str, str], ...]
     """The keys that the schedule itself sets, in the order of all keys, and the source of each."""
 
+    def says(self, key: str) -> bool:
+        """Whether the schedule itself sets a key."""
+        return any(said == key for said, _ in self.said)
+
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPolicy:
@@ -102,6 +106,10 @@ class ResolvedPolicy:
         left = tuple(operation for operation in self.policy.operations if operation not in taken)
         policy = self.policy.model_copy(update={"operations": left})
         return replace(self, policy=policy, schedules={}, known_as=self.fingerprint())
+
+    def names_operations(self, schedule: str | None) -> bool:
+        """Whether a schedule says itself what it does, so that each turn does it."""
+        return schedule is not None and self.schedules[schedule].says("operations")
 
     def parts(self) -> tuple[ResolvedPolicy, ...]:
         """The policies by which passes may run: what no schedule names, and each schedule."""

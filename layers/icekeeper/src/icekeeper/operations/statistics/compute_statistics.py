@@ -29,6 +29,7 @@ from icekeeper.operations.statistics.partition_statistics import partition_stati
 from icekeeper.operations.statistics.plan import StatisticsPlan, StoredBlob, plan_statistics
 from icekeeper.operations.statistics.row_files import appended_files, live_files
 from icekeeper.operations.statistics.sketches import computed_sketches
+from icekeeper.operations.statistics.staleness import staleness, why_not_yet
 from icekeeper.operations.statistics.statistics_file import statistics_file
 from icekeeper.operations.statistics.stored_blobs import StatisticsFileUnusable, stored_blobs, stored_sketch
 from icekeeper.pass_context.branch import branch_head
@@ -77,6 +78,9 @@ def compute_statistics(context: OperationContext) -> OperationOutcome:
         if isinstance(work, Nothing):
             return skipped(_OPERATION, work.reason, metrics={**metrics, "compute_statistics.duration_ms": elapsed_ms()})
         plan = work.plan
+        reason = _why_not_yet(context, metadata, plan, columns)
+        if reason is not None:
+            return skipped(_OPERATION, reason, metrics=metrics)
         files = tuple(f.file.file_path for f in plan.files)
         context.require_allowed(files)
         if context.dry_run:
@@ -88,6 +92,15 @@ def compute_statistics(context: OperationContext) -> OperationOutcome:
         if problem is not None:
             return failed(_OPERATION, problem.reason, metrics=metrics)
         return succeeded(_OPERATION, _summary(plan, metrics), metrics=metrics, files_planned=files)
+
+
+def _why_not_yet(
+    context: OperationContext, metadata: TableMetadata, plan: StatisticsPlan, columns: StatisticsColumns
+) -> str | None:
+    if not context.is_proposed:
+        return None
+    found = staleness(metadata, metadata.snapshots[plan.snapshot_id], columns)
+    return why_not_yet(plan, found, context.policy.statistics_min_changed_ratio)
 
 
 def _work(

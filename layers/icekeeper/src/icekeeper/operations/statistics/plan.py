@@ -28,6 +28,8 @@ __all__ = [
     "StatisticsPlan",
     "StoredBlob",
     "plan_statistics",
+    "registered_blobs",
+    "wants_partition_statistics",
 ]
 
 NO_SNAPSHOT = "no current snapshot"
@@ -123,20 +125,20 @@ def plan_statistics(
     """
     if snapshot is None:
         return Nothing(NO_SNAPSHOT)
-    wants_partitions = any(spec["fields"] for spec in metadata.specs.values())
+    wants_partitions = wants_partition_statistics(metadata)
     if not columns.types and not wants_partitions:
         return Nothing(NO_COLUMNS)
     has_partitions = any(int(s["snapshot-id"]) == snapshot.snapshot_id for s in metadata.partition_statistics)
     history = list(metadata.ancestors(snapshot.snapshot_id))
-    stored = _stored(metadata, history, unreadable)
+    stored = registered_blobs(metadata, history, unreadable)
     here = [s for s in stored if s.registered_for == snapshot.snapshot_id]
-    states = {s: _state(history, s.holds_for) for s in stored}
-    holding = _first_by_content([s for s in stored if states[s] is _State.SAME])
+    states = _states(history)
+    holding = _first_by_content([s for s in stored if states.get(s.holds_for) is _State.SAME])
     missing = {i: kind for i, kind in columns.types.items() if (THETA_SKETCH, (i,)) not in holding}
     readings: tuple[Reading, ...] = ()
     carried: tuple[StoredBlob, ...] = ()
     if missing or any(holding[THETA_SKETCH, (i,)] not in here for i in columns.types):
-        bases = [s for s in stored if states[s] is _State.APPENDED]
+        bases = [s for s in stored if states.get(s.holds_for) is _State.APPENDED]
         readings = tuple(_readings(history, missing, bases, live, appended))
         # Whoever registered other blobs for this very snapshot meant them to be found there.
         kept = _first_by_content([*holding.values(), *here])
@@ -152,7 +154,14 @@ def plan_statistics(
     )
 
 
-def _stored(metadata: TableMetadata, history: Sequence[Snapshot], unreadable: Collection[str]) -> list[StoredBlob]:
+def wants_partition_statistics(metadata: TableMetadata) -> bool:
+    """Whether the table is, or ever was, partitioned."""
+    return any(spec["fields"] for spec in metadata.specs.values())
+
+
+def registered_blobs(
+    metadata: TableMetadata, history: Sequence[Snapshot], unreadable: Collection[str] = ()
+) -> list[StoredBlob]:
     """The blobs of the history's statistics files, those of the newest snapshot first."""
     files: Mapping[int, StatisticsFile] = statistics_by_snapshot(metadata)
     known = (files[s.snapshot_id] for s in history if s.snapshot_id in files)
@@ -164,11 +173,15 @@ def _stored(metadata: TableMetadata, history: Sequence[Snapshot], unreadable: Co
     ]
 
 
-def _state(history: Sequence[Snapshot], snapshot_id: int) -> _State:
-    since = _since(history, snapshot_id)
-    if since is None or any(s.operation not in ("append", "replace") for s in since):
-        return _State.CHANGED
-    return _State.APPENDED if any(s.operation == "append" for s in since) else _State.SAME
+def _states(history: Sequence[Snapshot]) -> Mapping[int, _State]:
+    """What happened to the rows since each snapshot of a history, newest first; of others nothing is known."""
+    states: dict[int, _State] = {}
+    state = _State.SAME
+    for snapshot in history:
+        states[snapshot.snapshot_id] = state
+        if snapshot.operation != "replace":
+            state = max(state, _State.APPENDED if snapshot.operation == "append" else _State.CHANGED)
+    return states
 
 
 def _since(history: Sequence[Snapshot], snapshot_id: int) -> Sequence[Snapshot] | None:

@@ -1,0 +1,107 @@
+"""How many rows changed since statistics were computed, by the counters of snapshots alone (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from icekeeper.amounts import counted
+from icekeeper.health.counters import summary_counter, summary_counters
+from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.puffin import THETA_SKETCH
+from icekeeper.operations.statistics.columns import StatisticsColumns
+from icekeeper.operations.statistics.plan import StatisticsPlan, registered_blobs, wants_partition_statistics
+from icekeeper.policy.values import text_of
+
+__all__ = ["Staleness", "staleness", "why_not_yet"]
+
+# A row that is replaced counts twice, and one that is rewritten with its file counts, too: never too few.
+_CHANGES = ("added-records", "deleted-records", "added-position-deletes", "added-equality-deletes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staleness:
+    """How far the statistics of a table are behind a snapshot."""
+
+    columns_missing: int = 0
+    """Columns without statistics of any snapshot in its history."""
+    partitions_missing: bool = False
+    """Whether the table is partitioned and has no partition statistics of any."""
+    rows_changed: int | None = 0
+    """At most so many rows changed since the oldest statistics that are in use; ``None``: not known."""
+    rows: int | None = 0
+    """Of the snapshot; ``None``: not known."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there are statistics of everything, and counters tell what changed since."""
+        is_there = not (self.columns_missing or self.partitions_missing)
+        return is_there and self.rows_changed is not None and self.rows is not None
+
+    @property
+    def share(self) -> Fraction:
+        """The changed rows as a share of all, 0 to 1; 1 where it is not known."""
+        if not self.is_known or self.rows_changed is None or self.rows is None:
+            return Fraction(1)
+        return min(Fraction(1), Fraction(self.rows_changed, max(1, self.rows)))
+
+    def told(self) -> str:
+        """What changed, in words, where it is known."""
+        share = f"{float(self.share) * 100:.3g} % of {self.rows}"
+        return f"{counted(self.rows_changed or 0, 'row')} changed since statistics were computed, {share}"
+
+
+def why_not_yet(plan: StatisticsPlan, found: Staleness, min_changed: Fraction) -> str | None:
+    """Why columns are not read anew yet where nobody asked for it: fewer rows changed than this share.
+
+    To complete statistics by the files that were added, or to carry them over, costs little and is always due.
+    """
+    reads_anew = any(not reading.base for reading in plan.readings)
+    if not (reads_anew and found.is_known and found.rows_changed and found.share < min_changed):
+        return None
+    return f"{found.told()}; statistics_min_changed_ratio is {text_of(min_changed)}"
+
+
+def staleness(metadata: TableMetadata, snapshot: Snapshot, columns: StatisticsColumns) -> Staleness:
+    """How far the statistics of these columns, and of partitions, are behind a snapshot."""
+    history = list(metadata.ancestors(snapshot.snapshot_id))
+    changed = _changed_since(history)
+    newest: dict[int, int] = {}
+    for stored in registered_blobs(metadata, history):
+        if stored.blob.type == THETA_SKETCH and len(stored.blob.fields) == 1 and stored.holds_for in changed:
+            newest.setdefault(stored.blob.fields[0], stored.holds_for)
+    bases = [newest[field_id] for field_id in columns.types if field_id in newest]
+    partitions_missing = False
+    if wants_partition_statistics(metadata):
+        counted = {int(entry["snapshot-id"]) for entry in metadata.partition_statistics}
+        of_partitions = next((one.snapshot_id for one in history if one.snapshot_id in counted), None)
+        partitions_missing = of_partitions is None
+        bases += [] if of_partitions is None else [of_partitions]
+    found = [changed[base] for base in bases]
+    return Staleness(
+        columns_missing=len(columns.types.keys() - newest.keys()),
+        partitions_missing=partitions_missing,
+        rows_changed=None if None in found else max((rows for rows in found if rows is not None), default=0),
+        rows=summary_counter(summary_counters(snapshot), "total-records"),
+    )
+
+
+def _changed_since(history: Sequence[Snapshot]) -> Mapping[int, int | None]:
+    """The rows that changed since each snapshot of a history, newest first; ``None``: not known."""
+    found: dict[int, int | None] = {}
+    rows: int | None = 0
+    for snapshot in history:
+        found[snapshot.snapshot_id] = rows
+        own = _changed(snapshot)
+        rows = None if rows is None or own is None else rows + own
+    return found
+
+
+def _changed(snapshot: Snapshot) -> int | None:
+    if snapshot.operation == "replace":
+        return 0  # it keeps all rows (specification, "Snapshots")
+    counters = summary_counters(snapshot)
+    known = [rows for key in _CHANGES if (rows := summary_counter(counters, key)) is not None]
+    # Writers leave out counters that are 0, but not all of them.
+    return sum(known) if known or summary_counter(counters, "total-records") is not None else None
