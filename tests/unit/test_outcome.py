@@ -10,12 +10,12 @@ import pytest
 from icekeeper.errors import StorageError
 from icekeeper.maintenance.record_pass import with_warnings
 from icekeeper.policy import Operation
+from icekeeper.report.listings import listing_in
 from icekeeper.report.outcome import (
     OperationOutcome,
     PassOutcome,
     Status,
     failed,
-    listing_in,
     refused,
     skipped,
     succeeded,

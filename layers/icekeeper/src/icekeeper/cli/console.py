@@ -131,7 +131,7 @@ def tell(sentence: str) -> None:
 
 def listings() -> ListingWriter:
     """A writer for lists of files that are too long for a document: it writes them to the state's folder."""
-    from icekeeper.report.outcome import listing_in
+    from icekeeper.report.listings import listing_in
     from icekeeper.state.open import state_folder
 
     return listing_in(state_folder(os.environ) / "listings")

@@ -49,7 +49,7 @@ def plan(
     from icekeeper.maintenance.interrupted_pass import PassInterrupted
     from icekeeper.report.outcome import PassStatus
     from icekeeper.report.plan_lines import plan_lines
-    from icekeeper.report.planned_order import order_json
+    from icekeeper.report.planned_order import in_turn, order_json
     from icekeeper.report.terminal import print_costs, print_outcome, trouble
     from icekeeper.runtime import Runtime, default_engine, open_engine
 
@@ -58,13 +58,13 @@ def plan(
     with open_engine(engine or default_engine()) as started:
         try:
             with progress_bar() as progress:
-                outcome = runtime.maintain(
+                answers = runtime.maintain(
                     name, chosen, started, schedule=schedule, dry_run=True, unsafe=unsafe, progress=progress
                 )
         except PassInterrupted as stopped:
             document = stopped.outcome.to_json(listings()) if as_json else None
             return print_interrupted(str(stopped), document, as_json=as_json)
-    costs = runtime.costs(name).to_json()
+    outcome, costs = in_turn(answers), runtime.costs(name).to_json()
     reclaimable = sum(outcome.metrics.get(key, 0) for key in _RECLAIMABLE)
     if as_json:
         order = {"planned_anew": order_json(outcome.operations)}

@@ -5,14 +5,11 @@ Sentences and metric keys are those of the SeaweedFS worker's documentation; a m
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, TypeAlias
 
-from icekeeper.errors import StorageError
 from icekeeper.masking import masked
 from icekeeper.policy import Operation
 
@@ -25,7 +22,6 @@ __all__ = [
     "StagedOutcome",
     "Status",
     "failed",
-    "listing_in",
     "overall_status",
     "refused",
     "skipped",
@@ -84,6 +80,8 @@ class OperationOutcome:
     """The schedule of the policy in whose turn it ran; ``None``: in none."""
     planned_after: tuple[Operation, ...] = ()
     """In a dry run: the operations before it, whose changes its plan reckons with."""
+    in_turn: OperationOutcome | None = None
+    """In a dry run that answers on the table as it is: the answer on what the operations before would leave."""
 
     def __post_init__(self) -> None:
         # A summary may quote an error of a library, which may hold secrets.
@@ -110,6 +108,7 @@ class OperationOutcome:
             "files": _files_json(self.files_planned, self.files_deleted, f"{run_id}-{name}", listing),
             **({} if self.plan is None else {"plan": dict(self.plan)}),
             **({"planned_after": [one.value for one in self.planned_after]} if self.planned_after else {}),
+            **({} if self.in_turn is None else {"in_turn": self.in_turn.to_json(f"{run_id}-in-turn", listing)}),
         }
 
 
@@ -278,22 +277,3 @@ def _did_nothing(outcome: OperationOutcome) -> bool:
     # Orphans in quarantine are deleted by a later pass, so that pass is needed.
     waiting = outcome.metrics.get("remove_orphans.files_quarantined", 0)
     return is_sweep and not (outcome.files_planned or outcome.files_deleted or waiting)
-
-
-def listing_in(directory: Path) -> ListingWriter:
-    """A writer of ``NAME.files.json`` in a folder, which it creates when first needed.
-
-    Raises (when called):
-        StorageError: the folder cannot be written.
-    """
-
-    def write(name: str, files: Mapping[str, Sequence[str]]) -> str:
-        path = directory / f"{name}.files.json"
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(files, indent=1), encoding="utf-8")
-        except OSError as error:
-            raise StorageError(f"the list of files cannot be written to {path}: {error.strerror}") from error
-        return str(path)
-
-    return write

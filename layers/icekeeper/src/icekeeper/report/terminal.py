@@ -17,7 +17,7 @@ from icekeeper.clock import iso_utc
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.outcome import PassOutcome, Status
 from icekeeper.report.plain_words import in_plain_words
-from icekeeper.report.planned_order import told_anew, told_order
+from icekeeper.report.planned_order import in_turn, told_anew, told_order
 from icekeeper.report.rows import print_rows
 from icekeeper.state.store import UNTIL_REMOVED_MS
 
@@ -48,6 +48,7 @@ _STYLES: Mapping[str, str] = {
 def print_outcome(console: Console, outcome: PassOutcome) -> None:
     """Print one line per operation: its name, how it ended, and its sentence, which is not repeated line by line."""
     mode = " (dry run: nothing was changed)" if outcome.dry_run else ""
+    outcome = in_turn(outcome)
     status = outcome.status.value
     console.print(Text.assemble((outcome.table, "bold"), ": ", (status, _STYLES[status]), mode))
     told = [""] + [part.summary for part in outcome.operations]
