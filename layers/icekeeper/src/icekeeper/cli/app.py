@@ -165,7 +165,8 @@ def detect(catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = Fal
 
     report = Runtime.open(catalog).detect(overrides(settings, about="one detection"), unsafe=unsafe)
     unread = [skip.table for skip in report.skipped if skip.is_error]
-    document = {**report.to_json(), "status": "partial" if unread else "succeeded"}
+    next_run = {} if report.next_run is None else {"next_run": report.next_run.to_json()}
+    document = {**report.to_json(), **next_run, "status": "partial" if unread else "succeeded"}
     if as_json:
         print_json(document)
     print_detection(people(as_json=as_json), document)

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from icekeeper.clock import iso_utc
 from icekeeper.report.bucket_outcome import BucketOutcome
+from icekeeper.report.next_run_lines import next_run_lines
 from icekeeper.report.outcome import PassOutcome, Status
 from icekeeper.report.plain_words import in_plain_words
 from icekeeper.report.planned_order import in_turn, told_anew, told_order
@@ -122,6 +123,8 @@ def print_detection(console: Console, report: Mapping[str, Any]) -> None:
     ]
     rows += [(Text(entry["table"], style="dim"), Text(), Text(entry["reason"], style="dim")) for entry in left_out]
     print_rows(console, rows)
+    for line in next_run_lines(report["next_run"], report["scanned"]) if "next_run" in report else ():
+        console.print(Text(line, style="dim"), soft_wrap=True)
 
 
 def print_health(console: Console, health: Mapping[str, Any]) -> None:
