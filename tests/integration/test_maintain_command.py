@@ -114,7 +114,7 @@ def test_people_read_a_line_per_operation(command: Command) -> None:
     assert answer.code == 0
     assert [" ".join(line.split()) for line in answer.out.splitlines()][:5] == [
         "ns.t: succeeded",
-        "compact succeeded compacted 6 files into 1 (across 1 bins)",
+        "compact succeeded compacted 6 files into 1",
         "rewrite_position_deletes skipped no position delete files eligible for merging",
         "expire_snapshots succeeded expired 6 snapshot(s), deleted 18 unreferenced file(s)",
         "remove_orphans succeeded removed 0 orphan file(s)",

@@ -1,4 +1,4 @@
-"""What a scheduled run would make of a scan now: which tables it would begin with, under which limits and filters (pure).
+"""What a scheduled run would make of a scan now: with which tables it begins, under which limits and filters (pure).
 
 The same settings decide in ``icekeeper run`` and in the pipeline.
 """

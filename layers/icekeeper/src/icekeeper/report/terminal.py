@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.filesize import decimal
 from rich.text import Text
 
+from icekeeper.amounts import size_text
 from icekeeper.clock import iso_utc
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.next_run_lines import next_run_lines
@@ -92,7 +92,7 @@ def print_bucket(console: Console, outcome: BucketOutcome) -> None:
     outside = outcome.outside
     if outside.files:
         first = f", for example {outside.first[0]}"
-        line = f"  outside all tables: {outside.files} file(s), {outside.size} bytes, left alone{first}"
+        line = f"  outside all tables: {outside.files} file(s), {_size(outside.size)}, left alone{first}"
         console.print(Text(line), soft_wrap=True)
     for found in outcome.foreign:
         what = f"table {found.uuid} at {found.location}" if found.location else "metadata that cannot be read"
@@ -135,7 +135,7 @@ def print_health(console: Console, health: Mapping[str, Any]) -> None:
     for warning in warnings:
         console.print(Text.assemble("  ", (warning["kind"], "yellow"), f": {warning['message']}"), soft_wrap=True)
     shown = [
-        (name.removeprefix("lake_").replace("_", " "), decimal(int(value)) if name.endswith("bytes") else str(value))
+        (name.removeprefix("lake_").replace("_", " "), _size(value) if name.endswith("bytes") else str(value))
         for name, value in health["counters"].items()
     ]
     settings = [(key, _setting_text(value), "policy") for key, value in health["policy"].items()]
@@ -158,19 +158,19 @@ def print_problems(console: Console, report: Mapping[str, Any]) -> None:
 def print_costs(console: Console, costs: Mapping[str, Any], reclaimable: int | float) -> None:
     """The costs of ``plan --json``: what every branch and tag holds alone, the dearest first."""
     console.print(
-        Text(f"reclaimable: {decimal(int(reclaimable))} of the {decimal(costs['bytes'])} that its snapshots hold"),
+        Text(f"reclaimable: {_size(reclaimable)} of the {_size(costs['bytes'])} that its snapshots hold"),
         soft_wrap=True,
     )
     rows = [
         (
             Text(ref["name"], style="bold"),
             Text(ref["type"]),
-            Text(f"{ref['snapshots']} snapshot(s), {decimal(ref['bytes_only_here'])} held by nothing else"),
+            Text(f"{ref['snapshots']} snapshot(s), {_size(ref['bytes_only_here'])} held by nothing else"),
         )
         for ref in costs["refs"]
     ]
     if costs["bytes_without_ref"]:
-        rows.append((Text("none", style="dim"), Text("ref"), Text(f"{decimal(costs['bytes_without_ref'])} held")))
+        rows.append((Text("none", style="dim"), Text("ref"), Text(f"{_size(costs['bytes_without_ref'])} held")))
     print_rows(console, rows)
 
 
@@ -233,6 +233,10 @@ def print_changes(console: Console, table: str, changes: Sequence[Mapping[str, A
         before, after = (_setting_text(change[side]) for side in ("before", "after"))
         line = Text.assemble((table, "bold"), f": {change['key']}: {before} → ", (after, "bold"))
         console.print(line, soft_wrap=True)
+
+
+def _size(amount: int | float) -> str:
+    return size_text(amount) if amount else "0 bytes"
 
 
 def _setting_text(setting: object) -> str:
