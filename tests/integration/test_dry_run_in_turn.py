@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
+from icekeeper.operations.compaction import compact
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from icekeeper.report.planned_order import order_json
+from icekeeper.report.planned_order import in_turn, order_json
 from icekeeper.storage.paths import normalise
 from support.dry_runs import assert_agree, dry_run
 from support.maintained_table import maintained_table
@@ -57,7 +60,7 @@ def test_partitions_that_would_go_are_not_compacted_first(tmp_path: Path) -> Non
             made.append(10 + number, part="2999-01-01")
         asked = "expire_partitions,compact,expire_snapshots,rewrite_manifests"
         old = {"partition_retention_hours": "24", "partition_time_column": "part"}
-        settings = {**old, "partition_time_pattern": "%Y-%m-%d"}
+        settings: dict[str, Any] = {**old, "partition_time_pattern": "%Y-%m-%d"}
         would = dry_run(made, asked, **settings)
         assert outcome_of(would, Operation.COMPACT).summary == "would compact 3 files into 1 (across 1 bins)"
         expiry = outcome_of(would, Operation.EXPIRE_SNAPSHOTS)
@@ -97,7 +100,21 @@ def test_a_commit_that_lands_meanwhile_is_seen_and_what_is_not_known_is_said(tmp
         made.create()
         made.fill(4)
         with at(Moment.AFTER_LISTING, lambda: made.append(99)):
-            would = made.maintain("compact,remove_orphans,rewrite_manifests", dry_run=True)
+            would = in_turn(made.maintain("compact,remove_orphans,rewrite_manifests", dry_run=True))
         manifests = outcome_of(would, Operation.REWRITE_MANIFESTS)
         assert (manifests.summary, manifests.planned_after) == ("would rewrite 5 manifests into 1", ())
+        assert order_json(would.operations) == {"rewrite_manifests": ["compact"]}
+
+
+def test_a_change_that_cannot_be_told_leaves_plans_on_what_is_there(tmp_path: Path) -> None:
+    """The plan itself stands; what follows is planned on the table as it is, and said to be planned anew."""
+    with maintained_table(tmp_path) as made:
+        made.create()
+        made.fill(4)
+        with mock.patch.object(compact, "expected_result", side_effect=KeyError("a document that breaks the rules")):
+            would = dry_run(made, "compact,rewrite_manifests")
+        assert [one.summary for one in would.operations] == [
+            "would compact 4 files into 1 (across 1 bins)",
+            "would rewrite 4 manifests into 1",
+        ]
         assert order_json(would.operations) == {"rewrite_manifests": ["compact"]}

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from icekeeper.policy import Operation
-from icekeeper.report import path_listing
+from icekeeper.report import listings
 from support.command import Command, local_path
 from support.command_passes import LOCAL, OPERATION_NAMES, PASS, rows, statuses, summaries
 
@@ -114,7 +114,7 @@ def test_people_read_a_line_per_operation(command: Command) -> None:
     assert answer.code == 0
     assert [" ".join(line.split()) for line in answer.out.splitlines()][:5] == [
         "ns.t: succeeded",
-        "compact succeeded compacted 6 files into 1 (across 1 bins)",
+        "compact succeeded compacted 6 files into 1",
         "rewrite_position_deletes skipped no position delete files eligible for merging",
         "expire_snapshots succeeded expired 6 snapshot(s), deleted 18 unreferenced file(s)",
         "remove_orphans succeeded removed 0 orphan file(s)",
@@ -189,7 +189,7 @@ def test_what_a_dry_run_planned_is_what_happens(command: Command) -> None:
 
 def test_long_lists_of_files_go_to_a_file(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     command.table()
-    monkeypatch.setattr(path_listing, "MAX_INLINE_PATHS", 5)
+    monkeypatch.setattr(listings, "MAX_INLINE_PATHS", 5)
     answer = command(*PASS, "--json")
     compact, _, expiry, orphans, _ = (part["files"] for part in answer.json["operations"])
     assert compact == {"listing": compact["listing"], "planned_count": 6, "deleted_count": 0}

@@ -17,7 +17,7 @@ def test_detection_in_json(command: Command) -> None:
     answer = command("detect", "--json", "--unsafe", *EVERYTHING_IS_OLD[1:])
     assert answer.code == 0
     document = answer.json
-    assert list(document) == ["catalog", "scanned", "proposals", "skipped", "status"]
+    assert list(document) == ["catalog", "scanned", "proposals", "skipped", "next_run", "status"]
     assert (document["catalog"], document["scanned"]) == ("C", 2)
     assert [list(found) for found in document["proposals"]] == [["table", "reasons", "priority"]]
     proposal = document["proposals"][0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -59,7 +60,7 @@ def write(made: MaintainedTable, number: int, one: Write) -> None:
 
 @settings(max_examples=examples(5), deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(history=st.lists(writes, min_size=2, max_size=7), policy=policies, asked=operations)
-def test_the_pass_does_what_the_dry_run_said(history: list[Write], policy: dict[str, str], asked: str) -> None:
+def test_the_pass_does_what_the_dry_run_said(history: list[Write], policy: dict[str, Any], asked: str) -> None:
     with tempfile.TemporaryDirectory() as folder, maintained_table(Path(folder)) as made:
         create_by_region(made, 1)
         for number, one in enumerate(history, 2):

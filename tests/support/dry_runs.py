@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome
+from icekeeper.report.planned_order import in_turn
 from support.maintained_table import MaintainedTable
 
 __all__ = ["assert_agree", "dry_run", "figures"]
@@ -17,12 +19,12 @@ def figures(outcome: OperationOutcome) -> list[str]:
     return found[:1] if outcome.operation is Operation.COMPUTE_STATISTICS else found
 
 
-def dry_run(made: MaintainedTable, operations: str = "all", **settings: str) -> PassOutcome:
-    """A dry run, which changes neither the table nor its files."""
+def dry_run(made: MaintainedTable, operations: str = "all", **settings: Any) -> PassOutcome:
+    """A dry run in turn, which changes neither the table nor its files."""
     before = made.files(), made.metadata_location
     outcome = made.maintain(operations, dry_run=True, **settings)
     assert (made.files(), made.metadata_location) == before
-    return outcome
+    return in_turn(outcome)
 
 
 def assert_agree(would: PassOutcome, did: PassOutcome) -> None:

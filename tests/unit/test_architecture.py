@@ -165,6 +165,7 @@ PURE = (
     "icekeeper.detection.filters",
     "icekeeper.detection.layout_signals",
     "icekeeper.detection.moving_scope",
+    "icekeeper.detection.next_run",
     "icekeeper.detection.signals",
     "icekeeper.detection.scan_order",
     "icekeeper.detection.statistics_signals",

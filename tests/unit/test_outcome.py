@@ -10,8 +10,8 @@ import pytest
 from icekeeper.errors import StorageError
 from icekeeper.maintenance.record_pass import with_warnings
 from icekeeper.policy import Operation
+from icekeeper.report.listings import listing_in
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped, succeeded
-from icekeeper.report.path_listing import listing_in
 
 COMPACTED = succeeded(
     Operation.COMPACT,

@@ -65,3 +65,12 @@ def test_what_no_operation_changes_first_is_planned_for_good() -> None:
         succeeded(Operation.REWRITE_MANIFESTS, "would rewrite 36 manifests into 1"),
     )
     assert (told_anew(parts), order_json(parts)) == (None, {})
+
+
+def test_bins_are_file_groups_to_people() -> None:
+    """The summary keeps the sentence that the contract fixes; one group is not worth telling."""
+    one = outcome_of(succeeded(Operation.COMPACT, "compacted 6 files into 1 (across 1 bins)"))
+    three = outcome_of(succeeded(Operation.COMPACT, "compacted 15 files into 4 (across 3 bins); left 1 file(s) alone"))
+    assert printed(one)[1] == "compact succeeded compacted 6 files into 1"
+    assert printed(three)[1] == "compact succeeded compacted 15 files into 4 in 3 file groups; left 1 file(s) alone"
+    assert one.summary == "compact: compacted 6 files into 1 (across 1 bins)"

@@ -160,7 +160,8 @@ def detect(catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = Fal
 
     report = Runtime.open(catalog).detect(overrides(settings, about="one detection"), unsafe=unsafe)
     unread = [skip.table for skip in report.skipped if skip.is_error]
-    document = {**report.to_json(), "status": "partial" if unread else "succeeded"}
+    next_run = {} if report.next_run is None else {"next_run": report.next_run.to_json()}
+    document = {**report.to_json(), **next_run, "status": "partial" if unread else "succeeded"}
     console = answer(document, as_json=as_json)
     print_detection(console, document)
     return print_failed(f"{len(unread)} table(s) could not be assessed: {', '.join(unread)}") if unread else EXIT_OK

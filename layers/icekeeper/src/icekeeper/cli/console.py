@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from icekeeper.engines.engine import Engine
     from icekeeper.engines.names import EngineName
-    from icekeeper.report.path_listing import ListingWriter
+    from icekeeper.report.listings import ListingWriter
 
 __all__ = [
     "EXIT_FAILED",
@@ -145,7 +145,7 @@ def tell(sentence: str) -> None:
 
 def listings() -> ListingWriter:
     """A writer for lists of files that are too long for a document: it writes them to the state's folder."""
-    from icekeeper.report.path_listing import listing_in
+    from icekeeper.report.listings import listing_in
     from icekeeper.state.open import state_folder
 
     return listing_in(state_folder(os.environ) / "listings")

@@ -47,17 +47,17 @@ def plan(
     """Say what a pass would do and free, and what each branch, tag and snapshot costs; changes nothing."""
     from icekeeper.report.outcome import PassStatus
     from icekeeper.report.plan_lines import plan_lines
-    from icekeeper.report.planned_order import order_json
+    from icekeeper.report.planned_order import in_turn, order_json
     from icekeeper.report.terminal import print_costs, print_outcome, trouble
     from icekeeper.runtime import Runtime
 
     chosen, name = overrides(settings, operations), table_name(table)
     runtime = Runtime.open(catalog)
     with engine_and_progress(engine, as_json=as_json) as (started, progress):
-        outcome = runtime.maintain(
+        answers = runtime.maintain(
             name, chosen, started, schedule=schedule, dry_run=True, unsafe=unsafe, progress=progress
         )
-    costs = runtime.costs(name).to_json()
+    outcome, costs = in_turn(answers), runtime.costs(name).to_json()
     reclaimable = sum(outcome.metrics.get(key, 0) for key in _RECLAIMABLE)
     if as_json:
         order = {"planned_anew": order_json(outcome.operations)}

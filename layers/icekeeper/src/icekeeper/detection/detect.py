@@ -10,8 +10,10 @@ from icekeeper.clock import Clock, system_clock
 from icekeeper.detection.assessor import Assessor, Observer, assessor
 from icekeeper.detection.catalogs import CatalogSource
 from icekeeper.detection.empty_scan import why_empty
+from icekeeper.detection.next_run import NextRun
 from icekeeper.detection.proposal import CatalogReport, FleetReport
 from icekeeper.detection.scan import LOADING_THREADS, Scanner
+from icekeeper.state.slots import taken_slots
 from icekeeper.state.store import StateStore
 from icekeeper.table_policy import TablePolicies
 
@@ -64,7 +66,9 @@ def detect_catalog(
     unsafe: bool = False,
     clock: Clock = system_clock,
 ) -> CatalogReport:
-    """As :func:`detect`, over one open catalog; the report says why, where no table was met at all.
+    """As :func:`detect`, over one open catalog, and what a scheduled run would make of it.
+
+    The report says why, where no table was met at all.
 
     Raises:
         PolicyError: the deployment's settings are wrong.
@@ -72,8 +76,10 @@ def detect_catalog(
     """
     source = CatalogSource(catalog.name, lambda: catalog)
     report = detect([source], state, policies, overrides=overrides, unsafe=unsafe, clock=clock)
+    settings = policies.deployment(overrides or {}, unsafe=unsafe)
     found = CatalogReport.of(catalog.name, report)
+    at_work = taken_slots(state.leases, settings.policy.max_concurrent_jobs, now_ms=clock())
+    found = replace(found, next_run=NextRun(settings, [one.table for one in found.proposals], at_work))
     if report.listed or found.proposals or found.skipped:
         return found
-    settings = policies.deployment(overrides or {}, unsafe=unsafe)
     return replace(found, note=why_empty(catalog.name, catalog.warehouse, tuple(catalog.list_tables()), settings))

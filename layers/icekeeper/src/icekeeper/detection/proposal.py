@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from icekeeper.detection.next_run import NextRun
 from icekeeper.errors import StorageError
 from icekeeper.masking import masked
 from icekeeper.model import TableName
@@ -129,6 +130,10 @@ class CatalogReport:
     skipped: tuple[Skip, ...]
     note: str | None = None
     """Why no table was scanned, where none was."""
+    requested: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By proposed tables that a person asked for: the settings of the request."""
+    next_run: NextRun | None = None
+    """What a scheduled run would begin with."""
 
     @classmethod
     def of(cls, catalog: str, report: FleetReport) -> CatalogReport:
@@ -145,10 +150,11 @@ class CatalogReport:
             report.scanned,
             tuple(found.proposal for found in report.proposals),
             tuple(Skip(skip.table, skip.reason, skip.is_error) for skip in report.skipped),
+            requested={found.proposal.table: found.settings for found in report.proposals if found.is_requested},
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The document of ``detect --json``."""
+        """The document of ``detect --json``, but for ``next_run``."""
         return {
             "catalog": self.catalog,
             "scanned": self.scanned,
@@ -158,9 +164,14 @@ class CatalogReport:
                     "reasons": list(proposal.reasons),
                     "priority": proposal.priority,
                     **({"schedules": list(proposal.schedules)} if proposal.schedules else {}),
+                    **self._request_of(proposal.table),
                 }
                 for proposal in self.proposals
             ],
             "skipped": [{"table": skip.table, "reason": skip.reason} for skip in self.skipped],
             **({} if self.note is None else {"note": self.note}),
         }
+
+    def _request_of(self, table: str) -> dict[str, Any]:
+        """Of a requested table, the settings of its pass."""
+        return {"requested": True, "settings": dict(self.requested[table])} if table in self.requested else {}

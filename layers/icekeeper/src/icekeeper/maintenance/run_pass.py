@@ -14,6 +14,7 @@ from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operations.staging.clean import clean_staged_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.planned_table import PlannedTable
+from icekeeper.policy import Operation
 from icekeeper.policy.unused_settings import unused_settings
 from icekeeper.policy_parts import PolicyPart, due_parts, forced_part, why_not_now
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, skipped
@@ -91,15 +92,27 @@ def _recorded(
 def _operations(
     context: OperationContext, parts: Sequence[PolicyPart], runs: Mapping[str, ScheduleRun]
 ) -> Iterator[OperationOutcome]:
-    planned = PlannedTable() if context.dry_run else None
+    planned = PlannedTable()
     for part in parts:
-        of_this = of_part(context, part.resolved, part.schedule)
+        settings = of_part(context, part.resolved, part.schedule)
         for operation in part.operations:
-            on = planned if looks_at_the_table(operation) else None
-            settings = replace(of_this, planned=on)
             waiting = why_waiting(context, part, operation, runs)
-            outcome = run_operation(operation, settings) if waiting is None else skipped(operation, waiting)
+            if waiting is not None:
+                outcome = skipped(operation, waiting)
+            else:
+                outcome = (
+                    _planned(operation, settings, planned) if context.dry_run else run_operation(operation, settings)
+                )
             yield replace(outcome, schedule=part.schedule)
+
+
+def _planned(operation: Operation, context: OperationContext, planned: PlannedTable) -> OperationOutcome:
+    """What a dry run says of an operation: on the table as it is, and on what those before it would leave."""
+    if not looks_at_the_table(operation):
+        return run_operation(operation, context)
+    on_head = None if planned.is_as_it_is else run_operation(operation, context)
+    in_turn = run_operation(operation, replace(context, planned=planned))
+    return in_turn if on_head is None else replace(on_head, in_turn=in_turn)
 
 
 def _left_out(

@@ -39,6 +39,11 @@ class PlannedTable:
     """Paths of files that are not there: those, and the data and delete files of the planned snapshots."""
     _is_given_up: bool = False
 
+    @property
+    def is_as_it_is(self) -> bool:
+        """Whether no change was noted, so that plans see the table as it is."""
+        return not self._noted and not self.before and not self._is_given_up
+
     def note(self, operation: Operation, change: Callable[[], object]) -> None:
         """Note how an operation would change the table; ``change`` commits that through the operation's context."""
         self._noted.append((operation, change))

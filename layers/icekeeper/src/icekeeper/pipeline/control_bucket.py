@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from icekeeper.errors import OperationRefused, StorageError
-from icekeeper.report.path_listing import ListingWriter
+from icekeeper.report.listings import ListingWriter
 from icekeeper.storage.storage import Storage
 
 __all__ = ["ControlBucket", "proposals_key", "report_key", "table_folder"]

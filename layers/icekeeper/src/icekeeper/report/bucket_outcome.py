@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from icekeeper.report.clock_skew import CLOCK_SKEW
+from icekeeper.report.listings import ListingWriter
 from icekeeper.report.outcome import OperationOutcome, PassStatus, overall_status
-from icekeeper.report.path_listing import ListingWriter
 
 __all__ = ["BucketOutcome", "ForeignTable", "Outside"]
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from icekeeper.masking import masked
 from icekeeper.policy import Operation
-from icekeeper.report.path_listing import ListingWriter, files_json
+from icekeeper.report.listings import ListingWriter, files_json
 
 __all__ = [
     "OperationOutcome",
@@ -75,6 +75,8 @@ class OperationOutcome:
     """Another run took the table meanwhile: how the operation ended says nothing of the table."""
     planned_after: tuple[Operation, ...] = ()
     """In a dry run: the operations before it, whose changes its plan reckons with."""
+    in_turn: OperationOutcome | None = None
+    """In a dry run that answers on the table as it is: the answer on what the operations before would leave."""
 
     def __post_init__(self) -> None:
         # A summary may quote an error of a library, which may hold secrets.
@@ -102,6 +104,7 @@ class OperationOutcome:
             **({} if self.plan is None else {"plan": dict(self.plan)}),
             **({"lost_lease": True} if self.lost_lease else {}),
             **({"planned_after": [one.value for one in self.planned_after]} if self.planned_after else {}),
+            **({} if self.in_turn is None else {"in_turn": self.in_turn.to_json(f"{run_id}-in-turn", listing)}),
         }
 
 

@@ -1,4 +1,4 @@
-"""Sentences as people read them: without the names of our exceptions, which programs find in JSON and logs (pure)."""
+"""Sentences as people read them, without our names of exceptions and bins; JSON and logs keep them (pure)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ from icekeeper import errors
 
 __all__ = ["in_plain_words"]
 
+_BINS = re.compile(r" \(across (\d+) bins\)")
 _CLASS_NAMES = re.compile(rf"\b(?:{'|'.join(sorted(errors.__all__, key=len, reverse=True))}): ")
 
 
 def in_plain_words(sentence: str) -> str:
-    """``StorageError: the disk is full`` is told as ``the disk is full``."""
-    return _CLASS_NAMES.sub("", sentence)
+    """``StorageError: the disk is full`` is told as ``the disk is full``.
+
+    ``into 4 (across 3 bins)`` becomes ``into 4 in 3 file groups``; that there is one is not worth telling.
+    """
+    return _BINS.sub(_groups, _CLASS_NAMES.sub("", sentence))
+
+
+def _groups(found: re.Match[str]) -> str:
+    return "" if found[1] == "1" else f" in {found[1]} file groups"

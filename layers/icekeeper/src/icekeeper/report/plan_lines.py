@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from icekeeper.amounts import size_text
+from icekeeper.amounts import size_text, usd_text
 
 __all__ = ["plan_lines"]
 
@@ -19,21 +19,21 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     for group in groups[:_MOST_LINES]:
         where = f" in {group['partition']}" if group["partition"] else ""
         deletes = f", {group['delete_files']} delete file(s) applied" if group["delete_files"] else ""
-        yield f"{', '.join(group['reasons'])}: {_change(group)}{where}{deletes}"
+        yield f"{', '.join(group['reasons'])}{where}: {_change(group)}{deletes}"
     totals = plan.get("totals")
     if totals is not None and totals["groups"] > 1:
         more = f" ({totals['groups'] - _MOST_LINES} more not shown)" if totals["groups"] > _MOST_LINES else ""
         yield f"in all: {_change(totals)} in {totals['groups']} group(s){more}"
     if totals is not None and totals["groups"]:
         yield (
-            f"takes about {totals['requests']} request(s) and ${totals['cost_usd']:.4f}; "
-            f"saves readers about ${totals['saving_usd']:.4f}"
+            f"takes about {totals['requests']} request(s) and {usd_text(totals['cost_usd'])}; "
+            f"saves readers about {usd_text(totals['saving_usd'])}"
         )
     for lacking in plan.get("settings", ()):
         what, size = _SETTINGS[lacking["reason"]], size_text(lacking["bytes"])
         yield (
             f"{lacking['lacking']} of {lacking['sampled']} file(s) looked at lack the table's {what}: "
-            f"{lacking['how']} would rewrite about {size} for ${lacking['cost_usd']:.4f}"
+            f"{lacking['how']} would rewrite about {size} for {usd_text(lacking['cost_usd'])}"
         )
     for left in plan.get("left", ()):
         yield f"left alone: {left['files']} file(s) of {size_text(left['bytes'])}; {left['reason']}"

@@ -7,11 +7,12 @@ planned on the table as it is, and the pass plans it anew.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from icekeeper.operation_facts import FACTS, Operation
-from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
 
-__all__ = ["looks_at_the_table", "order_json", "planned_anew", "told_anew", "told_order"]
+__all__ = ["in_turn", "looks_at_the_table", "order_json", "planned_anew", "told_anew", "told_order"]
 
 # What lies in the store no plan changes: orphans are what nothing references, before and after.
 _LOOKS_AT_THE_STORE = frozenset({Operation.REMOVE_ORPHANS})
@@ -20,6 +21,12 @@ _LOOKS_AT_THE_STORE = frozenset({Operation.REMOVE_ORPHANS})
 def looks_at_the_table(operation: Operation) -> bool:
     """Whether an operation is planned on the table's head or snapshots, which those before it may change."""
     return operation not in _LOOKS_AT_THE_STORE
+
+
+def in_turn(outcome: PassOutcome) -> PassOutcome:
+    """What a dry run says of every operation on what those before it would leave."""
+    answers = (replace(one.in_turn or one, schedule=one.schedule) for one in outcome.operations)
+    return replace(outcome, operations=tuple(answers))
 
 
 def planned_anew(outcomes: Sequence[OperationOutcome]) -> Mapping[Operation, tuple[Operation, ...]]:

@@ -31,7 +31,9 @@ def print_rows(console: Console, rows: Sequence[Sequence[Text]]) -> None:
             cell.pad_right(width - cell.cell_len)
         first, last = Text("  ").join(row[:-1]), row[-1]
         if not console.is_terminal or last.cell_len <= room:
-            console.print(Text("  ").join(row), soft_wrap=True)
+            line = Text("  ").join(row)
+            line.rstrip()
+            console.print(line, soft_wrap=True)
         elif room >= _NARROWEST:
             console.print(
                 Text("  ").join([*row[:-1], Text(_continued(last.plain, room, indent), last.style)]), soft_wrap=True

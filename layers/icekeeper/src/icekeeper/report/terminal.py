@@ -10,14 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.filesize import decimal
 from rich.text import Text
 
+from icekeeper.amounts import size_text
 from icekeeper.clock import iso_utc
 from icekeeper.report.bucket_outcome import BucketOutcome
+from icekeeper.report.next_run_lines import next_run_lines
 from icekeeper.report.outcome import PassOutcome, Status
 from icekeeper.report.plain_words import in_plain_words
-from icekeeper.report.planned_order import told_anew, told_order
+from icekeeper.report.planned_order import in_turn, told_anew, told_order
 from icekeeper.report.rows import print_rows
 from icekeeper.state.store import UNTIL_REMOVED_MS
 
@@ -48,6 +49,7 @@ _STYLES: Mapping[str, str] = {
 def print_outcome(console: Console, outcome: PassOutcome) -> None:
     """Print one line per operation: its name, how it ended, and its sentence, which is not repeated line by line."""
     mode = " (dry run: nothing was changed)" if outcome.dry_run else ""
+    outcome = in_turn(outcome)
     status = outcome.status.value
     console.print(Text.assemble((outcome.table, "bold"), ": ", (status, _STYLES[status]), mode))
     told = [""] + [part.summary for part in outcome.operations]
@@ -94,7 +96,7 @@ def print_bucket(console: Console, outcome: BucketOutcome) -> None:
     outside = outcome.outside
     if outside.files:
         first = f", for example {outside.first[0]}"
-        line = f"  outside all tables: {outside.files} file(s), {outside.size} bytes, left alone{first}"
+        line = f"  outside all tables: {outside.files} file(s), {_size(outside.size)}, left alone{first}"
         console.print(Text(line), soft_wrap=True)
     for found in outcome.foreign:
         what = f"table {found.uuid} at {found.location}" if found.location else "metadata that cannot be read"
@@ -126,6 +128,8 @@ def print_detection(console: Console, report: Mapping[str, Any]) -> None:
     ]
     rows += [(Text(entry["table"], style="dim"), Text(), Text(entry["reason"], style="dim")) for entry in left_out]
     print_rows(console, rows)
+    for line in next_run_lines(report["next_run"], report["scanned"]) if "next_run" in report else ():
+        console.print(Text(line, style="dim"), soft_wrap=True)
 
 
 def print_health(console: Console, health: Mapping[str, Any]) -> None:
@@ -136,7 +140,7 @@ def print_health(console: Console, health: Mapping[str, Any]) -> None:
     for warning in warnings:
         console.print(Text.assemble("  ", (warning["kind"], "yellow"), f": {warning['message']}"), soft_wrap=True)
     shown = [
-        (name.removeprefix("lake_").replace("_", " "), decimal(int(value)) if name.endswith("bytes") else str(value))
+        (name.removeprefix("lake_").replace("_", " "), _size(value) if name.endswith("bytes") else str(value))
         for name, value in health["counters"].items()
     ]
     settings = [(key, _setting_text(value), "policy") for key, value in health["policy"].items()]
@@ -159,19 +163,19 @@ def print_problems(console: Console, report: Mapping[str, Any]) -> None:
 def print_costs(console: Console, costs: Mapping[str, Any], reclaimable: int | float) -> None:
     """The costs of ``plan --json``: what every branch and tag holds alone, the dearest first."""
     console.print(
-        Text(f"reclaimable: {decimal(int(reclaimable))} of the {decimal(costs['bytes'])} that its snapshots hold"),
+        Text(f"reclaimable: {_size(reclaimable)} of the {_size(costs['bytes'])} that its snapshots hold"),
         soft_wrap=True,
     )
     rows = [
         (
             Text(ref["name"], style="bold"),
             Text(ref["type"]),
-            Text(f"{ref['snapshots']} snapshot(s), {decimal(ref['bytes_only_here'])} held by nothing else"),
+            Text(f"{ref['snapshots']} snapshot(s), {_size(ref['bytes_only_here'])} held by nothing else"),
         )
         for ref in costs["refs"]
     ]
     if costs["bytes_without_ref"]:
-        rows.append((Text("none", style="dim"), Text("ref"), Text(f"{decimal(costs['bytes_without_ref'])} held")))
+        rows.append((Text("none", style="dim"), Text("ref"), Text(f"{_size(costs['bytes_without_ref'])} held")))
     print_rows(console, rows)
 
 
@@ -234,6 +238,10 @@ def print_changes(console: Console, table: str, changes: Sequence[Mapping[str, A
         before, after = (_setting_text(change[side]) for side in ("before", "after"))
         line = Text.assemble((table, "bold"), f": {change['key']}: {before} → ", (after, "bold"))
         console.print(line, soft_wrap=True)
+
+
+def _size(amount: int | float) -> str:
+    return size_text(amount) if amount else "0 bytes"
 
 
 def _setting_text(setting: object) -> str:

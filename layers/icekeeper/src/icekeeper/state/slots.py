@@ -10,7 +10,7 @@ from __future__ import annotations
 from icekeeper.errors import LeaseHeld
 from icekeeper.state.leases import Lease, LeaseStore
 
-__all__ = ["held_slot", "slot_keys", "take_slot"]
+__all__ = ["held_slot", "slot_keys", "take_slot", "taken_slots"]
 
 
 def slot_keys(limit: int) -> list[str]:
@@ -26,6 +26,15 @@ def held_slot(leases: LeaseStore, holder: str, limit: int, *, now_ms: int) -> Le
     """
     found = (leases.current(key, now_ms=now_ms) for key in slot_keys(limit))
     return next((lease for lease in found if lease is not None and lease.holder == holder), None)
+
+
+def taken_slots(leases: LeaseStore, limit: int, *, now_ms: int) -> int:
+    """How many of the slots are taken.
+
+    Raises:
+        StorageError: the state does not answer.
+    """
+    return sum(leases.current(key, now_ms=now_ms) is not None for key in slot_keys(limit))
 
 
 def take_slot(leases: LeaseStore, holder: str, limit: int, *, now_ms: int, ttl_ms: int) -> Lease:
