@@ -41,8 +41,8 @@ START_MS = 1_760_000_000_000
 ROW_BYTES = 100
 # Metadata file, manifest list and manifests of a commit; the reads of a plan.
 COMMIT_PUTS, PLAN_GETS = 4, 4
-# Older snapshots have expired; the planner only asks whether a partition is at rest.
-SNAPSHOTS_KEPT = 48
+# Older snapshots have expired: about those of a week.
+SNAPSHOTS_KEPT = 250
 # Late files come for 48 hours, and a day later a partition is at rest.
 HOURS_UNTIL_SETTLED = 96
 MOST_AMPLIFICATION = 3.0
@@ -109,14 +109,23 @@ class Table:
     worst_small: int = 0
     worst_deletes: int = 0
 
-    def commit(self, at_ms: int, added: Iterable[tuple[int, int, int]], summary: dict[str, str]) -> None:
-        """Add files (partition, bytes, rows) as one snapshot."""
+    def commit(
+        self,
+        at_ms: int,
+        added: Iterable[tuple[int, int, int]],
+        summary: dict[str, str],
+        *,
+        planned_at: int | None = None,
+    ) -> None:
+        """Add files (partition, bytes, rows) as one snapshot; a rewrite's keep the data sequence number of its plan."""
         self.sequence += 1
         size = 0
         for number, (partition, bytes_, rows) in enumerate(added):
             path = f"{self.sequence}-{number}"
             file = data_file(path, bytes_, (partition,), records=rows)
-            self.files[path] = live_file(file, age=self.sequence, snapshot_id=self.sequence)
+            live = live_file(file, age=self.sequence, snapshot_id=self.sequence)
+            entry = replace(live.entry, sequence_number=planned_at or self.sequence)
+            self.files[path] = live._replace(entry=entry)
             size += bytes_
         raw = snapshot(self.sequence, format_version=2, sequence_number=self.sequence, timestamp_ms=at_ms)
         raw |= {"summary": {"added-files-size": str(size), **summary}}
@@ -227,8 +236,10 @@ def _carry_out(table: Table, plan: CompactionPlan, now_ms: int) -> None:
             for entry in candidate.deletes:
                 needs[entry.file.key] -= 1
     table.deletes = [entry for entry in table.deletes if needs.get(entry.file.key, 0) > 0]
+    removed = sum(group.total_bytes for group in plan.groups)
     ours = {"operation": "replace", "icekeeper.run-id": "r", "deleted-data-files": str(len(plan.input_files))}
-    table.commit(now_ms, outputs, ours)
+    ours["removed-files-size"] = str(removed)
+    table.commit(now_ms, outputs, ours, planned_at=plan.sequence_number)
     table.requests += COMMIT_PUTS
     table.dollars += COMMIT_PUTS * float(policy.price_per_1000_puts) / 1000
 

@@ -147,6 +147,11 @@ class FileIdentity(NamedTuple):
     file_sequence_number: int | None
     """``None`` where a writer dropped it."""
 
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether a rewrite wrote the file: its rows are older than itself (rule 1).  Of v1 tables nothing tells."""
+        return self.file_sequence_number is not None and self.file_sequence_number > self.sequence_number
+
     def is_same(self, other: FileIdentity) -> bool:
         """Whether both describe one file of the same path.
 

@@ -66,7 +66,8 @@ class Policy(BaseModel):
         5, "candidates that a partition must hold before they are merged, and a group that fills no file", ge=2
     )
     partition_rest_hours: Amount = _key(
-        Fraction(24), "a partition that got no file for so many hours has all of its small files merged, once"
+        Fraction(24),
+        "a partition that got no file for so many hours, and as long as files came, has its small files merged, once",
     )
     expected_scans: OptionalCount = _key(
         200, "scans that merged files serve: files are merged that save more in them than it costs; none: always"
@@ -99,7 +100,7 @@ class Policy(BaseModel):
     )
     # RocksDB's size ratio between levels is 10, and with it the amplification one level costs.
     max_write_amplification: PositiveAmount = _key(
-        Fraction(10), "most bytes rewritten per byte of new data, for deletes alone"
+        Fraction(10), "bytes rewritten per byte of new data in a week beyond which deletes alone rewrite nothing"
     )
     strategy: Strategy = _key(Strategy.AUTO, "auto, binpack, sort or zorder")
     sort_order: SortOrderText = _key(

@@ -4,10 +4,13 @@ A *run* is what will be one file: a candidate as it is, or several that this pla
 
 * Runs that, taken in order of age, divide into files of the right size: the bin is full, and its bytes are never merged
   again.  Only the files in the bin decide, never the one that comes next.
-* At least ``min_input_files`` of the smallest runs, none of which outweighs the others: the bin is *balanced*.  Each
-  time a byte is merged so, its file grows by a factor, so it is rewritten as often as the logarithm of its final size
-  says; with the largest file taken along every time it would be as often as files arrive.  In a partition at rest, to
-  which nothing comes any more, all runs are merged whatever their sizes, once.
+* At least ``min_input_files`` of the smallest files as writers left them, none of which outweighs the others: the bin
+  is *balanced*.  With the largest file taken along every time, bytes would be rewritten as often as files arrive.
+* Light runs, among them rewritten ones, that reach a sixteenth of a full file together: they are light no more.  Other
+  rewritten files wait until they fill one.  So a byte is rewritten three times at most: with others as they came, out
+  of the light ones, into a full file.  The more light ones there are, the more files as they came must be merged into
+  the next, so that even of the slowest writers there are not many of either.
+* All runs of a partition at rest, to which nothing comes any more, whatever their sizes, once.
 * Runs that are due by themselves, for their deletes or for what they lack, and those that are no larger.
 
 Both first need a partition with ``min_input_files`` candidates.  A run that was merged here takes its place among the
@@ -33,6 +36,9 @@ _LARGEST_OUTPUT = Fraction(5, 4)
 # The share of a balanced bin that its largest file may have, so that this file grows more than threefold.  A smaller
 # share rewrites less and leaves more files; by this one the six files of 3 to 15 MB of SeaweedFS's example are merged.
 _LARGEST_SHARE = Fraction(3, 10)
+# A rewritten file is light below this share of a full one: of some 20,000 files of a slow writer that fill one, there
+# are never more than 120.  A smaller share leaves fewer files of slow writers and more of fast ones.
+_LIGHT_SHARE = Fraction(1, 16)
 # Files below this size weigh alike: reading them takes less than opening them.
 _LIGHTEST_BYTES = 256 * 1024
 
@@ -84,6 +90,11 @@ class _Run:
         return self.reason is None and self.files[0].is_due
 
     @property
+    def is_rewritten(self) -> bool:
+        """Whether a rewrite wrote it, and this plan does not merge it with others of about its size."""
+        return self.reason is not Reason.SMALL and any(c.identity.is_rewritten for c in self.files)
+
+    @property
     def weight(self) -> int:
         return max(self.size, _LIGHTEST_BYTES)
 
@@ -104,13 +115,13 @@ def binpacked(files: list[Candidate], policy: Policy, *, at_rest: bool = False) 
         if len(runs) >= policy.min_input_files:
             bins, runs = _full_bins(runs, policy)
             chosen += bins
-        together = _balanced(runs, policy, at_rest=at_rest) or _due(runs)
-        if not together:
+        together = _together(runs, policy, at_rest=at_rest)
+        merged = _merged(together) if together else _merged_due(runs)
+        if merged is None:
             break
-        merged = _merged(together)
-        taken = {id(run) for run in together}
-        runs = [run for run in runs if id(run) not in taken]
-        if _output_count(merged.size, len(together), policy) > 1 or merged.size >= policy.min_file_size_bytes:
+        taken = {id(c) for c in merged.files}
+        runs = [run for run in runs if id(run.files[0]) not in taken]
+        if _output_count(merged.size, len(merged.files), policy) > 1 or merged.size >= policy.min_file_size_bytes:
             chosen.append(_bin(merged, policy))
         else:
             runs.append(merged)
@@ -132,39 +143,49 @@ def _full_bins(runs: Sequence[_Run], policy: Policy) -> tuple[list[Bin], list[_R
     return bins, current
 
 
-def _balanced(runs: Sequence[_Run], policy: Policy, *, at_rest: bool) -> list[_Run]:
-    """As many of the smallest runs as can be, of which the largest does not outweigh the others; or none."""
+def _together(runs: Sequence[_Run], policy: Policy, *, at_rest: bool) -> list[_Run]:
+    """The runs that are to be merged although they fill no file; or none."""
     if len(runs) < policy.min_input_files:
         return []
     if at_rest:
         return list(runs)
+    most = int(_LIGHT_SHARE * _full_bytes(policy))
+    light = [run for run in runs if run.size < most]
+    is_merged_before = any(run.is_rewritten or run.reason is not None for run in light)
+    if is_merged_before and len(light) >= policy.min_input_files and sum(run.size for run in light) >= most:
+        return light
+    patience = sum(run.is_rewritten for run in light)
+    return _balanced([run for run in runs if not run.is_rewritten], max(policy.min_input_files, patience), policy)
+
+
+def _balanced(runs: Sequence[_Run], least: int, policy: Policy) -> list[_Run]:
+    """As many of the smallest runs as can be, at least so many, of which the largest does not outweigh the others."""
     share = max(_LARGEST_SHARE, Fraction(3, 2 * policy.min_input_files))
     order = sorted(runs, key=lambda run: (run.weight, run.files[0].file.file_path))
     totals = list(accumulate(run.weight for run in order))
-    for count in range(len(order), policy.min_input_files - 1, -1):
+    for count in range(len(order), least - 1, -1):
         if order[count - 1].weight <= share * totals[count - 1]:
             chosen = {id(run) for run in order[:count]}
             return [run for run in runs if id(run) in chosen]
     return []
 
 
-def _due(runs: Sequence[_Run]) -> list[_Run]:
+def _merged_due(runs: Sequence[_Run]) -> _Run | None:
     """The runs that are due by themselves, and all that are no larger than what is chosen so far; or none."""
     chosen = {id(run) for run in runs if run.is_due}
     if not chosen:
-        return []
+        return None
     size = sum(run.size for run in runs if run.is_due)
     for run in sorted(runs, key=lambda run: run.size):
         if id(run) not in chosen and run.size <= size:
             chosen.add(id(run))
             size += run.size
-    return [run for run in runs if id(run) in chosen]
+    merged = _merged([run for run in runs if id(run) in chosen])
+    return replace(merged, reason=_reason_alone(merged.files))
 
 
 def _merged(runs: Sequence[_Run]) -> _Run:
-    files = tuple(c for run in runs for c in run.files)
-    is_due = len(runs) == 1 or any(run.is_due for run in runs)
-    return _Run(files, sum(run.size for run in runs), _reason_alone(files) if is_due else Reason.SMALL)
+    return _Run(tuple(c for run in runs for c in run.files), sum(run.size for run in runs), Reason.SMALL)
 
 
 def _reason_alone(files: Sequence[Candidate]) -> Reason:
@@ -173,18 +194,20 @@ def _reason_alone(files: Sequence[Candidate]) -> Reason:
 
 
 def _bin(run: _Run, policy: Policy) -> Bin:
-    reason = Reason.SMALL
-    if run.reason is not None and len(run.files) < policy.min_input_files:
-        reason = run.reason
-    return Bin(run.files, reason, _output_count(run.size, len(run.files), policy))
+    return Bin(run.files, run.reason or Reason.SMALL, _output_count(run.size, len(run.files), policy))
 
 
 def _outputs_if_full(size: int, inputs: int, policy: Policy) -> int | None:
     """How many files of the right size a bin of these bytes becomes; ``None``: it must take more files first."""
-    full = (policy.min_file_size_bytes + policy.target_file_size_bytes) // 2
     outputs = _output_count(size, inputs, policy)
-    is_whole = outputs * full <= size and size <= outputs * _LARGEST_OUTPUT * policy.target_file_size_bytes
+    is_whole = (
+        outputs * _full_bytes(policy) <= size and size <= outputs * _LARGEST_OUTPUT * policy.target_file_size_bytes
+    )
     return outputs if is_whole or size >= policy.max_file_group_size_bytes else None
+
+
+def _full_bytes(policy: Policy) -> int:
+    return (policy.min_file_size_bytes + policy.target_file_size_bytes) // 2
 
 
 def _output_count(size: int, inputs: int, policy: Policy) -> int:

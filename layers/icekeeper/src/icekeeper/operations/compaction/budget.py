@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from fractions import Fraction
 
-from icekeeper.commit.history import RUN_ID_KEY
-from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.operations.compaction.bins import Reason
-from icekeeper.operations.compaction.payback import WeighedBin
+from icekeeper.operations.compaction.payback import OPEN_BYTES, WeighedBin
+from icekeeper.operations.compaction.rewrite_history import RewriteHistory
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import JobOrder
 
-__all__ = ["bytes_since_rewrite", "in_job_order", "within_budget"]
-
-
-def bytes_since_rewrite(metadata: TableMetadata, snapshot: Snapshot) -> int:
-    """Bytes of files that were added to the branch since we last rewrote files, as far as its history is known."""
-    received = 0
-    for ancestor in metadata.ancestors(snapshot.snapshot_id):
-        summary = ancestor.summary
-        if RUN_ID_KEY in summary and "deleted-data-files" in summary:
-            break
-        added = str(summary.get("added-files-size", "0"))
-        received += int(added) if added.isdecimal() else 0
-    return received
+__all__ = ["in_job_order", "within_budget"]
 
 
 def within_budget(
-    bins: Sequence[WeighedBin], policy: Policy, new_bytes: int
+    bins: Sequence[WeighedBin], policy: Policy, history: RewriteHistory
 ) -> tuple[list[WeighedBin], list[WeighedBin]]:
     """The bins that this pass rewrites, and those that must wait, each in the order in which they came.
 
-    Bins that are rewritten for their deletes alone share a budget of ``max_write_amplification`` times ``new_bytes``,
-    those with the most deletes first.  So one global equality delete per checkpoint does not rewrite the table every
-    hour (OLake, iceberg 6669), and yet every pass takes one.  A bin whose deleted rows free enough bytes costs that
-    budget nothing.  The caps are filled in the order of jobs, so by default with what saves the most per byte.
+    Bins that are rewritten for their deletes alone have a budget (:func:`_affordable`).  The caps are filled in the
+    order of jobs, so by default with what saves the most per byte.
     """
-    allowed = _affordable(bins, policy, new_bytes)
+    allowed = _affordable(bins, policy, history)
     files_left, bytes_left = policy.max_files_to_rewrite, policy.max_bytes_to_rewrite
     if files_left is not None or bytes_left is not None:
         taken: set[int] = set()
@@ -70,19 +57,45 @@ def _rank(candidate: WeighedBin) -> tuple[float, int]:
     return (0.0, len(candidate.bin.files)) if is_clustering else (candidate.worth.saving_per_byte, 0)
 
 
-def _affordable(bins: Sequence[WeighedBin], policy: Policy, new_bytes: int) -> list[WeighedBin]:
-    amplification = policy.max_write_amplification
-    budget = amplification * new_bytes
-    unpaid = [b for b in bins if b.bin.for_deletes and amplification * b.worth.bytes_saved < b.worth.bytes_rewritten]
+def _affordable(bins: Sequence[WeighedBin], policy: Policy, history: RewriteHistory) -> list[WeighedBin]:
+    """The bins without those that would be rewritten for their deletes alone and must wait (rule 51).
+
+    All rewrites together keep within ``max_write_amplification`` times the bytes that came over the last week.  Of what
+    that leaves, a pass takes what pays for itself, and for the rest as much as came since the last rewrite allows, but
+    one bin at least: so one global equality delete per checkpoint does not rewrite the table every hour (OLake, iceberg
+    6669).  Debts that are small altogether, mostly dead files, and a part of those whose deletes cost readers more than
+    they may (:func:`_is_overdue`) do not wait.
+    """
+    for_deletes = [b for b in bins if b.bin.for_deletes]
+    most = policy.max_write_amplification
+    if sum(b.worth.bytes_rewritten for b in for_deletes) <= most * OPEN_BYTES:
+        return list(bins)
+    of_week = most * history.received
+    left = of_week - history.rewritten - sum(b.worth.bytes_rewritten for b in bins if not b.bin.for_deletes)
+    recent, is_first = most * history.recent, True
+    forced = math.ceil(sum(_is_overdue(b, policy) for b in for_deletes) / max(Fraction(1), most))
     refused: set[int] = set()
-    for number, candidate in enumerate(sorted(unpaid, key=_debt, reverse=True)):
-        if number and candidate.worth.bytes_rewritten > budget:
-            refused.add(id(candidate))
-        else:
-            budget -= candidate.worth.bytes_rewritten
+    for candidate in sorted(for_deletes, key=lambda b: b.worth.saving_per_byte, reverse=True):
+        size, saved = candidate.worth.bytes_rewritten, candidate.worth.bytes_saved
+        pays = most * saved >= size
+        is_dead = pays and (saved >= policy.delete_compaction_min_ratio * size or of_week < size)
+        is_forced = not is_dead and forced > 0 and _is_overdue(candidate, policy)
+        fits = size <= left and (pays or is_first or size <= recent)
+        if is_dead or is_forced or fits:
+            forced -= is_forced
+            recent -= 0 if pays else size
+            is_first = is_first and pays
+            left -= size
+            continue
+        refused.add(id(candidate))
+        if left < size <= of_week:
+            left = Fraction(0)  # it is the next one: smaller ones would take its turn for ever
     return [b for b in bins if id(b) not in refused]
 
 
-def _debt(candidate: WeighedBin) -> int:
-    """How often a delete file applies to a file of the bin."""
-    return sum(len(c.deletes) for c in candidate.bin.files)
+def _is_overdue(candidate: WeighedBin, policy: Policy) -> bool:
+    """Whether opening its delete files costs a scan ``max_write_amplification`` times as much as reading its files."""
+    files = candidate.bin.files
+    deletes = sum(len(c.deletes) for c in files)
+    least = max(candidate.worth.bytes_rewritten, len(files) * OPEN_BYTES)
+    return deletes * OPEN_BYTES > policy.max_write_amplification * least

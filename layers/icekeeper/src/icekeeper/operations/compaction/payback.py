@@ -16,10 +16,10 @@ from icekeeper.operations.compaction.candidates import Candidate
 from icekeeper.operations.compaction.deleted_rows import known_deleted_rows
 from icekeeper.policy import Policy
 
-__all__ = ["WeighedBin", "Worth", "freed_bytes", "rewrite_price", "weigh"]
+__all__ = ["OPEN_BYTES", "WeighedBin", "Worth", "freed_bytes", "rewrite_price", "weigh"]
 
 # Spark's spark.sql.files.openCostInBytes: opening a file takes as long as reading this many bytes.
-_OPEN_BYTES = 4 * 1024 * 1024
+OPEN_BYTES = 4 * 1024 * 1024
 # A reader asks for a Parquet file's footer and for its data; whoever rewrites one does too.
 _GETS_PER_FILE = 2
 _GIGABYTE = 1024**3
@@ -67,7 +67,7 @@ def weigh(chosen: Bin, policy: Policy, spread: Mapping[FileKey, int]) -> Weighed
     size = chosen.total_bytes
     gets, puts = _GETS_PER_FILE * inputs, chosen.outputs
     per_get, per_put = policy.price_per_1000_gets / 1000, policy.price_per_1000_puts / 1000
-    per_open = _GETS_PER_FILE * per_get + _price(_OPEN_BYTES, policy.price_per_gb_scanned)
+    per_open = _GETS_PER_FILE * per_get + _price(OPEN_BYTES, policy.price_per_gb_scanned)
     per_scan = opens * per_open + _price(int(freed), policy.price_per_gb_scanned)
     cost = _price(size, policy.price_per_gb_rewritten) + gets * per_get + puts * per_put
     saving = (policy.expected_scans or 1) * per_scan

@@ -11,17 +11,20 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from icekeeper.metadata.document import Snapshot
 from icekeeper.model import FileKey, ManifestContent, Nothing, PartitionValue
 from icekeeper.operations.compaction.bins import Bin, Reason, binpacked
-from icekeeper.operations.compaction.budget import bytes_since_rewrite, in_job_order, within_budget
+from icekeeper.operations.compaction.budget import in_job_order, within_budget
 from icekeeper.operations.compaction.candidates import Candidate, Candidates, FileScope, TableState, select_candidates
 from icekeeper.operations.compaction.clustering.depth import ClusteringDepth
 from icekeeper.operations.compaction.clustering.plan import clustering_groups
 from icekeeper.operations.compaction.clustering.runs import Layout
 from icekeeper.operations.compaction.left_alone import LeftAlone, left_alone
 from icekeeper.operations.compaction.output_partition import Destination
+from icekeeper.operations.compaction.partition_rest import PartitionRest
 from icekeeper.operations.compaction.payback import WeighedBin, Worth, weigh
 from icekeeper.operations.compaction.recipe import ClusterRecipe
+from icekeeper.operations.compaction.rewrite_history import RewriteHistory
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import RewriteReason
 
@@ -149,11 +152,11 @@ def plan_compaction(
         order_id=None if clustering is None else clustering.recipe.order_id,
     )
     layout = None if clustering is None else Layout.of(clustering.recipe, metadata.current_schema)
-    bins = _bins(found, policy, clustering, layout, now_ms)
+    bins = _bins(found, policy, clustering, layout, PartitionRest.of(metadata, policy, now_ms))
     weighed = [weigh(chosen, policy, found.spread) for chosen in bins]
     unpaid = [one for one in weighed if not one.worth.pays]
     worthy = [one for one in weighed if one.worth.pays]
-    allowed, waiting = within_budget(worthy, policy, bytes_since_rewrite(metadata, snapshot))
+    allowed, waiting = within_budget(worthy, policy, _history(state, snapshot))
     left = left_alone(found, bins, unpaid, waiting, policy)
     route_to = metadata.default_spec_id if clustering is None else None
     groups = tuple(
@@ -161,7 +164,7 @@ def plan_compaction(
         for number, chosen in enumerate(in_job_order(allowed, policy.rewrite_job_order))
     )
     if not groups and 0 not in found.delete_needs.values():
-        return NothingToCompact(_nothing_reason(found, worthy, unpaid), left)
+        return NothingToCompact(_nothing_reason(found, worthy, unpaid, policy), left)
     return CompactionPlan(
         snapshot_id=snapshot.snapshot_id,
         sequence_number=snapshot.sequence_number,
@@ -178,19 +181,21 @@ def plan_compaction(
     )
 
 
+def _history(state: TableState, head: Snapshot) -> RewriteHistory:
+    oldest_delete = min((entry.sequence_number or 0 for entry in state.deletes.entries), default=None)
+    if oldest_delete is None:
+        return RewriteHistory(0, 0, 0)  # nothing is rewritten for deletes
+    return RewriteHistory.of(state.metadata, head, oldest_delete)
+
+
 def _bins(
-    found: Candidates, policy: Policy, clustering: Clustering | None, layout: Layout | None, now_ms: int
+    found: Candidates, policy: Policy, clustering: Clustering | None, layout: Layout | None, rest: PartitionRest
 ) -> list[Bin]:
     if clustering is None or layout is None:
-        return [chosen for files in found.partitions for chosen in _packed_bins(files, policy, now_ms)]
+        partitions = found.partitions
+        return [one for files in partitions for one in binpacked(files, policy, at_rest=rest.is_at_rest(files))]
     groups = (group for files in found.partitions for group in clustering_groups(files, policy, layout))
     return [_clustering_bin(group, policy, clustering.recipe) for group in groups]
-
-
-def _packed_bins(files: list[Candidate], policy: Policy, now_ms: int) -> list[Bin]:
-    newest_ms = max((c.added_ms for c in files if c.added_ms is not None), default=None)
-    at_rest = newest_ms is None or newest_ms <= now_ms - policy.partition_rest_ms
-    return binpacked(files, policy, at_rest=at_rest)
 
 
 def _clustering_bin(files: list[Candidate], policy: Policy, recipe: ClusterRecipe) -> Bin:
@@ -218,7 +223,13 @@ def _group(number: int, chosen: WeighedBin, route_to: int | None, specs_to_leave
     )
 
 
-def _nothing_reason(found: Candidates, worthy: Sequence[WeighedBin], unpaid: Sequence[WeighedBin]) -> str:
+def _nothing_reason(
+    found: Candidates, worthy: Sequence[WeighedBin], unpaid: Sequence[WeighedBin], policy: Policy
+) -> str:
+    waits = [one for one in worthy if one.bin.for_deletes]
+    if waits and len(waits) == len(worthy) and policy.max_files_to_rewrite is policy.max_bytes_to_rewrite is None:
+        files = sum(len(one.bin.files) for one in waits)
+        return f"{NOTHING_ELIGIBLE} ({files} file(s) under deletes wait, as max_write_amplification asks)"
     if worthy:
         return "no file group fits max_files_to_rewrite and max_bytes_to_rewrite"
     passed = found.passed_over

@@ -1,0 +1,197 @@
+"""A table on paper, without bytes: live files and snapshots, to which commits and compaction's plans are applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestEntry, Nothing, PartitionValue
+from icekeeper.operations.compaction.candidates import TableState
+from icekeeper.operations.compaction.plan import Clustering, CompactionPlan, FileGroup, plan_compaction
+from icekeeper.policy import Policy
+from support.plans import data_file, live_file, manifest
+from support.tables import new_document, snapshot
+
+__all__ = ["MB", "ROW_BYTES", "Arrival", "PaperTable"]
+
+MB = 1024 * 1024
+ROW_BYTES = 100
+_DELETED_ROW_BYTES = 20
+
+
+class Arrival(NamedTuple):
+    """A data file that a writer or a rewrite adds."""
+
+    partition: PartitionValue
+    size: int
+    bounds: tuple[bytes, bytes] | None = None
+    """Of its first column."""
+
+
+@dataclass
+class PaperTable:
+    """The live files of a table with one partition field, and counters of what happened to it."""
+
+    policy: Policy
+    document: dict[str, Any] = field(default_factory=lambda: new_document("s3://b/t", 2))
+    """What does not change: all but snapshots and refs."""
+    snapshots: list[dict[str, Any]] = field(default_factory=list)
+    files: dict[str, LiveEntry] = field(default_factory=dict)
+    deletes: list[ManifestEntry] = field(default_factory=list)
+    """Equality deletes that reach the whole table."""
+    dead_rows: dict[str, float] = field(default_factory=dict)
+    """Path → rows that equality deletes have removed since it was written."""
+    sequence: int = 0
+    written: int = 0
+    rewritten: int = 0
+    newest_ms: dict[PartitionValue, int] = field(default_factory=dict)
+    """Partition → when it last got a file."""
+    settled: int = 0
+    """Files that nothing will rewrite any more, which :meth:`settle` counts instead of keeping them."""
+    settled_small: int = 0
+    settled_bytes: int = 0
+
+    @property
+    def data_files(self) -> int:
+        return self.settled + len(self.files)
+
+    @property
+    def small(self) -> int:
+        """How many files are small."""
+        limit = self.policy.min_file_size_bytes
+        return self.settled_small + sum(live.entry.file.file_size_in_bytes < limit for live in self.files.values())
+
+    @property
+    def metadata(self) -> TableMetadata:
+        if not self.snapshots:
+            return TableMetadata(self.document)
+        head = self.snapshots[-1]["snapshot-id"]
+        refs = {"main": {"snapshot-id": head, "type": "branch"}}
+        ahead = {"current-snapshot-id": head, "last-sequence-number": self.sequence, "refs": refs}
+        return TableMetadata(self.document | {"snapshots": self.snapshots} | ahead)
+
+    def write(self, at_ms: int, arrivals: Iterable[Arrival], *, deleted_rows: int = 0) -> None:
+        """Commit new files of a writer, with one equality delete of so many rows spread over all older files."""
+        arrived = list(arrivals)
+        deletes = {"added-delete-files": "1", "added-equality-deletes": str(deleted_rows)} if deleted_rows else {}
+        self.commit(at_ms, arrived, {"operation": "overwrite" if deleted_rows else "append", **deletes})
+        self.written += sum(arrival.size for arrival in arrived)
+        for arrival in arrived:
+            self.newest_ms[arrival.partition] = at_ms
+        if deleted_rows:
+            self._delete(deleted_rows)
+            self._count_totals()
+
+    def commit(
+        self, at_ms: int, added: Iterable[Arrival], summary: Mapping[str, str], *, planned_at: int | None = None
+    ) -> None:
+        """Add files as one snapshot; those of a rewrite keep the data sequence number of its plan."""
+        self.sequence += 1
+        size = count = 0
+        for count, arrival in enumerate(added, start=1):
+            path = f"{self.sequence}-{count}"
+            low, high = arrival.bounds or (None, None)
+            bounds: dict[str, Any] = {} if low is None else {"lower_bounds": {1: low}, "upper_bounds": {1: high}}
+            rows = max(1, arrival.size // ROW_BYTES)
+            file = data_file(path, arrival.size, (arrival.partition,), records=rows, **bounds)
+            live = live_file(file, age=self.sequence, snapshot_id=self.sequence)
+            entry = replace(live.entry, sequence_number=planned_at or self.sequence)
+            self.files[path] = live._replace(entry=entry)
+            size += arrival.size
+        raw = snapshot(self.sequence, format_version=2, sequence_number=self.sequence, timestamp_ms=at_ms)
+        raw |= {"summary": {"added-files-size": str(size), "added-data-files": str(count), **summary}}
+        if self.snapshots:
+            raw["parent-snapshot-id"] = self.snapshots[-1]["snapshot-id"]
+        self.snapshots = [*self.snapshots, raw]
+        self._count_totals()
+
+    def plan(self, now_ms: int, clustering: Clustering | None = None) -> CompactionPlan | Nothing:
+        """What compaction would do."""
+        metadata = self.metadata
+        head = metadata.snapshots[self.sequence] if self.snapshots else None
+        live = self.files.values()
+        state = TableState(metadata, head, [manifest()], live, self._index())
+        return plan_compaction(state, self.policy, now_ms=now_ms, clustering=clustering)
+
+    def carry_out(self, plan: CompactionPlan, now_ms: int) -> None:
+        """Apply a plan, with outputs of equal sizes."""
+        outputs = [
+            out
+            for group in plan.groups
+            for out in _outputs(group, sum(self.dead_rows.pop(c.file.file_path, 0.0) for c in group.files))
+        ]
+        removed = sum(group.total_bytes for group in plan.groups)
+        self.rewritten += removed
+        needs = dict(plan.delete_needs)
+        for candidate in (c for group in plan.groups for c in group.files):
+            del self.files[candidate.file.file_path]
+            for entry in candidate.deletes:
+                needs[entry.file.key] -= 1
+        before = len(self.deletes)
+        self.deletes = [entry for entry in self.deletes if needs.get(entry.file.key, 0) > 0]
+        counters = {
+            "deleted-data-files": len(plan.input_files),
+            "removed-files-size": removed,
+            "removed-delete-files": before - len(self.deletes),
+        }
+        ours = {"operation": "replace", "icekeeper.run-id": "r", **{k: str(n) for k, n in counters.items() if n}}
+        self.commit(now_ms, outputs, ours, planned_at=plan.sequence_number)
+
+    def forget_snapshots(self, before_ms: int) -> None:
+        """Expire what is older, but for the last five."""
+        old = [raw for raw in self.snapshots[:-5] if raw["timestamp-ms"] < before_ms]
+        self.snapshots = self.snapshots[len(old) :]
+
+    def settle(self, at_rest_since_ms: int) -> None:
+        """Forget large files, and those of partitions that got none since then; not while there are deletes."""
+        limit = self.policy.min_file_size_bytes
+        for path, live in list(self.files.items()):
+            file = live.entry.file
+            if file.file_size_in_bytes >= limit or self.newest_ms.get(file.partition[0], 0) < at_rest_since_ms:
+                self.settled += 1
+                self.settled_small += file.file_size_in_bytes < limit
+                self.settled_bytes += file.file_size_in_bytes
+                del self.files[path]
+
+    def _delete(self, rows: int) -> None:
+        """One equality delete file; it has the sequence number of the commit that inserted the rows anew."""
+        file = data_file(f"d{self.sequence}", rows * _DELETED_ROW_BYTES, (), records=rows)
+        file = replace(file, content=FileContent.EQUALITY_DELETES, equality_ids=(1,))
+        self.deletes.append(ManifestEntry(EntryStatus.ADDED, self.sequence, self.sequence, self.sequence, file))
+        older = [live.entry.file for live in self.files.values() if live.entry.sequence_number != self.sequence]
+        total = sum(one.record_count for one in older)
+        for one in older:
+            dead = self.dead_rows.get(one.file_path, 0.0) + rows * one.record_count / total
+            self.dead_rows[one.file_path] = min(dead, one.record_count)
+
+    def _index(self) -> DeleteIndex:
+        builder = DeleteIndexBuilder()
+        for entry in self.deletes:
+            builder.add(0, entry, is_unpartitioned=True)
+        return builder.build()
+
+    def _count_totals(self) -> None:
+        """Write the totals into the head's summary."""
+        size = self.settled_bytes + sum(live.entry.file.file_size_in_bytes for live in self.files.values())
+        totals = {
+            "total-data-files": self.data_files,
+            "total-files-size": size,
+            "total-delete-files": len(self.deletes),
+            "total-equality-deletes": sum(entry.file.record_count for entry in self.deletes),
+            "total-position-deletes": 0,
+            "total-records": size // ROW_BYTES,
+        }
+        head = self.snapshots[-1]
+        head["summary"] = {**head["summary"], **{key: str(number) for key, number in totals.items()}}
+
+
+def _outputs(group: FileGroup, dead_rows: float) -> Iterable[Arrival]:
+    size = max(1, (group.total_bytes - int(dead_rows * ROW_BYTES)) // group.output_count)
+    bounds = None
+    if all(c.file.lower_bounds and c.file.upper_bounds for c in group.files):
+        ends = [((c.file.lower_bounds or {})[1], (c.file.upper_bounds or {})[1]) for c in group.files]
+        bounds = min(low for low, _ in ends), max(high for _, high in ends)
+    return (Arrival(group.partition[0], size, bounds) for _ in range(group.output_count))
