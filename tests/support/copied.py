@@ -76,12 +76,11 @@ def parquet_file(path: Path, table: pa.Table, **options: Any) -> Path:
 def entry_of(path: Path, **more: Any) -> DataFile:
     """A manifest entry without metrics."""
     known: dict[str, Any] = {
+        "file_path": str(path),
         "record_count": pq.read_metadata(path).num_rows,
         "file_size_in_bytes": os.path.getsize(path),
     }
-    return DataFile(
-        content=FileContent.DATA, file_path=str(path), file_format="PARQUET", partition=(), **(known | more)
-    )
+    return DataFile(content=FileContent.DATA, file_format="PARQUET", partition=(), **(known | more))
 
 
 def target_of(schema: Mapping[str, Any] = MIXED, codec: str = "zstd", least: int = 1, mode: str = "none") -> CopyTarget:

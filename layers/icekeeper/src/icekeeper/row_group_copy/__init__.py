@@ -2,9 +2,9 @@
 
 For whoever wires it into an operation:
 
-* ``copyable.copy_target`` says what outputs must be; ``merge.copyable_file`` judges each input by its manifest entry and
-  one ranged read, and answers with a reason where it must be decoded; ``merge.merge_files`` writes, proves and describes
-  the new file.  What was judged is small and picklable: a planner on the driver may judge, a worker copy.
+* ``copyable.copy_target`` says what outputs must be; ``merge.copyable_file`` judges each input by its manifest entry
+  and one ranged read, and answers with a reason where it must be decoded; ``merge.merge_files`` writes, proves and
+  describes the new file.  What was judged is small and picklable: a planner may judge, a worker copy.
 * The room knows files, not tables.  The caller sees to it that no delete applies to an input, that all have the same
   partition and spec, that no rows are to be sorted, that the table's properties ask for no Bloom filters or pages that
   the inputs lack, and that rows need no ids of their own: a file without ``_row_id`` columns takes its rows' ids from

@@ -1,8 +1,8 @@
 """The metrics of a copy's manifest entry, from the entries of its inputs and their footers (rule 25) (pure).
 
 Sizes and the number of values are in the footers, nulls in most.  NaN and bounds come from the entries, whose bounds
-may be cut and are right still: the least lower bound lies below every value.  Where a column of an input holds nothing that
-has bounds, those of the others hold.
+may be cut and are right still: the least lower bound lies below every value.  A column that holds nothing with bounds
+in one input has those of the others.
 """
 
 from __future__ import annotations

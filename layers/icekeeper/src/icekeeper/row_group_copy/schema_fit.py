@@ -70,30 +70,21 @@ def parquet_schema(schema: Mapping[str, Any]) -> ParquetSchema:
     data = sink.getvalue().to_pybytes()
     length = int.from_bytes(data[-8:-4], "little")
     elements = read_struct(FileMetaData, data[-8 - length : -8])[0].schema
-    typed = [element for element in elements[1:] if element.type is not None]
-    columns = (
-        ParquetColumn(leaf, element.type or 0, [part.encode() for part in leaf.parquet_path.split(".")])
-        for leaf, element in zip(leaf_columns(schema), typed, strict=True)
+    leaves = [element for element in elements if element.num_children is None]
+    columns = zip(leaf_columns(schema), leaves, _paths(iter(elements)), strict=True)
+    return ParquetSchema(
+        tuple(elements), tuple(ParquetColumn(leaf, element.type or 0, path[1:]) for leaf, element, path in columns)
     )
-    return ParquetSchema(tuple(elements), tuple(_with_paths(columns, elements)))
 
 
-def _with_paths(columns: Iterator[ParquetColumn], elements: Sequence[SchemaElement]) -> Iterator[ParquetColumn]:
-    """The columns with paths as Parquet has them: a name may hold a dot."""
-    position = 0
-
-    def below(path: list[bytes]) -> Iterator[list[bytes]]:
-        nonlocal position
-        element = elements[position]
-        position += 1
-        own = [*path, element.name]
-        if element.num_children is None:
-            yield own
-        for _ in range(element.num_children or 0):
-            yield from below(own)
-
-    for column, path in zip(columns, below([]), strict=True):
-        yield column._replace(path=path[1:])
+def _paths(elements: Iterator[SchemaElement], above: Sequence[bytes] = ()) -> Iterator[list[bytes]]:
+    """The path of every leaf below the next element, as lists: a name may hold a dot."""
+    element = next(elements)
+    path = [*above, element.name]
+    if element.num_children is None:
+        yield path
+    for _ in range(element.num_children or 0):
+        yield from _paths(elements, path)
 
 
 def check_schema(found: Sequence[SchemaElement], wanted: ParquetSchema) -> None:
