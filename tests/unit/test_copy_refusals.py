@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,13 +11,14 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 from icekeeper.errors import StorageError
+from icekeeper.model import DataFile
 from icekeeper.row_group_copy.copyable import judge_file
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.known_writers import check_writer, common_writer
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
 from icekeeper.row_group_copy.schema_fit import parquet_schema
 from support.copied import MIXED, STORAGE, copied, entry_of, mixed_rows, parquet_file, target_of
-from support.rewrites import struct
+from support.rewrites import rows, struct
 
 
 @pytest.mark.parametrize(
@@ -96,6 +98,25 @@ def test_another_schema_is_refused(sentence: str, tmp_path: Path) -> None:
     path = parquet_file(tmp_path / "in.parquet", mixed_rows(0))
     wanted = target_of({**MIXED, "fields": OTHER_SCHEMAS[sentence]})
     assert str(copied([path], tmp_path / "copy.parquet", wanted)) == f"{path} {sentence}"
+
+
+def test_files_may_require_what_the_table_does_not_if_all_of_an_output_do(tmp_path: Path) -> None:
+    """Spark requires what cannot be null in a query; the levels in pages depend on it."""
+    wanted = struct((1, "id", "long"), (2, "point", struct((3, "x", "int"))))
+    needed = struct((1, "id", "long", {"required": True}), (2, "point", struct((3, "x", "int", {"required": True}))))
+    values: dict[str, list[Any]] = {"id": [1, 2], "point": [{"x": 1}, None]}
+    strict = parquet_file(tmp_path / "strict.parquet", rows(needed, values))
+    loose = parquet_file(tmp_path / "loose.parquet", rows(wanted, values))
+    made = copied([strict, strict], tmp_path / "copy.parquet", target_of(wanted))
+    assert isinstance(made, DataFile), str(made)
+    read = pq.read_table(made.file_path)
+    assert read.equals(pa.concat_tables([pq.read_table(strict)] * 2))
+    assert not read.schema.field("id").nullable
+
+    refused = copied([loose, strict], tmp_path / "both.parquet", target_of(wanted))
+    assert str(refused) == f"{strict} requires values in other columns than {loose}"
+    refused = copied([loose], tmp_path / "both.parquet", target_of(needed))
+    assert str(refused).endswith("has column 'id' otherwise than the table's current schema: another nullability")
 
 
 def test_a_file_without_field_ids_is_refused(tmp_path: Path) -> None:

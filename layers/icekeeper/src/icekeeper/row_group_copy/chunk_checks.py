@@ -15,11 +15,16 @@ __all__ = [
     "bloom_filter",
     "check_apart",
     "check_chunk",
+    "check_statistics",
     "column_index",
     "data_pages",
     "joined",
     "offset_index",
 ]
+
+# Type of the format → bytes of a value; texts and binaries have any length.
+_WIDTHS = {0: 1, 1: 4, 2: 8, 4: 4, 5: 8}
+_BYTE_ARRAY, _FIXED_LENGTH = 6, 7
 
 
 class Piece(NamedTuple):
@@ -74,7 +79,7 @@ def check_chunk(chunk: ColumnChunk, column: ParquetColumn, group: RowGroup, code
     name = column.leaf.name
     if chunk.file_path is not None:
         raise CannotCopy("keeps column chunks in other files")
-    if meta.type != column.type or meta.path_in_schema != column.path:
+    if meta.type != column.element.type or meta.path_in_schema != column.path:
         raise CannotCopy(f"has another column chunk where that of column {name} belongs")
     if meta.codec != codec:
         raise CannotCopy(f"has column {name} compressed otherwise than the table asks for")
@@ -90,6 +95,31 @@ def check_chunk(chunk: ColumnChunk, column: ParquetColumn, group: RowGroup, code
         raise CannotCopy(f"has pages of column {name} that no reader looks for")
     if not data_pages(meta).start <= meta.data_page_offset < data_pages(meta).end:
         raise CannotCopy(f"claims data pages of column {name} outside of its column chunk")
+
+
+def check_statistics(meta: ColumnMetaData, column: ParquetColumn) -> None:
+    """Check that statistics have the form that their column's type asks for; Arrow ends the process over some others.
+
+    Raises:
+        CannotCopy: they do not.
+    """
+    name, kind = column.leaf.name, column.element.type or 0
+    found, sizes = meta.statistics, meta.size_statistics
+    width = column.element.type_length if kind == _FIXED_LENGTH else _WIDTHS.get(kind)
+    if found is not None and width is not None:
+        for bound in (found.min, found.max, found.min_value, found.max_value):
+            if bound is not None and len(bound) != width:
+                raise CannotCopy(f"has a bound of {len(bound)} bytes for column {name}, whose values have {width}")
+    if sizes is None:
+        return
+    levels = (
+        (sizes.definition_level_histogram, column.definition),
+        (sizes.repetition_level_histogram, column.repetition),
+    )
+    if any(histogram and len(histogram) != highest + 1 for histogram, highest in levels) or (
+        sizes.unencoded_byte_array_data_bytes is not None and kind != _BYTE_ARRAY
+    ):
+        raise CannotCopy(f"has sizes of column {name} that its type does not have")
 
 
 def joined(pieces: Iterable[Piece], gap: int = 0) -> Iterator[Piece]:

@@ -13,6 +13,7 @@ from icekeeper.row_group_copy.chunk_checks import (
     bloom_filter,
     check_apart,
     check_chunk,
+    check_statistics,
     column_index,
     data_pages,
     joined,
@@ -22,7 +23,7 @@ from icekeeper.row_group_copy.footer import MAGIC, Footer
 from icekeeper.row_group_copy.footer_structs import FileMetaData, RowGroup
 from icekeeper.row_group_copy.known_writers import check_writer
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
-from icekeeper.row_group_copy.schema_fit import ParquetSchema, check_schema, parquet_schema
+from icekeeper.row_group_copy.schema_fit import ParquetSchema, fitted_schema, parquet_schema
 
 __all__ = ["CODECS", "CopyTarget", "CopyableFile", "copy_target", "judge_file"]
 
@@ -61,6 +62,8 @@ class CopyableFile:
     """How many have rows; the others are not carried over."""
     column_index_bytes: int
     """Of the column indexes that are carried over."""
+    nullability: bytes
+    """As :attr:`.ParquetSchema.nullability`: only files with the same can share an output."""
     created_by: bytes
     iceberg_schema: bytes | None
     """What Iceberg-Java writes under ``iceberg.schema``."""
@@ -98,9 +101,10 @@ def judge_file(footer: Footer, target: CopyTarget, record_count: int | None = No
 def _copyable(footer: Footer, target: CopyTarget, record_count: int | None) -> CopyableFile:
     metadata = footer.metadata()
     check_writer(metadata.created_by)
-    _check_whole_file(metadata, target, record_count)
+    schema = fitted_schema(metadata.schema, target.schema)
+    _check_whole_file(metadata, schema, record_count)
     groups = [group for group in metadata.row_groups if group.num_rows]
-    places = [_check_row_group(group, target) for group in groups]
+    places = [_check_row_group(group, schema, target.codec) for group in groups]
     for before, after in pairwise(places):
         if after < before:
             raise CannotCopy("has its row groups in another order than its rows")
@@ -119,21 +123,21 @@ def _copyable(footer: Footer, target: CopyTarget, record_count: int | None) -> C
         ranges=tuple(joined(copied)),
         row_count=metadata.num_rows,
         row_groups=len(groups),
-        column_index_bytes=sum(_carried_column_indexes(groups, target)),
+        column_index_bytes=sum(_carried_column_indexes(groups, schema)),
+        nullability=schema.nullability,
         created_by=metadata.created_by or b"",
         iceberg_schema=keys.get(b"iceberg.schema"),
     )
 
 
-def _check_whole_file(metadata: FileMetaData, target: CopyTarget, record_count: int | None) -> None:
+def _check_whole_file(metadata: FileMetaData, schema: ParquetSchema, record_count: int | None) -> None:
     if metadata.encryption_algorithm is not None:
         raise CannotCopy("is encrypted")
     for pair in metadata.key_value_metadata or ():
         if pair.key in _CALENDAR_KEYS:
             raise CannotCopy(f"has values in another calendar ({pair.key.decode()})")
-    check_schema(metadata.schema, target.schema)
     orders = metadata.column_orders or []
-    if len(orders) != len(target.schema.columns) or any(order.type_order is None for order in orders):
+    if len(orders) != len(schema.columns) or any(order.type_order is None for order in orders):
         raise CannotCopy("orders its bounds otherwise than by the type of each column")
     if any(group.num_rows < 0 for group in metadata.row_groups):
         raise CannotCopy("claims a row group with less than no rows")
@@ -147,13 +151,14 @@ def _check_whole_file(metadata: FileMetaData, target: CopyTarget, record_count: 
             raise CannotCopy(f"claims that row group {number} is number {group.ordinal}")
 
 
-def _check_row_group(group: RowGroup, target: CopyTarget) -> int:
+def _check_row_group(group: RowGroup, schema: ParquetSchema, codec: int) -> int:
     """Where the row group begins in the file, after all checks of what its chunks say."""
-    columns = target.schema.columns
+    columns = schema.columns
     if len(group.columns) != len(columns):
         raise CannotCopy(f"has a row group of {len(group.columns)} columns, the schema has {len(columns)}")
     for chunk, column in zip(group.columns, columns, strict=True):
-        check_chunk(chunk, column, group, target.codec)
+        check_chunk(chunk, column, group, codec)
+        check_statistics(chunk.meta_data, column)
     if any(not 0 <= sorting.column_idx < len(columns) for sorting in group.sorting_columns or ()):
         raise CannotCopy("claims that rows are sorted by a column that it does not have")
     size = sum(chunk.meta_data.total_compressed_size for chunk in group.columns)
@@ -177,9 +182,9 @@ def _indexes(groups: Sequence[RowGroup]) -> Iterator[Piece]:
             yield from (piece for piece in (column_index(chunk), offset_index(chunk)) if piece is not None)
 
 
-def _carried_column_indexes(groups: Sequence[RowGroup], target: CopyTarget) -> Iterator[int]:
+def _carried_column_indexes(groups: Sequence[RowGroup], schema: ParquetSchema) -> Iterator[int]:
     for group in groups:
-        for chunk, column in zip(group.columns, target.schema.columns, strict=True):
+        for chunk, column in zip(group.columns, schema.columns, strict=True):
             piece = column_index(chunk)
             if piece is not None and not hides_bounds(chunk.meta_data, column.leaf):
                 yield piece.size

@@ -64,6 +64,8 @@ def lay_out(files: Sequence[CopyableFile]) -> Layout | NotCopyable:
     placements: list[Placement] = []
     position, row_groups, index_position, footer_bytes = len(MAGIC), 0, data_end, 0
     for file in files:
+        if file.nullability != files[0].nullability:
+            return NotCopyable(file.path, f"requires values in other columns than {files[0].path}")
         starts = tuple(accumulate((piece.size for piece in file.ranges), initial=position))
         placements.append(Placement(file, starts[:-1], row_groups, index_position))
         position = starts[-1]

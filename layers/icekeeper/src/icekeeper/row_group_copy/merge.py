@@ -56,10 +56,11 @@ def merge_files(
         return layout
     if not layout.row_groups:
         return None
-    written = write_copy(layout, path, target.schema, storage)
+    schema = target.schema.with_nullability(inputs[0][1].nullability)
+    written = write_copy(layout, path, schema, storage)
     if isinstance(written, NotCopyable):
         return written
-    problem = disproof(written, target.schema, storage)
+    problem = disproof(written, schema, storage)
     if problem is not None:
         raise StorageError(f"rows were not kept: {problem}; {path} was written and is kept for inspection")
     return _entry([entry for entry, _ in inputs], written, target)

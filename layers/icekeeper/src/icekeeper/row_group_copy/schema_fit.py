@@ -8,7 +8,7 @@ annotate plain integers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -21,10 +21,12 @@ from icekeeper.row_group_copy.schema_structs import LogicalType, SchemaElement, 
 from icekeeper.row_group_copy.thrift_bytes import read_struct
 from icekeeper.rows.arrow_schema import LeafColumn, arrow_schema, leaf_columns
 
-__all__ = ["ParquetColumn", "ParquetSchema", "check_schema", "parquet_schema"]
+__all__ = ["ParquetColumn", "ParquetSchema", "fitted_schema", "parquet_schema"]
 
 _FIXED_LENGTH = 7
 """``Type.FIXED_LEN_BYTE_ARRAY``"""
+# FieldRepetitionType
+_REQUIRED, _OPTIONAL, _REPEATED = 0, 1, 2
 _PLAIN_INTEGERS = (("integer", 32, True), ("integer", 64, True))
 # ConvertedType → what it says as a logical type; MAP_KEY_VALUE (2) says nothing that its place does not.
 _CONVERTED: Mapping[int, tuple[Any, ...]] = {
@@ -43,11 +45,13 @@ _DECIMAL = 5
 
 
 class ParquetColumn(NamedTuple):
-    """A leaf column: the Iceberg column with its Parquet type and path."""
+    """A leaf column: the Iceberg column with its Parquet element and path, and its highest levels."""
 
     leaf: LeafColumn
-    type: int
+    element: SchemaElement
     path: list[bytes]
+    definition: int
+    repetition: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,19 @@ class ParquetSchema:
 
     elements: tuple[SchemaElement, ...]
     columns: tuple[ParquetColumn, ...]
+
+    @property
+    def nullability(self) -> bytes:
+        """Which elements are required, optional or repeated; the levels in pages depend on it."""
+        return bytes([0, *(element.repetition_type or 0 for element in self.elements[1:])])
+
+    def with_nullability(self, wanted: bytes) -> ParquetSchema:
+        """The same schema with another nullability."""
+        if wanted == self.nullability:
+            return self
+        pairs = zip(self.elements[1:], wanted[1:], strict=True)
+        elements = [self.elements[0], *(replace(element, repetition_type=kind) for element, kind in pairs)]
+        return _with_columns(elements, [column.leaf for column in self.columns])
 
 
 def parquet_schema(schema: Mapping[str, Any]) -> ParquetSchema:
@@ -70,35 +87,53 @@ def parquet_schema(schema: Mapping[str, Any]) -> ParquetSchema:
     data = sink.getvalue().to_pybytes()
     length = int.from_bytes(data[-8:-4], "little")
     elements = read_struct(FileMetaData, data[-8 - length : -8])[0].schema
-    leaves = [element for element in elements if element.num_children is None]
-    columns = zip(leaf_columns(schema), leaves, _paths(iter(elements)), strict=True)
-    return ParquetSchema(
-        tuple(elements), tuple(ParquetColumn(leaf, element.type or 0, path[1:]) for leaf, element, path in columns)
-    )
+    return _with_columns(elements, leaf_columns(schema))
 
 
-def _paths(elements: Iterator[SchemaElement], above: Sequence[bytes] = ()) -> Iterator[list[bytes]]:
-    """The path of every leaf below the next element, as lists: a name may hold a dot."""
+def _with_columns(elements: Sequence[SchemaElement], leaves: Sequence[LeafColumn]) -> ParquetSchema:
+    found = zip(leaves, _leaf_paths(iter(elements), ()), strict=True)
+    return ParquetSchema(tuple(elements), tuple(_column(leaf, path) for leaf, path in found))
+
+
+def _column(leaf: LeafColumn, path: Sequence[SchemaElement]) -> ParquetColumn:
+    kinds = [element.repetition_type for element in path]
+    levels = sum(kind != _REQUIRED for kind in kinds), kinds.count(_REPEATED)
+    return ParquetColumn(leaf, path[-1], [element.name for element in path], *levels)
+
+
+def _leaf_paths(
+    elements: Iterator[SchemaElement], above: tuple[SchemaElement, ...]
+) -> Iterator[tuple[SchemaElement, ...]]:
+    """What leads to every leaf below the next element, which is the root at first and then in no path."""
     element = next(elements)
-    path = [*above, element.name]
+    path = (*above, element)
     if element.num_children is None:
-        yield path
+        yield path[1:]
     for _ in range(element.num_children or 0):
-        yield from _paths(elements, path)
+        yield from _leaf_paths(elements, path)
 
 
-def check_schema(found: Sequence[SchemaElement], wanted: ParquetSchema) -> None:
-    """Check a file's schema.
+def fitted_schema(found: Sequence[SchemaElement], wanted: ParquetSchema) -> ParquetSchema:
+    """The wanted schema with the nullability that a file has.
+
+    A column that the table lets be null may be required in a file: Spark writes so what cannot be null in a query.
 
     Raises:
-        CannotCopy: it is another one; the message names the first column that differs.
+        CannotCopy: the file has another schema; the message names the first column that differs.
     """
     if not found or found[0].num_children != wanted.elements[0].num_children:
         raise CannotCopy("does not have the table's current columns")
     for theirs, ours in zip_longest(found[1:], wanted.elements[1:]):
-        if theirs is None or ours is None or _meaning(theirs) != _meaning(ours):
+        if theirs is None or ours is None or not _fits(theirs, ours):
             name = (theirs or ours).name.decode(errors="replace")
             raise CannotCopy(f"has column '{name}' otherwise than the table's current schema: {_first(theirs, ours)}")
+    return wanted.with_nullability(bytes([0, *(element.repetition_type or 0 for element in found[1:])]))
+
+
+def _fits(theirs: SchemaElement, ours: SchemaElement) -> bool:
+    if (theirs.repetition_type, ours.repetition_type) == (_REQUIRED, _OPTIONAL):
+        theirs = replace(theirs, repetition_type=_OPTIONAL)
+    return _meaning(theirs) == _meaning(ours)
 
 
 _FACETS = ("name", "field id", "nullability", "children", "type", "length", "annotation")
