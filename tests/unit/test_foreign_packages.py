@@ -28,6 +28,7 @@ AT_HOME: dict[str, frozenset[str]] = {
     "sqlalchemy": frozenset({"catalogs", "pyiceberg_private"}),
     "strictyaml": frozenset({"policy", "pyiceberg_private"}),
     "requests": frozenset({"catalogs", "pyiceberg_private"}),
+    "thrift": frozenset({"row_group_copy"}),
     "typer": frozenset({"cli"}),
     "rich": frozenset({"cli", "demo", "report/rows.py", "report/terminal.py"}),
     "duckdb": frozenset({"demo/duckdb_child.py"}),

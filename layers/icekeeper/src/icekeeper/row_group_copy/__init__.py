@@ -1,0 +1,19 @@
+"""Makes one Parquet file of several by copying their row groups byte for byte; nothing is decoded or compressed.
+
+For whoever wires it into an operation:
+
+* ``copyable.copy_target`` says what outputs must be; ``merge.copyable_file`` judges each input by its manifest entry
+  and one ranged read, and answers with a reason where it must be decoded; ``merge.merge_files`` writes, proves and
+  describes the new file.  What was judged is small and picklable: a planner may judge, a worker copy.
+* The room knows files, not tables.  The caller sees to it that no delete applies to an input, that all have the same
+  partition and spec, that no rows are to be sorted, that the table's properties ask for no Bloom filters or pages that
+  the inputs lack, and that rows need no ids of their own: a file without ``_row_id`` columns takes its rows' ids from
+  its entry's ``first_row_id``, which two files cannot share.  ``sort_order_id`` is not set: runs one after the other
+  are not sorted.
+* Files of one table differ, so copying and decoding are chosen by file, not by group.  What is refused can be decoded
+  into row groups of full size; a file made so can be copied beside the others in the same pass or in the next.
+* Small row groups stay small.  ``min_row_group_copy_bytes`` bounds the average of a file, so that an output of copyable
+  files is copyable again.  Its default must come from measured scans, and from how large a footer readers put up with.
+* Reading back for the proof costs as many bytes again.  A store that copies parts on its side needs another proof for
+  the bytes; ``proof`` compares facts and bytes apart for that reason.
+"""

@@ -1,0 +1,190 @@
+"""Judges by its footer whether the row groups of a file can be copied into an output as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from icekeeper.row_group_copy.bounds_to_hide import hides_bounds
+from icekeeper.row_group_copy.chunk_checks import (
+    Piece,
+    bloom_filter,
+    check_apart,
+    check_chunk,
+    check_statistics,
+    column_index,
+    data_pages,
+    joined,
+    offset_index,
+)
+from icekeeper.row_group_copy.footer import MAGIC, Footer
+from icekeeper.row_group_copy.footer_structs import FileMetaData, RowGroup
+from icekeeper.row_group_copy.known_writers import check_writer
+from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
+from icekeeper.row_group_copy.schema_fit import ParquetSchema, fitted_schema, parquet_schema
+
+__all__ = ["CODECS", "CopyTarget", "CopyableFile", "copy_target", "judge_file"]
+
+# Values of write.parquet.compression-codec → CompressionCodec of the format.  LZ4 (5) is the deprecated framing.
+CODECS = {"uncompressed": 0, "snappy": 1, "gzip": 2, "brotli": 4, "zstd": 6, "lz4": 7, "lz4_raw": 7}
+_MOST_INDEX_BYTES = 64 * 1024 * 1024
+"""The page indexes of all inputs are kept in memory until the data are written."""
+# Spark's marks of values in the old calendar; only Spark knows what they mean for a whole file.
+_CALENDAR_KEYS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTarget:
+    """What an output must be: its schema, its codec (the format's number), how large row groups must be, and how much
+    its manifest entry tells of each column (``none``, ``counts``, ``truncate(n)`` or ``full``, by field id).
+
+    ``min_row_group_bytes`` is the least average size of a file's row groups, compressed.  An average, because writers
+    end a file with a small one; and outputs made of copyable files are copyable again.
+    """
+
+    schema: ParquetSchema
+    codec: int
+    min_row_group_bytes: int
+    modes: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyableFile:
+    """A file whose row groups can be copied; holds little besides the footer's bytes."""
+
+    footer: Footer
+    ranges: tuple[Piece, ...]
+    """The bytes to copy, ascending: column chunks and Bloom filters."""
+    row_count: int
+    row_groups: int
+    """How many have rows; the others are not carried over."""
+    column_index_bytes: int
+    """Of the column indexes that are carried over."""
+    nullability: bytes
+    """As :attr:`.ParquetSchema.nullability`: only files with the same can share an output."""
+    created_by: bytes
+    iceberg_schema: bytes | None
+    """What Iceberg-Java writes under ``iceberg.schema``."""
+
+    @property
+    def path(self) -> str:
+        return self.footer.path
+
+    @property
+    def copied_bytes(self) -> int:
+        return sum(piece.size for piece in self.ranges)
+
+
+def copy_target(
+    schema: Mapping[str, Any], codec: str, min_row_group_copy_bytes: int, modes: Mapping[int, str]
+) -> CopyTarget:
+    """The target for outputs of an Iceberg schema; ``codec`` as in ``write.parquet.compression-codec``, ``modes`` by
+    ``write.metadata.metrics.*``.
+
+    Raises:
+        TableUnsupported: a column type is not rewritten by this version.
+        KeyError: there is no such codec.
+    """
+    return CopyTarget(parquet_schema(schema), CODECS[codec.lower()], min_row_group_copy_bytes, modes)
+
+
+def judge_file(footer: Footer, target: CopyTarget, record_count: int | None = None) -> CopyableFile | NotCopyable:
+    """Whether a file can be copied; ``record_count`` is what its manifest entry says, ``None``: there is none."""
+    try:
+        return _copyable(footer, target, record_count)
+    except CannotCopy as refused:
+        return NotCopyable(footer.path, str(refused))
+
+
+def _copyable(footer: Footer, target: CopyTarget, record_count: int | None) -> CopyableFile:
+    metadata = footer.metadata()
+    check_writer(metadata.created_by)
+    schema = fitted_schema(metadata.schema, target.schema)
+    _check_whole_file(metadata, schema, record_count)
+    groups = [group for group in metadata.row_groups if group.num_rows]
+    places = [_check_row_group(group, schema, target.codec) for group in groups]
+    for before, after in pairwise(places):
+        if after < before:
+            raise CannotCopy("has its row groups in another order than its rows")
+    copied = sorted(_copied(groups))
+    indexes = sorted(_indexes(groups))
+    check_apart(sorted([*copied, *indexes]), len(MAGIC), footer.start)
+    size = sum(data_pages(chunk.meta_data).size for group in groups for chunk in group.columns)
+    if groups and size < target.min_row_group_bytes * len(groups):
+        average = size // len(groups)
+        raise CannotCopy(f"has row groups of {average} bytes on average, below {target.min_row_group_bytes}")
+    if sum(piece.size for piece in indexes) > _MOST_INDEX_BYTES:
+        raise CannotCopy(f"has page indexes of more than {_MOST_INDEX_BYTES} bytes")
+    keys = {pair.key: pair.value for pair in metadata.key_value_metadata or ()}
+    return CopyableFile(
+        footer=footer,
+        ranges=tuple(joined(copied)),
+        row_count=metadata.num_rows,
+        row_groups=len(groups),
+        column_index_bytes=sum(_carried_column_indexes(groups, schema)),
+        nullability=schema.nullability,
+        created_by=metadata.created_by or b"",
+        iceberg_schema=keys.get(b"iceberg.schema"),
+    )
+
+
+def _check_whole_file(metadata: FileMetaData, schema: ParquetSchema, record_count: int | None) -> None:
+    if metadata.encryption_algorithm is not None:
+        raise CannotCopy("is encrypted")
+    for pair in metadata.key_value_metadata or ():
+        if pair.key in _CALENDAR_KEYS:
+            raise CannotCopy(f"has values in another calendar ({pair.key.decode()})")
+    orders = metadata.column_orders or []
+    if len(orders) != len(schema.columns) or any(order.type_order is None for order in orders):
+        raise CannotCopy("orders its bounds otherwise than by the type of each column")
+    if any(group.num_rows < 0 for group in metadata.row_groups):
+        raise CannotCopy("claims a row group with less than no rows")
+    rows = sum(group.num_rows for group in metadata.row_groups)
+    if rows != metadata.num_rows:
+        raise CannotCopy(f"has row groups of {rows} rows in all, but claims {metadata.num_rows}")
+    if record_count is not None and rows != record_count:
+        raise CannotCopy(f"has {rows} rows, its manifest entry says {record_count}")
+    for number, group in enumerate(metadata.row_groups):
+        if group.ordinal not in (None, number):
+            raise CannotCopy(f"claims that row group {number} is number {group.ordinal}")
+
+
+def _check_row_group(group: RowGroup, schema: ParquetSchema, codec: int) -> int:
+    """Where the row group begins in the file, after all checks of what its chunks say."""
+    columns = schema.columns
+    if len(group.columns) != len(columns):
+        raise CannotCopy(f"has a row group of {len(group.columns)} columns, the schema has {len(columns)}")
+    for chunk, column in zip(group.columns, columns, strict=True):
+        check_chunk(chunk, column, group, codec)
+        check_statistics(chunk.meta_data, column)
+    if any(not 0 <= sorting.column_idx < len(columns) for sorting in group.sorting_columns or ()):
+        raise CannotCopy("claims that rows are sorted by a column that it does not have")
+    size = sum(chunk.meta_data.total_compressed_size for chunk in group.columns)
+    if group.total_compressed_size not in (None, 0, size):
+        raise CannotCopy(f"claims a row group of {group.total_compressed_size} bytes, its columns have {size}")
+    return min((data_pages(chunk.meta_data).start for chunk in group.columns), default=0)
+
+
+def _copied(groups: Sequence[RowGroup]) -> Iterator[Piece]:
+    for group in groups:
+        for chunk in group.columns:
+            yield data_pages(chunk.meta_data)
+            bloom = bloom_filter(chunk.meta_data)
+            if bloom is not None:
+                yield bloom
+
+
+def _indexes(groups: Sequence[RowGroup]) -> Iterator[Piece]:
+    for group in groups:
+        for chunk in group.columns:
+            yield from (piece for piece in (column_index(chunk), offset_index(chunk)) if piece is not None)
+
+
+def _carried_column_indexes(groups: Sequence[RowGroup], schema: ParquetSchema) -> Iterator[int]:
+    for group in groups:
+        for chunk, column in zip(group.columns, schema.columns, strict=True):
+            piece = column_index(chunk)
+            if piece is not None and not hides_bounds(chunk.meta_data, column.leaf):
+                yield piece.size

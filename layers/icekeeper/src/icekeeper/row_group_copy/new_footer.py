@@ -1,0 +1,58 @@
+"""Writes the footer of a new file around row groups that are bytes already (pure).
+
+All row groups of a large output as structures would take some hundred megabytes, so each input's are written when they
+are known, and put together here.  Of the key-value metadata only ``iceberg.schema`` stays, where all inputs have the
+same.  The rest is about one file (``pandas`` holds its range of row numbers) or about how its writer held the columns
+(``ARROW:schema``); rewritten files have none of it either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from icekeeper.row_group_copy.copyable import CopyableFile
+from icekeeper.row_group_copy.footer_structs import ColumnOrder, FileMetaData, KeyValue, RowGroup
+from icekeeper.row_group_copy.known_writers import common_writer
+from icekeeper.row_group_copy.schema_fit import ParquetSchema
+from icekeeper.row_group_copy.thrift_bytes import write_struct
+from icekeeper.row_group_copy.thrift_fields import Empty
+
+__all__ = ["footer_bytes"]
+
+_VERSION = 2
+"""What Arrow writes; readers tell by each page of which kind it is."""
+# Bytes that end a structure, and that an empty list takes (Thrift compact protocol).
+_STOP = _EMPTY_LIST = 1
+
+
+def footer_bytes(files: Sequence[CopyableFile], row_groups: Sequence[bytes], schema: ParquetSchema) -> bytes:
+    """The footer of a file with these row groups of these inputs.
+
+    Raises:
+        CannotCopy: the rows are more than a footer can count.
+    """
+    metadata = FileMetaData(
+        version=_VERSION,
+        schema=list(schema.elements),
+        num_rows=sum(file.row_count for file in files),
+        key_value_metadata=_key_values(files),
+        created_by=common_writer({file.created_by for file in files if file.row_groups}),
+        column_orders=[ColumnOrder(type_order=Empty()) for _ in schema.columns],
+    )
+    none = write_struct(metadata)
+    before = len(write_struct(FileMetaData(metadata.version, metadata.schema, metadata.num_rows))) - _STOP
+    return b"".join((none[: before - _EMPTY_LIST], _list_header(len(row_groups)), *row_groups, none[before:]))
+
+
+def _list_header(count: int) -> bytes:
+    """What stands before the elements of a list of row groups: taken from such a list, so that Thrift writes it."""
+    written = write_struct(FileMetaData(row_groups=[RowGroup()] * count))
+    start = len(write_struct(FileMetaData())) - _STOP - _EMPTY_LIST
+    return written[start : len(written) - _STOP - count * len(write_struct(RowGroup()))]
+
+
+def _key_values(files: Sequence[CopyableFile]) -> list[KeyValue] | None:
+    schemas = {file.iceberg_schema for file in files}
+    if len(schemas) == 1 and None not in schemas:
+        return [KeyValue(b"iceberg.schema", schemas.pop())]
+    return None

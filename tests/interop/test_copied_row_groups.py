@@ -1,0 +1,67 @@
+"""Row groups that Iceberg-Java wrote are copied; parquet-mr reads the copy, also by page indexes and Bloom filters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from icekeeper.metadata.document_files import parse_document
+from icekeeper.model import DataFile
+from support.copied import STORAGE, copied, parquet_file, target_of
+from support.iceberg_java import IcebergJava
+from support.java_table import JavaTable
+
+DDL = """
+CREATE TABLE {table} (
+    id BIGINT NOT NULL, text STRING, ratio DOUBLE, price DECIMAL(12, 2), day DATE, at TIMESTAMP, local TIMESTAMP_NTZ,
+    raw BINARY, flag BOOLEAN, tags ARRAY<STRING>, sizes MAP<STRING, INT>, point STRUCT<x: INT, y: FLOAT>)
+USING iceberg TBLPROPERTIES (
+    'format-version' = '2', 'write.parquet.compression-codec' = 'zstd', 'write.parquet.page-row-limit' = '100',
+    'write.parquet.row-group-size-bytes' = '4096', 'write.parquet.row-group-check-min-record-count' = '100',
+    'write.parquet.row-group-check-max-record-count' = '100', 'write.parquet.bloom-filter-enabled.column.text' = 'true',
+    'write.parquet.bloom-filter-max-bytes' = '1024')
+"""
+ROWS = """
+INSERT INTO {{table}} SELECT id, IF(id % 5 = 0, NULL, concat('text ', id)), id / 3D, CAST(id AS DECIMAL(12, 2)),
+    date_add(DATE'2024-01-01', CAST(id AS INT)), timestamp_seconds(id), timestamp_ntz'2024-01-01 00:00:00',
+    CAST(concat('r', id) AS BINARY), id % 2 = 0, transform(sequence(0, id % 3), x -> concat('t', x)),
+    map('k', CAST(id AS INT)), named_struct('x', CAST(id AS INT), 'y', CAST(id AS FLOAT)) FROM range({}, {}, 1, 1)
+"""
+FILTERS = ("id = 731", "id BETWEEN 390 AND 410", "text = 'text 203'", "text IS NULL AND id > 1190", "point.x = 17")
+
+
+def test_parquet_mr_reads_the_rows_of_a_copy(iceberg_java: IcebergJava, tmp_path: Path) -> None:
+    session: SparkSession = iceberg_java.session
+    table = JavaTable.create(session, "copied_row_groups", DDL)
+    for first in (0, 600):
+        table.sql(ROWS.format(first, first + 600))
+    metadata = parse_document(STORAGE.read(table.metadata_location), table.name)
+    theirs = sorted((table.folder / "data").glob("*.parquet"), key=lambda path: pq.read_table(path)["id"][0].as_py())
+    # Arrow writes the same rows again, as compaction does: both writers meet in one file.
+    ours = pq.read_table(theirs[0])
+    ours = ours.set_column(0, ours.schema.field(0), pa.array([row.as_py() + 1200 for row in ours["id"]], pa.int64()))
+    again = parquet_file(tmp_path / "again.parquet", ours, row_group_size=200, store_schema=False)
+    inputs = [*theirs, again]
+    made = copied(inputs, tmp_path / "copy.parquet", target_of(metadata.current_schema))
+    assert isinstance(made, DataFile), str(made)
+    footers = [pq.read_metadata(path) for path in inputs]
+    assert footers[0].num_row_groups > 1
+    assert pq.read_metadata(made.file_path).num_row_groups == sum(footer.num_row_groups for footer in footers)
+
+    before = [str(path) for path in inputs]
+    for condition in FILTERS:
+        found = _rows(session, [made.file_path], condition)
+        assert found == _rows(session, before, condition)
+        assert found
+    # Collected without an order: the rows come as they lie in the file.
+    in_order = session.read.parquet(made.file_path).collect()
+    assert in_order == [row for path in before for row in session.read.parquet(path).collect()]
+    table.drop()
+
+
+def _rows(session: SparkSession, paths: list[str], condition: str) -> list[Any]:
+    return sorted(map(str, session.read.parquet(*paths).where(condition).collect()))
