@@ -60,7 +60,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"candidates", "written_settings"}),
         frozenset({"bins", "clustering"}),
         frozenset({"payback"}),
-        frozenset({"budget", "left_alone"}),
+        frozenset({"budget", "left_alone", "missing"}),
         frozenset({"partition_rows", "plan"}),
         frozenset({"depth_metrics", "preview", "rewrite", "row_groups", "settings_preview"}),
         frozenset({"commit_results"}),
@@ -68,7 +68,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"compact"}),
     ),
     "state": (
-        frozenset({"address", "claims", "identity", "leases"}),
+        frozenset({"address", "claims", "identity", "leases", "slack"}),
         frozenset(
             {
                 *("detection_mark", "held_lease", "lake_stats", "pending_deletions", "quarantine", "requests"),
@@ -138,6 +138,7 @@ PURE = (
     "icekeeper.operations.compaction.payback",
     "icekeeper.operations.compaction.candidates",
     "icekeeper.operations.compaction.deleted_rows",
+    "icekeeper.operations.compaction.missing",
     "icekeeper.operations.compaction.moments",
     "icekeeper.operations.compaction.scope",
     "icekeeper.operations.compaction.depth_metrics",

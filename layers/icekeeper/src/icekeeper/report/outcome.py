@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from icekeeper.errors import StorageError
 from icekeeper.masking import masked
 from icekeeper.policy import Operation
+from icekeeper.state.slack import Slack
 
 __all__ = [
     "MAX_INLINE_PATHS",
@@ -82,6 +83,8 @@ class OperationOutcome:
     """What a dry run tells of its plan beyond the sentence, ready for JSON; ``None``: nothing."""
     schedule: str | None = None
     """The schedule of the policy in whose turn it ran; ``None``: in none."""
+    slack: Slack | None = None
+    """What must come before there is anything more to do; ``None``: that is not known."""
 
     def __post_init__(self) -> None:
         # A summary may quote an error of a library, which may hold secrets.
@@ -160,9 +163,11 @@ def succeeded(
     )
 
 
-def skipped(operation: Operation, reason: str, *, metrics: Metrics | None = None) -> OperationOutcome:
+def skipped(
+    operation: Operation, reason: str, *, metrics: Metrics | None = None, slack: Slack | None = None
+) -> OperationOutcome:
     """The outcome of an operation that had nothing to do, is switched off, or is not possible here."""
-    return _not_carried_out(operation, Status.SKIPPED, reason, metrics)
+    return replace(_not_carried_out(operation, Status.SKIPPED, reason, metrics), slack=slack)
 
 
 def refused(operation: Operation, reason: str, *, metrics: Metrics | None = None) -> OperationOutcome:

@@ -17,7 +17,7 @@ others as the newest, just as the file will that it becomes, until nothing chang
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -26,7 +26,16 @@ from itertools import accumulate
 from icekeeper.operations.compaction.candidates import Candidate
 from icekeeper.policy import Policy
 
-__all__ = ["Bin", "Reason", "binpacked"]
+__all__ = [
+    "Bin",
+    "Packing",
+    "Reason",
+    "binpacked",
+    "least_pairs",
+    "may_fill",
+    "may_make_a_bin",
+    "missing_files_and_bytes",
+]
 
 # The largest output, as a multiple of the target file size.
 _LARGEST_OUTPUT = Fraction(5, 4)
@@ -72,6 +81,15 @@ class Bin:
 
 
 @dataclass(frozen=True, slots=True)
+class Packing:
+    """What becomes of one partition's candidates."""
+
+    bins: tuple[Bin, ...]
+    left: tuple[int, ...]
+    """The sizes of those that stay as they are, but for large ones."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Run:
     files: tuple[Candidate, ...]
     size: int
@@ -88,7 +106,7 @@ class _Run:
         return max(self.size, _LIGHTEST_BYTES)
 
 
-def binpacked(files: list[Candidate], policy: Policy, *, at_rest: bool = False) -> list[Bin]:
+def binpacked(files: list[Candidate], policy: Policy, *, at_rest: bool = False) -> Packing:
     """The bins of one partition's candidates that are to be rewritten, in order of age; the balanced one comes last."""
     files.sort(key=lambda c: (c.age, c.file.file_path))
     # Large enough: only their deletes are applied, or what they lack is given to them.
@@ -99,7 +117,7 @@ def binpacked(files: list[Candidate], policy: Policy, *, at_rest: bool = False) 
     if policy.rewrite_all:
         bins, rest = _full_bins(runs, policy)
         chosen += [*bins, *([_bin(_merged(rest), policy)] if rest else [])]
-        return [replace(b, reason=Reason.ALL) for b in chosen]
+        return Packing(tuple(replace(b, reason=Reason.ALL) for b in chosen), ())
     while True:
         if len(runs) >= policy.min_input_files:
             bins, runs = _full_bins(runs, policy)
@@ -114,7 +132,56 @@ def binpacked(files: list[Candidate], policy: Policy, *, at_rest: bool = False) 
             chosen.append(_bin(merged, policy))
         else:
             runs.append(merged)
-    return chosen + [_bin(run, policy) for run in runs if run.reason is not None]
+    chosen += [_bin(run, policy) for run in runs if run.reason is not None]
+    return Packing(tuple(chosen), tuple(run.size for run in runs if run.reason is None))
+
+
+def missing_files_and_bytes(sizes: Sequence[int], policy: Policy, *, in_order: bool) -> tuple[tuple[int, int], ...]:
+    """Pairs ``(files, bytes)`` of new runs that may make a bin with runs of which alone none can be made.
+
+    Without as many files and bytes as some pair says neither a balanced nor a full bin can come about.  A new file
+    weighs its bytes, at least the lightest weight; see :func:`may_make_a_bin`.  ``in_order``: the new runs are surely
+    the youngest.
+    """
+    least, count = policy.min_input_files, len(sizes)
+    # Balanced: the largest run is one of these, or a new one, which is no smaller than those that it is taken with.
+    weights = sorted(max(size, _LIGHTEST_BYTES) for size in sizes)
+    share, total, pairs = _largest_share(policy), 0, [(least, 0)]
+    for taken, weight in enumerate(weights, start=1):
+        total += weight
+        pairs.append((max(1, least - taken), max(0, math.ceil(weight / share) - total)))
+    was_tried = in_order and count >= least
+    pairs.append((max(1, least - count), _bytes_to_fill(sum(sizes), policy, was_tried=was_tried)))
+    return least_pairs(pairs)
+
+
+def may_fill(sizes: Sequence[int], policy: Policy) -> bool:
+    """Whether some of these runs would be a full bin if others of them were gone."""
+    return sum(sizes) >= min(_full_bytes(policy), policy.max_file_group_size_bytes)
+
+
+def may_make_a_bin(pairs: Sequence[tuple[int, int]], files: int, size: int) -> bool:
+    """Whether so many files, of so many bytes together, into one partition may be enough for one of the pairs."""
+    weight = size + files * _LIGHTEST_BYTES
+    return any(files >= enough and weight >= least for enough, least in pairs)
+
+
+def _bytes_to_fill(size: int, policy: Policy, *, was_tried: bool) -> int:
+    """The fewest bytes after which runs of this size may be a full bin; ``was_tried``: no part of them is one."""
+    full, largest = _full_bytes(policy), _LARGEST_OUTPUT * policy.target_file_size_bytes
+    outputs = size // full
+    if outputs and not (was_tried and size > outputs * largest):
+        return 0
+    return max(0, min((outputs + 1) * full, policy.max_file_group_size_bytes) - size)
+
+
+def least_pairs(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The pairs that no other one makes needless: with more files each needs fewer bytes."""
+    kept: list[tuple[int, int]] = []
+    for files, size in sorted(pairs):
+        if not kept or size < kept[-1][1]:
+            kept.append((files, size))
+    return tuple(kept)
 
 
 def _full_bins(runs: Sequence[_Run], policy: Policy) -> tuple[list[Bin], list[_Run]]:
@@ -138,7 +205,7 @@ def _balanced(runs: Sequence[_Run], policy: Policy, *, at_rest: bool) -> list[_R
         return []
     if at_rest:
         return list(runs)
-    share = max(_LARGEST_SHARE, Fraction(3, 2 * policy.min_input_files))
+    share = _largest_share(policy)
     order = sorted(runs, key=lambda run: (run.weight, run.files[0].file.file_path))
     totals = list(accumulate(run.weight for run in order))
     for count in range(len(order), policy.min_input_files - 1, -1):
@@ -146,6 +213,10 @@ def _balanced(runs: Sequence[_Run], policy: Policy, *, at_rest: bool) -> list[_R
             chosen = {id(run) for run in order[:count]}
             return [run for run in runs if id(run) in chosen]
     return []
+
+
+def _largest_share(policy: Policy) -> Fraction:
+    return max(_LARGEST_SHARE, Fraction(3, 2 * policy.min_input_files))
 
 
 def _due(runs: Sequence[_Run]) -> list[_Run]:
@@ -181,10 +252,16 @@ def _bin(run: _Run, policy: Policy) -> Bin:
 
 def _outputs_if_full(size: int, inputs: int, policy: Policy) -> int | None:
     """How many files of the right size a bin of these bytes becomes; ``None``: it must take more files first."""
-    full = (policy.min_file_size_bytes + policy.target_file_size_bytes) // 2
     outputs = _output_count(size, inputs, policy)
-    is_whole = outputs * full <= size and size <= outputs * _LARGEST_OUTPUT * policy.target_file_size_bytes
+    is_whole = (
+        outputs * _full_bytes(policy) <= size and size <= outputs * _LARGEST_OUTPUT * policy.target_file_size_bytes
+    )
     return outputs if is_whole or size >= policy.max_file_group_size_bytes else None
+
+
+def _full_bytes(policy: Policy) -> int:
+    """The least size of a full bin with one output."""
+    return max(1, (policy.min_file_size_bytes + policy.target_file_size_bytes) // 2)
 
 
 def _output_count(size: int, inputs: int, policy: Policy) -> int:

@@ -19,11 +19,13 @@ from icekeeper.operations.compaction.clustering.depth import ClusteringDepth
 from icekeeper.operations.compaction.clustering.plan import clustering_groups
 from icekeeper.operations.compaction.clustering.runs import Layout
 from icekeeper.operations.compaction.left_alone import LeftAlone, left_alone
+from icekeeper.operations.compaction.missing import PlannedPartition, compaction_slack
 from icekeeper.operations.compaction.output_partition import Destination
 from icekeeper.operations.compaction.payback import WeighedBin, Worth, weigh
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import RewriteReason
+from icekeeper.state.slack import Slack
 
 __all__ = ["Clustering", "CompactionPlan", "FileGroup", "NothingToCompact", "plan_compaction"]
 
@@ -83,6 +85,8 @@ class NothingToCompact(Nothing):
 
     left: tuple[LeftAlone, ...] = ()
     """What is left alone, and why."""
+    slack: Slack | None = None
+    """What must come before there can be something; ``None``: that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,8 @@ class CompactionPlan:
     """How the rows of every group are to be ordered; ``None``: they keep their order."""
     depth: ClusteringDepth | None = None
     """Where the files lie in the clustering columns; ``None``: there are none."""
+    slack: Slack | None = None
+    """What must come before there can be more to do once this is done; ``None``: that is not known."""
 
     @property
     def input_files(self) -> tuple[str, ...]:
@@ -138,7 +144,7 @@ def plan_compaction(
         return Nothing(NO_SNAPSHOT)
     has_deletes = any(m.content is ManifestContent.DELETES and m.may_have_live_files for m in state.manifests)
     if has_deletes and not policy.apply_deletes:
-        return Nothing(DELETES_DISABLED)
+        return NothingToCompact(DELETES_DISABLED, slack=compaction_slack(state, policy, (), (), None, now_ms))
     found = select_candidates(
         state,
         policy,
@@ -149,7 +155,8 @@ def plan_compaction(
         order_id=None if clustering is None else clustering.recipe.order_id,
     )
     layout = None if clustering is None else Layout.of(clustering.recipe, metadata.current_schema)
-    bins = _bins(found, policy, clustering, layout, now_ms)
+    partitions = [_planned(files, policy, clustering, layout, now_ms) for files in found.partitions]
+    bins = [chosen for partition in partitions for chosen in partition.bins]
     weighed = [weigh(chosen, policy, found.spread) for chosen in bins]
     unpaid = [one for one in weighed if not one.worth.pays]
     worthy = [one for one in weighed if one.worth.pays]
@@ -160,8 +167,12 @@ def plan_compaction(
         _group(number, chosen, route_to, found.specs_to_leave)
         for number, chosen in enumerate(in_job_order(allowed, policy.rewrite_job_order))
     )
+    slack = None
+    if not waiting and not any(group.route_to is not None for group in groups):
+        recipe = None if clustering is None else clustering.recipe
+        slack = compaction_slack(state, policy, partitions, {id(one.bin) for one in unpaid}, recipe, now_ms)
     if not groups and 0 not in found.delete_needs.values():
-        return NothingToCompact(_nothing_reason(found, worthy, unpaid), left)
+        return NothingToCompact(_nothing_reason(found, worthy, unpaid), left, slack)
     return CompactionPlan(
         snapshot_id=snapshot.snapshot_id,
         sequence_number=snapshot.sequence_number,
@@ -175,22 +186,21 @@ def plan_compaction(
         left=left,
         recipe=None if clustering is None else clustering.recipe,
         depth=None if layout is None else ClusteringDepth.of(found.partitions, layout),
+        slack=slack,
     )
 
 
-def _bins(
-    found: Candidates, policy: Policy, clustering: Clustering | None, layout: Layout | None, now_ms: int
-) -> list[Bin]:
-    if clustering is None or layout is None:
-        return [chosen for files in found.partitions for chosen in _packed_bins(files, policy, now_ms)]
-    groups = (group for files in found.partitions for group in clustering_groups(files, policy, layout))
-    return [_clustering_bin(group, policy, clustering.recipe) for group in groups]
-
-
-def _packed_bins(files: list[Candidate], policy: Policy, now_ms: int) -> list[Bin]:
+def _planned(
+    files: list[Candidate], policy: Policy, clustering: Clustering | None, layout: Layout | None, now_ms: int
+) -> PlannedPartition:
+    if clustering is not None and layout is not None:
+        groups = clustering_groups(files, policy, layout)
+        return PlannedPartition(files, [_clustering_bin(group, policy, clustering.recipe) for group in groups])
     newest_ms = max((c.added_ms for c in files if c.added_ms is not None), default=None)
-    at_rest = newest_ms is None or newest_ms <= now_ms - policy.partition_rest_ms
-    return binpacked(files, policy, at_rest=at_rest)
+    rests_ms = None if newest_ms is None else newest_ms + policy.partition_rest_ms
+    at_rest = rests_ms is None or rests_ms <= now_ms
+    packing = binpacked(files, policy, at_rest=at_rest)
+    return PlannedPartition(files, packing.bins, packing.left, None if at_rest else rests_ms)
 
 
 def _clustering_bin(files: list[Candidate], policy: Policy, recipe: ClusterRecipe) -> Bin:
