@@ -70,9 +70,7 @@ def grown(history: list[list[tuple[int, Any]]], *, hours: int = 1) -> GrowingTab
 def seen(found: GrowingTable, resolved: ResolvedPolicy, slack: Slack | None, *, idle: bool = True) -> LastSeen:
     known = {} if slack is None else {Operation.COMPACT.value: slack}
     head = found.head.snapshot_id
-    return LastSeen(
-        snapshot_id=head, fingerprint=resolved.fingerprint(), finished_ms=NOW_MS, idle=idle, slack=known
-    )
+    return LastSeen(snapshot_id=head, fingerprint=resolved.fingerprint(), finished_ms=NOW_MS, idle=idle, slack=known)
 
 
 def detected(found: GrowingTable, resolved: ResolvedPolicy, last: LastSeen, now_ms: int = NOW_MS) -> Proposal | Skip:

@@ -1,4 +1,4 @@
-"""A table that grows commit by commit, as planners and detection see it: live files on one side, summaries on the other."""
+"""A table that changes commit by commit: live files as planners see them, summaries as detection sees them."""
 
 from __future__ import annotations
 
@@ -81,8 +81,6 @@ class GrowingTable:
             )
         )
 
-    def plan(
-        self, policy: Policy, *, now_ms: int, clustering: Clustering | None = None
-    ) -> CompactionPlan | Nothing:
+    def plan(self, policy: Policy, *, now_ms: int, clustering: Clustering | None = None) -> CompactionPlan | Nothing:
         state = TableState(self.metadata, self.head, [manifest()], list(self.files))
         return plan_compaction(state, policy, now_ms=now_ms, clustering=clustering)

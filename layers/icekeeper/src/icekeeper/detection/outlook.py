@@ -181,7 +181,7 @@ def _compaction(look: _Look, came: Came) -> _Verdict:
         return _Verdict(True, f"{files} came {_SINCE}, fewer than the {least} that a partition lacks")
     if came.in_one_partition < least:
         return _Verdict(
-            True, f"{files} came {_SINCE}, at most {came.in_one_partition} into one partition; it lacks {least}"
+            True, f"{files} came {_SINCE}, at most {came.in_one_partition} into one partition, which lacks {least}"
         )
     return _Verdict(True, f"{files} of {size_text(came.bytes)} came {_SINCE}, less than a partition lacks")
 
