@@ -155,7 +155,7 @@ def _verdict(judge: Callable[[_Look, Came], _Verdict], look: _Look) -> _Verdict:
     if looked_ms is not None and partitions_came_into_scope(
         look.metadata, look.head, look.policy, looked_ms=looked_ms, now_ms=look.now_ms
     ):
-        return _Verdict(False, f"more partitions may be old enough than {_SINCE}")
+        return _Verdict(False, "more partitions may be old enough than at the last pass")
     came = look.came()
     return _Verdict(False, _UNKNOWN) if came is None else judge(look, came)
 
