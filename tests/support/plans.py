@@ -82,7 +82,12 @@ def data_file(
     )
 
 
-def live_file(file: DataFile, *, spec_id: int = 0, age: int = 1, snapshot_id: int = HEAD) -> LiveEntry:
-    """The file in a manifest of its spec, added by the snapshot with file sequence number ``age``."""
-    entry = ManifestEntry(EntryStatus.EXISTING, snapshot_id, age, age, file)
+def live_file(
+    file: DataFile, *, spec_id: int = 0, age: int = 1, file_age: int | None = None, snapshot_id: int = HEAD
+) -> LiveEntry:
+    """The file in a manifest of its spec, its rows added by the snapshot with sequence number ``age``.
+
+    ``file_age`` is the sequence number of the rewrite that wrote the file; ``None``: it was written with its rows.
+    """
+    entry = ManifestEntry(EntryStatus.EXISTING, snapshot_id, age, age if file_age is None else file_age, file)
     return LiveEntry(manifest(f"s3://b/t/metadata/m{spec_id}.avro", spec_id=spec_id), entry)

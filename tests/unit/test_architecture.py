@@ -59,8 +59,8 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"output_partition"}),
         frozenset({"candidates", "written_settings"}),
         frozenset({"bins", "clustering", "partition_rest"}),
-        frozenset({"payback", "rewrite_history"}),
-        frozenset({"budget", "left_alone"}),
+        frozenset({"missing_bins", "payback", "rewrite_history"}),
+        frozenset({"budget", "left_alone", "missing"}),
         frozenset({"partition_rows", "plan"}),
         frozenset({"depth_metrics", "expected", "preview", "rewrite", "row_groups", "settings_preview"}),
         frozenset({"commit_results"}),
@@ -68,7 +68,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"compact"}),
     ),
     "state": (
-        frozenset({"address", "claims", "identity", "leases"}),
+        frozenset({"address", "claims", "identity", "leases", "slack"}),
         frozenset(
             {
                 *("detection_mark", "held_lease", "lake_stats", "pending_deletions", "quarantine", "requests"),
@@ -141,6 +141,8 @@ PURE = (
     "icekeeper.operations.compaction.rewrite_history",
     "icekeeper.operations.compaction.candidates",
     "icekeeper.operations.compaction.deleted_rows",
+    "icekeeper.operations.compaction.missing",
+    "icekeeper.operations.compaction.missing_bins",
     "icekeeper.operations.compaction.moments",
     "icekeeper.operations.compaction.scope",
     "icekeeper.operations.compaction.depth_metrics",

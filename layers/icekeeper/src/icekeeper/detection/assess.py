@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 from icekeeper.detection.layout_signals import clustering_signals, partition_signals
 from icekeeper.detection.moving_scope import scope_has_moved
+from icekeeper.detection.outlook import Outlook, outlook, time_has_come
 from icekeeper.detection.proposal import REQUESTED, Proposal, Skip
 from icekeeper.detection.signals import Signal, expiry_signals, load_signals, ref_signals, summary_signals
 from icekeeper.detection.statistics_signals import statistics_signals
-from icekeeper.metadata.document import MAIN, TableMetadata
+from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
 from icekeeper.metadata.format_versions import MAINTAINED_FORMAT_VERSIONS
 from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
 from icekeeper.state.store import LastSeen
@@ -70,7 +71,9 @@ def assess(table: str, metadata: TableMetadata, resolved: ResolvedPolicy, found:
         and seen is not None
         and (seen.idle and seen.snapshot_id == head.snapshot_id)
         and not scope_has_moved(metadata, head, resolved.policy, looked_ms=seen.finished_ms, now_ms=now_ms)
+        and not time_has_come(metadata, seen, now_ms)
     )
+    ahead = Outlook()
     if head is not None:
         if resolved.runs(Operation.EXPIRE_PARTITIONS):
             looked_ms = None if seen is None else seen.finished_ms
@@ -78,16 +81,34 @@ def assess(table: str, metadata: TableMetadata, resolved: ResolvedPolicy, found:
         if not known_idle:
             if resolved.runs(Operation.COMPUTE_STATISTICS):
                 signals.extend(statistics_signals(metadata, head, resolved.policy))
-            signals.extend(summary_signals(head, resolved, found.manifest_count))
-            if found.clustering is not None and resolved.runs(Operation.COMPACT) and resolved.policy.rewrite_enabled:
-                idle_at = seen.snapshot_id if seen is not None and seen.idle else None
-                signals.extend(clustering_signals(metadata, head, resolved.policy, found.clustering, idle_at))
+            clusters = found.clustering is not None and resolved.runs(Operation.COMPACT)
+            ahead = outlook(metadata, head, resolved, seen, clusters=clusters, now_ms=now_ms)
+            signals.extend(_layout_signals(metadata, head, resolved, found, ahead, seen))
     signals.extend(found.due)
     if signals:
         return _proposal(table, signals, uuid)
     if head is None:
         return Skip(table, "no current snapshot")
-    return Skip(table, "unchanged since the last pass found nothing to do" if known_idle else "no sign of work")
+    if known_idle:
+        return Skip(table, "unchanged since the last pass found nothing to do")
+    return Skip(table, next(iter(ahead.settled.values()), "no sign of work"))
+
+
+def _layout_signals(
+    metadata: TableMetadata,
+    head: Snapshot,
+    resolved: ResolvedPolicy,
+    found: TableFindings,
+    ahead: Outlook,
+    seen: LastSeen | None,
+) -> Sequence[Signal]:
+    """Signals that files, deletes or manifests need a rewrite; without any, why a pass should look all the same."""
+    signals = list(summary_signals(head, resolved, found.manifest_count, ahead.settled))
+    may_compact = resolved.runs(Operation.COMPACT) and Operation.COMPACT not in ahead.settled
+    if found.clustering is not None and may_compact and resolved.policy.rewrite_enabled:
+        idle_at = seen.snapshot_id if seen is not None and seen.idle else None
+        signals.extend(clustering_signals(metadata, head, resolved.policy, found.clustering, idle_at))
+    return signals or ahead.looks
 
 
 def as_requested(found: Proposal | Skip, resolved: ResolvedPolicy, uuid: str) -> Proposal | Skip:

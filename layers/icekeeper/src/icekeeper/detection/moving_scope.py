@@ -10,7 +10,7 @@ from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.policy import Policy
 from icekeeper.policy.relative_time import parse_relative
 
-__all__ = ["scope_has_moved"]
+__all__ = ["partitions_came_into_scope", "scope_has_moved"]
 
 _DAY_MS = 24 * HOUR_MS
 _LONGEST_MS = {"hour": HOUR_MS, "day": _DAY_MS, "month": 31 * _DAY_MS, "year": 366 * _DAY_MS}
@@ -19,12 +19,21 @@ _LONGEST_MS = {"hour": HOUR_MS, "day": _DAY_MS, "month": 31 * _DAY_MS, "year": 3
 def scope_has_moved(metadata: TableMetadata, head: Snapshot, policy: Policy, *, looked_ms: int, now_ms: int) -> bool:
     """Whether files of the head may have come into the scope since a pass looked (epoch milliseconds).
 
-    By the age of data: once, when the newest file is old enough.  By the time of partitions: once an hour where the
-    table is partitioned by hour, else once a day, until all that is not of the future is in scope.
+    By the age of data: once, when the newest file is old enough.
     """
     of_age_ms = head.timestamp_ms + policy.min_data_age_ms
-    if looked_ms < of_age_ms <= now_ms:
-        return True
+    came_of_age = looked_ms < of_age_ms <= now_ms
+    return came_of_age or partitions_came_into_scope(metadata, head, policy, looked_ms=looked_ms, now_ms=now_ms)
+
+
+def partitions_came_into_scope(
+    metadata: TableMetadata, head: Snapshot, policy: Policy, *, looked_ms: int, now_ms: int
+) -> bool:
+    """The same by the time of partitions alone.
+
+    Once an hour where the table is partitioned by hour, else once a day, until all that is not of the future is in
+    scope.
+    """
     reach_ms = _reach_ms(metadata, policy, now_ms)
     if reach_ms <= 0 or looked_ms >= head.timestamp_ms + reach_ms:
         return False

@@ -5,7 +5,7 @@ A counter that is missing or not a number (:mod:`icekeeper.health.counters`) giv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from icekeeper.amounts import counted, size_text
@@ -14,7 +14,14 @@ from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.values import text_of
 
-__all__ = ["Signal", "expiry_signals", "load_signals", "ref_signals", "summary_signals"]
+__all__ = [
+    "Signal",
+    "expiry_signals",
+    "load_signals",
+    "ref_signals",
+    "rewrites_are_blocked",
+    "summary_signals",
+]
 
 # A table that has a tenth of its rows deleted needs as much as one at another sign's threshold.
 DELETED_ROWS_WEIGHT = 10
@@ -65,21 +72,34 @@ def load_signals(failed_loads: int) -> Iterable[Signal]:
         yield Signal(f"files of {counted(failed_loads, 'failed load')} can be cleaned", 0.1)
 
 
-def summary_signals(head: Snapshot, resolved: ResolvedPolicy, manifest_count: int | None) -> Iterable[Signal]:
+def summary_signals(
+    head: Snapshot, resolved: ResolvedPolicy, manifest_count: int | None, settled: Collection[Operation] = ()
+) -> Iterable[Signal]:
     """Signals for small files, many deletes and many manifests, as the head's summary counts them.
 
-    ``manifest_count`` is the number of entries in the manifest list, where the caller has read it.
+    ``manifest_count`` is the number of entries in the manifest list, where the caller has read it; ``settled`` are
+    operations that surely find nothing to do.
     """
     counters = summary_counters(head)
     policy = resolved.policy
     delete_files = summary_counter(counters, "total-delete-files") or 0
-    compaction_is_blocked = delete_files > 0 and not policy.apply_deletes
-    if resolved.runs(Operation.COMPACT) and policy.rewrite_enabled and not compaction_is_blocked:
+    compacts = resolved.runs(Operation.COMPACT) and Operation.COMPACT not in settled
+    merges = (
+        resolved.runs(Operation.REWRITE_POSITION_DELETES)
+        and Operation.REWRITE_POSITION_DELETES not in settled
+        and delete_files >= policy.min_input_files
+    )
+    if compacts and policy.rewrite_enabled and not rewrites_are_blocked(counters, policy):
         yield from _small_files(counters, policy)
-    if resolved.runs(Operation.COMPACT) and policy.delete_compaction_enabled and policy.apply_deletes:
+    if merges or (compacts and policy.delete_compaction_enabled and policy.apply_deletes):
         yield from _delete_debt(counters, delete_files, policy)
-    if resolved.runs(Operation.REWRITE_MANIFESTS):
+    if resolved.runs(Operation.REWRITE_MANIFESTS) and Operation.REWRITE_MANIFESTS not in settled:
         yield from _manifests(counters, manifest_count, policy)
+
+
+def rewrites_are_blocked(counters: Mapping[object, object], policy: Policy) -> bool:
+    """Whether there are delete files that compaction must not apply, so that it leaves the table alone."""
+    return not policy.apply_deletes and (summary_counter(counters, "total-delete-files") or 0) > 0
 
 
 def _small_files(counters: Mapping[object, object], policy: Policy) -> Iterable[Signal]:

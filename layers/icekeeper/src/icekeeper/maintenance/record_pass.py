@@ -101,6 +101,7 @@ def record_outcome(
                 fingerprint=part.fingerprint,
                 finished_ms=finished_ms,
                 idle=done.is_idle,
+                slack={one.operation.value: one.slack for one in done.operations if one.slack is not None},
             ),
         )
 

@@ -27,6 +27,7 @@ from icekeeper.pipeline.settings import travelling_environment
 from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.policy_parts import PolicyPart, named_parts
 from icekeeper.report.outcome import OperationOutcome, Status, failed, skipped
+from icekeeper.report.outcome_document import operation_document
 from icekeeper.runtime import Runtime
 from icekeeper.state.requests import MaintenanceRequest
 
@@ -119,7 +120,7 @@ def _document(
         fingerprint=resolved.fingerprint(),
         environment=travelling_environment(deployment.environment),
         routes=routes,
-        outcomes={step: outcome.to_json(event.run_id, listing) for step, outcome in outcomes.items()},
+        outcomes={step: operation_document(one, event.run_id, listing) for step, one in outcomes.items()},
         compaction=None if compaction is None else compaction.to_json(f"{event.run_id}-planned", listing),
         schedules=_planned_schedules(resolved, parts),
     )

@@ -29,6 +29,7 @@ from icekeeper.pipeline.plan_document import read_plan
 from icekeeper.pipeline.run_leases import renew_table_lease, table_lease_ttl_ms
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.report.outcome_document import operation_document
 from icekeeper.state.held_lease import HeldLease
 from icekeeper.storage.sources import KnownFiles
 
@@ -100,7 +101,7 @@ def run_step(
     if listed is not None:
         counted = {key: listed["metrics"].get(key, 0) for key in _LISTING_METRICS}
         outcome = replace(outcome, metrics={**outcome.metrics, **counted})
-    return _finish(step, outcome.to_json(event.run_id, deployment.control.listings(folder)))
+    return _finish(step, operation_document(outcome, event.run_id, deployment.control.listings(folder)))
 
 
 def list_orphans(deployment: Deployment, event: OperationEvent, engine: Engine) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from icekeeper.masking import masked
 from icekeeper.policy import Operation
 from icekeeper.report.listings import ListingWriter, files_json
+from icekeeper.state.slack import Slack
 
 __all__ = [
     "OperationOutcome",
@@ -77,6 +78,8 @@ class OperationOutcome:
     """In a dry run: the operations before it, whose changes its plan reckons with."""
     in_turn: OperationOutcome | None = None
     """In a dry run that answers on the table as it is: the answer on what the operations before would leave."""
+    slack: Slack | None = None
+    """What must come before there is anything more to do; ``None``: that is not known."""
 
     def __post_init__(self) -> None:
         # A summary may quote an error of a library, which may hold secrets.
@@ -150,9 +153,11 @@ def succeeded(
     )
 
 
-def skipped(operation: Operation, reason: str, *, metrics: Metrics | None = None) -> OperationOutcome:
+def skipped(
+    operation: Operation, reason: str, *, metrics: Metrics | None = None, slack: Slack | None = None
+) -> OperationOutcome:
     """The outcome of an operation that had nothing to do, is switched off, or is not possible here."""
-    return _not_carried_out(operation, Status.SKIPPED, reason, metrics)
+    return replace(_not_carried_out(operation, Status.SKIPPED, reason, metrics), slack=slack)
 
 
 def refused(operation: Operation, reason: str, *, metrics: Metrics | None = None) -> OperationOutcome:

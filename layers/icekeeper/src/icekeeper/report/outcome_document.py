@@ -1,4 +1,4 @@
-"""Reads outcomes back from the JSON documents that functions and jobs write for the report."""
+"""Outcomes as the JSON documents that functions and jobs write for the report, and back."""
 
 from __future__ import annotations
 
@@ -7,13 +7,22 @@ from typing import Any
 
 from icekeeper.errors import StorageError
 from icekeeper.policy import Operation
+from icekeeper.report.listings import ListingWriter
 from icekeeper.report.outcome import OperationOutcome, StagedOutcome, Status
+from icekeeper.state.slack import read_slack, slack_text
 
-__all__ = ["operation_outcome", "staged_outcome"]
+__all__ = ["operation_document", "operation_outcome", "staged_outcome"]
+
+
+def operation_document(outcome: OperationOutcome, run_id: str, listing: ListingWriter) -> dict[str, Any]:
+    """What :func:`operation_outcome` reads: as ``maintain --json`` has it, and what the pass is to remember."""
+    name = outcome.operation.value
+    remembered = {} if outcome.slack is None else {"slack": slack_text({name: outcome.slack})}
+    return {**outcome.to_json(run_id, listing), **remembered}
 
 
 def operation_outcome(document: Mapping[str, Any]) -> OperationOutcome:
-    """The outcome that :meth:`OperationOutcome.to_json` wrote, without lists of files that have a file of their own.
+    """The outcome that :func:`operation_document` wrote, without lists of files that have a file of their own.
 
     Raises:
         StorageError: it is no such document.
@@ -31,6 +40,7 @@ def operation_outcome(document: Mapping[str, Any]) -> OperationOutcome:
             files_deleted=tuple(files.get("deleted", ())),
             schedule=document.get("schedule"),
             lost_lease=document.get("lost_lease", False),
+            slack=read_slack(document.get("slack")).get(document["operation"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StorageError(f"the document of an outcome is damaged: {error!r}") from error

@@ -18,6 +18,7 @@ from icekeeper.state.pending_deletions import PendingDeletionStore
 from icekeeper.state.quarantine import QuarantineLedger
 from icekeeper.state.requests import RequestStore
 from icekeeper.state.schedules import ScheduleRun, ScheduleStore
+from icekeeper.state.slack import Slack
 from icekeeper.state.staging import StagedLoad, StagingStore
 
 __all__ = ["UNTIL_REMOVED_MS", "Glance", "LastSeen", "PassRecord", "Pin", "PinKind", "StateStore"]
@@ -74,6 +75,8 @@ class LastSeen:
     fingerprint: str
     finished_ms: int
     idle: bool
+    slack: Mapping[str, Slack] = field(default_factory=dict)
+    """By operation: what must come before it can have anything to do, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)

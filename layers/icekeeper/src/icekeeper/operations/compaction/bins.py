@@ -29,10 +29,21 @@ from itertools import accumulate
 from icekeeper.operations.compaction.candidates import Candidate
 from icekeeper.policy import Policy
 
-__all__ = ["Bin", "Reason", "binpacked"]
+__all__ = [
+    "LARGEST_OUTPUT",
+    "LIGHTEST_BYTES",
+    "Bin",
+    "Packing",
+    "Reason",
+    "Unpacked",
+    "binpacked",
+    "full_bytes",
+    "largest_share",
+    "light_bytes",
+]
 
 # The largest output, as a multiple of the target file size.
-_LARGEST_OUTPUT = Fraction(5, 4)
+LARGEST_OUTPUT = Fraction(5, 4)
 # The share of a balanced bin that its largest file may have, so that this file grows more than threefold.  A smaller
 # share rewrites less and leaves more files; by this one the six files of 3 to 15 MB of SeaweedFS's example are merged.
 _LARGEST_SHARE = Fraction(3, 10)
@@ -40,7 +51,7 @@ _LARGEST_SHARE = Fraction(3, 10)
 # are never more than 120.  A smaller share leaves fewer files of slow writers and more of fast ones.
 _LIGHT_SHARE = Fraction(1, 16)
 # Files below this size weigh alike: reading them takes less than opening them.
-_LIGHTEST_BYTES = 256 * 1024
+LIGHTEST_BYTES = 256 * 1024
 
 
 class Reason(StrEnum):
@@ -78,6 +89,22 @@ class Bin:
 
 
 @dataclass(frozen=True, slots=True)
+class Unpacked:
+    """A small candidate that stays as it is."""
+
+    size: int
+    is_rewritten: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """What becomes of one partition's candidates."""
+
+    bins: tuple[Bin, ...]
+    left: tuple[Unpacked, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class _Run:
     files: tuple[Candidate, ...]
     size: int
@@ -96,10 +123,10 @@ class _Run:
 
     @property
     def weight(self) -> int:
-        return max(self.size, _LIGHTEST_BYTES)
+        return max(self.size, LIGHTEST_BYTES)
 
 
-def binpacked(files: list[Candidate], policy: Policy, *, at_rest: bool = False) -> list[Bin]:
+def binpacked(files: list[Candidate], policy: Policy, *, at_rest: bool = False) -> Packing:
     """The bins of one partition's candidates that are to be rewritten, in order of age; the balanced one comes last."""
     files.sort(key=lambda c: (c.age, c.file.file_path))
     # Large enough: only their deletes are applied, or what they lack is given to them.
@@ -110,7 +137,7 @@ def binpacked(files: list[Candidate], policy: Policy, *, at_rest: bool = False) 
     if policy.rewrite_all:
         bins, rest = _full_bins(runs, policy)
         chosen += [*bins, *([_bin(_merged(rest), policy)] if rest else [])]
-        return [replace(b, reason=Reason.ALL) for b in chosen]
+        return Packing(tuple(replace(b, reason=Reason.ALL) for b in chosen))
     while True:
         if len(runs) >= policy.min_input_files:
             bins, runs = _full_bins(runs, policy)
@@ -125,7 +152,9 @@ def binpacked(files: list[Candidate], policy: Policy, *, at_rest: bool = False) 
             chosen.append(_bin(merged, policy))
         else:
             runs.append(merged)
-    return chosen + [_bin(run, policy) for run in runs if run.reason is not None]
+    chosen += [_bin(run, policy) for run in runs if run.reason is not None]
+    left = (Unpacked(run.size, run.is_rewritten) for run in runs if run.reason is None)
+    return Packing(tuple(chosen), tuple(left))
 
 
 def _full_bins(runs: Sequence[_Run], policy: Policy) -> tuple[list[Bin], list[_Run]]:
@@ -149,7 +178,7 @@ def _together(runs: Sequence[_Run], policy: Policy, *, at_rest: bool) -> list[_R
         return []
     if at_rest:
         return list(runs)
-    most = int(_LIGHT_SHARE * _full_bytes(policy))
+    most = light_bytes(policy)
     light = [run for run in runs if run.size < most]
     is_merged_before = any(run.is_rewritten or run.reason is not None for run in light)
     if is_merged_before and len(light) >= policy.min_input_files and sum(run.size for run in light) >= most:
@@ -160,7 +189,7 @@ def _together(runs: Sequence[_Run], policy: Policy, *, at_rest: bool) -> list[_R
 
 def _balanced(runs: Sequence[_Run], least: int, policy: Policy) -> list[_Run]:
     """As many of the smallest runs as can be, at least so many, of which the largest does not outweigh the others."""
-    share = max(_LARGEST_SHARE, Fraction(3, 2 * policy.min_input_files))
+    share = largest_share(policy)
     order = sorted(runs, key=lambda run: (run.weight, run.files[0].file.file_path))
     totals = list(accumulate(run.weight for run in order))
     for count in range(len(order), least - 1, -1):
@@ -200,17 +229,26 @@ def _bin(run: _Run, policy: Policy) -> Bin:
 def _outputs_if_full(size: int, inputs: int, policy: Policy) -> int | None:
     """How many files of the right size a bin of these bytes becomes; ``None``: it must take more files first."""
     outputs = _output_count(size, inputs, policy)
-    is_whole = (
-        outputs * _full_bytes(policy) <= size and size <= outputs * _LARGEST_OUTPUT * policy.target_file_size_bytes
-    )
+    is_whole = outputs * full_bytes(policy) <= size and size <= outputs * LARGEST_OUTPUT * policy.target_file_size_bytes
     return outputs if is_whole or size >= policy.max_file_group_size_bytes else None
 
 
-def _full_bytes(policy: Policy) -> int:
-    return (policy.min_file_size_bytes + policy.target_file_size_bytes) // 2
+def full_bytes(policy: Policy) -> int:
+    """The least size of a full bin with one output."""
+    return max(1, (policy.min_file_size_bytes + policy.target_file_size_bytes) // 2)
+
+
+def light_bytes(policy: Policy) -> int:
+    """Below this size a run is light."""
+    return int(_LIGHT_SHARE * full_bytes(policy))
+
+
+def largest_share(policy: Policy) -> Fraction:
+    """The share of a balanced bin that its largest file may have."""
+    return max(_LARGEST_SHARE, Fraction(3, 2 * policy.min_input_files))
 
 
 def _output_count(size: int, inputs: int, policy: Policy) -> int:
     """The fewest outputs of which none is too large, yet none is small, and that are fewer than the inputs."""
-    wanted = math.ceil(size / (_LARGEST_OUTPUT * policy.target_file_size_bytes))
+    wanted = math.ceil(size / (LARGEST_OUTPUT * policy.target_file_size_bytes))
     return max(1, min(wanted, size // policy.min_file_size_bytes, inputs - 1))

@@ -41,6 +41,7 @@ from icekeeper.policy import Operation, Policy
 from icekeeper.policy.choices import RewriteReason
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
 from icekeeper.rows.arrow_schema import leaf_columns, stored_schema
+from icekeeper.state.slack import Slack
 
 __all__ = ["compact"]
 
@@ -83,7 +84,8 @@ def compact(context: OperationContext) -> OperationOutcome:
             lacking=lacking,
         )
         if isinstance(plan, Nothing):
-            nothing = skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
+            slack = plan.slack if isinstance(plan, NothingToCompact) else None
+            nothing = skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()}, slack=slack)
             return replace(nothing, plan=_told(context, loaded, plan, sample)) if context.dry_run else nothing
         stored_schema(metadata.current_schema)  # refuses column types that this version cannot rewrite
         require_known_layout(metadata)
@@ -99,7 +101,8 @@ def compact(context: OperationContext) -> OperationOutcome:
             if outcomes.errors:
                 rewriting.leaves_files()
         outcome = _outcome(plan, outcomes, loaded.metadata.properties, context.policy)
-        return replace(outcome, metrics={**outcome.metrics, "compact.duration_ms": elapsed_ms()})
+        metrics = {**outcome.metrics, "compact.duration_ms": elapsed_ms()}
+        return replace(outcome, metrics=metrics, slack=_slack_left(plan, outcomes, context.run_id))
 
 
 def _clustered_by(context: OperationContext, metadata: TableMetadata, recipe: ClusterRecipe) -> frozenset[int]:
@@ -230,6 +233,13 @@ def _outcome(
         metrics=metrics,
         files_planned=plan.input_files,
     )
+
+
+def _slack_left(plan: CompactionPlan, outcomes: GroupOutcomes, run_id: str) -> Slack | None:
+    """The plan's slack, where all of it was done, with no more files than expected."""
+    is_done = outcomes.snapshot_ids and not (outcomes.errors or outcomes.dropped)
+    written = all(len(outcomes.outputs.get(group.group_id, ())) <= group.output_count for group in plan.groups)
+    return replace(plan.slack, run_id=run_id) if plan.slack is not None and is_done and written else None
 
 
 def _preview(plan: CompactionPlan) -> str:

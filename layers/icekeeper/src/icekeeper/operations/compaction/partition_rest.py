@@ -29,11 +29,14 @@ class PartitionRest:
         known_since_ms = min((one.timestamp_ms for one in metadata.snapshots.values()), default=now_ms)
         return cls(now_ms, known_since_ms, policy.partition_rest_ms)
 
-    def is_at_rest(self, candidates: Sequence[Candidate]) -> bool:
-        """Whether the partition of these candidates, which are all that it has, is at rest."""
+    def rests_ms(self, candidates: Sequence[Candidate]) -> int | None:
+        """From when the partition of these candidates, which are all that it has, is at rest (epoch milliseconds).
+
+        ``None``: nothing tells when a file came.  When older snapshots expire it may be at rest sooner.
+        """
         added_ms = [c.added_ms for c in candidates if c.added_ms is not None]
         if not added_ms:
-            return True
+            return None
         newest_ms = max(added_ms)
         oldest_ms = min(added_ms) if len(added_ms) == len(candidates) else self.known_since_ms
-        return self.now_ms - newest_ms >= max(self.least_ms, newest_ms - oldest_ms)
+        return newest_ms + max(self.least_ms, newest_ms - oldest_ms)

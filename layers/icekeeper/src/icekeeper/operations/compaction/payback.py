@@ -6,6 +6,7 @@ storage of one's own they stand for the time that the same work takes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,7 +17,7 @@ from icekeeper.operations.compaction.candidates import Candidate
 from icekeeper.operations.compaction.deleted_rows import known_deleted_rows
 from icekeeper.policy import Policy
 
-__all__ = ["OPEN_BYTES", "WeighedBin", "Worth", "freed_bytes", "rewrite_price", "weigh"]
+__all__ = ["OPEN_BYTES", "WeighedBin", "Worth", "files_until_paid", "freed_bytes", "rewrite_price", "weigh"]
 
 # Spark's spark.sql.files.openCostInBytes: opening a file takes as long as reading this many bytes.
 OPEN_BYTES = 4 * 1024 * 1024
@@ -67,8 +68,7 @@ def weigh(chosen: Bin, policy: Policy, spread: Mapping[FileKey, int]) -> Weighed
     size = chosen.total_bytes
     gets, puts = _GETS_PER_FILE * inputs, chosen.outputs
     per_get, per_put = policy.price_per_1000_gets / 1000, policy.price_per_1000_puts / 1000
-    per_open = _GETS_PER_FILE * per_get + _price(OPEN_BYTES, policy.price_per_gb_scanned)
-    per_scan = opens * per_open + _price(int(freed), policy.price_per_gb_scanned)
+    per_scan = opens * _open_price(policy) + _price(int(freed), policy.price_per_gb_scanned)
     cost = _price(size, policy.price_per_gb_rewritten) + gets * per_get + puts * per_put
     saving = (policy.expected_scans or 1) * per_scan
     is_judged = chosen.reason is Reason.SMALL and policy.expected_scans is not None
@@ -84,9 +84,26 @@ def weigh(chosen: Bin, policy: Policy, spread: Mapping[FileKey, int]) -> Weighed
     return WeighedBin(chosen, worth)
 
 
+def files_until_paid(files: Iterable[Candidate], policy: Policy) -> int | None:
+    """How many new files at least must join such candidates before merging any of them pays; ``None``: no number."""
+    per_get, per_put = policy.price_per_1000_gets / 1000, policy.price_per_1000_puts / 1000
+    per_open = (policy.expected_scans or 1) * _open_price(policy)
+    gain = per_open - _GETS_PER_FILE * per_get
+    lacking = per_open + per_put
+    for candidate in files:
+        if candidate.deletes:
+            return 1  # what they save depends on how their rows are spread
+        lacking -= max(Fraction(0), gain - _price(candidate.file.file_size_in_bytes, policy.price_per_gb_rewritten))
+    return max(1, math.ceil(lacking / gain)) if gain > 0 else None
+
+
 def rewrite_price(size: int, policy: Policy) -> float:
     """US dollars to rewrite so many bytes, without requests."""
     return float(_price(size, policy.price_per_gb_rewritten))
+
+
+def _open_price(policy: Policy) -> Fraction:
+    return _GETS_PER_FILE * policy.price_per_1000_gets / 1000 + _price(OPEN_BYTES, policy.price_per_gb_scanned)
 
 
 def _price(size: int, per_gigabyte: Fraction) -> Fraction:

@@ -20,6 +20,7 @@ from icekeeper.operations.compaction.clustering.depth import ClusteringDepth
 from icekeeper.operations.compaction.clustering.plan import clustering_groups
 from icekeeper.operations.compaction.clustering.runs import Layout
 from icekeeper.operations.compaction.left_alone import LeftAlone, left_alone
+from icekeeper.operations.compaction.missing import PlannedPartition, compaction_slack
 from icekeeper.operations.compaction.output_partition import Destination
 from icekeeper.operations.compaction.partition_rest import PartitionRest
 from icekeeper.operations.compaction.payback import WeighedBin, Worth, weigh
@@ -27,6 +28,7 @@ from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.rewrite_history import RewriteHistory
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import RewriteReason
+from icekeeper.state.slack import Slack
 
 __all__ = ["Clustering", "CompactionPlan", "FileGroup", "NothingToCompact", "plan_compaction"]
 
@@ -86,6 +88,8 @@ class NothingToCompact(Nothing):
 
     left: tuple[LeftAlone, ...] = ()
     """What is left alone, and why."""
+    slack: Slack | None = None
+    """What must come before there can be something; ``None``: that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,8 @@ class CompactionPlan:
     """How the rows of every group are to be ordered; ``None``: they keep their order."""
     depth: ClusteringDepth | None = None
     """Where the files lie in the clustering columns; ``None``: there are none."""
+    slack: Slack | None = None
+    """What must come before there can be more to do once this is done; ``None``: that is not known."""
 
     @property
     def input_files(self) -> tuple[str, ...]:
@@ -141,7 +147,7 @@ def plan_compaction(
         return Nothing(NO_SNAPSHOT)
     has_deletes = any(m.content is ManifestContent.DELETES and m.may_have_live_files for m in state.manifests)
     if has_deletes and not policy.apply_deletes:
-        return Nothing(DELETES_DISABLED)
+        return NothingToCompact(DELETES_DISABLED, slack=compaction_slack(state, policy, (), (), None, now_ms))
     found = select_candidates(
         state,
         policy,
@@ -152,7 +158,9 @@ def plan_compaction(
         order_id=None if clustering is None else clustering.recipe.order_id,
     )
     layout = None if clustering is None else Layout.of(clustering.recipe, metadata.current_schema)
-    bins = _bins(found, policy, clustering, layout, PartitionRest.of(metadata, policy, now_ms))
+    rest = PartitionRest.of(metadata, policy, now_ms)
+    partitions = [_planned(files, policy, clustering, layout, rest) for files in found.partitions]
+    bins = [chosen for partition in partitions for chosen in partition.bins]
     weighed = [weigh(chosen, policy, found.spread) for chosen in bins]
     unpaid = [one for one in weighed if not one.worth.pays]
     worthy = [one for one in weighed if one.worth.pays]
@@ -163,8 +171,12 @@ def plan_compaction(
         _group(number, chosen, route_to, found.specs_to_leave)
         for number, chosen in enumerate(in_job_order(allowed, policy.rewrite_job_order))
     )
+    slack = None
+    if not waiting and not any(group.route_to is not None for group in groups):
+        recipe = None if clustering is None else clustering.recipe
+        slack = compaction_slack(state, policy, partitions, {id(one.bin) for one in unpaid}, recipe, now_ms)
     if not groups and 0 not in found.delete_needs.values():
-        return NothingToCompact(_nothing_reason(found, worthy, unpaid, policy), left)
+        return NothingToCompact(_nothing_reason(found, worthy, unpaid, policy), left, slack)
     return CompactionPlan(
         snapshot_id=snapshot.snapshot_id,
         sequence_number=snapshot.sequence_number,
@@ -178,6 +190,7 @@ def plan_compaction(
         left=left,
         recipe=None if clustering is None else clustering.recipe,
         depth=None if layout is None else ClusteringDepth.of(found.partitions, layout),
+        slack=slack,
     )
 
 
@@ -188,14 +201,16 @@ def _history(state: TableState, head: Snapshot) -> RewriteHistory:
     return RewriteHistory.of(state.metadata, head, oldest_delete)
 
 
-def _bins(
-    found: Candidates, policy: Policy, clustering: Clustering | None, layout: Layout | None, rest: PartitionRest
-) -> list[Bin]:
-    if clustering is None or layout is None:
-        partitions = found.partitions
-        return [one for files in partitions for one in binpacked(files, policy, at_rest=rest.is_at_rest(files))]
-    groups = (group for files in found.partitions for group in clustering_groups(files, policy, layout))
-    return [_clustering_bin(group, policy, clustering.recipe) for group in groups]
+def _planned(
+    files: list[Candidate], policy: Policy, clustering: Clustering | None, layout: Layout | None, rest: PartitionRest
+) -> PlannedPartition:
+    if clustering is not None and layout is not None:
+        groups = clustering_groups(files, policy, layout)
+        return PlannedPartition(files, [_clustering_bin(group, policy, clustering.recipe) for group in groups])
+    rests_ms = rest.rests_ms(files)
+    at_rest = rests_ms is None or rests_ms <= rest.now_ms
+    packing = binpacked(files, policy, at_rest=at_rest)
+    return PlannedPartition(files, packing.bins, packing.left, None if at_rest else rests_ms)
 
 
 def _clustering_bin(files: list[Candidate], policy: Policy, recipe: ClusterRecipe) -> Bin:

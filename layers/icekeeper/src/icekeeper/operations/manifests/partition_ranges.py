@@ -42,6 +42,12 @@ class _FieldRange:
     low: tuple[int, Any] | None
     high: tuple[int, Any] | None
 
+    @property
+    def ends(self) -> tuple[tuple[int, Any], ...]:
+        """Null, NaN and the bounds, as far as it holds them: where most ranges admit a value, one of them begins."""
+        special = ((_NULL,) if self.has_null else ()) + ((_NAN,) if self.has_nan is not False else ())
+        return (*special, *(end for end in (self.low, self.high) if end is not None))
+
     def admits(self, value: tuple[int, Any]) -> bool:
         if value == _NULL:
             return self.has_null

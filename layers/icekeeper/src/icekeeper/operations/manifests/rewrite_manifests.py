@@ -17,7 +17,7 @@ from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.model import ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.manifests.partition_ranges import PartitionOrder, average_opened, range_of
-from icekeeper.operations.manifests.plan import NO_ENTRIES, ManifestPlan, plan_manifests
+from icekeeper.operations.manifests.plan import NO_ENTRIES, ManifestPlan, NothingToRewrite, plan_manifests
 from icekeeper.operations.manifests.write_manifests import PlannedRewrite, RewrittenManifests, write_planned
 from icekeeper.pass_context.branch import branch_head
 from icekeeper.pass_context.context import OperationContext
@@ -64,7 +64,9 @@ def rewrite_manifests(context: OperationContext) -> OperationOutcome:
     with stopwatch() as elapsed_ms:
         planned = _plan(context, context.load())
         if isinstance(planned.plan, Nothing):
-            return skipped(_OPERATION, planned.plan.reason, metrics={"rewrite_manifests.duration_ms": elapsed_ms()})
+            metrics = {"rewrite_manifests.duration_ms": elapsed_ms()}
+            slack = planned.plan.slack if isinstance(planned.plan, NothingToRewrite) else None
+            return skipped(_OPERATION, planned.plan.reason, metrics=metrics, slack=slack)
         paths = [m.manifest_path for m in planned.plan.manifests]
         if context.dry_run:
             context.would_commit(_OPERATION, partial(_commit_expected, context, planned, frozenset(paths)))

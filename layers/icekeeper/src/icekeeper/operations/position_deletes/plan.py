@@ -19,11 +19,13 @@ from typing import TypeAlias
 
 from icekeeper.metadata.delete_scope import PartitionKey, named_file, partition_key
 from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.table_digest import table_digest
 from icekeeper.model import FileContent, FileIdentity, LiveEntry, ManifestEntry, ManifestFile, Nothing, PartitionValue
 from icekeeper.policy import Policy
 from icekeeper.rows.file_rows import READABLE_FORMATS
+from icekeeper.state.slack import Slack
 
-__all__ = ["DeleteGroup", "PositionDeletePlan", "Target", "plan_position_deletes"]
+__all__ = ["DeleteGroup", "NothingToMerge", "PositionDeletePlan", "Target", "plan_position_deletes"]
 
 NO_SNAPSHOT = "no current snapshot"
 NOTHING_ELIGIBLE = "no position delete files eligible for merging"
@@ -79,6 +81,13 @@ class PositionDeletePlan:
         return tuple(entry.file.file_path for group in self.groups for entry in group.deletes)
 
 
+@dataclass(frozen=True, slots=True)
+class NothingToMerge(Nothing):
+    """No partition has enough small position delete files."""
+
+    slack: Slack
+
+
 def plan_position_deletes(
     metadata: TableMetadata,
     snapshot: Snapshot | None,
@@ -96,11 +105,16 @@ def plan_position_deletes(
     found = [d for d in deletes if d.entry.file.content is FileContent.POSITION_DELETES]
     vectors = {d.entry.file.referenced_data_file for d in found if _is_vector(d)}
     merged = [d for d in found if not _is_vector(d)]
-    likely = {key for key, _ in _bins(merged, _own_partition, metadata, policy)}
+    least = _least(policy)
+    own = _bins(merged, _own_partition, metadata, policy)
+    likely = {key for key, files in own if len(files) >= least}
+    missing = least - max((len(files) for _, files in own), default=0)
+    slack = Slack(snapshot_id=snapshot.snapshot_id, table_digest=table_digest(metadata), delete_files=max(1, missing))
     if not likely:
-        return Nothing(NOTHING_ELIGIBLE)
+        return NothingToMerge(NOTHING_ELIGIBLE, slack)
     reached = _Reached.by(merged, likely, data_files())
-    bins = [(key, files) for key, files in _bins(merged, reached.home, metadata, policy) if reached.knows(key, files)]
+    found_bins = [(key, files) for key, files in _bins(merged, reached.home, metadata, policy) if len(files) >= least]
+    bins = [(key, files) for key, files in found_bins if reached.knows(key, files)]
     hidden = vectors if metadata.format_version >= 3 else set()
     groups = [
         DeleteGroup(
@@ -112,7 +126,7 @@ def plan_position_deletes(
         for number, (key, files) in enumerate(bins)
     ]
     if not groups:
-        return Nothing(NOTHING_ELIGIBLE)
+        return NothingToMerge(NOTHING_ELIGIBLE, slack)
     return PositionDeletePlan(
         snapshot_id=snapshot.snapshot_id,
         groups=tuple(groups),
@@ -182,18 +196,21 @@ def _is_readable(delete: LiveEntry) -> bool:
 def _bins(
     deletes: Iterable[LiveEntry], home: Callable[[LiveEntry], PartitionKey], metadata: TableMetadata, policy: Policy
 ) -> list[tuple[PartitionKey, list[LiveEntry]]]:
-    """The bins of delete files to merge, each with the partition that it reaches."""
+    """The bins of small delete files, each with the partition that it reaches; those with too few are left alone."""
     by_partition: dict[PartitionKey, list[LiveEntry]] = defaultdict(list)
     for delete in deletes:
         by_partition[home(delete)].append(delete)
-    least = 1 if policy.rewrite_all else policy.min_input_files
     into_vectors = metadata.format_version >= 3
     return [
         (key, chosen)
         for key, files in by_partition.items()
         for chosen in (_whole(files) if into_vectors else _by_size(files, metadata, policy))
-        if len(chosen) >= least
     ]
+
+
+def _least(policy: Policy) -> int:
+    """How many delete files a bin needs."""
+    return 1 if policy.rewrite_all else policy.min_input_files
 
 
 def _whole(files: list[LiveEntry]) -> list[list[LiveEntry]]:

@@ -21,6 +21,7 @@ from icekeeper.operations.position_deletes.expected import expected_result
 from icekeeper.operations.position_deletes.merge import merge_deletes
 from icekeeper.operations.position_deletes.plan import (
     DeleteGroup,
+    NothingToMerge,
     PositionDeletePlan,
     plan_position_deletes,
 )
@@ -58,7 +59,9 @@ def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
             context.policy,
         )
         if isinstance(plan, Nothing):
-            return skipped(_OPERATION, plan.reason, metrics={"rewrite_position_deletes.duration_ms": elapsed_ms()})
+            metrics = {"rewrite_position_deletes.duration_ms": elapsed_ms()}
+            slack = plan.slack if isinstance(plan, NothingToMerge) else None
+            return skipped(_OPERATION, plan.reason, metrics=metrics, slack=slack)
         context.require_allowed((loaded.metadata.data_location, *plan.input_files))
         if context.dry_run:
             count = len(plan.groups)

@@ -27,6 +27,7 @@ from icekeeper.state.dynamodb.staging import LOADS, DynamoStaging, load_of
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
 from icekeeper.state.dynamodb.take_over import EARLIER_SEEN, take_over
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.slack import read_slack, slack_text
 from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import Glance, LastSeen, PassRecord, Pin, PinKind
 
@@ -136,6 +137,7 @@ class DynamoStateStore:
                 "fingerprint": seen.fingerprint,
                 "seen_ms": seen.finished_ms,  # not "finished_ms", which would put it into the index of passes
                 "idle": seen.idle,
+                "slack": slack_text(seen.slack),
             }
 
         take_over(self._table, self._earlier, identity)
@@ -201,6 +203,7 @@ def _last_seen(item: Item) -> LastSeen:
         fingerprint=item["fingerprint"],
         finished_ms=item["seen_ms"],
         idle=item["idle"],
+        slack=read_slack(item.get("slack")),
     )
 
 

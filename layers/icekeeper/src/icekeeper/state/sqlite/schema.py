@@ -9,7 +9,7 @@ from icekeeper.state.sqlite.rekey import key_by_uuid
 
 __all__ = ["SCHEMA_VERSION", "upgrade"]
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 # The key of a table up to version 8.
 _NAMES = "catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL, uuid TEXT NOT NULL"
 _BY_NAMES = "catalog, warehouse, table_name, uuid"
@@ -82,6 +82,7 @@ _UPGRADES: Mapping[int, Callable[[sqlite3.Connection], None]] = {
         counted_ms INTEGER NOT NULL, finished_ms INTEGER NOT NULL, snapshot_id INTEGER, fingerprint TEXT NOT NULL,
         idle INTEGER NOT NULL, PRIMARY KEY (table_key, place, schedule))""",
     ),
+    12: _statements("ALTER TABLE last_seen ADD COLUMN slack TEXT"),
 }
 
 

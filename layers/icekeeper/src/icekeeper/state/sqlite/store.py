@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.slack import read_slack, slack_text
 from icekeeper.state.sqlite.claims import SqliteClaims
 from icekeeper.state.sqlite.file import THIS_COPY, THIS_TABLE, Read, SqliteFile, copy_columns, table_columns
 from icekeeper.state.sqlite.lake_stats import SqliteLakeStats
@@ -122,9 +123,11 @@ class SqliteStateStore:
 
     def remember(self, identity: TableIdentity, seen: LastSeen) -> None:
         self._file.write(
-            "INSERT INTO last_seen VALUES (?, ?, ?, ?, ?, ?) "
+            "INSERT INTO last_seen (table_key, place, snapshot_id, fingerprint, finished_ms, idle, slack) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (table_key, place) DO UPDATE SET snapshot_id = excluded.snapshot_id, "
-            "fingerprint = excluded.fingerprint, finished_ms = excluded.finished_ms, idle = excluded.idle "
+            "fingerprint = excluded.fingerprint, finished_ms = excluded.finished_ms, idle = excluded.idle, "
+            "slack = excluded.slack "
             "WHERE excluded.finished_ms >= last_seen.finished_ms",
             identity.key,
             identity.place,
@@ -132,6 +135,7 @@ class SqliteStateStore:
             seen.fingerprint,
             seen.finished_ms,
             seen.idle,
+            slack_text(seen.slack),
         )
 
     def record_clustering(self, identity: TableIdentity, snapshot_id: int, recipe: str) -> None:
@@ -178,11 +182,17 @@ def _pins(read: Read, identity: TableIdentity, *, now_ms: int) -> tuple[Pin, ...
 
 def _last_seen(read: Read, identity: TableIdentity) -> LastSeen | None:
     rows = read(
-        f"SELECT snapshot_id, fingerprint, finished_ms, idle FROM last_seen WHERE {THIS_COPY} "
+        f"SELECT snapshot_id, fingerprint, finished_ms, idle, slack FROM last_seen WHERE {THIS_COPY} "
         "ORDER BY finished_ms DESC LIMIT 1",
         *copy_columns(identity),
     )
     if not rows:
         return None
-    snapshot_id, fingerprint, finished_ms, idle = rows[0]
-    return LastSeen(snapshot_id=snapshot_id, fingerprint=fingerprint, finished_ms=finished_ms, idle=bool(idle))
+    snapshot_id, fingerprint, finished_ms, idle, slack = rows[0]
+    return LastSeen(
+        snapshot_id=snapshot_id,
+        fingerprint=fingerprint,
+        finished_ms=finished_ms,
+        idle=bool(idle),
+        slack=read_slack(slack),
+    )

@@ -19,7 +19,7 @@ from icekeeper.operations.compaction.clustering.recluster import runs_to_merge
 from icekeeper.operations.compaction.clustering.runs import Layout, pieces_of_runs
 from icekeeper.policy import Policy
 
-__all__ = ["clustering_groups"]
+__all__ = ["clustering_groups", "missing_to_cluster"]
 
 # The run that new files would become.
 _NEW = "new"
@@ -43,6 +43,16 @@ def clustering_groups(files: list[Candidate], policy: Policy, layout: Layout) ->
     groups = _with_small_files(groups, small, policy)
     taken = {id(c) for group in groups for c in group}
     return groups + [[c] for c in sorted_before if c.is_due and id(c) not in taken]
+
+
+def missing_to_cluster(files: Iterable[Candidate], policy: Policy) -> tuple[tuple[int, int], ...]:
+    """Pairs ``(files, bytes)`` that must come before files that are not clustered yet are worth it.
+
+    Only with them may there be a group of candidates that make none; the others are left as they are.
+    """
+    fresh = [c for c in files if not c.is_clustered]
+    enough_files = max(1, policy.min_input_files - len(fresh))
+    return (enough_files, 0), (1, max(0, policy.target_file_size_bytes - _total(fresh)))
 
 
 def _is_worth_it(fresh: list[Candidate], policy: Policy) -> bool:

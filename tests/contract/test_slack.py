@@ -1,0 +1,64 @@
+"""What operations lacked is remembered with what the last pass saw, by every store."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from icekeeper.state.slack import Slack, read_slack, slack_text
+from icekeeper.state.sqlite.schema import upgrade
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.state.store import LastSeen
+from support.state_stores import IDENTITY, OpenStore
+
+FULL = Slack(
+    snapshot_id=2**63 - 1,
+    table_digest="d",
+    planned_ms=5,
+    run_id="r",
+    data_files=((1, 200), (4, 0)),
+    gains_by_removals=True,
+    rests_ms=7,
+    files_to_rest=3,
+    rest_ms=11,
+    delete_files=1,
+    manifests=2,
+)
+BARE = Slack(snapshot_id=1, table_digest="e")
+
+
+def test_slack_comes_back_as_it_was_and_goes_with_the_next_pass(open_store: OpenStore) -> None:
+    seen = LastSeen(snapshot_id=1, fingerprint="f", finished_ms=9, idle=True, slack={"compact": FULL, "other": BARE})
+    open_store().remember(IDENTITY, seen)
+    assert open_store().last_seen(IDENTITY) == seen
+    assert open_store().glance(IDENTITY, now_ms=0).last_seen == seen
+    after = LastSeen(snapshot_id=1, fingerprint="f", finished_ms=10, idle=True)
+    open_store().remember(IDENTITY, after)
+    assert open_store().last_seen(IDENTITY) == after
+
+
+def test_a_file_of_an_earlier_version_knows_of_none(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        upgrade(connection, 0, to=11)
+        row = (IDENTITY.key, IDENTITY.place, 5, "f", 1, 1)
+        connection.execute("INSERT INTO last_seen VALUES (?, ?, ?, ?, ?, ?)", row)
+    assert SqliteStateStore(path).last_seen(IDENTITY) == LastSeen(
+        snapshot_id=5, fingerprint="f", finished_ms=1, idle=True
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [None, "", "no JSON", "[]", "7", '{"compact": 7}', '{"compact": {"of_a_later": "version"}}', '{"compact": null}'],
+)
+def test_what_cannot_be_read_is_not_known(text: str | None) -> None:
+    assert read_slack(text) == {}
+
+
+def test_what_can_be_read_beside_it_is() -> None:
+    text = slack_text({"compact": BARE})
+    assert read_slack(text[:-1] + ', "later": {"x": 1}}') == {"compact": BARE}

@@ -1,0 +1,172 @@
+"""Detection proposes whatever compaction would find, and not what a pass has just found to be nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from icekeeper.clock import HOUR_MS
+from icekeeper.commit.history import RUN_ID_KEY
+from icekeeper.detection.assess import TableFindings, assess
+from icekeeper.detection.proposal import Proposal, Skip
+from icekeeper.model import Nothing
+from icekeeper.operations.compaction.plan import CompactionPlan, NothingToCompact
+from icekeeper.policy import Operation, ResolvedPolicy
+from icekeeper.state.slack import Slack
+from icekeeper.state.store import LastSeen
+from support.examples import examples
+from support.growing_table import GrowingTable
+from support.plans import HEAD_MS, MB
+from support.settings import policy
+
+NOW_MS = HEAD_MS + HOUR_MS
+
+partitions = st.sampled_from(["a", "a", "a", "b", None])
+# Each many times the one before, so that files of one partition often do not balance one another.
+sizes = st.one_of(
+    st.builds(lambda power, tenths: MB * 3**power * tenths // 40, st.integers(0, 4), st.integers(8, 12)),
+    st.integers(0, 3 * MB),
+    st.sampled_from([0, 1]),
+)
+commits = st.lists(st.tuples(sizes, partitions), max_size=4)
+few = st.lists(st.tuples(sizes, partitions), min_size=1, max_size=2)
+policies = st.builds(
+    policy,
+    operations=st.just("compact"),
+    target_file_size_mb=st.sampled_from([1, 4, 16, 64, 256]),
+    min_file_size_ratio=st.sampled_from(["0.5", "0.75", 1]),
+    min_input_files=st.sampled_from([2, 2, 3, 3, 4, 5]),
+    max_file_group_size_mb=st.sampled_from([256, 1000]),
+    partition_rest_hours=st.sampled_from([2, 24]),
+    expected_scans=st.sampled_from(["none", 1, 20, 200]),
+    min_data_age_hours=st.sampled_from([0, 0, 2]),
+)
+
+
+@st.composite
+def uneven(draw: st.DrawFn) -> list[list[tuple[int, Any]]]:
+    """One partition whose files each outweigh those before, more or less, so that merging waits."""
+    total, history = draw(st.integers(1, MB)), []
+    for growth in draw(st.lists(st.sampled_from([0.35, 0.45, 0.65, 1.1, 3.1]), min_size=1, max_size=7)):
+        size = int(total * growth)
+        total += size
+        history.append([(size, "a")])
+    return history
+
+
+histories = st.lists(commits, min_size=1, max_size=8) | uneven()
+rewrites = st.sets(st.integers(0, 7), max_size=6)
+
+
+def grown(history: list[list[tuple[int, Any]]], rewrites: set[int], *, hours: int = 1) -> GrowingTable:
+    """A table with these commits, some of them rewrites, one in so many hours, the last one just now."""
+    found = GrowingTable()
+    for number, added in enumerate(history):
+        time_ms = HEAD_MS - (len(history) - 1 - number) * hours * HOUR_MS
+        found.commit(added, time_ms=time_ms, is_rewrite=number in rewrites)
+    return found
+
+
+def seen(found: GrowingTable, resolved: ResolvedPolicy, slack: Slack | None, *, idle: bool = True) -> LastSeen:
+    known = {} if slack is None else {Operation.COMPACT.value: slack}
+    head = found.head.snapshot_id
+    return LastSeen(snapshot_id=head, fingerprint=resolved.fingerprint(), finished_ms=NOW_MS, idle=idle, slack=known)
+
+
+def detected(found: GrowingTable, resolved: ResolvedPolicy, last: LastSeen, now_ms: int = NOW_MS) -> Proposal | Skip:
+    findings = TableFindings(now_ms=now_ms, expirable=0, last_seen=last)
+    return assess("ns.t", found.metadata, resolved, findings)
+
+
+def check(found: GrowingTable, resolved: ResolvedPolicy, last: LastSeen, now_ms: int) -> bool:
+    """Whether compaction has work; then detection must propose it."""
+    has_work = isinstance(found.plan(resolved.policy, now_ms=now_ms), CompactionPlan)
+    told = detected(found, resolved, last, now_ms)
+    assert isinstance(told, Proposal) or not has_work, told
+    return has_work
+
+
+@settings(max_examples=examples(150))
+@given(histories, rewrites, policies, st.lists(few, max_size=6), st.integers(0, 30))
+def test_what_an_idle_pass_left_and_what_came_since_miss_no_work(
+    history: list[list[tuple[int, Any]]],
+    written_anew: set[int],
+    resolved: ResolvedPolicy,
+    later: list[list[tuple[int, Any]]],
+    hours: int,
+) -> None:
+    found = grown(history, written_anew, hours=3)
+    planned = found.plan(resolved.policy, now_ms=NOW_MS)
+    assume(isinstance(planned, NothingToCompact))
+    assert isinstance(planned, NothingToCompact)
+    last = seen(found, resolved, planned.slack)
+    assert isinstance(detected(found, resolved, last), Skip), "nothing came"
+    for number, added in enumerate(later):
+        found.commit(added, time_ms=NOW_MS + number)
+        if check(found, resolved, last, NOW_MS + number):
+            return
+    check(found, resolved, last, NOW_MS + hours * HOUR_MS)
+
+
+@settings(max_examples=examples(100))
+@given(
+    histories,
+    rewrites,
+    policies,
+    st.lists(st.tuples(few, st.sets(st.integers(0, 30), max_size=3)), max_size=4),
+)
+def test_files_that_leave_the_table_hide_no_work(
+    history: list[list[tuple[int, Any]]],
+    written_anew: set[int],
+    resolved: ResolvedPolicy,
+    later: list[tuple[list[tuple[int, Any]], set[int]]],
+) -> None:
+    found = grown(history, written_anew)
+    planned = found.plan(resolved.policy, now_ms=NOW_MS)
+    assume(isinstance(planned, NothingToCompact))
+    assert isinstance(planned, NothingToCompact)
+    last = seen(found, resolved, planned.slack)
+    for number, (added, gone) in enumerate(later):
+        removed = [file for position, file in enumerate(found.files) if position in gone]
+        found.commit(added, removed, time_ms=NOW_MS + number)
+        if check(found, resolved, last, NOW_MS + number):
+            return
+
+
+@settings(max_examples=examples(100))
+@given(histories, rewrites, policies, st.lists(few, max_size=4), st.integers(0, 30))
+def test_a_pass_that_did_its_work_leaves_slack_too(
+    history: list[list[tuple[int, Any]]],
+    written_anew: set[int],
+    resolved: ResolvedPolicy,
+    later: list[list[tuple[int, Any]]],
+    hours: int,
+) -> None:
+    found = grown(history, written_anew, hours=3)
+    planned = found.plan(resolved.policy, now_ms=NOW_MS)
+    assume(isinstance(planned, CompactionPlan))
+    assert isinstance(planned, CompactionPlan)
+    slack = planned.slack
+    assert slack is not None
+    gone = set(planned.input_files)
+    outputs = [
+        (group.total_bytes // group.output_count, group.partition[0])
+        for group in planned.groups
+        for _ in range(group.output_count)
+    ]
+    inputs = [file for file in found.files if file.entry.file.file_path in gone]
+    last = seen(found, resolved, Slack(**{**as_values(slack), "run_id": "r"}), idle=False)
+    found.commit(outputs, inputs, time_ms=NOW_MS, more={RUN_ID_KEY: "r"}, is_rewrite=True)
+    assume(isinstance(found.plan(resolved.policy, now_ms=NOW_MS), Nothing))
+    assert isinstance(detected(found, resolved, last), Skip)
+    for number, added in enumerate(later):
+        found.commit(added, time_ms=NOW_MS + number)
+        if check(found, resolved, last, NOW_MS + number):
+            return
+    check(found, resolved, last, NOW_MS + hours * HOUR_MS)
+
+
+def as_values(slack: Slack) -> dict[str, Any]:
+    return {name: getattr(slack, name) for name in slack.__slots__}
