@@ -82,7 +82,8 @@ def compact(context: OperationContext) -> OperationOutcome:
         )
         if isinstance(plan, Nothing):
             slack = plan.slack if isinstance(plan, NothingToCompact) else None
-            nothing = skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()}, slack=slack)
+            nothing = skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
+            nothing = replace(nothing, slack=slack)
             return replace(nothing, plan=_told(context, loaded, plan, sample)) if context.dry_run else nothing
         stored_schema(metadata.current_schema)  # refuses column types that this version cannot rewrite
         require_known_layout(metadata)

@@ -142,9 +142,11 @@ def plan_compaction(
     metadata, snapshot = state.metadata, state.snapshot
     if snapshot is None:
         return Nothing(NO_SNAPSHOT)
-    has_deletes = any(m.content is ManifestContent.DELETES and m.may_have_live_files for m in state.manifests)
-    if has_deletes and not policy.apply_deletes:
+    if not policy.apply_deletes and _has_deletes(state):
         return NothingToCompact(DELETES_DISABLED, slack=compaction_slack(state, policy, (), (), None, now_ms))
+    recipe, layout = None, None
+    if clustering is not None:
+        recipe, layout = clustering.recipe, Layout.of(clustering.recipe, metadata.current_schema)
     found = select_candidates(
         state,
         policy,
@@ -152,9 +154,8 @@ def plan_compaction(
         in_scope=in_scope,
         clustered_by=None if clustering is None else clustering.clustered_by,
         lacking=lacking,
-        order_id=None if clustering is None else clustering.recipe.order_id,
+        order_id=None if recipe is None else recipe.order_id,
     )
-    layout = None if clustering is None else Layout.of(clustering.recipe, metadata.current_schema)
     partitions = [_planned(files, policy, clustering, layout, now_ms) for files in found.partitions]
     bins = [chosen for partition in partitions for chosen in partition.bins]
     weighed = [weigh(chosen, policy, found.spread) for chosen in bins]
@@ -168,8 +169,8 @@ def plan_compaction(
         for number, chosen in enumerate(in_job_order(allowed, policy.rewrite_job_order))
     )
     slack = None
-    if not waiting and not any(group.route_to is not None for group in groups):
-        recipe = None if clustering is None else clustering.recipe
+    # What waits is work that is known; rows that are dealt out go to partitions that are not.
+    if not waiting and all(group.route_to is None for group in groups):
         slack = compaction_slack(state, policy, partitions, {id(one.bin) for one in unpaid}, recipe, now_ms)
     if not groups and 0 not in found.delete_needs.values():
         return NothingToCompact(_nothing_reason(found, worthy, unpaid), left, slack)
@@ -184,10 +185,14 @@ def plan_compaction(
         delete_needs=found.delete_needs,
         groups_waiting=len(waiting),
         left=left,
-        recipe=None if clustering is None else clustering.recipe,
+        recipe=recipe,
         depth=None if layout is None else ClusteringDepth.of(found.partitions, layout),
         slack=slack,
     )
+
+
+def _has_deletes(state: TableState) -> bool:
+    return any(m.content is ManifestContent.DELETES and m.may_have_live_files for m in state.manifests)
 
 
 def _planned(
