@@ -7,7 +7,7 @@ what pays (:mod:`.payback`) and fits the budget (:mod:`.budget`) becomes a file 
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -144,9 +144,8 @@ def plan_compaction(
         return Nothing(NO_SNAPSHOT)
     if not policy.apply_deletes and _has_deletes(state):
         return NothingToCompact(DELETES_DISABLED, slack=compaction_slack(state, policy, (), (), None, now_ms))
-    recipe, layout = None, None
-    if clustering is not None:
-        recipe, layout = clustering.recipe, Layout.of(clustering.recipe, metadata.current_schema)
+    recipe = None if clustering is None else clustering.recipe
+    layout = None if recipe is None else Layout.of(recipe, metadata.current_schema)
     found = select_candidates(
         state,
         policy,
@@ -158,16 +157,12 @@ def plan_compaction(
     )
     partitions = [_planned(files, policy, clustering, layout, now_ms) for files in found.partitions]
     bins = [chosen for partition in partitions for chosen in partition.bins]
-    weighed = [weigh(chosen, policy, found.spread) for chosen in bins]
-    unpaid = [one for one in weighed if not one.worth.pays]
-    worthy = [one for one in weighed if one.worth.pays]
+    worthy, unpaid = _by_worth(bins, policy, found)
     allowed, waiting = within_budget(worthy, policy, bytes_since_rewrite(metadata, snapshot))
     left = left_alone(found, bins, unpaid, waiting, policy)
     route_to = metadata.default_spec_id if clustering is None else None
-    groups = tuple(
-        _group(number, chosen, route_to, found.specs_to_leave)
-        for number, chosen in enumerate(in_job_order(allowed, policy.rewrite_job_order))
-    )
+    ordered = in_job_order(allowed, policy.rewrite_job_order)
+    groups = tuple(_group(n, chosen, route_to, found.specs_to_leave) for n, chosen in enumerate(ordered))
     slack = None
     # What waits is work that is known; rows that are dealt out go to partitions that are not.
     if not waiting and all(group.route_to is None for group in groups):
@@ -189,6 +184,12 @@ def plan_compaction(
         depth=None if layout is None else ClusteringDepth.of(found.partitions, layout),
         slack=slack,
     )
+
+
+def _by_worth(bins: Iterable[Bin], policy: Policy, found: Candidates) -> tuple[list[WeighedBin], list[WeighedBin]]:
+    """The bins that pay, and those that cost more than they save."""
+    weighed = [weigh(chosen, policy, found.spread) for chosen in bins]
+    return [one for one in weighed if one.worth.pays], [one for one in weighed if not one.worth.pays]
 
 
 def _has_deletes(state: TableState) -> bool:
