@@ -224,7 +224,13 @@ def _slack_left(plan: CompactionPlan, outcomes: GroupOutcomes, run_id: str) -> S
     """The plan's slack, where all of it was done, with no more files than expected."""
     is_done = outcomes.snapshot_ids and not (outcomes.errors or outcomes.dropped)
     written = all(len(outcomes.outputs.get(group.group_id, ())) <= group.output_count for group in plan.groups)
-    return replace(plan.slack, run_id=run_id) if plan.slack is not None and is_done and written else None
+    if plan.slack is None or outcomes.table is None or not (is_done and written):
+        return None
+    # What others committed meanwhile was not planned on.
+    last_id = outcomes.snapshot_ids[-1]
+    before = (s.snapshot_id for s in outcomes.table.ancestors(last_id) if s.snapshot_id not in outcomes.snapshot_ids)
+    saw_all = next(iter(before), None) == plan.snapshot_id
+    return replace(plan.slack, snapshot_id=last_id if saw_all else plan.snapshot_id, run_id=run_id)
 
 
 def _preview(plan: CompactionPlan) -> str:
