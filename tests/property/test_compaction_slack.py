@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from hypothesis import assume, given, settings
@@ -12,7 +13,8 @@ from icekeeper.commit.history import RUN_ID_KEY
 from icekeeper.detection.assess import TableFindings, assess
 from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.model import Nothing
-from icekeeper.operations.compaction.plan import CompactionPlan, NothingToCompact
+from icekeeper.operations.compaction.plan import Clustering, CompactionPlan, NothingToCompact
+from icekeeper.operations.compaction.recipe import choose_recipe
 from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.state.slack import Slack
 from icekeeper.state.store import LastSeen
@@ -88,7 +90,7 @@ def check(found: GrowingTable, resolved: ResolvedPolicy, last: LastSeen, now_ms:
     return has_work
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(80))
 @given(histories, rewrites, policies, st.lists(few, max_size=6), st.integers(0, 30))
 def test_what_an_idle_pass_left_and_what_came_since_miss_no_work(
     history: list[list[tuple[int, Any]]],
@@ -103,14 +105,18 @@ def test_what_an_idle_pass_left_and_what_came_since_miss_no_work(
     assert isinstance(planned, NothingToCompact)
     last = seen(found, resolved, planned.slack)
     assert isinstance(detected(found, resolved, last), Skip), "nothing came"
+    lacking = fewest_lacking(found, resolved)
     for number, added in enumerate(later):
         found.commit(added, time_ms=NOW_MS + number)
         if check(found, resolved, last, NOW_MS + number):
             return
+        lacking -= len(added)
+        if lacking > 0:
+            assert isinstance(detected(found, resolved, last, NOW_MS + number), Skip), "too few came for any partition"
     check(found, resolved, last, NOW_MS + hours * HOUR_MS)
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(50))
 @given(
     histories,
     rewrites,
@@ -135,7 +141,7 @@ def test_files_that_leave_the_table_hide_no_work(
             return
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(50))
 @given(histories, rewrites, policies, st.lists(few, max_size=4), st.integers(0, 30))
 def test_a_pass_that_did_its_work_leaves_slack_too(
     history: list[list[tuple[int, Any]]],
@@ -166,6 +172,53 @@ def test_a_pass_that_did_its_work_leaves_slack_too(
         if check(found, resolved, last, NOW_MS + number):
             return
     check(found, resolved, last, NOW_MS + hours * HOUR_MS)
+
+
+@settings(max_examples=examples(50))
+@given(
+    st.lists(st.tuples(commits, st.booleans()), min_size=1, max_size=8),
+    st.builds(
+        policy,
+        operations=st.just("compact"),
+        sort_order=st.just("id"),
+        target_file_size_mb=st.sampled_from([1, 4, 64]),
+        min_input_files=st.integers(2, 5),
+        max_clustering_depth=st.integers(1, 3),
+        clustering_tier_factor=st.integers(2, 4),
+    ),
+    st.lists(st.tuples(few, st.sets(st.integers(0, 30), max_size=1)), max_size=5),
+)
+def test_files_to_cluster_are_not_missed(
+    history: list[tuple[list[tuple[int, Any]], bool]],
+    resolved: ResolvedPolicy,
+    later: list[tuple[list[tuple[int, Any]], set[int]]],
+) -> None:
+    """Some commits came clustered; all files lie over one another, because they have no bounds."""
+    found = grown([added for added, _ in history])
+    recipe = choose_recipe(found.metadata, resolved.policy)
+    assert recipe is not None
+    clustered = {one["snapshot-id"] for one, (_, is_sorted) in zip(found.snapshots, history, strict=True) if is_sorted}
+    clustering = Clustering(recipe, frozenset(clustered))
+    planned = found.plan(resolved.policy, now_ms=NOW_MS, clustering=clustering)
+    assume(isinstance(planned, NothingToCompact))
+    assert isinstance(planned, NothingToCompact)
+    last = seen(found, resolved, planned.slack)
+    for number, (added, gone) in enumerate(later):
+        removed = [file for position, file in enumerate(found.files) if position in gone]
+        found.commit(added, removed, time_ms=NOW_MS + number)
+        if isinstance(found.plan(resolved.policy, now_ms=NOW_MS, clustering=clustering), CompactionPlan):
+            findings = TableFindings(now_ms=NOW_MS + number, expirable=0, last_seen=last, clustering=recipe.text)
+            assert isinstance(assess("ns.t", found.metadata, resolved, findings), Proposal)
+            return
+
+
+def fewest_lacking(found: GrowingTable, resolved: ResolvedPolicy) -> int:
+    """How many files every partition lacks before it has ``min_input_files`` small ones; 0 where age decides too."""
+    if resolved.policy.min_data_age_ms:
+        return 0
+    small = (one for one in found.files if one.entry.file.file_size_in_bytes < resolved.policy.min_file_size_bytes)
+    counts = Counter(one.entry.file.partition for one in small)
+    return resolved.policy.min_input_files - max(counts.values(), default=0)
 
 
 def as_values(slack: Slack) -> dict[str, Any]:

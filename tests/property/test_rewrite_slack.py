@@ -25,7 +25,7 @@ from support.plans import HEAD, MB, data_file, manifest, policy, table
 DELETES = manifest("m-deletes", content=ManifestContent.DELETES)
 
 
-@settings(max_examples=examples(80))
+@settings(max_examples=examples(40))
 @given(stored_manifests(), targets, st.integers(2, 8), st.integers(0, 25), st.sampled_from([None, 0, 1]))
 def test_fewer_manifests_than_lack_make_no_group(
     stored: list[EncodedManifest], target: int, least: int, known: int, spec_id: int | None
@@ -41,7 +41,7 @@ def test_fewer_manifests_than_lack_make_no_group(
         assert isinstance(plan(stored[:number], wanted, target), Nothing)
 
 
-@settings(max_examples=examples(80))
+@settings(max_examples=examples(40))
 @given(
     st.lists(st.tuples(st.integers(0, 60), st.sampled_from(["a", "b"])), max_size=12),
     st.integers(0, 12),

@@ -10,9 +10,11 @@ import pytest
 from icekeeper.clock import HOUR_MS
 from icekeeper.detection.assess import TableFindings, assess
 from icekeeper.detection.proposal import Proposal
+from icekeeper.metadata.table_digest import table_digest
 from icekeeper.model import PartitionValue
 from icekeeper.operations.compaction.plan import CompactionPlan, NothingToCompact
 from icekeeper.policy import Operation, ResolvedPolicy
+from icekeeper.state.slack import Slack
 from icekeeper.state.store import LastSeen
 from support.growing_table import GrowingTable
 from support.plans import HEAD_MS, MB
@@ -202,4 +204,28 @@ def test_a_lowered_depth_limit_is_looked_at_once() -> None:
     assert told(found, last, after, clustering="r") == ("no pass under these settings has looked at the 3 data files",)
     assert told(found, replace(last, fingerprint=after.fingerprint()), after, clustering="r") == (
         "unchanged since the last pass found nothing to do"
+    )
+
+
+def test_manifests_and_delete_files_are_counted_too() -> None:
+    found = GrowingTable()
+    counters = {"manifests-created": "1", "manifests-kept": "5"}
+    found.commit(of(300), more=counters)
+    lacking = Slack(snapshot_id=found.head.snapshot_id, table_digest=table_digest(found.metadata))
+    slack = {
+        "rewrite_manifests": replace(lacking, manifests=2),
+        "rewrite_position_deletes": replace(lacking, delete_files=2),
+    }
+    resolved = policy(operations="rewrite_manifests,rewrite_position_deletes", min_input_files=2)
+    last = LastSeen(snapshot_id=1, fingerprint=resolved.fingerprint(), finished_ms=NOW_MS, idle=True, slack=slack)
+    assert told(found, replace(last, slack={}), resolved) == ("6 manifests reach min_manifests_to_rewrite 5",)
+    deletes = {"added-delete-files": "1", "total-delete-files": "1", "added-position-deletes": "1"}
+    found.commit(more={**counters, **deletes})
+    assert told(found, last, resolved) == (
+        "1 delete file came since the last pass, fewer than the 2 that a partition lacks"
+    )
+    found.commit(more={**counters, **deletes, "total-delete-files": "2"})
+    assert told(found, last, resolved) == (
+        "2 delete files with 0 deletes",
+        "6 manifests reach min_manifests_to_rewrite 5",
     )

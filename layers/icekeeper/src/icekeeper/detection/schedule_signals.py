@@ -37,7 +37,12 @@ def is_known_idle(metadata: TableMetadata, part: PolicyPart, last: ScheduleRun |
         return False
     if last.fingerprint != part.resolved.fingerprint() or not _OF_THE_HEAD.issuperset(part.operations):
         return False
-    return not scope_has_moved(metadata, head, part.resolved.policy, looked_ms=last.finished_ms, now_ms=now_ms)
+    policy = part.resolved.policy
+    # By then every partition is at rest, and its small files are merged.
+    at_rest_ms = head.timestamp_ms + policy.partition_rest_ms
+    if Operation.COMPACT in part.operations and last.finished_ms < at_rest_ms <= now_ms:
+        return False
+    return not scope_has_moved(metadata, head, policy, looked_ms=last.finished_ms, now_ms=now_ms)
 
 
 def schedule_signals(

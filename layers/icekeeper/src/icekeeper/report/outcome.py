@@ -153,11 +153,9 @@ def succeeded(
     )
 
 
-def skipped(
-    operation: Operation, reason: str, *, metrics: Metrics | None = None, slack: Slack | None = None
-) -> OperationOutcome:
+def skipped(operation: Operation, reason: str, *, metrics: Metrics | None = None) -> OperationOutcome:
     """The outcome of an operation that had nothing to do, is switched off, or is not possible here."""
-    return replace(_not_carried_out(operation, Status.SKIPPED, reason, metrics), slack=slack)
+    return _not_carried_out(operation, Status.SKIPPED, reason, metrics)
 
 
 def refused(operation: Operation, reason: str, *, metrics: Metrics | None = None) -> OperationOutcome:

@@ -36,6 +36,8 @@ class GroupOutcomes:
     """Messages of groups that could not be rewritten, and of commits that failed."""
     failed_groups: int = 0
     snapshot_ids: list[int] = field(default_factory=list)
+    table: TableMetadata | None = None
+    """The table after the last commit."""
     rows_deleted: int = 0
     deletes_removed: int = 0
     depth: float | None = None
@@ -112,6 +114,7 @@ def _note(
     done: Mapping[int, RewriteResult],
 ) -> None:
     outcomes.snapshot_ids.append(committed.prepared.snapshot_id or 0)
+    outcomes.table = committed.table.metadata
     outcomes.deletes_removed += len(rebased.unneeded_deletes)
     for key in rebased.unneeded_deletes:
         outcomes.delete_needs.pop(key)

@@ -85,7 +85,8 @@ def compact(context: OperationContext) -> OperationOutcome:
         )
         if isinstance(plan, Nothing):
             slack = plan.slack if isinstance(plan, NothingToCompact) else None
-            nothing = skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()}, slack=slack)
+            nothing = skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
+            nothing = replace(nothing, slack=slack)
             return replace(nothing, plan=_told(context, loaded, plan, sample)) if context.dry_run else nothing
         stored_schema(metadata.current_schema)  # refuses column types that this version cannot rewrite
         require_known_layout(metadata)
@@ -239,7 +240,13 @@ def _slack_left(plan: CompactionPlan, outcomes: GroupOutcomes, run_id: str) -> S
     """The plan's slack, where all of it was done, with no more files than expected."""
     is_done = outcomes.snapshot_ids and not (outcomes.errors or outcomes.dropped)
     written = all(len(outcomes.outputs.get(group.group_id, ())) <= group.output_count for group in plan.groups)
-    return replace(plan.slack, run_id=run_id) if plan.slack is not None and is_done and written else None
+    if plan.slack is None or outcomes.table is None or not (is_done and written):
+        return None
+    # What others committed meanwhile was not planned on.
+    last_id = outcomes.snapshot_ids[-1]
+    before = (s.snapshot_id for s in outcomes.table.ancestors(last_id) if s.snapshot_id not in outcomes.snapshot_ids)
+    saw_all = next(iter(before), None) == plan.snapshot_id
+    return replace(plan.slack, snapshot_id=last_id if saw_all else plan.snapshot_id, run_id=run_id)
 
 
 def _preview(plan: CompactionPlan) -> str:

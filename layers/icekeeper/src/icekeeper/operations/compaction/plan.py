@@ -7,7 +7,7 @@ what pays (:mod:`.payback`) and fits the budget (:mod:`.budget`) becomes a file 
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -145,9 +145,10 @@ def plan_compaction(
     metadata, snapshot = state.metadata, state.snapshot
     if snapshot is None:
         return Nothing(NO_SNAPSHOT)
-    has_deletes = any(m.content is ManifestContent.DELETES and m.may_have_live_files for m in state.manifests)
-    if has_deletes and not policy.apply_deletes:
+    if not policy.apply_deletes and _has_deletes(state):
         return NothingToCompact(DELETES_DISABLED, slack=compaction_slack(state, policy, (), (), None, now_ms))
+    recipe = None if clustering is None else clustering.recipe
+    layout = None if recipe is None else Layout.of(recipe, metadata.current_schema)
     found = select_candidates(
         state,
         policy,
@@ -155,25 +156,20 @@ def plan_compaction(
         in_scope=in_scope,
         clustered_by=None if clustering is None else clustering.clustered_by,
         lacking=lacking,
-        order_id=None if clustering is None else clustering.recipe.order_id,
+        order_id=None if recipe is None else recipe.order_id,
     )
-    layout = None if clustering is None else Layout.of(clustering.recipe, metadata.current_schema)
     rest = PartitionRest.of(metadata, policy, now_ms)
     partitions = [_planned(files, policy, clustering, layout, rest) for files in found.partitions]
     bins = [chosen for partition in partitions for chosen in partition.bins]
-    weighed = [weigh(chosen, policy, found.spread) for chosen in bins]
-    unpaid = [one for one in weighed if not one.worth.pays]
-    worthy = [one for one in weighed if one.worth.pays]
+    worthy, unpaid = _by_worth(bins, policy, found)
     allowed, waiting = within_budget(worthy, policy, _history(state, snapshot))
     left = left_alone(found, bins, unpaid, waiting, policy)
     route_to = metadata.default_spec_id if clustering is None else None
-    groups = tuple(
-        _group(number, chosen, route_to, found.specs_to_leave)
-        for number, chosen in enumerate(in_job_order(allowed, policy.rewrite_job_order))
-    )
+    ordered = in_job_order(allowed, policy.rewrite_job_order)
+    groups = tuple(_group(n, chosen, route_to, found.specs_to_leave) for n, chosen in enumerate(ordered))
     slack = None
-    if not waiting and not any(group.route_to is not None for group in groups):
-        recipe = None if clustering is None else clustering.recipe
+    # What waits is work that is known; rows that are dealt out go to partitions that are not.
+    if not waiting and all(group.route_to is None for group in groups):
         slack = compaction_slack(state, policy, partitions, {id(one.bin) for one in unpaid}, recipe, now_ms)
     if not groups and 0 not in found.delete_needs.values():
         return NothingToCompact(_nothing_reason(found, worthy, unpaid, policy), left, slack)
@@ -188,10 +184,16 @@ def plan_compaction(
         delete_needs=found.delete_needs,
         groups_waiting=len(waiting),
         left=left,
-        recipe=None if clustering is None else clustering.recipe,
+        recipe=recipe,
         depth=None if layout is None else ClusteringDepth.of(found.partitions, layout),
         slack=slack,
     )
+
+
+def _by_worth(bins: Iterable[Bin], policy: Policy, found: Candidates) -> tuple[list[WeighedBin], list[WeighedBin]]:
+    """The bins that pay, and those that cost more than they save."""
+    weighed = [weigh(chosen, policy, found.spread) for chosen in bins]
+    return [one for one in weighed if one.worth.pays], [one for one in weighed if not one.worth.pays]
 
 
 def _history(state: TableState, head: Snapshot) -> RewriteHistory:
@@ -199,6 +201,10 @@ def _history(state: TableState, head: Snapshot) -> RewriteHistory:
     if oldest_delete is None:
         return RewriteHistory(0, 0, 0)  # nothing is rewritten for deletes
     return RewriteHistory.of(state.metadata, head, oldest_delete)
+
+
+def _has_deletes(state: TableState) -> bool:
+    return any(m.content is ManifestContent.DELETES and m.may_have_live_files for m in state.manifests)
 
 
 def _planned(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -66,7 +66,7 @@ def rewrite_manifests(context: OperationContext) -> OperationOutcome:
         if isinstance(planned.plan, Nothing):
             metrics = {"rewrite_manifests.duration_ms": elapsed_ms()}
             slack = planned.plan.slack if isinstance(planned.plan, NothingToRewrite) else None
-            return skipped(_OPERATION, planned.plan.reason, metrics=metrics, slack=slack)
+            return replace(skipped(_OPERATION, planned.plan.reason, metrics=metrics), slack=slack)
         paths = [m.manifest_path for m in planned.plan.manifests]
         if context.dry_run:
             context.would_commit(_OPERATION, partial(_commit_expected, context, planned, frozenset(paths)))

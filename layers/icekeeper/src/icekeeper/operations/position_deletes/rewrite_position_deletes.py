@@ -61,7 +61,7 @@ def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
         if isinstance(plan, Nothing):
             metrics = {"rewrite_position_deletes.duration_ms": elapsed_ms()}
             slack = plan.slack if isinstance(plan, NothingToMerge) else None
-            return skipped(_OPERATION, plan.reason, metrics=metrics, slack=slack)
+            return replace(skipped(_OPERATION, plan.reason, metrics=metrics), slack=slack)
         context.require_allowed((loaded.metadata.data_location, *plan.input_files))
         if context.dry_run:
             count = len(plan.groups)
