@@ -1,4 +1,4 @@
-"""Rounds of new data over the same keys, clustered anew on a real table: what lookups open, and the price."""
+"""Rounds of new data over the same keys, clustered again and again on a real table: what lookups open; its price."""
 
 from __future__ import annotations
 

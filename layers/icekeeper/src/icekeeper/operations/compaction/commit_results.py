@@ -98,8 +98,8 @@ def commit_results(
     if isinstance(result.committed, Nothing):
         outcomes.nothing = result.committed.reason
         return
-    outcomes.depth = depth
     _note(outcomes, result.committed, result.rebased, groups, done)
+    outcomes.depth = depth
     if plan.recipe is not None and result.rebased.kept:
         context.memory.remember_clustering(outcomes.snapshot_ids[-1], plan.recipe.text)
 

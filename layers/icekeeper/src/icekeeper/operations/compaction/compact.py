@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.read_deletes import delete_index
-from icekeeper.model import LiveEntry, ManifestContent, Nothing
+from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.candidates import FileScope, TableState
 from icekeeper.operations.compaction.commit_results import GroupOutcomes, commit_results
 from icekeeper.operations.compaction.depth_metrics import done_depth, planned_depth
@@ -62,9 +62,8 @@ def compact(context: OperationContext) -> OperationOutcome:
         manifests = [] if snapshot is None else reader.manifests(snapshot)
         recipe = choose_recipe(metadata, context.policy)
         sample = FileSample()
-        entries = reader.live_entries(manifests, ManifestContent.DATA)
         in_scope = file_scope(context.policy, metadata, context.started_ms)
-        entries, lacking = _with_lacks(context, loaded, entries, in_scope)
+        entries, lacking = _entries(context, loaded, manifests, in_scope)
         state = TableState(
             metadata,
             snapshot,
@@ -106,13 +105,14 @@ def _clustered_by(context: OperationContext, metadata: TableMetadata, recipe: Cl
     return context.memory.clustered_by(recipe.text) | said
 
 
-def _with_lacks(
-    context: OperationContext, loaded: LoadedTable, entries: Iterator[LiveEntry], in_scope: FileScope
-) -> tuple[Iterator[LiveEntry], Mapping[str, frozenset[RewriteReason]]]:
-    """The same entries, and what files in scope lack of what ``rewrite_reason`` names, by their footers.
+def _entries(
+    context: OperationContext, loaded: LoadedTable, manifests: Sequence[ManifestFile], in_scope: FileScope
+) -> tuple[Iterable[LiveEntry], Mapping[str, frozenset[RewriteReason]]]:
+    """The live data files, and what those in scope lack of what ``rewrite_reason`` names, by their footers.
 
-    Entries are held only where footers are read before the plan; files in other formats than Parquet have none.
+    They are only held where footers are read before the plan; files in other formats than Parquet have no footer.
     """
+    entries = context.reader(loaded).live_entries(manifests, ManifestContent.DATA)
     asked = frozenset(context.policy.rewrite_reason) & BY_FOOTER
     if not asked:
         return entries, {}
@@ -127,7 +127,7 @@ def _with_lacks(
         context.storage(loaded),
         lambda done: context.progress("footers", done, len(paths)),
     )
-    return iter(held), foreign | {path: lacks & asked for path, lacks in found.items() if lacks & asked}
+    return held, foreign | {path: lacks & asked for path, lacks in found.items() if lacks & asked}
 
 
 def _told(
