@@ -31,7 +31,7 @@ def test_an_interrupt_ends_the_work_of_spark(command: Command) -> None:
     before = duckdb_rows(table.metadata_location)
     stall(table)
     with running("maintain", "ns.t", "--engine", "spark", "--json") as process:
-        wait_until(lambda: any(map(waits_for_a_pipe, processes_below(process.pid, b"pyspark.daemon"))))
+        wait_until(lambda: any(map(waits_for_a_pipe, processes_below(process.pid, b"pyspark.daemon"))), seconds=120)
         started = processes_below(process.pid)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)

@@ -282,8 +282,7 @@ def _age(metadata: TableMetadata, entry: ManifestEntry) -> int:
     if metadata.format_version > 1:
         number = entry.file_sequence_number
         return (entry.sequence_number if number is None else number) or 0
-    snapshot = metadata.snapshots.get(entry.snapshot_id) if entry.snapshot_id is not None else None
-    return 0 if snapshot is None else snapshot.timestamp_ms
+    return _added_ms(metadata, entry) or 0
 
 
 def _added_ms(metadata: TableMetadata, entry: ManifestEntry) -> int | None:
