@@ -28,7 +28,7 @@ def state(tmp_path: Path) -> SqliteStateStore:
     return SqliteStateStore(tmp_path / "state.db")
 
 
-def old(uuid: str = "", **properties: str) -> TableMetadata:
+def old(uuid: str = "", **properties: Any) -> TableMetadata:
     return with_uuid(table(age_hours=100, **properties), uuid)
 
 

@@ -152,13 +152,13 @@ def why_no_sweep(
 
 def known_age_ms(metadata: TableMetadata, now_ms: int) -> int:
     """How long a table has existed at least, as far as its metadata remember."""
-    logged = (*metadata.metadata_log, *metadata.document.get("snapshot-log", ()))
+    logged = (*metadata.metadata_log, *(metadata.document.get("snapshot-log") or ()))
     times = [
-        metadata.last_updated_ms or now_ms,
+        metadata.last_updated_ms,
         *(snapshot.timestamp_ms for snapshot in metadata.snapshots.values()),
-        *(int(entry["timestamp-ms"]) for entry in logged),
+        *(int(entry.get("timestamp-ms") or 0) for entry in logged),
     ]
-    return max(0, now_ms - min(times))
+    return max(0, now_ms - min((time for time in times if time > 0), default=now_ms))
 
 
 def _share(key: str) -> Fraction:
