@@ -67,3 +67,12 @@ def test_the_pipeline_starts_no_job_for_statistics_that_are_not_due(table: Maint
         release_table_lease(pipeline.deployment, run_id, told)
     reason = pipeline.document(item, "plan.json", "run-none")["outcomes"]["compute_statistics"]["reason"]
     assert reason.startswith("9 rows changed since statistics were computed, 4.41 % of 204")
+
+
+def test_a_schedule_that_names_statistics_computes_them_in_each_turn(table: MaintainedTable) -> None:
+    nightly = {"schedules.nightly.interval": "24h", "schedules.nightly.operations": "compute_statistics"}
+    for rows in (205, 204):
+        turn = Turn(is_proposed=True)
+        done = table.runtime.maintain(NAME, nightly, LocalEngine(1), schedule="nightly", turn=turn)
+        assert [one.summary for one in done.operations] == [f"computed statistics of 2 column(s) over {rows} row(s)"]
+        table.table.delete("id = 1001")
