@@ -1,4 +1,4 @@
-"""When orphans of a table are looked for again, and how the sweeps of a fleet are kept apart (pure).
+"""When orphans of a table are looked for again, and how the sweeps of a fleet are kept apart (pure) (rule 128).
 
 A sweep lists all files of a table, so a pass that nobody asked for leaves it out until ``orphan_sweep_interval_hours``
 have passed since the last one.  What is remembered of sweeps stands among the turns of the table's schedules, under
