@@ -32,8 +32,9 @@ __all__ = ["PipelineRun", "run_pipeline"]
 PARAMETERS = {"Catalogs": CATALOG, "SmallCompactionMb": "1", "SmallManifests": "50"}
 POLICY_FILE = """\
 rules:
-- settings:  # a demonstration cannot wait a week: old means a moment ago
+- settings:  # a demonstration cannot wait a week: old means a moment ago, and orphans are looked for at once
     snapshot_retention_hours: 0
+    orphan_sweep_interval_hours: 0
     max_snapshots_to_keep: 1
     min_manifests_to_rewrite: 2
 """

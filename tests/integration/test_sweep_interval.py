@@ -1,4 +1,4 @@
-"""A table is proposed, and swept for orphans, once in an interval; what a person asks for is swept at once."""
+"""A table is swept for orphans once in an interval; what a person asks for is swept at once (rule 128)."""
 
 from __future__ import annotations
 

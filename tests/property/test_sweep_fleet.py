@@ -1,4 +1,4 @@
-"""The sweeps of a fleet: kept apart from the first hour on, none late, and none listed in every hourly pass."""
+"""The sweeps of a fleet: kept apart from the first hour on, none late, none in every hourly pass (rule 128)."""
 
 from __future__ import annotations
 

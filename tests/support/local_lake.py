@@ -21,11 +21,12 @@ __all__ = ["POLICY_FILE", "LocalLake"]
 
 POLICY_FILE = """\
 rules:
-- settings:  # two of anything are too many, and one snapshot is enough
+- settings:  # two of anything are too many, one snapshot is enough, and every pass sweeps
     min_input_files: 2
     min_manifests_to_rewrite: 2
     max_snapshots_to_keep: 1
     snapshot_retention_hours: 0
+    orphan_sweep_interval_hours: 0
 """
 
 

@@ -1,4 +1,4 @@
-"""What the outcome of a sweep says about when the next one is due."""
+"""What the outcome of a sweep says about when the next one is due (rule 128)."""
 
 from __future__ import annotations
 

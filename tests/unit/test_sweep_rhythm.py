@@ -163,4 +163,6 @@ def test_how_old_a_table_is_at_least() -> None:
     assert aged(**{"last-updated-ms": NOW_MS, "metadata-log": hours_ago[:5]}) == 4
     assert aged(**{"last-updated-ms": NOW_MS, "snapshot-log": hours_ago[:7]}) == 6
     assert aged(**{"last-updated-ms": NOW_MS + HOUR_MS}) == 0
+    # What a careless writer left out says nothing.
+    assert aged(**{"snapshot-log": None, "metadata-log": [{"metadata-file": "m"}, {"timestamp-ms": None}]}) == 0
     assert known_age_ms(table(snapshots=3, age_hours=5), NOW_MS) == 7 * HOUR_MS

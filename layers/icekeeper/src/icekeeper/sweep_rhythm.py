@@ -1,4 +1,4 @@
-"""When orphans of a table are looked for again, and how the sweeps of a fleet are kept apart (pure).
+"""When orphans of a table are looked for again, and how the sweeps of a fleet are kept apart (pure) (rule 128).
 
 A sweep lists all files of a table, so a pass that nobody asked for leaves it out until ``orphan_sweep_interval_hours``
 have passed since the last one.  What is remembered of sweeps stands among the turns of the table's schedules, under
@@ -152,13 +152,13 @@ def why_no_sweep(
 
 def known_age_ms(metadata: TableMetadata, now_ms: int) -> int:
     """How long a table has existed at least, as far as its metadata remember."""
-    logged = (*metadata.metadata_log, *metadata.document.get("snapshot-log", ()))
+    logged = (*metadata.metadata_log, *(metadata.document.get("snapshot-log") or ()))
     times = [
-        metadata.last_updated_ms or now_ms,
+        metadata.last_updated_ms,
         *(snapshot.timestamp_ms for snapshot in metadata.snapshots.values()),
-        *(int(entry["timestamp-ms"]) for entry in logged),
+        *(int(entry.get("timestamp-ms") or 0) for entry in logged),
     ]
-    return max(0, now_ms - min(times))
+    return max(0, now_ms - min((time for time in times if time > 0), default=now_ms))
 
 
 def _share(key: str) -> Fraction:

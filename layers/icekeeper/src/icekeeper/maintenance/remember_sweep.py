@@ -1,4 +1,4 @@
-"""Remembers when a table was swept for orphans, or that it was tried in vain: the next sweep is counted from it."""
+"""Remembers when a table was swept, or that it was tried in vain: the next sweep is counted from it (rule 128)."""
 
 from __future__ import annotations
 

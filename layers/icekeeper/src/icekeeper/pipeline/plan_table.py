@@ -11,7 +11,7 @@ from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.maintenance.begin_pass import begin, head_id
-from icekeeper.maintenance.not_due import remembered_turns, why_waiting
+from icekeeper.maintenance.not_due import remembered_turns, why_no_statistics, why_waiting
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.maintenance.served_request import why_needless
 from icekeeper.operation_facts import CLEAN_STAGED, STEP_FACTS, STEPS
@@ -95,7 +95,7 @@ def _document(
     parts = named_parts(resolved, event.item.schedules, with_rest=not event.item.only_schedules)
     begin(context, [part.resolved for part in parts])
     done = {step for step in STEPS if deployment.control.find(f"{folder}/{step}.json") is not None}
-    outcomes, compaction = _known_outcomes(context, parts, event, done)
+    outcomes, compaction = _known_outcomes(context, loaded, parts, event, done)
     size = table_size(_head_summary(context, loaded), _bytes_to_compact(compaction))
     limits = deployment.settings.limits
     # Cleaning up after failed loads is no operation that a policy could leave out.
@@ -173,7 +173,7 @@ def _needless(deployment: Deployment, event: PlanEvent, requested_ms: int | None
 
 
 def _known_outcomes(
-    context: OperationContext, parts: Sequence[PolicyPart], event: PlanEvent, done: set[str]
+    context: OperationContext, loaded: LoadedTable, parts: Sequence[PolicyPart], event: PlanEvent, done: set[str]
 ) -> tuple[Mapping[str, OperationOutcome], OperationOutcome | None]:
     """The outcomes of operations that planning alone can tell, by operation, and what compaction would do.
 
@@ -186,6 +186,7 @@ def _known_outcomes(
         if operation.value in done:
             continue
         reason = part.resolved.why_not(operation) or why_waiting(context, part, operation, turns)
+        reason = reason or why_no_statistics(context, loaded.metadata, part, operation)
         if reason is not None:
             outcomes[operation.value] = skipped(operation, reason)
         elif event.attempt > MAX_ATTEMPTS:

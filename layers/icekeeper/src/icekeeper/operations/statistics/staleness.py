@@ -10,11 +10,18 @@ from icekeeper.amounts import counted
 from icekeeper.health.counters import summary_counter, summary_counters
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.puffin import THETA_SKETCH
-from icekeeper.operations.statistics.columns import StatisticsColumns
-from icekeeper.operations.statistics.plan import StatisticsPlan, registered_blobs, wants_partition_statistics
+from icekeeper.model import Nothing
+from icekeeper.operations.statistics.columns import StatisticsColumns, statistics_columns
+from icekeeper.operations.statistics.plan import (
+    StatisticsPlan,
+    plan_statistics,
+    registered_blobs,
+    wants_partition_statistics,
+)
+from icekeeper.policy import Policy
 from icekeeper.policy.values import text_of
 
-__all__ = ["Staleness", "staleness", "why_not_yet"]
+__all__ = ["Staleness", "staleness", "why_not_planned", "why_not_yet"]
 
 # A row that is replaced counts twice, and one that is rewritten with its file counts, too: never too few.
 _CHANGES = ("added-records", "deleted-records", "added-position-deletes", "added-equality-deletes")
@@ -61,6 +68,19 @@ def why_not_yet(plan: StatisticsPlan, found: Staleness, min_changed: Fraction) -
     if not (reads_anew and found.is_known and found.rows_changed and found.share < min_changed):
         return None
     return f"{found.told()}; statistics_min_changed_ratio is {text_of(min_changed)}"
+
+
+def why_not_planned(metadata: TableMetadata, snapshot: Snapshot, policy: Policy) -> str | None:
+    """As :func:`why_not_yet`, by the metadata document alone, before anything else is read; ``None``: it may be due.
+
+    Raises:
+        PolicyError: ``statistics_columns`` names what the table does not have.
+    """
+    columns = statistics_columns(metadata, policy.statistics_columns)
+    plan = plan_statistics(metadata, snapshot, columns, tuple, lambda snapshots: ())
+    if isinstance(plan, Nothing):
+        return None
+    return why_not_yet(plan, staleness(metadata, snapshot, columns), policy.statistics_min_changed_ratio)
 
 
 def staleness(metadata: TableMetadata, snapshot: Snapshot, columns: StatisticsColumns) -> Staleness:
