@@ -7,9 +7,9 @@ metadata document and a state store, and proposes at most ``max_jobs_per_detecti
 ``max_concurrent_jobs`` at a time, a minute each and 20 s for a GB rewritten.  ``--one-in`` plays one table in so
 many, under limits as many times tighter, and counts it as so many.
 
-Prints for each kind: data files; small ones, and the most of one table; delete files, the most of one table; files that a
-lookup opens (of clustered tables, at most before a pass); bytes rewritten per byte written; passes proposed, those that
-did something, and why the others were proposed; orphans that lie there and how old those that went were, at most;
+Prints for each kind: data files; small ones, and the most of one table; delete files, the most of one table; files that
+a lookup opens (of clustered tables, at most before a pass); bytes rewritten per byte written; passes proposed, those
+that did something, and why the others were proposed; orphans that lie there and how old those that went were, at most;
 requests and US dollars a day for the store, by the prices below.  Lambda and Glue are not counted.
 """
 

@@ -56,6 +56,7 @@ class PaperTable:
     rewritten: int = 0
     newest_ms: dict[PartitionValue, int] = field(default_factory=dict)
     """Partition → when it last got a file."""
+    _manifest_of: dict[str, int] = field(default_factory=dict)
     settled: int = 0
     """Files that nothing will rewrite any more, which :meth:`settle` counts instead of keeping them."""
     settled_small: int = 0
@@ -108,6 +109,7 @@ class PaperTable:
             entry = replace(live.entry, sequence_number=planned_at or self.sequence)
             self.files[path] = live._replace(entry=entry)
             self.manifests.setdefault(self.sequence, set()).add(path)
+            self._manifest_of[path] = self.sequence
             size += arrival.size
         raw = snapshot(self.sequence, format_version=2, sequence_number=self.sequence, timestamp_ms=at_ms)
         raw |= {"summary": {"added-files-size": str(size), "added-data-files": str(count), **summary}}
@@ -171,9 +173,8 @@ class PaperTable:
         for path in named:
             partition = self.files[path].entry.file.partition
             file = data_file(f"p{self.sequence}-{path}", rows * _DELETED_ROW_BYTES, partition, records=rows)
-            kind = {"content": FileContent.POSITION_DELETES, "referenced_data_file": path}
-            entry = ManifestEntry(EntryStatus.ADDED, self.sequence, self.sequence, self.sequence, replace(file, **kind))
-            self.deletes.append(entry)
+            file = replace(file, content=FileContent.POSITION_DELETES, referenced_data_file=path)
+            self.deletes.append(ManifestEntry(EntryStatus.ADDED, self.sequence, self.sequence, self.sequence, file))
             self.dead_rows[path] = min(self.dead_rows.get(path, 0.0) + rows, self.files[path].entry.file.record_count)
         self.snapshots[-1]["summary"] |= {"added-delete-files": str(len(named)), "operation": "overwrite"}
         self._count_totals()
@@ -183,13 +184,14 @@ class PaperTable:
         paths = [path for number in merged for path in self.manifests.pop(number)]
         self.commit(at_ms, (), {"operation": "replace", RUN_ID_KEY: "r"})
         self.manifests[self.sequence] = set(paths)
+        self._manifest_of.update(dict.fromkeys(paths, self.sequence))
 
     def _remove(self, path: str) -> None:
         del self.files[path]
-        for number, paths in list(self.manifests.items()):
-            paths.discard(path)
-            if not paths:
-                del self.manifests[number]
+        number = self._manifest_of.pop(path)
+        self.manifests[number].remove(path)
+        if not self.manifests[number]:
+            del self.manifests[number]
 
     def _delete(self, rows: int) -> None:
         """One equality delete file; it has the sequence number of the commit that inserted the rows anew."""

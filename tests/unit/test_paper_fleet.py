@@ -1,4 +1,4 @@
-"""Two days of a small fleet: detection and passes keep every kind of table in bounds (``benchmarks/fleet_fortnight.py``)."""
+"""Two days of a small fleet: detection and passes keep tables of every kind in bounds."""
 
 from __future__ import annotations
 
