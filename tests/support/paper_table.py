@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from icekeeper.commit.snapshot import RECIPE_KEY, RUN_ID_KEY
 from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestEntry, Nothing, PartitionValue
@@ -41,7 +44,11 @@ class PaperTable:
     snapshots: list[dict[str, Any]] = field(default_factory=list)
     files: dict[str, LiveEntry] = field(default_factory=dict)
     deletes: list[ManifestEntry] = field(default_factory=list)
-    """Equality deletes that reach the whole table."""
+    """Equality deletes that reach the whole table, and position deletes of one file each."""
+    manifests: dict[int, set[str]] = field(default_factory=dict)
+    """Sequence number of the commit that wrote a data manifest → paths of its live files."""
+    clustered_by: set[int] = field(default_factory=set)
+    """Ids of the snapshots of rewrites that sorted."""
     dead_rows: dict[str, float] = field(default_factory=dict)
     """Path → rows that equality deletes have removed since it was written."""
     sequence: int = 0
@@ -49,6 +56,7 @@ class PaperTable:
     rewritten: int = 0
     newest_ms: dict[PartitionValue, int] = field(default_factory=dict)
     """Partition → when it last got a file."""
+    _manifest_of: dict[str, int] = field(default_factory=dict)
     settled: int = 0
     """Files that nothing will rewrite any more, which :meth:`settle` counts instead of keeping them."""
     settled_small: int = 0
@@ -100,6 +108,8 @@ class PaperTable:
             live = live_file(file, age=self.sequence, snapshot_id=self.sequence)
             entry = replace(live.entry, sequence_number=planned_at or self.sequence)
             self.files[path] = live._replace(entry=entry)
+            self.manifests.setdefault(self.sequence, set()).add(path)
+            self._manifest_of[path] = self.sequence
             size += arrival.size
         raw = snapshot(self.sequence, format_version=2, sequence_number=self.sequence, timestamp_ms=at_ms)
         raw |= {"summary": {"added-files-size": str(size), "added-data-files": str(count), **summary}}
@@ -127,7 +137,7 @@ class PaperTable:
         self.rewritten += removed
         needs = dict(plan.delete_needs)
         for candidate in (c for group in plan.groups for c in group.files):
-            del self.files[candidate.file.file_path]
+            self._remove(candidate.file.file_path)
             for entry in candidate.deletes:
                 needs[entry.file.key] -= 1
         before = len(self.deletes)
@@ -137,7 +147,8 @@ class PaperTable:
             "removed-files-size": removed,
             "removed-delete-files": before - len(self.deletes),
         }
-        ours = {"operation": "replace", "icekeeper.run-id": "r", **{k: str(n) for k, n in counters.items() if n}}
+        recipe = {} if plan.recipe is None else {RECIPE_KEY: plan.recipe.text}
+        ours = {"operation": "replace", RUN_ID_KEY: "r", **recipe, **{k: str(n) for k, n in counters.items() if n}}
         self.commit(now_ms, outputs, ours, planned_at=plan.sequence_number)
 
     def forget_snapshots(self, before_ms: int) -> None:
@@ -154,7 +165,33 @@ class PaperTable:
                 self.settled += 1
                 self.settled_small += file.file_size_in_bytes < limit
                 self.settled_bytes += file.file_size_in_bytes
-                del self.files[path]
+                self._remove(path)
+
+    def mark_deleted(self, paths: Iterable[str], rows: int) -> None:
+        """Add a position delete file for each of these data files, as part of the newest commit."""
+        named = list(paths)
+        for path in named:
+            partition = self.files[path].entry.file.partition
+            file = data_file(f"p{self.sequence}-{path}", rows * _DELETED_ROW_BYTES, partition, records=rows)
+            file = replace(file, content=FileContent.POSITION_DELETES, referenced_data_file=path)
+            self.deletes.append(ManifestEntry(EntryStatus.ADDED, self.sequence, self.sequence, self.sequence, file))
+            self.dead_rows[path] = min(self.dead_rows.get(path, 0.0) + rows, self.files[path].entry.file.record_count)
+        self.snapshots[-1]["summary"] |= {"added-delete-files": str(len(named)), "operation": "overwrite"}
+        self._count_totals()
+
+    def rewrite_manifests(self, merged: Iterable[int], at_ms: int) -> None:
+        """Replace manifests by one, in a commit of its own."""
+        paths = [path for number in merged for path in self.manifests.pop(number)]
+        self.commit(at_ms, (), {"operation": "replace", RUN_ID_KEY: "r"})
+        self.manifests[self.sequence] = set(paths)
+        self._manifest_of.update(dict.fromkeys(paths, self.sequence))
+
+    def _remove(self, path: str) -> None:
+        del self.files[path]
+        number = self._manifest_of.pop(path)
+        self.manifests[number].remove(path)
+        if not self.manifests[number]:
+            del self.manifests[number]
 
     def _delete(self, rows: int) -> None:
         """One equality delete file; it has the sequence number of the commit that inserted the rows anew."""
@@ -176,22 +213,35 @@ class PaperTable:
     def _count_totals(self) -> None:
         """Write the totals into the head's summary."""
         size = self.settled_bytes + sum(live.entry.file.file_size_in_bytes for live in self.files.values())
+        kinds = Counter[FileContent]()
+        for entry in self.deletes:
+            kinds[entry.file.content] += entry.file.record_count
         totals = {
             "total-data-files": self.data_files,
             "total-files-size": size,
             "total-delete-files": len(self.deletes),
-            "total-equality-deletes": sum(entry.file.record_count for entry in self.deletes),
-            "total-position-deletes": 0,
+            "total-equality-deletes": kinds[FileContent.EQUALITY_DELETES],
+            "total-position-deletes": kinds[FileContent.POSITION_DELETES],
+            "manifests-created": 1,
+            "manifests-kept": max(0, len(self.manifests) - 1),
             "total-records": size // ROW_BYTES,
         }
         head = self.snapshots[-1]
         head["summary"] = {**head["summary"], **{key: str(number) for key, number in totals.items()}}
 
 
-def _outputs(group: FileGroup, dead_rows: float) -> Iterable[Arrival]:
+def _outputs(group: FileGroup, dead_rows: float) -> Iterator[Arrival]:
     size = max(1, (group.total_bytes - int(dead_rows * ROW_BYTES)) // group.output_count)
-    bounds = None
-    if all(c.file.lower_bounds and c.file.upper_bounds for c in group.files):
-        ends = [((c.file.lower_bounds or {})[1], (c.file.upper_bounds or {})[1]) for c in group.files]
-        bounds = min(low for low, _ in ends), max(high for _, high in ends)
-    return (Arrival(group.partition[0], size, bounds) for _ in range(group.output_count))
+    ends = sorted(
+        struct.unpack("<q", bound[1])[0]
+        for c in group.files
+        for bound in (c.file.lower_bounds, c.file.upper_bounds)
+        if bound
+    )
+    for number in range(group.output_count):
+        bounds = None
+        if ends:
+            # Sorted, the outputs divide the values among them.
+            low, high = (ends[n * (len(ends) - 1) // group.output_count] for n in (number, number + 1))
+            bounds = struct.pack("<q", low), struct.pack("<q", high)
+        yield Arrival(group.partition[0], size, bounds)
