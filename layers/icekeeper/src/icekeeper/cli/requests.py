@@ -38,7 +38,8 @@ def requests_list(
     pending = [one for one in state.requests.pending() if catalog is None or one.identity.catalog == catalog]
     scheduled = is_scheduled(state.leases, now_ms=system_clock())
     if as_json:
-        print_json({"catalog": catalog, "scheduled": scheduled, "requests": [_request_json(one) for one in pending]})
+        listed = [_request_json(one) for one in pending]
+        print_json({"catalog": catalog, "status": "succeeded", "scheduled": scheduled, "requests": listed})
     console = people(as_json=as_json)
     for request in pending:
         console.print(_line(request), soft_wrap=True, markup=False)
@@ -57,7 +58,8 @@ def requests_withdraw(table: Table, catalog: CatalogName, as_json: AsJson = Fals
 
     withdrawn = withdraw_request(Runtime.open(catalog).table(table_name(table)))
     if as_json:
-        print_json({"table": table, "catalog": catalog, "withdrawn": _request_json(withdrawn)})
+        about = {"table": table, "catalog": catalog, "status": "succeeded"}
+        print_json({**about, "withdrawn": _request_json(withdrawn)})
     console = people(as_json=as_json)
     console.print(f"{table}: the request of {iso_utc(withdrawn.requested_ms)} is withdrawn", soft_wrap=True)
     return EXIT_OK

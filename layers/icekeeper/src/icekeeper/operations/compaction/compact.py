@@ -212,9 +212,9 @@ def _outcome(
         summary = f"dropped {outcomes.deletes_removed} delete file(s) that no data file needs"
     if plan.files_unsupported:
         summary += f"; left {plan.files_unsupported} file(s) alone: {plan.first_unsupported}"
-    problems = [f"{outcomes.failed_groups} file group(s) failed: {outcomes.errors[0]}"] if outcomes.errors else []
+    problems = [f"{outcomes.failed_groups} bin(s) failed: {outcomes.errors[0]}"] if outcomes.errors else []
     if not outcomes.snapshot_ids and plan.groups and not outcomes.errors:
-        problems.append(f"every file group was overtaken by other commits: {outcomes.nothing}")
+        problems.append(f"every bin was overtaken by other commits: {outcomes.nothing}")
     if not outcomes.snapshot_ids and not problems:
         return skipped(_OPERATION, outcomes.nothing, metrics=metrics)
     return OperationOutcome(
