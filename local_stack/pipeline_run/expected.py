@@ -47,10 +47,7 @@ PASSES: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "expired 6 snapshot(s), deleted 6 unreferenced file(s)",
             ("succeeded", "rewrote 7 manifests into 1 (7 entries)"),
         ),
-        "compact": (
-            "failed",
-            "1 file group(s) failed: StorageError: file … cannot be read: Parquet magic bytes not found",
-        ),
+        "compact": ("failed", "1 bin(s) failed: StorageError: file … cannot be read: Parquet magic bytes not found"),
     },
 }
 _STATUSES = {name: "partial" if name.endswith(f".{BROKEN}") else "succeeded" for name in PASSES}

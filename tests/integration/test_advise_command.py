@@ -23,7 +23,7 @@ def test_advice_is_given_with_its_numbers_and_changes_nothing(icekeeper: Command
     assert list(document) == ["table", "catalog", "status", "advice"]
     assert (document["table"], document["catalog"], document["status"]) == ("ns.t", "C", "succeeded")
     (advice,) = document["advice"]
-    assert list(advice) == ["kind", "message", "numbers", "gain", "statement"]
+    assert list(advice) == ["table", "kind", "severity", "reason", "numbers", "gain", "statement"]
     assert advice["kind"] == "metadata_log"
     assert advice["numbers"] == {"metadata_log": 5, "limit": 5}
     assert icekeeper.contents() == before
@@ -39,6 +39,7 @@ def test_all_tables_are_advised_and_one_that_cannot_be_read_is_named(icekeeper: 
     assert whole == {
         "catalog": "C",
         "status": "succeeded",
+        "advice": [],
         "tables": [{"table": "ns.t", "status": "succeeded", "advice": []}],
     }
     for path in icekeeper.warehouse.rglob("snap-*.avro"):

@@ -71,6 +71,7 @@ def test_requests_are_listed_in_the_order_in_which_they_are_taken(command: Comma
     assert warning == "no run has looked for requests here in the last 25 hours"
     assert command("requests", "list", "--json").json == {
         "catalog": "C",
+        "status": "succeeded",
         "scheduled": False,
         "requests": [
             {

@@ -194,7 +194,7 @@ def test_files_to_cluster_are_not_missed(
     later: list[tuple[list[tuple[int, Any]], set[int]]],
 ) -> None:
     """Some commits came clustered; all files lie over one another, because they have no bounds."""
-    found = grown([added for added, _ in history])
+    found = grown([added for added, _ in history], set())
     recipe = choose_recipe(found.metadata, resolved.policy)
     assert recipe is not None
     clustered = {one["snapshot-id"] for one, (_, is_sorted) in zip(found.snapshots, history, strict=True) if is_sorted}

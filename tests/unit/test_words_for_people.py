@@ -24,8 +24,8 @@ def printed(outcome: PassOutcome) -> list[str]:
 
 def test_our_class_names_are_left_to_programs() -> None:
     broken = outcome_of(failed(Operation.COMPACT, "1 bin(s) failed: StorageError: the disk is full"))
-    assert printed(broken)[1] == "compact failed 1 bin(s) failed: the disk is full"
-    assert trouble(broken) == "ns.t: compact failed: 1 bin(s) failed: the disk is full"
+    assert printed(broken)[1] == "compact failed 1 file group(s) failed: the disk is full"
+    assert trouble(broken) == "ns.t: compact failed: 1 file group(s) failed: the disk is full"
     assert broken.summary == "compact: 1 bin(s) failed: StorageError: the disk is full"
     stream = io.StringIO()
     entry = {"started_ms": 0, "duration_ms": 1, "status": "failed", "summary": "compact: CommitConflict: moved"}

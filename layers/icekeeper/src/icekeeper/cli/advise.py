@@ -58,7 +58,8 @@ def advise(
     failed = [{"table": name, "status": "failed", "reason": why, "advice": []} for name, why in sorted(unread.items())]
     if as_json:
         status = "partial" if failed else "succeeded"
-        print_json({"catalog": runtime.catalog.name, "status": status, "tables": tables + failed})
+        every = [one for found_in in tables for one in found_in["advice"]]
+        print_json({"catalog": runtime.catalog.name, "status": status, "advice": every, "tables": tables + failed})
     _print(tables, as_json=as_json)
     return print_failed(f"{len(unread)} table(s) could not be read: {', '.join(sorted(unread))}") if unread else EXIT_OK
 
@@ -71,8 +72,10 @@ def _document(catalog: str, table: str, advice: Sequence[Advice]) -> dict[str, A
         "status": "succeeded",
         "advice": [
             {
+                "table": table,
                 "kind": one.kind,
-                "message": one.message,
+                "severity": "info",  # a table that needs a warning has it from health
+                "reason": one.message,
                 "numbers": dict(one.numbers),
                 "gain": one.gain,
                 "statement": one.statement + (catalog_option if one.statement.startswith("icekeeper ") else ""),
@@ -91,6 +94,6 @@ def _print(tables: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
         verdict = Text("nothing to advise", style="green") if not advice else Text(f"{len(advice)} to consider")
         console.print(Text.assemble((table["table"], "bold"), ": ", verdict))
         for one in advice:
-            console.print(Text.assemble("  ", (one["kind"], "yellow"), f": {one['message']}"), soft_wrap=True)
+            console.print(Text.assemble("  ", (one["kind"], "yellow"), f": {one['reason']}"), soft_wrap=True)
             console.print(Text(f"    gain: {one['gain']}"), soft_wrap=True)
             console.print(Text(f"    do:   {one['statement']}"), soft_wrap=True)

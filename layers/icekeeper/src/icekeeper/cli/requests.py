@@ -37,10 +37,9 @@ def requests_list(
     state = open_state(os.environ)
     pending = [one for one in state.requests.pending() if catalog is None or one.identity.catalog == catalog]
     scheduled = is_scheduled(state.leases, now_ms=system_clock())
-    console = answer(
-        {"catalog": catalog, "scheduled": scheduled, "requests": [_request_json(one) for one in pending]},
-        as_json=as_json,
-    )
+    listed = [_request_json(one) for one in pending]
+    document = {"catalog": catalog, "status": "succeeded", "scheduled": scheduled, "requests": listed}
+    console = answer(document, as_json=as_json)
     for request in pending:
         console.print(_line(request), soft_wrap=True, markup=False)
     if not pending:
@@ -57,7 +56,8 @@ def requests_withdraw(table: Table, catalog: CatalogName, as_json: AsJson = Fals
     from icekeeper.runtime import Runtime
 
     withdrawn = withdraw_request(Runtime.open(catalog).table(table_name(table)))
-    console = answer({"table": table, "catalog": catalog, "withdrawn": _request_json(withdrawn)}, as_json=as_json)
+    about = {"table": table, "catalog": catalog, "status": "succeeded"}
+    console = answer({**about, "withdrawn": _request_json(withdrawn)}, as_json=as_json)
     console.print(f"{table}: the request of {iso_utc(withdrawn.requested_ms)} is withdrawn", soft_wrap=True)
     return EXIT_OK
 

@@ -17,7 +17,8 @@ def in_plain_words(sentence: str) -> str:
 
     ``into 4 (across 3 bins)`` becomes ``into 4 in 3 file groups``; that there is one is not worth telling.
     """
-    return _BINS.sub(_groups, _CLASS_NAMES.sub("", sentence))
+    plain = _BINS.sub(_groups, _CLASS_NAMES.sub("", sentence))
+    return plain.replace("bin(s) failed", "file group(s) failed").replace("every bin was", "every file group was")
 
 
 def _groups(found: re.Match[str]) -> str:

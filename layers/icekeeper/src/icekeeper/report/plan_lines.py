@@ -10,7 +10,7 @@ from icekeeper.amounts import size_text, usd_text
 __all__ = ["plan_lines"]
 
 _MOST_LINES = 10
-_SETTINGS = {"codec": "compression codec", "bloom": "Bloom filters"}
+_SETTINGS = {"codec": "compression codec", "bloom": "Bloom filters", "sort_order": "sort order"}
 
 
 def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:

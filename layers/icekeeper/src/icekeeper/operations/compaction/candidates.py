@@ -23,6 +23,7 @@ from icekeeper.model import (
 )
 from icekeeper.operations.compaction.deleted_rows import equality_spread, known_deleted_rows
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
+from icekeeper.operations.compaction.recipe import has_order
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import OutputSpec, RewriteReason
 from icekeeper.rows.arrow_schema import leaf_columns
@@ -194,7 +195,7 @@ def select_candidates(
         ):
             continue
         to = destinations.destination(file, spec_id)
-        is_clustered = _is_clustered(live, metadata, clustered_by, order_id)
+        is_clustered = has_order(live, metadata, clustered_by, order_id)
         candidate = _candidate(metadata, live, needed, to, has_debt=has_debt, lacks=lacks, is_clustered=is_clustered)
         key = partition_key(to.spec_id, to.partition), candidate.has_lineage
         partitions.setdefault(key, []).append(candidate)
@@ -213,16 +214,6 @@ def _lacks_the_spec(file: DataFile, spec_id: int, policy: Policy, to: OutputPart
     if RewriteReason.SPEC not in policy.rewrite_reason:
         return frozenset()
     return frozenset({RewriteReason.SPEC} if to.destination(file, spec_id).spec_id != spec_id else ())
-
-
-def _is_clustered(
-    live: LiveEntry, metadata: TableMetadata, clustered_by: Container[int] | None, order_id: int | None
-) -> bool:
-    if clustered_by is None:
-        return False
-    entry = live.entry
-    claims_it = entry.file.sort_order_id == order_id is not None and entry.snapshot_id not in metadata.snapshots
-    return claims_it or entry.snapshot_id in clustered_by
 
 
 def _candidate(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -29,10 +29,10 @@ from icekeeper.operations.compaction.plan import (
     plan_compaction,
 )
 from icekeeper.operations.compaction.preview import left_document, plan_document
-from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe
+from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe, has_order, table_recipe
 from icekeeper.operations.compaction.row_groups import cut_row_groups, cut_sentence
 from icekeeper.operations.compaction.scope import file_scope
-from icekeeper.operations.compaction.settings_preview import FileSample, settings_document
+from icekeeper.operations.compaction.settings_preview import FileSample, order_document, settings_document
 from icekeeper.operations.compaction.writing.output_names import require_known_layout
 from icekeeper.operations.compaction.written_settings import BY_FOOTER, files_lacking, wanted_settings
 from icekeeper.pass_context.branch import branch_head
@@ -64,7 +64,7 @@ def compact(context: OperationContext) -> OperationOutcome:
         reader = context.reader(loaded)
         manifests = [] if snapshot is None else reader.manifests(snapshot)
         recipe = choose_recipe(metadata, context.policy)
-        sample = FileSample(context.is_written)
+        sample = FileSample(context.is_written, _lacks_order(context, metadata))
         in_scope = file_scope(context.policy, metadata, context.started_ms)
         entries, lacking = _entries(context, loaded, manifests, in_scope)
         state = TableState(
@@ -148,6 +148,8 @@ def _told(
     with suppress(PolicyError, OperationRefused):  # of a property, or of a folder: what rewrites files says so
         context.require_allowed(sample.paths())
         lacking = settings_document(sample, wanted_settings(loaded.metadata), context.storage(loaded), context.policy)
+    if not (isinstance(plan, CompactionPlan) and plan.groups and plan.recipe):
+        lacking = [*lacking, *order_document(sample, context.policy)]
     return (told | ({"settings": lacking} if lacking else {})) or None
 
 
@@ -158,6 +160,15 @@ def _commit_expected(context: OperationContext, loaded: LoadedTable, plan: Compa
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(loaded.metadata.current_schema)}
     for groups in _parts(plan.groups, context.policy.partial_progress, loaded.metadata.format_version):
         commit_results(context, loaded, plan, [expected_result(group, stem, types) for group in groups], outcomes)
+
+
+def _lacks_order(context: OperationContext, metadata: TableMetadata) -> Callable[[LiveEntry], bool]:
+    """Whether the rows of a file are not in the table's own sort order, for what a dry run tells."""
+    recipe = table_recipe(metadata, context.policy) if context.dry_run else None
+    if recipe is None:
+        return lambda live: False
+    clustered_by, order_id = _clustered_by(context, metadata, recipe), recipe.order_id
+    return lambda live: not has_order(live, metadata, clustered_by, order_id)
 
 
 def _rewrite_and_commit(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> GroupOutcomes:
@@ -220,9 +231,9 @@ def _outcome(
         summary = f"dropped {outcomes.deletes_removed} delete file(s) that no data file needs"
     if plan.files_unsupported:
         summary += f"; left {plan.files_unsupported} file(s) alone: {plan.first_unsupported}"
-    problems = [f"{outcomes.failed_groups} file group(s) failed: {outcomes.errors[0]}"] if outcomes.errors else []
+    problems = [f"{outcomes.failed_groups} bin(s) failed: {outcomes.errors[0]}"] if outcomes.errors else []
     if not outcomes.snapshot_ids and plan.groups and not outcomes.errors:
-        problems.append(f"every file group was overtaken by other commits: {outcomes.nothing}")
+        problems.append(f"every bin was overtaken by other commits: {outcomes.nothing}")
     if not outcomes.snapshot_ids and not problems:
         return skipped(_OPERATION, outcomes.nothing, metrics=metrics)
     return OperationOutcome(

@@ -9,6 +9,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.operations.compaction.bins import Reason
 from icekeeper.operations.compaction.left_alone import LeftAlone
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
+from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.writing.output_names import partition_path
 from icekeeper.policy.choices import RewriteReason
 
@@ -21,7 +22,7 @@ _SUMMED = ("files", "outputs", "bytes_in", "bytes_out", "delete_files", "request
 
 def plan_document(plan: CompactionPlan, metadata: TableMetadata) -> dict[str, Any]:
     """``plan`` of an operation in ``plan --json``; bytes out, requests and money are estimates."""
-    groups = [_group(group, metadata) for group in plan.groups]
+    groups = [_group(group, metadata, plan.recipe) for group in plan.groups]
     return {
         "groups": groups[:MOST_GROUPS],
         "totals": {"groups": len(groups), **{key: _sum(groups, key) for key in _SUMMED}},
@@ -34,11 +35,11 @@ def left_document(left: Sequence[LeftAlone]) -> dict[str, Any]:
     return {"left": [{"reason": part.reason, "files": part.files, "bytes": part.bytes} for part in left]}
 
 
-def _group(group: FileGroup, metadata: TableMetadata) -> dict[str, Any]:
+def _group(group: FileGroup, metadata: TableMetadata, recipe: ClusterRecipe | None) -> dict[str, Any]:
     worth = group.worth
     deletes = {entry.file.key for c in group.files for entry in c.deletes}
     return {
-        "reasons": _reasons(group),
+        "reasons": _reasons(group, recipe),
         "partition": partition_path(metadata.specs[group.spec_id], group.partition, metadata.schemas_current_first),
         "spec_id": group.spec_id,
         "files": len(group.files),
@@ -52,7 +53,7 @@ def _group(group: FileGroup, metadata: TableMetadata) -> dict[str, Any]:
     }
 
 
-def _reasons(group: FileGroup) -> list[str]:
+def _reasons(group: FileGroup, recipe: ClusterRecipe | None) -> list[str]:
     """Why the group is rewritten, the main reason first; then what the rewrite settles on the way."""
     also = []
     if any(c.has_debt for c in group.files):
@@ -60,8 +61,17 @@ def _reasons(group: FileGroup) -> list[str]:
     if group.route_to is not None or any(c.spec_id != group.spec_id for c in group.files):
         also.append("spec")
     lacks = sorted(reason.value for reason in frozenset[RewriteReason]().union(*(c.lacks for c in group.files)))
-    main = () if group.reason is Reason.SETTINGS else (group.reason.value,)
+    main = () if group.reason is Reason.SETTINGS else (_main_reason(group, recipe),)
     return list(dict.fromkeys([*main, *lacks, *also]))
+
+
+def _main_reason(group: FileGroup, recipe: ClusterRecipe | None) -> str:
+    """Files that are sorted already are sorted together because they are small, or a lookup opens too many of them."""
+    is_anew = len(group.files) > 1 and all(c.is_clustered for c in group.files)
+    if recipe is None or group.reason is not Reason.CLUSTERING or not is_anew:
+        return group.reason.value
+    is_small = all(c.file.file_size_in_bytes < recipe.smallest_bytes for c in group.files)
+    return Reason.SMALL.value if is_small else "depth"
 
 
 def _sum(groups: Sequence[dict[str, Any]], key: str) -> int | float:

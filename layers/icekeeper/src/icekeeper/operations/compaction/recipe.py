@@ -7,18 +7,19 @@ Renaming a column does not change the text, because it names field ids.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import LiveEntry
 from icekeeper.policy import Policy, Strategy
 from icekeeper.policy.sort_order import parse_sort_order
 from icekeeper.policy.values import did_you_mean
 from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
 
-__all__ = ["MAX_ZORDER_COLUMNS", "ClusterRecipe", "KeyColumn", "choose_recipe"]
+__all__ = ["MAX_ZORDER_COLUMNS", "ClusterRecipe", "KeyColumn", "choose_recipe", "has_order", "table_recipe"]
 
 # With fewer than two bits per column a curve orders next to nothing.
 MAX_ZORDER_COLUMNS = 31
@@ -104,6 +105,24 @@ def choose_recipe(metadata: TableMetadata, policy: Policy) -> ClusterRecipe | No
             "the table a sort order"
         )
     return None
+
+
+def table_recipe(metadata: TableMetadata, policy: Policy) -> ClusterRecipe | None:
+    """The recipe of the table's own sort order; ``None``: it has none to apply, or the policy orders rows otherwise."""
+    if policy.strategy is Strategy.ZORDER or policy.sort_order is not None:
+        return None
+    return choose_recipe(metadata, policy.model_copy(update={"strategy": Strategy.AUTO}))
+
+
+def has_order(
+    live: LiveEntry, metadata: TableMetadata, clustered_by: Container[int] | None, order_id: int | None
+) -> bool:
+    """Whether the rows of a file have the order of a recipe: one of these snapshots added it, or its writer says so."""
+    if clustered_by is None:
+        return False
+    entry = live.entry
+    claims_it = entry.file.sort_order_id == order_id is not None and entry.snapshot_id not in metadata.snapshots
+    return claims_it or entry.snapshot_id in clustered_by
 
 
 def _by_policy(columns: Mapping[str, LeafColumn], text: str) -> tuple[KeyColumn, ...]:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from icekeeper.model import DataFile, LiveEntry
+from icekeeper.operations.compaction.candidates import Tally
 from icekeeper.operations.compaction.payback import rewrite_price
 from icekeeper.operations.compaction.written_settings import WantedSettings, files_lacking
-from icekeeper.policy import Policy
+from icekeeper.policy import Policy, Strategy
 from icekeeper.storage.storage import Storage
 
-__all__ = ["FileSample", "settings_document"]
+__all__ = ["FileSample", "order_document", "settings_document"]
 
 _SAMPLE = 16
 
@@ -37,12 +38,40 @@ def settings_document(
     ]
 
 
+def order_document(sample: FileSample, policy: Policy) -> list[dict[str, Any]]:
+    """``settings`` for a sort order that no file of the table has yet; passes sort what comes in, not what is there."""
+    if not sample.unsorted or sample.unsorted < sample.all.files:
+        return []
+    return [
+        {
+            "reason": "sort_order",
+            "sampled": sample.all.files,
+            "lacking": sample.unsorted,
+            "files": sample.all.files,
+            "bytes": sample.all.bytes,
+            "cost_usd": round(rewrite_price(sample.all.bytes, policy), 9),
+            "how": "strategy=sort, rewrite_all=true" if policy.strategy is Strategy.BINPACK else "rewrite_all=true",
+        }
+    ]
+
+
 class FileSample:
     """A few Parquet files, evenly from all that pass; never more than twice as many are held."""
 
-    def __init__(self, is_written: Callable[[str], bool] = lambda path: True) -> None:
-        """``is_written``: whether there is such a file; what a dry run only expects has no footer."""
-        self._is_written = is_written
+    def __init__(
+        self,
+        is_written: Callable[[str], bool] = lambda path: True,
+        lacks_order: Callable[[LiveEntry], bool] = lambda live: False,
+    ) -> None:
+        """``is_written``: whether there is such a file; what a dry run only expects has no footer.
+
+        ``lacks_order``: whether the rows of a file are not in the table's sort order, which manifests tell.
+        """
+        self._is_written, self._lacks_order = is_written, lacks_order
+        self.all = Tally()
+        """All live data files."""
+        self.unsorted = 0
+        """How many of them have rows that are not in the table's sort order."""
         self.count = 0
         self.bytes = 0
         self._kept: list[str] = []
@@ -51,6 +80,8 @@ class FileSample:
     def watch(self, entries: Iterable[LiveEntry]) -> Iterator[LiveEntry]:
         """The same entries."""
         for live in entries:
+            self.all.add(live.entry.file)
+            self.unsorted += self._lacks_order(live)
             if live.entry.file.file_format.upper() == "PARQUET" and self._is_written(live.entry.file.file_path):
                 self._add(live.entry.file)
             yield live

@@ -183,9 +183,9 @@ def _outcome(
         "rewrite_position_deletes.bins_dropped": len(dropped),
         "rewrite_position_deletes.bins_failed": len(errors),
     }
-    problems = [f"{len(errors)} file group(s) failed: {errors[0]}"] if errors else []
+    problems = [f"{len(errors)} bin(s) failed: {errors[0]}"] if errors else []
     if isinstance(committed, Nothing) and not errors:
-        problems.append(f"every file group was overtaken by other commits: {committed.reason}")
+        problems.append(f"every bin was overtaken by other commits: {committed.reason}")
     summary = f"rewrote {merged} position delete files into {files} (across {len(landed)} bins)"
     return OperationOutcome(
         operation=_OPERATION,
