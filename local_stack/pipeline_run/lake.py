@@ -59,9 +59,9 @@ class Lake:
     def figures(self, table: MessyTable) -> Figures:
         return measure(self.load(table), Storage(self.properties))
 
-    def contents(self, table: MessyTable) -> Contents:
-        """Every row, as DuckDB reads them."""
-        return read_contents(self.load(table), self.properties, table.tag)
+    def contents(self) -> list[Contents]:
+        """Every row of each table, as DuckDB reads them."""
+        return read_contents([(self.load(table), table.tag) for table in self.tables], self.properties)
 
     @contextmanager
     def one_file_unreadable(self) -> Iterator[str]:

@@ -69,7 +69,7 @@ def run_pipeline(folder: Path, console: Console) -> PipelineRun:
         lake = Lake.fill(server)
         for table in lake.tables:
             console.print(f"  {_name(table):16} {table.mess}", markup=False)
-        before = {_name(table): (lake.figures(table), lake.contents(table)) for table in lake.tables}
+        before = _measured(lake)
         with deployed(moto, parameters=PARAMETERS) as stack:
             stack.put_control("config/pyiceberg.yaml", lake.catalog_file)
             stack.put_control("config/policy.yaml", POLICY_FILE)
@@ -80,7 +80,7 @@ def run_pipeline(folder: Path, console: Console) -> PipelineRun:
                 with telling_progress(console, arn):
                     execution = stack.wait(arn, timeout_s=_TIMEOUT_S)
             left = _left_behind(stack, lake, execution)
-        after = {_name(table): (lake.figures(table), lake.contents(table)) for table in lake.tables}
+        after = _measured(lake)
     run = PipelineRun(
         execution=execution,
         figures={name: (before[name][0], after[name][0]) for name in before},
@@ -99,6 +99,12 @@ def run_pipeline(folder: Path, console: Console) -> PipelineRun:
 
 def _name(table: MessyTable) -> str:
     return f"{NAMESPACE}.{table.name}"
+
+
+def _measured(lake: Lake) -> dict[str, tuple[Figures, Contents]]:
+    """Each table in numbers and by its rows."""
+    contents = zip(lake.tables, lake.contents(), strict=True)
+    return {_name(table): (lake.figures(table), found) for table, found in contents}
 
 
 def _left_behind(stack: LocalStack, lake: Lake, execution: Execution) -> dict[str, Any]:

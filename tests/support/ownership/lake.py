@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -45,6 +46,8 @@ class Lake:
         self.state = SqliteStateStore(folder / "state.db")
         settings = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "init_catalog_tables": "false"}
         self._settings = {**settings, "warehouse": self.warehouse.as_uri()}
+        # Asked a hundred times in a case, by whichever thread a pass is interrupted in.
+        self._reader = sqlite3.connect(folder / "catalog.db", isolation_level=None, check_same_thread=False)
         self._opened: dict[int, tuple[SqlCatalog, OurSqlCatalog]] = {}
         self._aged: set[str] = set()
         self._names = 0
@@ -65,6 +68,7 @@ class Lake:
         SqliteStateStore(folder / "state.db").require_writable()
 
     def close(self) -> None:
+        self._reader.close()
         for writer, ours in self._opened.values():
             writer.close()
             ours.close()
@@ -106,10 +110,8 @@ class Lake:
 
     def pointers(self) -> dict[tuple[int, str], str]:
         """Metadata location by entry."""
-        with self._open(0)[0].engine.connect() as connection:
-            columns = IcebergTables.catalog_name, IcebergTables.table_name, IcebergTables.metadata_location
-            rows = connection.execute(IcebergTables.__table__.select().with_only_columns(*columns)).all()
-        return {(CATALOGS.index(catalog), name): str(location) for catalog, name, location in rows}
+        rows = self._reader.execute("SELECT catalog_name, table_name, metadata_location FROM iceberg_tables")
+        return {(CATALOGS.index(catalog), name): location for catalog, name, location in rows.fetchall()}
 
     def point(self, catalog: int, name: str, location: str) -> None:
         """As a restored database does, past every check."""

@@ -1,7 +1,7 @@
-"""The process in which DuckDB runs: one request as JSON on standard input, one answer.
+"""The process in which DuckDB runs: one request as JSON on standard input, for one snapshot after the other.
 
-A checksum goes to standard output as JSON, rows go to an Arrow IPC file, a failure is one line on standard error with
-exit code 1.  Started by :mod:`icekeeper.demo.duckdb_reader` only.
+Each checksum goes to standard output as a line of JSON, rows go to an Arrow IPC file.  The first failure ends the
+process: one line on standard error, exit code 1.  Started by :mod:`icekeeper.demo.duckdb_reader` only.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ def main() -> int:
     request = json.load(sys.stdin)
     try:
         connection = _connect(request["s3"])
-        scan = _scan(request["metadata_location"], request["snapshot_id"])
-        columns = [row[0] for row in connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()]
-        # Sorted by name: an engine may put columns into another order without changing a row.
-        names = ", ".join(_identifier(column) for column in sorted(columns))
-        if request["what"] == "checksum":
-            _checksum(connection, scan, names)
-        else:
-            _rows(connection, scan, names, request["output"])
+        for metadata_location, snapshot_id in request["snapshots"]:
+            scan = _scan(metadata_location, snapshot_id)
+            columns = [row[0] for row in connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()]
+            # Sorted by name: an engine may put columns into another order without changing a row.
+            names = ", ".join(_identifier(column) for column in sorted(columns))
+            if request["output"] is None:
+                _checksum(connection, scan, names)
+            else:
+                _rows(connection, scan, names, request["output"])
     except Exception as error:
         message = str(error).strip().partition("\nLINE 1:")[0]  # what follows repeats our query
         sys.stderr.write(" ".join(message.split()) + "\n")
@@ -85,7 +86,8 @@ def _checksum(connection: Any, scan: str, names: str) -> None:
     # A sum, not an exclusive or: a row that appears twice must count twice.
     query = f"SELECT count(*), coalesce(sum(hash({names})::HUGEINT), 0) FROM {scan}"
     rows, total = connection.execute(query).fetchone()
-    json.dump({"rows": rows, "checksum": f"{total:x}"}, sys.stdout)
+    sys.stdout.write(json.dumps({"rows": rows, "checksum": f"{total:x}"}) + "\n")
+    sys.stdout.flush()  # the number of lines says where an abort happened
 
 
 def _rows(connection: Any, scan: str, names: str, output: str) -> None:

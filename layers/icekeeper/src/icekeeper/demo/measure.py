@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.demo.duckdb_reader import TableChecksum, read_checksum
+from icekeeper.demo.duckdb_reader import Snapshot, TableChecksum, read_checksums
 from icekeeper.metadata.reachability import reachable_files
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestContent
@@ -65,14 +65,16 @@ def measure(loaded: LoadedTable, storage: Storage) -> Figures:
     )
 
 
-def read_contents(loaded: LoadedTable, s3: Mapping[str, str], tag: str | None) -> Contents:
-    """Read every row with DuckDB, at the head and at ``tag``.
+def read_contents(tables: Sequence[tuple[LoadedTable, str | None]], s3: Mapping[str, str]) -> list[Contents]:
+    """Read every row of each table with DuckDB, at the head and at its tag, if it has one.
 
     Raises:
-        StorageError: DuckDB cannot read the table.
+        StorageError: DuckDB cannot read a table.
     """
-    head = read_checksum(loaded.metadata_location, s3=s3)
-    if tag is None:
-        return Contents(head, None)
-    snapshot_id = loaded.metadata.refs[tag].snapshot_id
-    return Contents(head, read_checksum(loaded.metadata_location, s3=s3, snapshot_id=snapshot_id))
+    snapshots: list[Snapshot] = []
+    for loaded, tag in tables:
+        snapshots.append((loaded.metadata_location, None))
+        if tag is not None:
+            snapshots.append((loaded.metadata_location, loaded.metadata.refs[tag].snapshot_id))
+    found = iter(read_checksums(snapshots, s3=s3))
+    return [Contents(next(found), None if tag is None else next(found)) for _, tag in tables]

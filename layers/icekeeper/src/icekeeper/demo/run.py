@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from pyiceberg.catalog import load_catalog
 from rich.console import Console
 
+from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.demo.measure import Contents, Figures, measure, read_contents
 from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
@@ -110,17 +111,18 @@ def run_demo(keep: Path | None, engine: EngineName, console: Console) -> DemoRes
         before = {table.name: runtime.catalog.load(_name(table)) for table in tables}
         storage = Storage(properties)
         figures = {name: measure(loaded, storage) for name, loaded in before.items()}
-        contents = {table.name: read_contents(before[table.name], properties, table.tag) for table in tables}
+        contents = _contents(tables, before, properties)
         time.sleep(_SECONDS_UNTIL_OLD)
         outcomes = _maintain(runtime, engine, console)
         after = {table.name: runtime.catalog.load(_name(table)) for table in tables}
+        contents_after = _contents(tables, after, properties)
         stories = tuple(
             TableStory(
                 table=table,
                 before=figures[table.name],
                 after=measure(after[table.name], storage),
                 rows_before=contents[table.name],
-                rows_after=read_contents(after[table.name], properties, table.tag),
+                rows_after=contents_after[table.name],
                 outcome=outcomes.get(f"{NAMESPACE}.{table.name}"),
             )
             for table in tables
@@ -180,6 +182,13 @@ def _maintain(runtime: Runtime, engine: EngineName, console: Console) -> dict[st
             print_outcome(console, outcome)
             outcomes[proposal.table] = outcome
     return outcomes
+
+
+def _contents(
+    tables: Sequence[MessyTable], loaded: Mapping[str, LoadedTable], properties: Mapping[str, str]
+) -> dict[str, Contents]:
+    found = read_contents([(loaded[table.name], table.tag) for table in tables], properties)
+    return {table.name: contents for table, contents in zip(tables, found, strict=True)}
 
 
 def _name(table: MessyTable) -> TableName:

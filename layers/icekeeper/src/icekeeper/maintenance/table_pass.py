@@ -59,6 +59,11 @@ def maintain_table(asked: AskedPass) -> PassOutcome:
         PlanStale: the pass is not needed any more, or the table was replaced; nothing was begun.
         StorageError: the table cannot be loaded, or the state does not answer.
     """
+    with asked.state.kept_open():
+        return _maintain(asked)
+
+
+def _maintain(asked: AskedPass) -> PassOutcome:
     run_id, turn = str(uuid.uuid4()), asked.turn
     loaded = asked.catalog.load(asked.table)
     if turn is None:

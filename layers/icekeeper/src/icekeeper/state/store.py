@@ -6,6 +6,7 @@ There are two stores: a SQLite file on a laptop, a shared DynamoDB table in a fl
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -117,6 +118,10 @@ class StateStore(Protocol):
 
     @property
     def claims(self) -> ClaimStore: ...
+
+    def kept_open(self) -> AbstractContextManager[None]:
+        """Within the block, calls of this thread share what it costs to open the store; they mean the same."""
+        ...
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
         """The pins that hold at ``now_ms``, the last pass, the staged loads and the schedules' turns of a table."""

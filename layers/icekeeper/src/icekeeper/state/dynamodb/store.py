@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
 from itertools import chain, islice
 from typing import TypeVar
@@ -58,6 +59,9 @@ class DynamoStateStore:
         self.lake_stats = DynamoLakeStats(table)
         self.schedules = DynamoSchedules(table)
         self.claims = DynamoClaims(table)
+
+    def kept_open(self) -> AbstractContextManager[None]:
+        return nullcontext()  # the client keeps its connections as it is
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
         items = [item for partition in self._partitions(identity) for item in self._table.query(partition, _NOW)]

@@ -1,15 +1,19 @@
 """The SQLite file that holds the state of one machine, and how it is opened.
 
-A connection is opened per call: it costs about a millisecond against passes of seconds, and leaves nothing to share
-between threads or to inherit over a fork.
+A connection is opened per call, which leaves nothing to share between threads or to inherit over a fork.  It costs a
+quarter of a millisecond, and one after a call that changed something: the last connection that closes empties and
+removes the write-ahead log.  A pass makes dozens of calls, so it keeps one connection for its own thread.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,11 +36,47 @@ class Read(Protocol):
     def __call__(self, statement: str, *values: Any) -> list[tuple[Any, ...]]: ...
 
 
+@dataclass(slots=True)
+class _Kept:
+    """The connection of one thread, while a block of :meth:`SqliteFile.kept_open` lasts."""
+
+    process: int
+    """A child that was forked meanwhile opens its own (https://www.sqlite.org/howtocorrupt.html, section 2.6)."""
+    connection: sqlite3.Connection | None = None
+    file: tuple[int, int] | None = None
+    """Device and inode of the file that it was opened on; another one may lie in its place by now."""
+    is_in_use: bool = False
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+        self.connection = None
+
+
 class SqliteFile:
     """One state file, which the first call creates; every method raises StorageError when it cannot be used."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._of_thread = threading.local()
+
+    @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """Within the block all calls of this thread use one connection; blocks may be nested."""
+        if self._kept() is not None:
+            yield
+            return
+        kept = self._of_thread.kept = _Kept(os.getpid())
+        try:
+            yield
+        finally:
+            self._of_thread.kept = None
+            if kept.process == os.getpid():
+                kept.close()
+
+    def _kept(self) -> _Kept | None:
+        kept: _Kept | None = getattr(self._of_thread, "kept", None)
+        return kept if kept is not None and kept.process == os.getpid() else None
 
     def read(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         with self.connection() as connection:
@@ -69,15 +109,50 @@ class SqliteFile:
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
+        kept = self._kept()
         try:
-            # 0700: the journal names tables and files that others on the machine need not know.
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Autocommit: a statement is a transaction, unless one was begun.
-            with closing(sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as connection:
-                self._prepare(connection)
-                yield connection
+            if kept is None or kept.is_in_use:  # a call within a call sees the file as others do
+                with closing(self._open()) as connection:
+                    self._prepare(connection)
+                    yield connection
+            else:
+                with self._using(kept) as connection:
+                    yield connection
         except (sqlite3.Error, OSError, ValueError) as error:
             raise StorageError(f"the state file {self.path} cannot be used: {error}") from error
+
+    @contextmanager
+    def _using(self, kept: _Kept) -> Iterator[sqlite3.Connection]:
+        """The connection that is kept, opened when it is not; whatever is raised closes it, which rolls back."""
+        kept.is_in_use = True
+        try:
+            if kept.connection is not None and kept.file != self._identity():
+                kept.close()
+            if kept.connection is None:
+                kept.connection = self._open()
+                self._prepare(kept.connection)
+                kept.file = self._identity()
+            else:
+                self._prepare(kept.connection)
+            yield kept.connection
+        except BaseException:
+            kept.close()
+            raise
+        finally:
+            kept.is_in_use = False
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _open(self) -> sqlite3.Connection:
+        # 0700: the journal names tables and files that others on the machine need not know.
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Autocommit: a statement is a transaction, unless one was begun.
+        return sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         version = _schema_version(connection)

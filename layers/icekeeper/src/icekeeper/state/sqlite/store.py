@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from icekeeper.state.identity import TableIdentity
@@ -51,6 +52,9 @@ class SqliteStateStore:
         self.lake_stats = SqliteLakeStats(self._file)
         self.schedules = SqliteSchedules(self._file)
         self.claims = SqliteClaims(self._file)
+
+    def kept_open(self) -> AbstractContextManager[None]:
+        return self._file.kept_open()
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
         with self._file.reading() as read:
