@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +32,23 @@ INSERT INTO {{table}} SELECT id, IF(id % 5 = 0, NULL, concat('text ', id)), id /
     CAST(concat('r', id) AS BINARY), id % 2 = 0, transform(sequence(0, id % 3), x -> concat('t', x)),
     map('k', CAST(id AS INT)), named_struct('x', CAST(id AS INT), 'y', CAST(id AS FLOAT)) FROM range({}, {}, 1, 1)
 """
-FILTERS = ("id = 731", "id BETWEEN 390 AND 410", "text = 'text 203'", "text IS NULL AND id > 1190", "point.x = 17")
+# Page indexes and Bloom filters leave most rows out.
+FILTERS: dict[str, Callable[[Any], bool]] = {
+    "id = 731 OR point.x = 17": lambda row: row.id == 731 or row.point.x == 17,
+    "text = 'text 203'": lambda row: row.text == "text 203",
+}
 
 
 def test_parquet_mr_reads_the_rows_of_a_copy(iceberg_java: IcebergJava, tmp_path: Path) -> None:
     session: SparkSession = iceberg_java.session
     table = JavaTable.create(session, "copied_row_groups", DDL)
-    for first in (0, 600):
-        table.sql(ROWS.format(first, first + 600))
+    for first in (0, 400):
+        table.sql(ROWS.format(first, first + 400))
     metadata = parse_document(STORAGE.read(table.metadata_location), table.name)
     theirs = sorted((table.folder / "data").glob("*.parquet"), key=lambda path: pq.read_table(path)["id"][0].as_py())
     # Arrow writes the same rows again, as compaction does: both writers meet in one file.
     ours = pq.read_table(theirs[0])
-    ours = ours.set_column(0, ours.schema.field(0), pa.array([row.as_py() + 1200 for row in ours["id"]], pa.int64()))
+    ours = ours.set_column(0, ours.schema.field(0), pa.array([row.as_py() + 800 for row in ours["id"]], pa.int64()))
     again = parquet_file(tmp_path / "again.parquet", ours, row_group_size=200, store_schema=False)
     inputs = [*theirs, again]
     made = copied(inputs, tmp_path / "copy.parquet", target_of(metadata.current_schema))
@@ -52,16 +57,13 @@ def test_parquet_mr_reads_the_rows_of_a_copy(iceberg_java: IcebergJava, tmp_path
     assert footers[0].num_row_groups > 1
     assert pq.read_metadata(made.file_path).num_row_groups == sum(footer.num_row_groups for footer in footers)
 
-    before = [str(path) for path in inputs]
-    for condition in FILTERS:
-        found = _rows(session, [made.file_path], condition)
-        assert found == _rows(session, before, condition)
-        assert found
+    copy = session.read.parquet(made.file_path)
+    rows = copy.collect()
     # Collected without an order: the rows come as they lie in the file.
-    in_order = session.read.parquet(made.file_path).collect()
-    assert in_order == [row for path in before for row in session.read.parquet(path).collect()]
+    assert [row.id for row in rows] == [n for path in inputs for n in pq.read_table(path)["id"].to_pylist()]
+    assert sorted(map(str, rows)) == sorted(map(str, session.read.parquet(*map(str, inputs)).collect()))
+    for condition, wanted in FILTERS.items():
+        found = copy.where(condition).collect()
+        assert sorted(map(str, found)) == sorted(str(row) for row in rows if wanted(row))
+        assert found
     table.drop()
-
-
-def _rows(session: SparkSession, paths: list[str], condition: str) -> list[Any]:
-    return sorted(map(str, session.read.parquet(*paths).where(condition).collect()))

@@ -1,4 +1,4 @@
-"""Whatever a Parquet file claims, it is refused in one sentence, or its copy has the rows that Arrow reads in it."""
+"""Whatever a file claims, it is refused in one sentence, or its copy has the rows that Arrow reads in it (rule 129)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Parquet footer that claims what is not so is refused with one sentence, and no file is left."""
+"""A Parquet footer that claims what is not so is refused with one sentence, and no file is left (rule 129)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs between the row groups that were read and the file that was written is seen, whoever is at fault."""
+"""What differs between the row groups read and the file written is seen, whoever is at fault (rule 32)."""
 
 from __future__ import annotations
 

@@ -12,6 +12,8 @@ For whoever wires it into an operation:
   are not sorted.
 * Files of one table differ, so copying and decoding are chosen by file, not by group.  What is refused can be decoded
   into row groups of full size; a file made so can be copied beside the others in the same pass or in the next.
+* Files that require values in other columns (``CopyableFile.nullability``) cannot share an output; what we decode
+  requires what the table requires.  A planner groups by it.
 * Small row groups stay small.  ``min_row_group_copy_bytes`` bounds the average of a file, so that an output of copyable
   files is copyable again.  Its default must come from measured scans, and from how large a footer readers put up with.
 * Reading back for the proof costs as many bytes again.  A store that copies parts on its side needs another proof for

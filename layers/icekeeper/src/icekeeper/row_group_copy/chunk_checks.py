@@ -98,7 +98,8 @@ def check_chunk(chunk: ColumnChunk, column: ParquetColumn, group: RowGroup, code
 
 
 def check_statistics(meta: ColumnMetaData, column: ParquetColumn) -> None:
-    """Check that statistics have the form that their column's type asks for; Arrow ends the process over some others.
+    """Check that statistics have the form that their column's type asks for; Arrow ends the process over some others
+    (platform 45).
 
     Raises:
         CannotCopy: they do not.

@@ -1,4 +1,4 @@
-"""Judges by its footer whether the row groups of a file can be copied into an output as they are."""
+"""Judges by its footer whether the row groups of a file can be copied into an output as they are (rule 129)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Walks over the pages of a column chunk while its bytes pass: they fill it exactly, and hold the values it claims."""
+"""Walks over the pages of a column chunk as its bytes pass: they fill it and hold the values it claims (rule 129)."""
 
 from __future__ import annotations
 
