@@ -18,6 +18,7 @@ from icekeeper.model import (
 )
 from icekeeper.operations.manifests.plan import NothingToRewrite
 from icekeeper.operations.position_deletes.plan import NothingToMerge, plan_position_deletes
+from support.day_manifests import DAYS, day_manifest, planned
 from support.examples import examples
 from support.planned_manifests import plan, stored_manifests, targets
 from support.plans import HEAD, MB, data_file, manifest, policy, table
@@ -41,6 +42,27 @@ def test_fewer_manifests_than_lack_make_no_group(
         assert isinstance(plan(stored[:number], wanted, target), Nothing)
 
 
+@settings(max_examples=examples(100))
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3), st.sampled_from([0.1, 4, 7, 8, 8])), max_size=24),
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12), st.sampled_from([0.1, 8])), max_size=8),
+    st.integers(2, 8),
+    st.booleans(),
+)
+def test_late_manifests_unsettle_no_more_than_is_allowed_for(
+    before: list[tuple[int, int, float]], later: list[tuple[int, int, float]], least: int, sort: bool
+) -> None:
+    before = sorted(before) if sort else before
+    listed = [day_manifest(n, low, low + width, size) for n, (low, width, size) in enumerate([*before, *later])]
+    found = planned(DAYS, listed[: len(before)], least)
+    if not isinstance(found, NothingToRewrite):
+        return
+    lacking = found.slack.manifests
+    assert lacking is not None
+    for number in range(len(before), min(len(listed), len(before) + lacking - 1) + 1):
+        assert isinstance(planned(DAYS, listed[:number], least), Nothing)
+
+
 @settings(max_examples=examples(40))
 @given(
     st.lists(st.tuples(st.integers(0, 60), st.sampled_from(["a", "b"])), max_size=12),
@@ -54,18 +76,18 @@ def test_fewer_delete_files_than_lack_make_no_group(
     deletes = [_delete(f"d{number:02}", size * MB, region, number) for number, (size, region) in enumerate(drawn)]
     metadata = table(version)
 
-    def planned(found: list[LiveEntry]) -> object:
+    def merged(found: list[LiveEntry]) -> object:
         return plan_position_deletes(
             metadata, metadata.snapshots[HEAD], [DELETES], found, list, policy(min_input_files=least)
         )
 
-    before = planned(deletes[:known])
+    before = merged(deletes[:known])
     if not isinstance(before, NothingToMerge):
         return
     lacking = before.slack.delete_files
     assert lacking is not None
     for number in range(known, min(len(deletes), known + lacking - 1) + 1):
-        assert isinstance(planned(deletes[:number]), Nothing)
+        assert isinstance(merged(deletes[:number]), Nothing)
 
 
 def _delete(path: str, size: int, region: str, number: int) -> LiveEntry:

@@ -24,7 +24,8 @@ def missing_manifests(
     layouts: Sequence[KindLayout], least: int, unsettled_in_all: int, *, has_other_specs: bool
 ) -> int:
     """The fewest new manifests of one content type that may make a group, at most ``least``; 1: any may."""
-    found = [_missing_in_kind(layout, least) for layout in layouts]
+    is_alone = len(layouts) == 1 and not has_other_specs
+    found = [_missing_in_kind(layout, least, is_alone=is_alone) for layout in layouts]
     missing = min([*found, _OF_ANOTHER_SPEC] if has_other_specs else found)
     # Where nothing is partitioned, new manifests are the youngest and unsettle no other.
     if not any(layout.fields for layout in layouts):
@@ -32,7 +33,8 @@ def missing_manifests(
     return max(1, min(missing, least))
 
 
-def _missing_in_kind(layout: KindLayout, least: int) -> int:
+def _missing_in_kind(layout: KindLayout, least: int, *, is_alone: bool) -> int:
+    """As :func:`missing_manifests`; ``is_alone``: no other kind adds to what is unsettled in all."""
     ordered = layout.in_order(layout.manifests)
     if ordered is None or layout.sections(layout.manifests) > 1:
         return 1
@@ -43,7 +45,10 @@ def _missing_in_kind(layout: KindLayout, least: int) -> int:
     probed = _Probed.of(layout, ordered) if layout.fields else None
     for number in range(1, least):
         for begin, count in zip(begins, outputs, strict=True):
-            if saves(len(ordered) - begin + number, count):
+            unsettled = len(ordered) - begin + number
+            if is_alone and unsettled < least:
+                continue
+            if saves(unsettled, count):
                 return number
             if probed is not None and probed.may_be_scattered(begin, number):
                 return number
