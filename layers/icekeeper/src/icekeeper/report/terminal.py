@@ -82,15 +82,16 @@ def print_bucket(console: Console, outcome: BucketOutcome) -> None:
     mode = " (dry run: nothing was changed)" if outcome.dry_run else ""
     status = outcome.status.value
     console.print(Text.assemble((outcome.bucket, "bold"), ": ", (status, _STYLES[status]), mode))
+    told = [""] + [table.summary for table in outcome.tables.values()]
     print_rows(
         console,
         [
             (
                 Text(name),
                 Text(table.status.value, style=_STYLES[table.status.value]),
-                Text(in_plain_words(table.summary)),
+                Text("as above" if table.summary == above else in_plain_words(table.summary)),
             )
-            for name, table in outcome.tables.items()
+            for (name, table), above in zip(outcome.tables.items(), told, strict=False)
         ],
     )
     outside = outcome.outside
