@@ -13,8 +13,9 @@ A *run* is what will be one file: a candidate as it is, or several that this pla
 * All runs of a partition at rest, to which nothing comes any more, whatever their sizes, once.
 * Runs that are due by themselves, for their deletes or for what they lack, and those that are no larger.
 
-All but the last need a partition with ``min_input_files`` candidates.  A run that was merged here takes its place among the
-others as the newest, just as the file will that it becomes, until nothing changes.  So ``plan(apply(plan))`` is empty.
+All but the last need a partition with ``min_input_files`` candidates.  A run that was merged here takes its place
+among the others as the newest, just as the file will that it becomes, until nothing changes.  So ``plan(apply(plan))``
+is empty.
 """
 
 from __future__ import annotations
