@@ -1,4 +1,4 @@
-"""Two days of a small fleet: detection and passes keep tables of every kind in bounds."""
+"""Forty hours of a small fleet: detection and passes keep tables of every kind in bounds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from support.paper_fleet import START_MS, PaperFleet
 from support.paper_lives import LIVES
 
 
-def test_two_days_of_one_table_of_each_kind(tmp_path: Path) -> None:
+def test_forty_hours_of_one_table_of_each_kind(tmp_path: Path) -> None:
     fleet = PaperFleet(SqliteStateStore(tmp_path / "state.db"), tables=12)
     # One table ends its life early with orphans that are old enough.
     crashed = next(m for m in fleet.members.values() if m.kind == "crashing")
     crashed.orphans.groups.append((START_MS - 80 * HOUR_MS, 7))
-    for hour in range(48):
+    for hour in range(40):
         fleet.hour(hour)
     assert {member.kind for member in fleet.members.values()} == set(LIVES)
     for member in fleet.members.values():
@@ -24,7 +24,7 @@ def test_two_days_of_one_table_of_each_kind(tmp_path: Path) -> None:
         assert table.rewritten <= (10 if is_debted else 3) * table.written or member.kind == "idle", member.kind
         assert tally.useful <= tally.proposed
         assert len(table.manifests) < 40
-    assert fleet.tallies["streaming"].proposed == fleet.tallies["streaming"].useful == 48
+    assert fleet.tallies["streaming"].proposed == fleet.tallies["streaming"].useful == 40
     assert fleet.tallies["streaming"].worst_small <= 12
     assert fleet.tallies["idle"].useful >= 1
     assert len(fleet.tallies["crashing"].orphan_ages_ms) == 7

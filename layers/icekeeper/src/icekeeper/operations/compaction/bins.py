@@ -1,6 +1,6 @@
 """Divides one partition's candidates into bins: files that are merged with each other (rule 49, rule 50) (pure).
 
-A *run* is what will be one file: a candidate as it is, or several that this plan merges.  Three things make a bin:
+A *run* is what will be one file: a candidate as it is, or several that this plan merges.  A bin is one of these:
 
 * Runs that, taken in order of age, divide into files of the right size: the bin is full, and its bytes are never merged
   again.  Only the files in the bin decide, never the one that comes next.
@@ -13,8 +13,9 @@ A *run* is what will be one file: a candidate as it is, or several that this pla
 * All runs of a partition at rest, to which nothing comes any more, whatever their sizes, once.
 * Runs that are due by themselves, for their deletes or for what they lack, and those that are no larger.
 
-Both first need a partition with ``min_input_files`` candidates.  A run that was merged here takes its place among the
-others as the newest, just as the file will that it becomes, until nothing changes.  So ``plan(apply(plan))`` is empty.
+All but the last need a partition with ``min_input_files`` candidates.  A run that was merged here takes its place
+among the others as the newest, just as the file will that it becomes, until nothing changes.  So ``plan(apply(plan))``
+is empty.
 """
 
 from __future__ import annotations
