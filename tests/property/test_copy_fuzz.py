@@ -115,7 +115,7 @@ def rows_of(path: Path) -> pa.Table | None:
     return table
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(kind=KINDS, change=st.sampled_from(CHANGES), seed=st.integers(0, 2**48))
 def test_no_claim_is_copied_wrongly(kind: str, change: Callable[[Path, random.Random], None], seed: int) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -156,7 +156,7 @@ SHAPES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=examples(15), deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(
     files=st.lists(st.tuples(st.integers(0, 12), SHAPES), min_size=1, max_size=4),
     texts=st.lists(TEXTS, min_size=12, max_size=12),

@@ -1,5 +1,10 @@
 """Makes one Parquet file of several by copying their row groups byte for byte; nothing is decoded or compressed.
 
+Measured with ``benchmarks/row_group_copy.py`` (200 files, 400 MB, 10 columns, one output, warm, a busy machine of two
+cores, medians of three): 2.6 times the CPU of ``cat`` and 3.2 times its wall time, proof included, where decoding and
+encoding with plain pyarrow takes 11.4 and 13.4 times.  Half of what ``cat`` does not do is two checksums of every byte.
+A column chunk costs about 0.1 ms besides, so that 2,000 columns in row groups of 16 MB take five times as long.
+
 For whoever wires it into an operation:
 
 * ``copyable.copy_target`` says what outputs must be; ``merge.copyable_file`` judges each input by its manifest entry
