@@ -57,7 +57,10 @@ def _restore(template: Path, folder: Path) -> None:
 
 
 def _left_behind(folder: Path) -> list[str]:
-    """What a dead process leaves: its files by name and every row of the databases, whatever was drawn or timed."""
+    """What a pass leaves: its files by name and every row of the databases, whatever was drawn or timed.
+
+    Not its line in the journal, which no pass reads, and which says how long it took.
+    """
     found: list[str] = []
     for path in folder.rglob("*"):
         if path.suffix == ".db":
@@ -65,11 +68,13 @@ def _left_behind(folder: Path) -> list[str]:
                 found += database.iterdump()
         elif path.is_file():
             found.append(str(path))
-    return sorted(_DRAWN.sub("#", text) for text in found if ".db-" not in text)
+    told = (text for text in found if ".db-" not in text and not text.startswith(_JOURNAL))
+    return sorted(_DRAWN.sub("#", text) for text in told)
 
 
 _DRAWN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{9,}")
 """Uuids, snapshot ids and milliseconds."""
+_JOURNAL = 'INSERT INTO "passes" '
 
 
 @pytest.mark.slow
@@ -77,7 +82,8 @@ _DRAWN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{9,}")
 def test_every_step_may_be_the_last(tmp_path: Path, failure: Callable[[str], BaseException]) -> None:
     """A crash at any point leaves a readable table with the same rows, and at most unreferenced files (rule 69).
 
-    Processes that were killed without having changed anything since the step before leave the same to later passes.
+    What has not changed since the step before leaves the same to later passes.  Those that follow a failure in the same
+    process do so every fifth time all the same: it may remember something.
     """
     template, folder = tmp_path / "template", tmp_path / "table"
     _prepare(folder)
@@ -105,7 +111,7 @@ def test_every_step_may_be_the_last(tmp_path: Path, failure: Callable[[str], Bas
             kept = table.loaded.metadata.refs["kept"].snapshot_id
             assert len(table.rows(kept)) == 2 * ROWS.num_rows, context
             left, before = _left_behind(folder), left
-            if failure is Killed and left == before:
+            if left == before and (failure is Killed or number % 5):
                 continue
             table.late_ms = JOB_LEASE_MS  # what a killed job recorded is its own until then
             later = table.maintain()
