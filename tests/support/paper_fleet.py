@@ -20,11 +20,12 @@ from icekeeper.maintenance.begin_pass import PassStart
 from icekeeper.maintenance.record_pass import DonePart, record_outcome
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
-from icekeeper.policy import resolve
+from icekeeper.policy import Operation, resolve
 from icekeeper.policy.layers import Layer
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import StateStore
+from icekeeper.sweep_rhythm import why_no_sweep
 from support.paper_lives import LIVES, Life, Orphans, born
 from support.paper_passes import Requests, carried_out_pass
 from support.paper_table import PaperTable
@@ -149,13 +150,16 @@ class PaperFleet:
         tally, table = self.tallies[member.kind], member.table
         head = table.snapshots[-1]["snapshot-id"] if table.snapshots else None
         rewritten = table.rewritten
+        identity = TableIdentity(self.name, self.warehouse, member.name, member.uuid, table.document["location"])
         operations = [one for one in self.resolved.policy.operations if self.resolved.runs(one)]
+        turns = self.state.schedules.of_table(identity)
+        if why_no_sweep(self.resolved, None, turns, identity.key, now_ms) is not None:
+            operations = [one for one in operations if one is not Operation.REMOVE_ORPHANS]
         outcomes, ages, depth = carried_out_pass(table, member.orphans, now_ms, tally.requests, operations)
         ended_ms = now_ms + self._one_in * (_PASS_MS + (table.rewritten - rewritten) // _REWRITTEN_PER_MS)
         outcome = PassOutcome(
             table=str(member.name), catalog=self.name, run_id=f"r{now_ms}", dry_run=False, operations=tuple(outcomes)
         )
-        identity = TableIdentity(self.name, self.warehouse, member.name, member.uuid, table.document["location"])
         part = DonePart(None, self.resolved.fingerprint())
         record_outcome(self.state, PassStart(identity, head, now_ms), outcome, [part], "paper", ended_ms)
         tally.proposed += 1

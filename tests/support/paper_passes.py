@@ -17,11 +17,11 @@ from icekeeper.model import (
     Nothing,
     PartitionFieldSummary,
 )
-from icekeeper.operations.compaction.plan import Clustering
+from icekeeper.operations.compaction.plan import Clustering, NothingToCompact
 from icekeeper.operations.compaction.recipe import choose_recipe
 from icekeeper.operations.expiry.retention import plan_expiry
-from icekeeper.operations.manifests.plan import plan_manifests
-from icekeeper.operations.position_deletes.plan import plan_position_deletes
+from icekeeper.operations.manifests.plan import NothingToRewrite, plan_manifests
+from icekeeper.operations.position_deletes.plan import NothingToMerge, plan_position_deletes
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 from support.paper_lives import Orphans
@@ -76,7 +76,8 @@ def _compact(run: _Pass) -> OperationOutcome:
     run.requests.add(gets=len(table.manifests) + bool(table.deletes))
     plan = table.plan(run.now_ms, clustering)
     if isinstance(plan, Nothing):
-        return skipped(Operation.COMPACT, plan.reason)
+        slack = plan.slack if isinstance(plan, NothingToCompact) else None
+        return replace(skipped(Operation.COMPACT, plan.reason), slack=slack)
     run.depth = None if plan.depth is None else plan.depth.now()
     before = table.rewritten
     table.carry_out(plan, run.now_ms)
@@ -86,7 +87,8 @@ def _compact(run: _Pass) -> OperationOutcome:
     written = sum(group.output_count for group in plan.groups)
     run.requests.add(gets=2 * len(plan.input_files) + deletes, puts=written + 4)
     run.requests.bytes_rewritten += table.rewritten - before
-    return succeeded(Operation.COMPACT, "compacted", snapshot_ids=[table.sequence])
+    slack = None if plan.slack is None else replace(plan.slack, run_id="r")
+    return replace(succeeded(Operation.COMPACT, "compacted", snapshot_ids=[table.sequence]), slack=slack)
 
 
 def _position_deletes(run: _Pass) -> OperationOutcome:
@@ -95,7 +97,8 @@ def _position_deletes(run: _Pass) -> OperationOutcome:
     live = table.files.values()
     plan = plan_position_deletes(metadata, metadata.head("main"), [_DELETES], entries, lambda: iter(live), table.policy)
     if isinstance(plan, Nothing):
-        return skipped(Operation.REWRITE_POSITION_DELETES, plan.reason)
+        slack = plan.slack if isinstance(plan, NothingToMerge) else None
+        return replace(skipped(Operation.REWRITE_POSITION_DELETES, plan.reason), slack=slack)
     gone = set(plan.input_files)
     kept = [entry for entry in table.deletes if entry.file.file_path not in gone]
     table.commit(run.now_ms, (), {"operation": "replace", "icekeeper.run-id": "r"})
@@ -143,7 +146,8 @@ def _rewrite_manifests(run: _Pass) -> OperationOutcome:
         header_bytes={(0, content): _HEADER_BYTES for content in ManifestContent},
     )
     if isinstance(plan, Nothing):
-        return skipped(Operation.REWRITE_MANIFESTS, plan.reason)
+        slack = plan.slack if isinstance(plan, NothingToRewrite) else None
+        return replace(skipped(Operation.REWRITE_MANIFESTS, plan.reason), slack=slack)
     table.rewrite_manifests([listed[one.manifest_path] for one in plan.manifests], run.now_ms)
     run.requests.add(gets=len(plan.manifests), puts=4)
     return succeeded(Operation.REWRITE_MANIFESTS, "rewritten", snapshot_ids=[table.sequence])
