@@ -228,7 +228,7 @@ def test_people_read_a_line_per_table(command: Command) -> None:
     answer = command("orphans", "--bucket", str(command.warehouse), *GRACE)
     assert answer.code == 0
     assert answer.out.splitlines()[1].split() == ["ns.a", "succeeded", "removed", "1", "orphan", "file(s)"]
-    assert "outside all tables: 1 file(s), 1 bytes, left alone" in answer.out
+    assert "outside all tables: 1 file(s), 1 B, left alone" in answer.out
 
 
 @pytest.mark.parametrize(

@@ -262,6 +262,7 @@ def test_detection_proposes_a_table_whose_failed_load_can_be_cleaned(table: Stag
     table.stage("L", table.plant("data/load.parquet"), state=LoadState.FAILED)
     runtime = Runtime(table.catalog, table.state, environment={}, clock=table.clock, store_clock=same_clock)
     quiet = {"snapshot_expiry_enabled": "false", "min_input_files": "100", **GRACE}
+    quiet["orphan_sweep_interval_hours"] = "0"  # no reason of its own
     assert runtime.detect(quiet).proposals == ()
     table.clock.now_ms += GRACE_MS
     for settings in (quiet, {**quiet, "maintenance_enabled": "false"}):

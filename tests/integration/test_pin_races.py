@@ -116,7 +116,7 @@ def test_delete_after_commit_spares_pinned_metadata(tmp_path: Path, kind: PinKin
     commits: list[str] = []
     for days in range(2, 6):
         table.append(days)
-        table.run(Operation.COMPACT)
+        table.run(Operation.COMPACT, rewrite_all="true")
         commits.append(table.loaded.metadata_location)
     assert Path(normalise(location)).exists()
     assert [Path(normalise(path)).exists() for path in commits] == [False] * 3 + [True]

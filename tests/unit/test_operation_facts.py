@@ -84,7 +84,7 @@ def its_work_is_registered(steps: Sequence[StepFacts]) -> Iterable[str]:
 
 def its_rules_are_pure(steps: Sequence[StepFacts]) -> Iterable[str]:
     """At least one module of its room is among those that the architecture test keeps free of I/O."""
-    tree = ast.parse(page("tests/unit/test_architecture.py"))
+    tree = ast.parse(page("tests/support/house_plan.py"))
     pure = next(
         ast.literal_eval(node.value)
         for node in tree.body
