@@ -99,8 +99,10 @@ def test_passes_beside_a_steady_appender_lose_no_row(runtime: Runtime, table_buc
         table = load_catalog("lake", **table_bucket).load_table("ns.t")
         try:
             for number in range(appends):
+                began = time.monotonic()
                 _append(table, number)
-                time.sleep(0.1)  # steady; without pause it would win every swap
+                # Steady, on busy machines too; without pause it would win every swap.
+                time.sleep(max(0.1, 2 * (time.monotonic() - began)))
         except BaseException as error:
             failures.append(error)
 
@@ -108,15 +110,15 @@ def test_passes_beside_a_steady_appender_lose_no_row(runtime: Runtime, table_buc
     gentle = {**SETTINGS, "max_snapshots_to_keep": "20"}
     writer = threading.Thread(target=append_all)
     writer.start()
-    statuses = []
+    passes = []
     with open_engine(EngineName.LOCAL) as engine:
         while writer.is_alive():
-            statuses.append(runtime.maintain(NAME, gentle, engine).status)
+            passes.append(runtime.maintain(NAME, gentle, engine))
         writer.join()
-        statuses.append(runtime.maintain(NAME, SETTINGS, engine).status)
+        passes.append(runtime.maintain(NAME, SETTINGS, engine))
     assert failures == []
-    assert len(statuses) > 2
-    assert set(statuses) == {PassStatus.SUCCEEDED}
+    assert len(passes) > 2
+    assert [one.summary for one in passes if one.status is not PassStatus.SUCCEEDED] == []
     after = runtime.catalog.load(NAME)
     ids = sorted(row["id"] for row in read_rows(after.metadata_location, s3=table_bucket))
     assert ids == list(range(appends * 10))
