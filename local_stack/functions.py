@@ -31,7 +31,7 @@ __all__ = [
     "forget_modules",
     "invoke",
     "loadable",
-    "wait_for_overruns",
+    "wait_for_calls",
 ]
 
 StandIn: TypeAlias = Callable[[Any], Any]
@@ -109,42 +109,45 @@ class DeployedFunction:
 DEPLOYED: dict[str, DeployedFunction] = {}
 """By function name; names are unique per stack."""
 
-_overruns: list[threading.Thread] = []
-"""Calls that were answered for at their time limit, and may still run."""
+_calls: set[threading.Thread] = set()
+"""Calls that run, also those that were answered for at their time limit, or whose execution was stopped."""
 
 
 def invoke(name: str, event: Any, *, timeout_s: float, memory_mb: int) -> tuple[Any, Mapping[str, Any] | None]:
     """Call a function as Lambda does: ``(result, None)`` or ``(None, error document)``.
 
     A handler that overruns is answered for, as Lambda does it; unlike there it cannot be stopped, and runs on until
-    :func:`wait_for_overruns` has seen its end.
+    :func:`wait_for_calls` has seen its end.
     """
     function = DEPLOYED[name]
     context = LambdaContext(name, memory_mb, time.monotonic() + timeout_s)
     answer: list[tuple[Any, Mapping[str, Any] | None, str]] = []
     worker = threading.Thread(target=lambda: answer.append(_call(function, event, context)), daemon=True)
+    _calls.add(worker)
     worker.start()
     worker.join(timeout_s)
-    if not answer:
-        _overruns.append(worker)
+    if not worker.is_alive():
+        _calls.discard(worker)
     result, error, output = answer[0] if answer else (None, _timed_out(context, timeout_s), "")
     function.invocations.append(Invocation(function.role, event, result, error, output))
     return result, error
 
 
-def wait_for_overruns(limit_s: float = 60.0) -> None:
-    """Wait until no call runs that was answered for at its time limit.
+def wait_for_calls(limit_s: float = 60.0) -> None:
+    """Wait until no call runs any more.
 
-    Such a call holds standard output and the environment of this process: when it ends, it puts back what it found.
+    A call holds standard output and the environment of this process: when it ends, it puts back what it found.
 
     Raises:
         AssertionError: one still runs after ``limit_s`` seconds.
     """
     deadline = time.monotonic() + limit_s
-    while _overruns:
-        _overruns[-1].join(max(0.0, deadline - time.monotonic()))
-        assert not _overruns[-1].is_alive(), f"a function still runs {limit_s:g} s after its stack was done with it"
-        _overruns.pop()
+    while _calls:
+        worker = next(iter(_calls))
+        if worker.ident is not None:  # else it is just being started
+            worker.join(max(0.0, deadline - time.monotonic()))
+            assert not worker.is_alive(), f"a function still runs {limit_s:g} s after its stack was done with it"
+            _calls.discard(worker)
 
 
 def _call(function: DeployedFunction, event: Any, context: LambdaContext) -> tuple[Any, Mapping[str, Any] | None, str]:

@@ -189,7 +189,7 @@ def deployed(
         _create_storage(moto, template)
         of_functions = _create_functions(moto, template, role, {**aws, **more})
         of_jobs = _create_jobs(moto, template, role, {**aws, "PYTHONPATH": str(_PACKAGE), **more})
-        ending.callback(functions.wait_for_overruns)
+        ending.callback(functions.wait_for_calls)
         for job in of_jobs.values():
             ending.callback(job.stop)
         machine = _create_state_machine(moto, template, role, timeouts or {})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from local_stack.functions import wait_for_overruns
+from local_stack.functions import wait_for_calls
 from local_stack.moto_server import MotoServer
 from local_stack.pace import PACE
 from local_stack.stack import LocalStack, deployed
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def functions_end_with_their_test() -> Iterator[None]:
     """A function beyond its time limit would take the standard output of the next test for its own."""
     yield
-    wait_for_overruns()
+    wait_for_calls()
 
 
 @pytest.fixture(scope="session")

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from local_stack import jobs
-from local_stack.functions import wait_for_overruns
+from local_stack.functions import DEPLOYED, DeployedFunction, invoke, wait_for_calls
 from local_stack.moto_server import MotoServer
 from local_stack.pace import PACE
 from local_stack.patches import PATCHES, Patch, ServiceFault
@@ -161,12 +161,33 @@ def test_a_function_ends_at_its_timeout(toy: LocalStack) -> None:
 def test_a_function_that_overran_gives_standard_output_back_before_others_take_it(toy: LocalStack) -> None:
     ours = sys.stdout
     run(toy, {"way": "slow"})
-    wait_for_overruns()
+    wait_for_calls()
     assert sys.stdout is ours
     with redirect_stdout(StringIO()) as printed:
         print("a later test")
         time.sleep(0.6)  # the slow function is 0.5 s late
         assert sys.stdout is printed
+
+
+def test_a_call_whose_execution_was_given_up_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state's own time limit and a stopped execution leave a call that is within its time."""
+    ours = sys.stdout
+    begun, may_end = threading.Event(), threading.Event()
+
+    def handle(event: Any, context: Any) -> None:
+        begun.set()
+        may_end.wait(10)
+
+    module = ModuleType("left_behind")
+    module.__dict__["handle"] = handle
+    monkeypatch.setitem(sys.modules, "left_behind", module)
+    monkeypatch.setitem(DEPLOYED, "left", DeployedFunction("left", "left_behind.handle", {}))
+    threading.Thread(target=invoke, args=("left", {}), kwargs={"timeout_s": 60, "memory_mb": 128}, daemon=True).start()
+    assert begun.wait(10)
+    assert sys.stdout is not ours
+    threading.Timer(0.1, may_end.set).start()
+    wait_for_calls()
+    assert sys.stdout is ours
 
 
 def test_a_job_is_a_process_of_its_own(toy: LocalStack) -> None:

@@ -17,7 +17,6 @@ from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.errors import LeaseHeld, MaintenanceError, PolicyError, StorageError
 from icekeeper.maintenance.begin_pass import PassStart
 from icekeeper.maintenance.record_pass import conclude
-from icekeeper.maintenance.remember_sweep import remember_sweep
 from icekeeper.maintenance.run_operation import run_guarded
 from icekeeper.maintenance.table_lease import Turn, leased
 from icekeeper.metadata.document_files import is_metadata_file
@@ -124,9 +123,6 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
             outcomes[str(name)] = outcome
             foreign += strangers
             if not asked.dry_run:
-                identity, clock = one.context.memory.identity, one.context.clock
-                remember_sweep(state, identity, outcome, one.context.started_ms, clock())
-            if outcome.files_deleted:
                 warnings += _recorded(one, outcome)
     return BucketOutcome(
         catalog=catalog.name,
@@ -278,7 +274,7 @@ def _by_table(foreign: Iterable[ForeignMetadata], known: Container[str | None]) 
 
 
 def _recorded(one: _TableSearch, outcome: OperationOutcome) -> tuple[str, ...]:
-    """Write into the journal what was deleted from a table; the warnings that this gave rise to."""
+    """Record the sweep of a table, in the journal if it was not in vain; the warnings that this gave rise to."""
     context = one.context
     started = PassStart(context.memory.identity, None, context.started_ms)
     done = PassOutcome(
