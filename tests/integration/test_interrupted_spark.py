@@ -27,7 +27,7 @@ EXIT_INTERRUPTED = 130
 
 def sorted_rows(metadata_location: str) -> list[dict[str, Any]]:
     """As DuckDB reads them, which keeps no order of files."""
-    return sorted(duckdb_rows(metadata_location), key=lambda row: int(row["id"]))
+    return sorted(duckdb_rows(metadata_location), key=lambda row: (int(row["id"]), int(row["p"])))
 
 
 @pytest.mark.usefixtures("java_and_servers")
