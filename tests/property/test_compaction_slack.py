@@ -78,6 +78,14 @@ def seen(found: GrowingTable, resolved: ResolvedPolicy, slack: Slack | None, *, 
     return LastSeen(snapshot_id=head, fingerprint=resolved.fingerprint(), finished_ms=NOW_MS, idle=idle, slack=known)
 
 
+def seen_idle(found: GrowingTable, resolved: ResolvedPolicy, clustering: Clustering | None = None) -> LastSeen:
+    """What a pass remembers that finds nothing to do now; an example where one finds something is given up."""
+    planned = found.plan(resolved.policy, now_ms=NOW_MS, clustering=clustering)
+    assume(isinstance(planned, NothingToCompact))
+    assert isinstance(planned, NothingToCompact)
+    return seen(found, resolved, planned.slack)
+
+
 def detected(found: GrowingTable, resolved: ResolvedPolicy, last: LastSeen, now_ms: int = NOW_MS) -> Proposal | Skip:
     findings = TableFindings(now_ms=now_ms, expirable=0, last_seen=last)
     return assess("ns.t", found.metadata, resolved, findings)
@@ -101,10 +109,7 @@ def test_what_an_idle_pass_left_and_what_came_since_miss_no_work(
     hours: int,
 ) -> None:
     found = grown(history, written_anew, hours=3)
-    planned = found.plan(resolved.policy, now_ms=NOW_MS)
-    assume(isinstance(planned, NothingToCompact))
-    assert isinstance(planned, NothingToCompact)
-    last = seen(found, resolved, planned.slack)
+    last = seen_idle(found, resolved)
     assert isinstance(detected(found, resolved, last), Skip), "nothing came"
     lacking = fewest_lacking(found, resolved)
     for number, added in enumerate(later):
@@ -136,10 +141,7 @@ def test_files_that_leave_the_table_hide_no_work(
     later: list[tuple[list[tuple[int, Any]], set[int]]],
 ) -> None:
     found = grown(history, written_anew)
-    planned = found.plan(resolved.policy, now_ms=NOW_MS)
-    assume(isinstance(planned, NothingToCompact))
-    assert isinstance(planned, NothingToCompact)
-    last = seen(found, resolved, planned.slack)
+    last = seen_idle(found, resolved)
     for number, (added, gone) in enumerate(later):
         removed = [file for position, file in enumerate(found.files) if position in gone]
         found.commit(added, removed, time_ms=NOW_MS + number)
@@ -205,10 +207,7 @@ def test_files_to_cluster_are_not_missed(
     assert recipe is not None
     clustered = {one["snapshot-id"] for one, (_, is_sorted) in zip(found.snapshots, history, strict=True) if is_sorted}
     clustering = Clustering(recipe, frozenset(clustered))
-    planned = found.plan(resolved.policy, now_ms=NOW_MS, clustering=clustering)
-    assume(isinstance(planned, NothingToCompact))
-    assert isinstance(planned, NothingToCompact)
-    last = seen(found, resolved, planned.slack)
+    last = seen_idle(found, resolved, clustering)
     for number, (added, gone) in enumerate(later):
         removed = [file for position, file in enumerate(found.files) if position in gone]
         found.commit(added, removed, time_ms=NOW_MS + number)

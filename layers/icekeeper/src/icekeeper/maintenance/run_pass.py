@@ -99,10 +99,10 @@ def _operations(
             waiting = why_waiting(context, part, operation, runs)
             if waiting is not None:
                 outcome = skipped(operation, waiting)
+            elif context.dry_run:
+                outcome = _planned(operation, settings, planned)
             else:
-                outcome = (
-                    _planned(operation, settings, planned) if context.dry_run else run_operation(operation, settings)
-                )
+                outcome = run_operation(operation, settings)
             yield replace(outcome, schedule=part.schedule)
 
 

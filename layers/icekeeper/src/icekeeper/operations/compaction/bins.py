@@ -96,6 +96,10 @@ class Unpacked:
     size: int
     is_rewritten: bool
 
+    @classmethod
+    def of(cls, candidate: Candidate) -> Unpacked:
+        return cls(candidate.file.file_size_in_bytes, candidate.identity.is_rewritten)
+
 
 @dataclass(frozen=True, slots=True)
 class Packing:
@@ -154,7 +158,7 @@ def binpacked(files: list[Candidate], policy: Policy, *, at_rest: bool = False) 
         else:
             runs.append(merged)
     chosen += [_bin(run, policy) for run in runs if run.reason is not None]
-    left = (Unpacked(run.size, run.is_rewritten) for run in runs if run.reason is None)
+    left = (Unpacked.of(run.files[0]) for run in runs if run.reason is None)
     return Packing(tuple(chosen), tuple(left))
 
 

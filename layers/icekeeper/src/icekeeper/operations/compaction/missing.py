@@ -2,7 +2,7 @@
 
 Each partition tells what it lacks by the rules that just found no bin in it (:mod:`.bins`, :mod:`.clustering.plan`,
 :mod:`.payback`); the least of all partitions is the table's slack.  Of a partition that the plan rewrites the
-number of files is known that will be left in it; how large they become is not.
+number of files is known that will be left in it; how large they become is only bounded.
 """
 
 from __future__ import annotations
@@ -114,16 +114,16 @@ def _to_pack(
 ) -> _Lack:
     least = policy.min_input_files
     taken = [chosen for chosen in partition.bins if id(chosen) not in unpaid]
-    passed_by = [c for chosen in partition.bins if id(chosen) in unpaid for c in chosen.files]
-    count = len(partition.left) + len(passed_by) + sum(chosen.outputs for chosen in taken)
+    passed_by = [Unpacked.of(c) for chosen in partition.bins if id(chosen) in unpaid for c in chosen.files]
+    staying = [*partition.left, *passed_by]
+    outputs = sum(chosen.outputs for chosen in taken)
+    count = len(staying) + outputs
     rests_ms = partition.rests_ms
+    pairs: tuple[tuple[int, int], ...]
     if taken:
-        size = sum(one.size for one in partition.left) + sum(c.file.file_size_in_bytes for c in passed_by)
-        size += _MOST_GROWTH * sum(chosen.total_bytes for chosen in taken)
-        as_written = [one.is_rewritten for one in partition.left] + [c.identity.is_rewritten for c in passed_by]
-        pairs: tuple[tuple[int, int], ...] = missing_after_rewrites(
-            as_written.count(False) if in_order else count, count, size, policy
-        )
+        size = sum(one.size for one in staying) + _MOST_GROWTH * sum(chosen.total_bytes for chosen in taken)
+        as_written = sum(not one.is_rewritten for one in staying) if in_order else count
+        pairs = missing_after_rewrites(as_written, count, size, policy)
         rests_ms = now_ms + policy.partition_rest_ms
     elif passed_by:
         files = files_until_paid(partition.files, policy)
@@ -133,6 +133,6 @@ def _to_pack(
     # A partition that loses its youngest files is at rest sooner, and the fewer light ones were rewritten the fewer
     # others must come.
     rests_ms = rests_ms if count >= least else None
-    rewritten = sum(c.identity.is_rewritten for c in partition.files) + sum(chosen.outputs for chosen in taken)
+    rewritten = sum(c.identity.is_rewritten for c in partition.files) + outputs
     small = [c.file.file_size_in_bytes for c in partition.files]
     return _Lack(pairs, count, rests_ms, rests_ms is not None or rewritten > least or may_fill(small, policy))
