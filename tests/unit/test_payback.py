@@ -30,22 +30,25 @@ def plan(
 
 
 def test_the_worth_of_a_group_is_what_its_readers_save_and_what_it_costs() -> None:
-    """Six files of 53 MB become one: five opens in each of 200 scans, against 53 MB, twelve gets and one put."""
-    planned = plan(of(10, 5, 8, 12, 3, 15), policy())
+    """Six files of 53 MB become one: five opens in each of 200 scans, against 53 MB, twelve gets and one put.
+
+    Four of the files, 45 MB, are copied.
+    """
+    planned = plan(of(10, 5, 8, 12, 3, 15), policy(min_row_group_copy_bytes=8 * MB))
     assert isinstance(planned, CompactionPlan)
     worth = planned.groups[0].worth
     assert worth is not None
     assert (worth.opens_saved, worth.bytes_saved, worth.bytes_rewritten, worth.requests) == (5, 0, 53 * MB, 13)
     assert worth.saving == pytest.approx(200 * 5 * OPEN)
-    assert worth.cost == pytest.approx(53 / 1024 * 0.005 + 12 * 0.0004 / 1000 + 0.005 / 1000)
+    assert worth.cost == pytest.approx((8 * 0.005 + 45 * 0.001) / 1024 + 12 * 0.0004 / 1000 + 0.005 / 1000)
     assert worth.pays
 
 
 def test_what_costs_more_than_it_saves_is_left_and_said() -> None:
-    """Three files of 190 MB become two: one open saved for 570 MB, which takes 138 scans."""
+    """Three files of 190 MB become two: one open saved for 570 MB, which takes 138 scans where they are decoded."""
     files = of(*[190] * 6)
-    assert isinstance(plan(files, policy(expected_scans=138)), CompactionPlan)
-    found = plan(files, policy(expected_scans=137))
+    assert isinstance(plan(files, policy(expected_scans=138, min_row_group_copy_bytes=None)), CompactionPlan)
+    found = plan(files, policy(expected_scans=137, min_row_group_copy_bytes=None))
     assert isinstance(found, NothingToCompact)
     assert found.reason == "no files eligible for compaction (merging 6 file(s) costs more than it saves)"
     assert [(left.reason, left.files, left.bytes) for left in found.left] == [
@@ -53,11 +56,19 @@ def test_what_costs_more_than_it_saves_is_left_and_said() -> None:
     ]
 
 
+def test_files_that_can_be_copied_pay_with_fewer_scans() -> None:
+    """The same 570 MB for a fifth of the price; a file of small row groups beside them is decoded."""
+    files = of(*[190] * 6)
+    assert isinstance(plan(files, policy(expected_scans=28)), CompactionPlan)
+    assert isinstance(plan(files, policy(expected_scans=27)), NothingToCompact)
+    assert isinstance(plan(files, policy(expected_scans=28, price_per_gb_copied=0.002)), NothingToCompact)
+
+
 @pytest.mark.parametrize(
     "settings",
     [
         {"expected_scans": "none"},
-        {"price_per_gb_rewritten": 0, "price_per_1000_puts": 0, "price_per_1000_gets": 0},
+        {"price_per_gb_copied": 0, "price_per_1000_puts": 0, "price_per_1000_gets": 0},
         {"price_per_gb_scanned": "0.05"},
     ],
     ids=lambda settings: "-".join(settings),

@@ -15,6 +15,7 @@
     └── StorageError           an object or endpoint could not be read or written
         ├── CommitRefused      a catalog answered that it does not commit: the newest head has the last word
         │   └── CatalogBusy    … because of load: try again later
+        ├── RowsNotKept        what was written does not hold the rows that were read: it is kept for inspection
         └── MetadataUnreadable a metadata file, manifest list or manifest is missing or damaged
 
 No state machine sees a ``CommitRefused``: the commit loop looks at the newest head and, if the commit is not there,
@@ -43,6 +44,7 @@ __all__ = [
     "OperationRefused",
     "PlanStale",
     "PolicyError",
+    "RowsNotKept",
     "StorageError",
     "TableUnsupported",
 ]
@@ -111,6 +113,18 @@ class CommitRefused(StorageError):
 
 class CatalogBusy(CommitRefused):
     """A catalog refused a commit because of load."""
+
+
+class RowsNotKept(StorageError):
+    """Written files do not hold the rows that were read; nothing refers to them.
+
+    ``problem`` says in words how they differ, ``kept`` are the paths of the files that stay where they are.
+    """
+
+    def __init__(self, problem: str, kept: Sequence[str]) -> None:
+        paths = ", ".join(kept) or "nothing"
+        super().__init__(f"rows were not kept: {problem}; {paths} was written and is kept for inspection")
+        self.problem = problem
 
 
 class MetadataUnreadable(StorageError):

@@ -34,6 +34,7 @@ _OF_KEY: tuple[tuple[str, str, Mapping[str, int], int], ...] = (
     ("_interval_s", "seconds", _SECONDS, 1),
     ("_mb", "MB (2^20 bytes)", _BYTES, 1024**2),
     ("max_bytes_to_rewrite", "bytes", _BYTES, 1),
+    ("min_row_group_copy_bytes", "bytes", _BYTES, 1),
 )
 
 

@@ -74,6 +74,7 @@ class CopyableFile:
 
     @property
     def copied_bytes(self) -> int:
+        """The bytes of column chunks and Bloom filters."""
         return sum(piece.size for piece in self.ranges)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from icekeeper.errors import StorageError
+from icekeeper.errors import RowsNotKept
 from icekeeper.model import DataFile, FileContent
 from icekeeper.row_group_copy.copyable import CopyableFile, CopyTarget, judge_file
 from icekeeper.row_group_copy.entry_metrics import check_metrics, merged_metrics
@@ -48,8 +48,8 @@ def merge_files(
     The entry's partition is that of the first input.  After a :class:`NotCopyable` nothing is left at ``path``.
 
     Raises:
-        StorageError: the store failed, and nothing is left; or the file does not hold what was read, and it is kept
-            for inspection.
+        StorageError: the store failed, and nothing is left.
+        RowsNotKept: the file does not hold what was read.
     """
     layout = lay_out([file for _, file in inputs])
     if isinstance(layout, NotCopyable):
@@ -62,7 +62,7 @@ def merge_files(
         return written
     problem = disproof(written, schema, storage)
     if problem is not None:
-        raise StorageError(f"rows were not kept: {problem}; {path} was written and is kept for inspection")
+        raise RowsNotKept(problem, [path])
     return _entry([entry for entry, _ in inputs], written, target)
 
 

@@ -30,6 +30,8 @@ class GroupOutcomes:
     """Live delete file → how many live data files still need it."""
     outputs: dict[int, tuple[DataFile, ...]] = field(default_factory=dict)
     """Group id → output files, of the groups that were committed."""
+    bytes_copied: dict[int, int] = field(default_factory=dict)
+    """Group id → bytes of row groups that were copied, of the same groups."""
     dropped: dict[int, str] = field(default_factory=dict)
     """Group id → reason, of the groups that other commits overtook."""
     errors: list[str] = field(default_factory=list)
@@ -121,6 +123,7 @@ def _note(
     for group in groups:
         if group.group_id in rebased.kept:
             outcomes.outputs[group.group_id] = done[group.group_id].written
+            outcomes.bytes_copied[group.group_id] = done[group.group_id].bytes_copied
             outcomes.rows_deleted += done[group.group_id].rows_deleted
             for key, count in _needed(group).items():
                 if key in outcomes.delete_needs:

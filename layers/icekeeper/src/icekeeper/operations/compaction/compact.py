@@ -130,7 +130,7 @@ def _entries(
     context.require_allowed(paths)
     found = files_lacking(
         paths,
-        wanted_settings(loaded.metadata),
+        wanted_settings(loaded.metadata.current_schema, loaded.metadata.properties),
         context.storage(loaded),
         lambda done: context.progress("footers", done, len(paths)),
     )
@@ -147,7 +147,8 @@ def _told(
     lacking = []
     with suppress(PolicyError, OperationRefused):  # of a property, or of a folder: what rewrites files says so
         context.require_allowed(sample.paths())
-        lacking = settings_document(sample, wanted_settings(loaded.metadata), context.storage(loaded), context.policy)
+        wanted = wanted_settings(loaded.metadata.current_schema, loaded.metadata.properties)
+        lacking = settings_document(sample, wanted, context.storage(loaded), context.policy)
     if not (isinstance(plan, CompactionPlan) and plan.groups and plan.recipe):
         lacking = [*lacking, *order_document(sample, context.policy)]
     return (told | ({"settings": lacking} if lacking else {})) or None
@@ -208,7 +209,9 @@ def _outcome(
     groups = [group for group in plan.groups if group.group_id in outcomes.outputs]
     written = [file for group in groups for file in outcomes.outputs[group.group_id]]
     merged = sum(len(group.files) for group in groups)
-    cut = cut_row_groups(written, properties)
+    # Copied row groups have the size that writers gave them.
+    encoded = [group.group_id for group in groups if not outcomes.bytes_copied[group.group_id]]
+    cut = cut_row_groups((file for group_id in encoded for file in outcomes.outputs[group_id]), properties)
     metrics = {
         **_counters(plan),
         "compact.files_merged": merged,
@@ -216,6 +219,7 @@ def _outcome(
         "compact.bins": len(groups),
         "compact.bytes_read": sum(group.total_bytes for group in groups),
         "compact.bytes_written": sum(file.file_size_in_bytes for file in written),
+        "compact.bytes_copied": sum(outcomes.bytes_copied.values()),
         "compact.rows_rewritten": sum(group.record_count for group in groups),
         "compact.rows_deleted": outcomes.rows_deleted,
         "compact.delete_files_removed": outcomes.deletes_removed,

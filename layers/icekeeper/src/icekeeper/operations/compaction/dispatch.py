@@ -10,16 +10,19 @@ from typing import Any
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import MaintenanceError
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.operations.compaction.bins import LARGEST_OUTPUT
 from icekeeper.operations.compaction.clustering.exchange import cluster_groups, fits_one_worker
+from icekeeper.operations.compaction.likely_copied import is_likely_copied
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.task import RewriteResult, RewriteTask, Routing
+from icekeeper.operations.compaction.task import Copying, RewriteResult, RewriteTask, Routing
 from icekeeper.operations.compaction.writing.float_statistics import misread_columns
 from icekeeper.operations.compaction.writing.metrics_modes import output_properties
 from icekeeper.operations.compaction.writing.output_names import output_names
 from icekeeper.operations.compaction.writing.planned_names import planned_files
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.policy import Policy
 from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns, stored_schema
 from icekeeper.rows.lineage import with_lineage
 from icekeeper.rows.make_read_task import make_read_task
@@ -47,6 +50,7 @@ def rewrite_groups(
         replace(
             _task(loaded, plan, group, stored, leaves, proof),
             row_group_memory_bytes=context.policy.row_group_memory_bytes,
+            copying=_copying(plan, group, context.policy),
         )
         for group in groups
     ]
@@ -108,6 +112,22 @@ def _task(
         routing=_routing(metadata, group.route_to),
         most_files=_most_files(plan.recipe, group),
         misread_columns=misread_columns((candidate.file for candidate in group.files), leaves),
+    )
+
+
+def _copying(plan: CompactionPlan, group: FileGroup, policy: Policy) -> Copying | None:
+    """What of a group may be copied; ``None``: nothing, or its rows change their order or their partition."""
+    if plan.recipe is not None or group.route_to is not None:
+        return None
+    files = [candidate.file for candidate in group.files]
+    likely = {i: files[i] for i, candidate in enumerate(group.files) if is_likely_copied(candidate, policy)}
+    if not likely:
+        return None
+    return Copying(
+        entries=likely,
+        min_row_group_bytes=policy.min_row_group_copy_bytes or 1,
+        smallest_output_bytes=policy.min_file_size_bytes,
+        largest_output_bytes=int(LARGEST_OUTPUT * policy.target_file_size_bytes),
     )
 
 

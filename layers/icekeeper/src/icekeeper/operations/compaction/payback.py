@@ -15,6 +15,7 @@ from icekeeper.model import FileContent, FileKey
 from icekeeper.operations.compaction.bins import Bin, Reason
 from icekeeper.operations.compaction.candidates import Candidate
 from icekeeper.operations.compaction.deleted_rows import known_deleted_rows
+from icekeeper.operations.compaction.likely_copied import is_likely_copied
 from icekeeper.policy import Policy
 
 __all__ = ["OPEN_BYTES", "WeighedBin", "Worth", "files_until_paid", "freed_bytes", "rewrite_price", "weigh"]
@@ -69,7 +70,7 @@ def weigh(chosen: Bin, policy: Policy, spread: Mapping[FileKey, int]) -> Weighed
     gets, puts = _GETS_PER_FILE * inputs, chosen.outputs
     per_get, per_put = policy.price_per_1000_gets / 1000, policy.price_per_1000_puts / 1000
     per_scan = opens * _open_price(policy) + _price(int(freed), policy.price_per_gb_scanned)
-    cost = _price(size, policy.price_per_gb_rewritten) + gets * per_get + puts * per_put
+    cost = sum((_price_of_file(c, policy) for c in chosen.files), Fraction(0)) + gets * per_get + puts * per_put
     saving = (policy.expected_scans or 1) * per_scan
     is_judged = chosen.reason is Reason.SMALL and policy.expected_scans is not None
     worth = Worth(
@@ -93,13 +94,20 @@ def files_until_paid(files: Iterable[Candidate], policy: Policy) -> int | None:
     for candidate in files:
         if candidate.deletes:
             return 1  # what they save depends on how their rows are spread
-        lacking -= max(Fraction(0), gain - _price(candidate.file.file_size_in_bytes, policy.price_per_gb_rewritten))
+        lacking -= max(Fraction(0), gain - _price_of_file(candidate, policy))
     return max(1, math.ceil(lacking / gain)) if gain > 0 else None
 
 
 def rewrite_price(size: int, policy: Policy) -> float:
     """US dollars to rewrite so many bytes, without requests."""
     return float(_price(size, policy.price_per_gb_rewritten))
+
+
+def _price_of_file(candidate: Candidate, policy: Policy) -> Fraction:
+    """What rewriting one file costs, without requests."""
+    copied = is_likely_copied(candidate, policy)
+    per_gigabyte = policy.price_per_gb_copied if copied else policy.price_per_gb_rewritten
+    return _price(candidate.file.file_size_in_bytes, per_gigabyte)
 
 
 def _open_price(policy: Policy) -> Fraction:

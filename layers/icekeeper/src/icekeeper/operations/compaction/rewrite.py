@@ -3,82 +3,79 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from icekeeper.errors import MaintenanceError
+from icekeeper.errors import MaintenanceError, RowsNotKept
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.clustering.work import write_clustered
+from icekeeper.operations.compaction.copying.work import write_copied
 from icekeeper.operations.compaction.partition_rows import makes_fewer_files, write_partitions
-from icekeeper.operations.compaction.proof import Evidence, RowProof, disproof, proof_of_file
+from icekeeper.operations.compaction.proven_write import write_proven
 from icekeeper.operations.compaction.task import RewriteResult, RewriteTask, Routing
 from icekeeper.operations.compaction.writing.even_files import write_evenly
-from icekeeper.rows.read import Tally, read_rows
+from icekeeper.rows.read import Tally
 from icekeeper.storage.storage import Storage
 
 __all__ = ["rewrite_group"]
 
 
 def rewrite_group(task: RewriteTask) -> RewriteResult:
-    """Rewrite the live rows of one task's inputs: as they come, sorted, or dealt out to partitions.
+    """Rewrite the live rows of one task's inputs: copied, as they come, sorted, or dealt out to partitions.
 
-    Rows in and rows out are compared before anything is reported as written (:mod:`.proof`).
+    What went in and what came out is compared before anything is reported as written.
     Never raises for what concerns only this group: the result carries the error.
     """
     started = time.perf_counter()
-    tally = Tally()
-    storage = Storage(task.io_properties)
-    routing: Routing | None = None
-
-    def result(written: tuple[DataFile, ...], error: str | None = None) -> RewriteResult:
-        return RewriteResult(
-            group_id=task.group_id,
-            written=written,
-            rows_read=tally.read,
-            rows_deleted=tally.deleted,
-            spec_id=None if routing is None else routing.spec_id,
-            seconds=time.perf_counter() - started,
-            error=error,
-        )
-
-    proof = RowProof(task.schema, task.proof)
+    work = _Work(task, Storage(task.io_properties))
+    error = None
     try:
-        if task.routing is not None and makes_fewer_files(task, task.routing, storage):
-            routing = task.routing
-        rows = proof.watch(read_rows(task, storage, tally))
-        if task.recipe is not None:
-            clustered = write_clustered(rows, task, task.recipe, storage)
-            if clustered is None:
-                return replace(result(()), too_large=True)
-            files = clustered
-        elif routing is not None:
-            files = write_partitions(rows, task, routing, storage)
-        else:
-            files = write_evenly(rows, task, storage)
-    except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
-        return result((), f"{type(error).__name__}: {error}")
-    problem = _disproof(task, tally, proof, files, storage)
-    if problem is not None:
-        kept = ", ".join(file.file_path for file in files) or "nothing"
-        return result((), f"rows were not kept: {problem}; {kept} was written and is kept for inspection")
-    return result(files)
-
-
-def _disproof(
-    task: RewriteTask, tally: Tally, proof: RowProof, files: Sequence[DataFile], storage: Storage
-) -> str | None:
-    """Why the written files do not hold the rows that were read, in words; ``None`` when they do."""
-    try:
-        found = [proof_of_file(file.file_path, task.schema, storage, task.proof) for file in files]
-    except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
-        return f"what was written cannot be read back: {error}"
-    return disproof(
-        proof.evidence,
-        sum(found, Evidence()),
-        proof.names,
-        promised=sum(source.record_count for source in task.inputs),
-        rows_read=tally.read,
-        rows_deleted=tally.deleted,
+        work.run()
+    except RowsNotKept as problem:
+        error = str(problem)
+    except (MaintenanceError, pa.ArrowException, OSError, ValueError) as problem:
+        error = f"{type(problem).__name__}: {problem}"
+    return RewriteResult(
+        group_id=task.group_id,
+        written=() if error or work.files is None else work.files,
+        rows_read=work.tally.read,
+        rows_deleted=work.tally.deleted,
+        bytes_copied=work.bytes_copied,
+        spec_id=None if work.routing is None else work.routing.spec_id,
+        seconds=time.perf_counter() - started,
+        error=error,
+        too_large=work.files is None and error is None,
     )
+
+
+@dataclass(slots=True)
+class _Work:
+    """One attempt at a task, and what has come of it so far."""
+
+    task: RewriteTask
+    storage: Storage
+    tally: Tally = field(default_factory=Tally)
+    routing: Routing | None = None
+    bytes_copied: int = 0
+    files: tuple[DataFile, ...] | None = ()
+    """``None``: the rows must be sorted and are more than this worker can hold."""
+
+    def run(self) -> None:
+        task = self.task
+        if task.copying is not None:
+            copied = write_copied(task, task.copying, self.storage)
+            if copied is not None:
+                self.files, self.tally, self.bytes_copied = tuple(copied.files), copied.tally, copied.bytes_copied
+                return
+        if task.routing is not None and makes_fewer_files(task, task.routing, self.storage):
+            self.routing = task.routing
+        self.files = write_proven(task, self.storage, self.tally, self._write)
+
+    def _write(self, rows: Iterator[pa.RecordBatch]) -> tuple[DataFile, ...] | None:
+        if self.task.recipe is not None:
+            return write_clustered(rows, self.task, self.task.recipe, self.storage)
+        if self.routing is not None:
+            return write_partitions(rows, self.task, self.routing, self.storage)
+        return write_evenly(rows, self.task, self.storage)

@@ -16,6 +16,7 @@ from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN, PlannedFile
 
 __all__ = [
     "MAX_PARTITIONS",
+    "Copying",
     "Layout",
     "OutputNames",
     "RewriteResult",
@@ -104,6 +105,19 @@ class Routing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Copying:
+    """Which inputs may be copied into the outputs, row group by row group, as far as manifests tell."""
+
+    entries: Mapping[int, DataFile]
+    """Their manifest entries, by their number among the inputs."""
+    min_row_group_bytes: int
+    """The least average size of the row groups of an input that is copied, and of an output."""
+    smallest_output_bytes: int
+    """Of several outputs none may be smaller, or it would be rewritten again."""
+    largest_output_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteTask(ReadTask):
     """Rewrite ``inputs`` into files of one partition spec, named by ``outputs``.
 
@@ -120,6 +134,8 @@ class RewriteTask(ReadTask):
     """How rows are to be ordered; ``None``: they keep their order."""
     output_count: int = 1
     """How many files the rows are divided into when they are not sorted."""
+    copying: Copying | None = None
+    """What may be copied; ``None``: all rows are decoded."""
     routing: Routing | None = None
     """The spec whose partitions rows may be dealt out to; ``None``: every row has the task's partition."""
     most_files: int | None = None
@@ -147,6 +163,8 @@ class RewriteResult:
     written: tuple[DataFile, ...]
     rows_read: int
     rows_deleted: int = 0
+    bytes_copied: int = 0
+    """Bytes of row groups that were copied and not decoded."""
     spec_id: int | None = None
     """The spec of the written files, if rows were dealt out to partitions of another spec than the group's."""
     seconds: float

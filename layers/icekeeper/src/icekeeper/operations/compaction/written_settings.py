@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icekeeper.errors import MaintenanceError
-from icekeeper.metadata.document import TableMetadata
 from icekeeper.operations.compaction.writing.parquet_options import writer_options
 from icekeeper.policy.choices import RewriteReason
 from icekeeper.rows.arrow_schema import leaf_columns
@@ -57,13 +56,13 @@ class WantedSettings:
         return frozenset(found)
 
 
-def wanted_settings(metadata: TableMetadata) -> WantedSettings:
-    """The settings by the table's properties.
+def wanted_settings(schema: Mapping[str, Any], properties: Mapping[str, str]) -> WantedSettings:
+    """The settings by a table's schema and properties.
 
     Raises:
         PolicyError: a property is malformed.
     """
-    options: Mapping[str, Any] = writer_options(metadata.properties, leaf_columns(metadata.current_schema), 1)
+    options: Mapping[str, Any] = writer_options(properties, leaf_columns(schema), 1)
     codec = str(options["compression"])
     filters = options.get("bloom_filter_options", {})
     return WantedSettings(_FOOTER_NAMES.get(codec, codec.upper()), frozenset(filters))

@@ -12,7 +12,7 @@ from typing import Any
 from icekeeper.errors import PolicyError
 from icekeeper.rows.arrow_schema import LeafColumn
 
-__all__ = ["for_sample", "row_group_bytes", "writer_options"]
+__all__ = ["codec_name", "for_sample", "row_group_bytes", "writer_options"]
 
 _PREFIX = "write.parquet."
 # TableProperties: PARQUET_*_DEFAULT
@@ -46,6 +46,18 @@ def row_group_bytes(properties: Mapping[str, str]) -> int:
     return _int(properties, "row-group-size-bytes", _ROW_GROUP_BYTES)
 
 
+def codec_name(properties: Mapping[str, str]) -> str:
+    """The codec that the table asks for, as ``write.parquet.compression-codec`` names it, in lower case.
+
+    Raises:
+        PolicyError: there is no such codec.
+    """
+    codec = (properties.get(f"{_PREFIX}compression-codec") or _CODEC).lower()
+    if codec not in _CODECS:
+        raise PolicyError(f"table property {_PREFIX}compression-codec is '{codec}'; allowed: {', '.join(_CODECS)}")
+    return codec
+
+
 def for_sample(properties: Mapping[str, str], share: float) -> dict[str, str]:
     """The properties with which a sample of that share of the rows compresses as all rows do.
 
@@ -69,9 +81,7 @@ def writer_options(
     Raises:
         PolicyError: a property is malformed.
     """
-    codec = (properties.get(f"{_PREFIX}compression-codec") or _CODEC).lower()
-    if codec not in _CODECS:
-        raise PolicyError(f"table property {_PREFIX}compression-codec is '{codec}'; allowed: {', '.join(_CODECS)}")
+    codec = codec_name(properties)
     options: dict[str, Any] = {
         "compression": _CODECS[codec],
         "compression_level": _level(properties, codec),

@@ -1,0 +1,63 @@
+"""Plans the outputs of a group of which some inputs can be copied, and which inputs are decoded (pure).
+
+An input is copied if its footer allows it and if it requires values in the columns in which the other parts of the
+output do.  Where small row groups would make scans of the output slow, all of the output is decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from icekeeper.operations.compaction.copying.assign import assign
+from icekeeper.operations.compaction.task import Copying
+from icekeeper.row_group_copy.copyable import CopyableFile
+
+__all__ = ["PlannedOutput", "plan_outputs"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedOutput:
+    """One output, by the numbers of the task's inputs."""
+
+    decoded: tuple[int, ...]
+    copied: tuple[int, ...]
+
+
+def plan_outputs(
+    sizes: Sequence[int],
+    outputs: int,
+    copyable: Mapping[int, CopyableFile],
+    copying: Copying,
+    nullability: bytes,
+    row_group_bytes: int,
+) -> list[PlannedOutput] | None:
+    """The outputs, at least one of which copies something; ``None``: all inputs are to be decoded.
+
+    ``sizes`` are the bytes of the inputs, ``copyable`` those that can be copied by number, ``nullability`` is what
+    decoded rows will require, and their row groups will have about ``row_group_bytes``.
+    """
+    parts = assign(sizes, outputs, copying.smallest_output_bytes, copying.largest_output_bytes)
+    if parts is None:
+        return None
+    planned = []
+    for part in parts:
+        copied = _alike([i for i in part if i in copyable], len(part), copyable, nullability)
+        decoded = tuple(i for i in part if i not in copied)
+        row_groups = sum(copyable[i].row_groups for i in copied)
+        new_bytes = sum(sizes[i] for i in decoded)
+        size = new_bytes + sum(copyable[i].copied_bytes for i in copied)
+        if size < copying.min_row_group_bytes * (row_groups + -(-new_bytes // row_group_bytes)):
+            copied, decoded = (), tuple(part)
+        planned.append(PlannedOutput(decoded, copied))
+    return planned if any(one.copied for one in planned) else None
+
+
+def _alike(
+    numbers: Sequence[int], inputs: int, copyable: Mapping[int, CopyableFile], nullability: bytes
+) -> tuple[int, ...]:
+    """Of the copyable inputs of an output those that can share it: all, or those that require what decoded rows do."""
+    kinds = {copyable[i].nullability for i in numbers}
+    if len(kinds) == 1 and len(numbers) == inputs:
+        return tuple(numbers)
+    return tuple(i for i in numbers if copyable[i].nullability == nullability)

@@ -1,0 +1,144 @@
+"""Rewrites a group on a worker: what can be copied is copied, the rest is decoded into row groups beside it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from icekeeper.errors import RowsNotKept
+from icekeeper.model import DataFile
+from icekeeper.operations.compaction.copying.outputs import PlannedOutput, plan_outputs
+from icekeeper.operations.compaction.proven_write import write_proven
+from icekeeper.operations.compaction.task import Copying, RewriteTask
+from icekeeper.operations.compaction.writing.metrics_modes import metrics_modes
+from icekeeper.operations.compaction.writing.parquet_options import codec_name, row_group_bytes
+from icekeeper.operations.compaction.writing.write import write_data_file
+from icekeeper.operations.compaction.written_settings import wanted_settings
+from icekeeper.policy.choices import RewriteReason
+from icekeeper.row_group_copy.copyable import CopyableFile, CopyTarget, copy_target
+from icekeeper.row_group_copy.merge import copyable_file, merge_files
+from icekeeper.row_group_copy.refusal import NotCopyable
+from icekeeper.rows.read import Tally
+from icekeeper.storage.storage import Storage
+
+__all__ = ["CopiedGroup", "write_copied"]
+
+_FOOTERS_AT_ONCE = 16
+
+
+@dataclass(slots=True)
+class CopiedGroup:
+    """What was written for a group."""
+
+    files: list[DataFile] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)
+    bytes_copied: int = 0
+
+
+def write_copied(task: RewriteTask, copying: Copying, storage: Storage) -> CopiedGroup | None:
+    """Write the outputs of a task, each proven; ``None``, and no file, where all rows must be decoded.
+
+    Raises:
+        StorageError: an input cannot be read or an output not written; no output of this attempt is left.
+        RowsNotKept: an output does not hold the rows that went to it; it is left for inspection.
+    """
+    codec = codec_name(task.table_properties)
+    modes = metrics_modes(task.schema, task.table_properties)
+    target = copy_target(task.schema, codec, copying.min_row_group_bytes, modes)
+    outputs = plan_outputs(
+        [source.file_size_in_bytes for source in task.inputs],
+        task.output_count,
+        copyable := _judged(task, copying, target, storage),
+        copying,
+        target.schema.nullability,
+        row_group_bytes(task.table_properties),
+    )
+    if outputs is None:
+        return None
+    writer = _Writer(task, copying, target, copyable, storage)
+    done = CopiedGroup()
+    paths = [task.outputs.path(number) for number in range(len(outputs))]
+    try:
+        is_whole = all(writer.write(output, path, done) for output, path in zip(outputs, paths, strict=True))
+    except RowsNotKept:
+        raise
+    except BaseException:
+        storage.delete(paths)
+        raise
+    if not is_whole:
+        storage.delete(paths)
+        return None
+    return done
+
+
+def _judged(task: RewriteTask, copying: Copying, target: CopyTarget, storage: Storage) -> dict[int, CopyableFile]:
+    """The inputs that can be copied, by number."""
+    wanted = wanted_settings(task.schema, task.table_properties)
+
+    def judge(entry: DataFile) -> CopyableFile | None:
+        found = copyable_file(entry, target, storage)
+        if isinstance(found, NotCopyable):
+            return None
+        lacks_filters = wanted.bloom_columns and RewriteReason.BLOOM in wanted.lacking(found.footer.seen_by_arrow())
+        return None if lacks_filters else found
+
+    asked = sorted(copying.entries)
+    with ThreadPoolExecutor(_FOOTERS_AT_ONCE, thread_name_prefix="footer") as pool:
+        answers = pool.map(judge, (copying.entries[i] for i in asked))
+        return {i: found for i, found in zip(asked, answers, strict=True) if found is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    task: RewriteTask
+    copying: Copying
+    target: CopyTarget
+    copyable: dict[int, CopyableFile]
+    storage: Storage
+
+    def write(self, output: PlannedOutput, path: str, done: CopiedGroup) -> bool:
+        """Write one output and note it in ``done``; ``False``: an input cannot be copied after all."""
+        if not output.copied:
+            done.files += self._decode(output.decoded, path, done.tally)
+            return True
+        with tempfile.TemporaryDirectory(prefix="icekeeper-decoded-") as folder:
+            parts = []
+            for entry in self._decode_beside(output.decoded, Path(folder), done.tally):
+                # Its row groups are as large as its rows allow.
+                judged = copyable_file(entry, replace(self.target, min_row_group_bytes=0), self.storage)
+                if isinstance(judged, NotCopyable):
+                    return False
+                parts.append((entry, judged))
+            parts += [(self.copying.entries[i], self.copyable[i]) for i in output.copied]
+            written = merge_files(parts, path, self.target, self.storage)
+        if isinstance(written, NotCopyable):
+            return False
+        if written is not None:
+            done.files.append(replace(written, partition=self.task.partition))
+        done.tally.read += sum(self.task.inputs[i].record_count for i in output.copied)
+        done.bytes_copied += sum(self.copyable[i].copied_bytes for i in output.copied)
+        return True
+
+    def _decode_beside(self, inputs: Sequence[int], folder: Path, tally: Tally) -> list[DataFile]:
+        """As :meth:`_decode`, to a file that is copied from and then gone."""
+        try:
+            return self._decode(inputs, str(folder / "decoded.parquet"), tally)
+        except RowsNotKept as error:
+            raise RowsNotKept(error.problem, ()) from error
+
+    def _decode(self, inputs: Sequence[int], path: str, tally: Tally) -> list[DataFile]:
+        """Write the live rows of some inputs to a file; no file if there are none."""
+        if not inputs:
+            return []
+        part = replace(self.task, inputs=tuple(self.task.inputs[i] for i in inputs))
+
+        def write(rows: Iterator[pa.RecordBatch]) -> tuple[DataFile, ...]:
+            file = write_data_file(path, rows, part, self.storage)
+            return () if file is None else (file,)
+
+        return list(write_proven(part, self.storage, tally, write) or ())

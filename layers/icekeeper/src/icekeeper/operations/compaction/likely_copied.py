@@ -1,0 +1,32 @@
+"""Tells from manifests which files a rewrite is expected to copy instead of decoding them (pure).
+
+Only a file's footer decides (:mod:`icekeeper.row_group_copy.copyable`); it is read by the worker, and only of these
+files.
+"""
+
+from __future__ import annotations
+
+from icekeeper.operations.compaction.candidates import Candidate
+from icekeeper.policy import Policy
+from icekeeper.policy.choices import RewriteReason
+
+__all__ = ["is_likely_copied"]
+
+# A file of another spec can be copied: its rows all belong to the output's partition.
+_DECODED_FOR = frozenset({RewriteReason.CODEC, RewriteReason.BLOOM})
+
+
+def is_likely_copied(candidate: Candidate, policy: Policy) -> bool:
+    """Whether nothing is known of a file that forbids to copy its row groups into a file of unsorted rows."""
+    least, file = policy.min_row_group_copy_bytes, candidate.file
+    if least is None or policy.rewrite_all:  # whoever asks for all files wants them written anew
+        return False
+    row_groups = max(1, len(file.split_offsets or ()))
+    return (
+        file.file_format.upper() == "PARQUET"
+        and file.key_metadata is None
+        and not candidate.deletes
+        and not candidate.has_lineage
+        and not candidate.lacks & _DECODED_FOR
+        and file.file_size_in_bytes >= least * row_groups
+    )

@@ -1,0 +1,61 @@
+"""Writes the live rows of a task's inputs, and proves that all of them are in what was written (rule 32)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from icekeeper.errors import MaintenanceError, RowsNotKept
+from icekeeper.model import DataFile
+from icekeeper.operations.compaction.proof import Evidence, RowProof, disproof, proof_of_file
+from icekeeper.operations.compaction.task import RewriteTask
+from icekeeper.rows.read import Tally, read_rows
+from icekeeper.storage.storage import Storage
+
+__all__ = ["write_proven"]
+
+
+def write_proven(
+    task: RewriteTask,
+    storage: Storage,
+    tally: Tally,
+    write: Callable[[Iterator[pa.RecordBatch]], tuple[DataFile, ...] | None],
+) -> tuple[DataFile, ...] | None:
+    """What ``write`` made of the live rows, as it gave it; ``None`` is passed on and proves nothing.
+
+    ``tally`` counts what was read, added to what it counted before.
+
+    Raises:
+        StorageError: an input cannot be read or an output not written.
+        RowsNotKept: the files do not hold the rows that were read.
+    """
+    counted = Tally()
+    proof = RowProof(task.schema, task.proof)
+    try:
+        files = write(proof.watch(read_rows(task, storage, counted)))
+    finally:
+        tally.read += counted.read
+        tally.deleted += counted.deleted
+    problem = None if files is None else _disproof(task, counted, proof, files, storage)
+    if problem is not None:
+        raise RowsNotKept(problem, [file.file_path for file in files or ()])
+    return files
+
+
+def _disproof(
+    task: RewriteTask, tally: Tally, proof: RowProof, files: Sequence[DataFile], storage: Storage
+) -> str | None:
+    """Why the written files do not hold the rows that were read, in words; ``None`` when they do."""
+    try:
+        found = [proof_of_file(file.file_path, task.schema, storage, task.proof) for file in files]
+    except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
+        return f"what was written cannot be read back: {error}"
+    return disproof(
+        proof.evidence,
+        sum(found, Evidence()),
+        proof.names,
+        promised=sum(source.record_count for source in task.inputs),
+        rows_read=tally.read,
+        rows_deleted=tally.deleted,
+    )

@@ -1,0 +1,156 @@
+"""The policy keys that say which operations run, and how data files are rewritten."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from icekeeper.clock import HOUR_MS
+from icekeeper.operation_facts import ALL_OPERATIONS
+from icekeeper.policy.choices import JobOrder, OutputSpec, Proof, Strategy
+from icekeeper.policy.values import (
+    Amount,
+    OperationNames,
+    OptionalAge,
+    OptionalCount,
+    PositiveAmount,
+    Ratio,
+    RewriteReasons,
+    SortOrderText,
+    Switch,
+    TextList,
+    WhereText,
+)
+
+__all__ = ["MEGABYTE", "RewriteKeys", "key"]
+
+MEGABYTE = 1024 * 1024
+
+
+def key(default: Any, doc: str, **bounds: Any) -> Any:
+    """A field of a policy: its default, its meaning in one line, its limits as pydantic names them."""
+    return Field(default=default, description=doc, **bounds)
+
+
+class RewriteKeys(BaseModel):
+    """The first part of :class:`icekeeper.policy.Policy`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    maintenance_enabled: Switch = key(True, "master switch; false skips every operation, forced passes too")
+    operations: OperationNames = key(
+        ALL_OPERATIONS,
+        "all, or a comma-separated list; always run in canonical order",
+    )
+
+    # -- rewriting data files
+    target_file_size_mb: PositiveAmount = key(Fraction(256), "size that rewritten data files aim at, in MB (2^20)")
+    min_file_size_ratio: Ratio = key(Fraction(3, 4), "files below this share of the target are candidates, 0 to 1")
+    max_file_group_size_mb: PositiveAmount = key(Fraction(102400), "most input bytes of one file group, in MB")
+    min_input_files: int = key(
+        5, "candidates that a partition must hold before they are merged, and a group that fills no file", ge=2
+    )
+    partition_rest_hours: Amount = key(
+        Fraction(24),
+        "a partition that got no file for so many hours, and as long as files came, has its small files merged, once",
+    )
+    expected_scans: OptionalCount = key(
+        200, "scans that merged files serve: files are merged that save more in them than it costs; none: always"
+    )
+    # Athena's price; S3 Tables' for compaction by binpack; S3 Standard's, us-east-1 (November 2026).
+    price_per_gb_scanned: Amount = key(Fraction(5, 1000), "US dollars to read a GB (2^30) in a query")
+    price_per_gb_rewritten: Amount = key(Fraction(5, 1000), "US dollars to rewrite a GB")
+    # benchmarks/row_group_copy.py: a fifth of the CPU.
+    price_per_gb_copied: Amount = key(
+        Fraction(1, 1000), "US dollars to rewrite a GB whose row groups are copied as they are"
+    )
+    price_per_1000_gets: Amount = key(Fraction(4, 10000), "US dollars for 1,000 reading requests")
+    price_per_1000_puts: Amount = key(Fraction(5, 1000), "US dollars for 1,000 writing requests")
+    min_row_group_copy_bytes: OptionalCount = key(
+        8 * MEGABYTE,
+        "merging copies row groups of files in which they have so many bytes on average; none: of no file",
+    )
+    rewrite_all: Switch = key(False, "every data file is a candidate, whatever its size")
+    rewrite_reason: RewriteReasons = key(
+        (), "comma-separated: files are also rewritten for their codec, bloom (filters) or spec; reads every footer"
+    )
+    max_files_to_rewrite: OptionalCount = key(None, "most data files rewritten by one pass; none: no limit")
+    max_bytes_to_rewrite: OptionalCount = key(None, "most bytes rewritten by one pass; none: no limit")
+    rewrite_job_order: JobOrder = key(
+        JobOrder.NONE,
+        "groups rewritten first: bytes-asc, bytes-desc, files-asc, files-desc or none: what saves most per byte",
+    )
+    min_data_age_hours: Amount = key(Fraction(0), "data added less than this many hours ago is left alone")
+    min_partition_age_hours: OptionalAge = key(
+        None,
+        "partitions that ended less than this many hours ago are not rewritten; 0: those not ended yet; none: all are",
+    )
+    apply_deletes: Switch = key(True, "merging applies delete files; false skips tables that have any")
+    delete_compaction_min_deletes: int = key(1, "delete files that make a data file a candidate", ge=1)
+    # Java's DELETE_RATIO_THRESHOLD_DEFAULT
+    delete_compaction_min_ratio: Ratio = key(
+        Fraction(3, 10), "share of a file's rows, known to be deleted, that makes it a candidate, 0 to 1"
+    )
+    # RocksDB's size ratio between levels is 10, and with it the amplification one level costs.
+    max_write_amplification: PositiveAmount = key(
+        Fraction(10), "bytes rewritten per byte of new data in a week beyond which deletes alone rewrite nothing"
+    )
+    strategy: Strategy = key(Strategy.AUTO, "auto, binpack, sort or zorder")
+    sort_order: SortOrderText = key(
+        None, "order of the sort strategy, as `k desc nulls last, bucket(16, id)`; none: the table's own"
+    )
+    zorder_columns: TextList = key((), "comma-separated columns of the zorder strategy")
+    # benchmarks/depth.py: over a thousand rounds of random keys, 4 and 4 rewrite a row 4 times and leave 7 runs over a
+    # value on average; a factor of 8 rewrites 3 times and leaves 11, a limit of 8 mends nothing earlier.
+    max_clustering_depth: int = key(4, "sorted runs over one value beyond which they are sorted together again", ge=1)
+    clustering_tier_factor: int = key(
+        4,
+        "runs of about one size that are sorted together; more rewrite less and leave more over a value",
+        ge=2,
+    )
+    where: WhereText = key(
+        None, "only files that may hold matching rows are rewritten, as `ts < now() - interval '1 hour'`"
+    )
+    branch: str = key("main", "branch that is maintained", min_length=1)
+    output_spec: OutputSpec = key(OutputSpec.CURRENT, "partition spec of outputs: current, or keep that of inputs")
+    partial_progress: int = key(0, "file groups per commit; 0: one commit for all", ge=0)
+    proof: Proof = key(Proof.COUNTS, "how a rewrite proves that rows were kept: counts or full")
+
+    row_group_memory_mb: PositiveAmount = key(
+        Fraction(256), "memory, in MB, that a worker may fill with one row group before it is encoded and written"
+    )
+
+    @property
+    def target_file_size_bytes(self) -> int:
+        """Bytes, rounded down; at least 1, so that splitting at the target always makes progress."""
+        return max(1, int(self.target_file_size_mb * MEGABYTE))
+
+    @property
+    def min_file_size_bytes(self) -> int:
+        """A file with fewer bytes than this is small; rounded up: a whole number is below x when below ceil(x)."""
+        return math.ceil(self.min_file_size_ratio * self.target_file_size_bytes)
+
+    @property
+    def max_file_group_size_bytes(self) -> int:
+        return max(1, int(self.max_file_group_size_mb * MEGABYTE))
+
+    @property
+    def row_group_memory_bytes(self) -> int:
+        return max(1, int(self.row_group_memory_mb * MEGABYTE))
+
+    @property
+    def partition_rest_ms(self) -> int:
+        return math.ceil(self.partition_rest_hours * HOUR_MS)
+
+    @property
+    def min_data_age_ms(self) -> int:
+        return math.ceil(self.min_data_age_hours * HOUR_MS)
+
+    @property
+    def min_partition_age_ms(self) -> int | None:
+        """Milliseconds; ``None``: partitions of any time are rewritten."""
+        hours = self.min_partition_age_hours
+        return None if hours is None else math.ceil(hours * HOUR_MS)

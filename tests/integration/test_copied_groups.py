@@ -1,0 +1,156 @@
+"""Compaction copies row groups where it can, decodes the rest beside them, and readers see no difference."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.types import IntegerType
+
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, Status
+from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
+
+LEAST = "10000"
+
+
+@pytest.fixture
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    return new_table(local_catalog, tmp_path)
+
+
+def texts(first: int, rows: int) -> pa.Table:
+    """Rows that do not compress: each takes about 40 bytes of a file."""
+    ids = list(range(first, first + rows))
+    return pa.table({"id": ids, "part": [hashlib.sha256(str(i).encode()).hexdigest() for i in ids]}, ID_AND_PART)
+
+
+def write(table: MaintainedTable, *rows: int) -> None:
+    """One file of each number of rows."""
+    first = 0
+    for count in rows:
+        table.table.append(texts(first, count))
+        first += count
+
+
+def compact(table: MaintainedTable, **settings: str) -> OperationOutcome:
+    outcome = table.run(Operation.COMPACT, **{"min_row_group_copy_bytes": LEAST, **settings})
+    assert outcome.status is Status.SUCCEEDED, outcome
+    return outcome
+
+
+def row_groups(path: str) -> list[int]:
+    footer = pq.read_metadata(path.removeprefix("file://"))
+    return [footer.row_group(n).num_rows for n in range(footer.num_row_groups)]
+
+
+def test_large_row_groups_are_copied_and_small_files_decoded_beside_them(table: MaintainedTable) -> None:
+    write(table, 1000, 20, 2000, 30, 1500)
+    before = table.rows()
+    sizes = {file.record_count: file.file_size_in_bytes for file in table.data_files()}
+
+    outcome = compact(table)
+
+    (file,) = table.data_files()
+    # The two small files are one row group now, and come first.
+    assert row_groups(file.file_path) == [50, 1000, 2000, 1500]
+    copied = outcome.metrics["compact.bytes_copied"]
+    assert 0.9 < copied / sum(sizes[n] for n in (1000, 2000, 1500)) < 1
+    assert file.record_count == 4550
+    assert table.rows() == before
+    assert table.readers_agree() == list(range(4550))
+    table.assert_sound()
+
+
+def test_the_entry_of_a_copy_tells_what_that_of_decoded_rows_tells(table: MaintainedTable) -> None:
+    write(table, 500, 700)
+    told = []
+    for settings in ({}, {"rewrite_all": "true"}):
+        outcome = compact(table, **settings)
+        assert bool(outcome.metrics["compact.bytes_copied"]) is not bool(settings)
+        (file,) = table.data_files()
+        counts = file.record_count, file.value_counts, file.null_value_counts
+        told.append((counts, file.lower_bounds, file.upper_bounds))
+    assert told[0] == told[1]
+
+
+def test_filters_and_lookups_find_what_was_copied(table: MaintainedTable) -> None:
+    write(table, 1000, 1000, 10)
+    wanted = texts(1234, 1)["part"][0].as_py()
+    compact(table)
+    (file,) = table.data_files()
+    found = duckdb.read_parquet(file.file_path.removeprefix("file://"))
+    assert found.filter(f"part = '{wanted}'").project("id").fetchall() == [(1234,)]
+    assert found.filter("id >= 1990").aggregate("count(*), min(id)").fetchall() == [(20, 1990)]
+    assert table.table.scan(row_filter=f"part == '{wanted}'").to_arrow()["id"].to_pylist() == [1234]
+    assert table.table.scan(row_filter="id >= 1990").to_arrow().num_rows == 20
+
+
+def add_column(table: MaintainedTable) -> None:
+    with table.table.update_schema() as update:
+        update.add_column("more", IntegerType())
+
+
+def change_codec(table: MaintainedTable) -> None:
+    with table.table.transaction() as change:
+        change.set_properties({"write.parquet.compression-codec": "gzip"})
+
+
+def want_filters(table: MaintainedTable) -> None:
+    with table.table.transaction() as change:
+        change.set_properties({"write.parquet.bloom-filter-enabled.column.id": "true"})
+
+
+@pytest.mark.parametrize("change", [add_column, change_codec, want_filters], ids=lambda change: change.__name__)
+def test_what_files_lack_since_the_table_changed_is_written_by_decoding(
+    change: Callable[[MaintainedTable], None], table: MaintainedTable
+) -> None:
+    write(table, 400, 500)
+    change(table)
+    before = table.rows()
+    assert compact(table).metrics["compact.bytes_copied"] == 0
+    (file,) = table.data_files()
+    assert row_groups(file.file_path) == [900]
+    assert table.rows() == before
+    chunk = pq.read_metadata(file.file_path.removeprefix("file://")).row_group(0).column(0)
+    assert (chunk.compression == "GZIP") is (change is change_codec)
+    assert bool(chunk.bloom_filter_length) is (change is want_filters)
+
+
+@pytest.mark.parametrize("settings", [{"min_row_group_copy_bytes": "none"}, {"rewrite_all": "true"}], ids=str)
+def test_who_asks_for_new_row_groups_gets_them(settings: dict[str, str], table: MaintainedTable) -> None:
+    write(table, 400, 500)
+    assert compact(table, **settings).metrics["compact.bytes_copied"] == 0
+    assert [row_groups(file.file_path) for file in table.data_files()] == [[900]]
+
+
+def test_several_outputs_are_cut_between_files(table: MaintainedTable) -> None:
+    write(table, *[1500] * 6)
+    sizes = [file.file_size_in_bytes for file in table.data_files()]
+    target = 2.9 * max(sizes) / 2**20
+    before = table.rows()
+    compact(table, target_file_size_mb=f"{target:.6f}", min_file_size_ratio="0.9")
+    assert [row_groups(file.file_path) for file in table.data_files()] == [[1500] * 3] * 2
+    assert table.rows() == before
+
+
+def test_a_file_that_is_damaged_where_nobody_looks_first_fails_its_group_and_nothing_else(
+    table: MaintainedTable,
+) -> None:
+    """The page header is broken: the footer lets the file be copied, the bytes do not, and decoding fails as well."""
+    write(table, 1000, 1000)
+    victim = table.data_files()[0].file_path.removeprefix("file://")
+    data = bytearray(Path(victim).read_bytes())
+    data[4:12] = b"\xff" * 8
+    Path(victim).write_bytes(bytes(data))
+    outcome = table.run(Operation.COMPACT, min_row_group_copy_bytes=LEAST)
+    assert outcome.status is Status.FAILED
+    assert "cannot be read" in (outcome.reason or "")
+    assert len(table.data_files()) == 2
+    assert len([path for path in table.files() if path.endswith(".parquet")]) == 2

@@ -1,0 +1,75 @@
+"""Which inputs are copied into which output, and which are decoded."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icekeeper.operations.compaction.copying.assign import assign
+from icekeeper.operations.compaction.copying.outputs import PlannedOutput, plan_outputs
+from icekeeper.operations.compaction.task import Copying
+from icekeeper.row_group_copy.copyable import CopyableFile
+
+OURS, OTHERS = b"table", b"writer"
+
+
+def file(size: int, row_groups: int = 1, nullability: bytes = OURS) -> CopyableFile:
+    return cast(CopyableFile, SimpleNamespace(copied_bytes=size, row_groups=row_groups, nullability=nullability))
+
+
+def planned(
+    sizes: list[int], copyable: dict[int, CopyableFile], outputs: int = 1, **bounds: int
+) -> list[PlannedOutput] | None:
+    told: dict[str, Any] = {"min_row_group_bytes": 8, "smallest_output_bytes": 1, "largest_output_bytes": 1000}
+    return plan_outputs(sizes, outputs, copyable, Copying(entries={}, **told | bounds), OURS, row_group_bytes=100)
+
+
+def test_copyable_files_are_copied_and_the_others_decoded_beside_them() -> None:
+    assert planned([50, 5, 60, 5], {0: file(50), 2: file(60)}) == [PlannedOutput((1, 3), (0, 2))]
+
+
+def test_nothing_copyable_is_nothing_to_copy() -> None:
+    assert planned([50, 5], {}) is None
+
+
+@pytest.mark.parametrize(("row_groups", "is_copied"), [(8, True), (9, False)])
+def test_an_output_has_no_smaller_row_groups_than_what_is_copied(row_groups: int, is_copied: bool) -> None:
+    """The decoded ten bytes make one row group more: 72 bytes in nine are enough, in ten they are not."""
+    found = planned([62, 10], {0: file(62, row_groups)})
+    assert (found == [PlannedOutput((1,), (0,))]) is is_copied
+    assert (found is None) is not is_copied
+
+
+def test_files_that_require_other_values_than_the_table_share_an_output_with_their_like_only() -> None:
+    alike = {0: file(50, nullability=OTHERS), 1: file(60, nullability=OTHERS)}
+    assert planned([50, 60], alike) == [PlannedOutput((), (0, 1))]
+    assert planned([50, 60, 5], alike) is None  # what is decoded requires what the table does
+    assert planned([50, 60], {0: alike[0], 1: file(60)}) == [PlannedOutput((0,), (1,))]
+
+
+def test_an_output_without_anything_to_copy_is_decoded_beside_others() -> None:
+    assert planned([50, 50, 50, 50], {0: file(50), 1: file(50)}, 2) == [
+        PlannedOutput((), (0, 1)),
+        PlannedOutput((2, 3), ()),
+    ]
+
+
+def test_files_that_cannot_be_divided_into_outputs_of_the_right_size_are_decoded() -> None:
+    """Rows would be divided evenly, 75 bytes each."""
+    assert assign([100, 25, 25], 2, smallest=60, largest=100) is None
+    assert assign([100, 25, 25], 2, smallest=50, largest=100) == [range(1), range(1, 3)]
+    assert assign([100, 25, 25], 2, smallest=50, largest=99) is None
+
+
+@given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 5))
+def test_every_input_goes_to_one_output_in_order(sizes: list[int], outputs: int) -> None:
+    parts = assign(sizes, outputs, smallest=0, largest=10**6)
+    assert parts is not None
+    assert [i for part in parts for i in part] == list(range(len(sizes)))
+    assert len(parts) == outputs
+    share = sum(sizes) / outputs
+    assert all(abs(sum(sizes[i] for i in part) - share) <= max(sizes, default=0) for part in parts)
