@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from pyiceberg.types import IntegerType
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
-from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
+from support.deletes import commit_deletes, compacted, create_by_region, equality_delete, position_delete, region_rows
+from support.maintained_table import ID_AND_PART, MaintainedTable, maintained_table, new_table
 
 LEAST = "10000"
 
@@ -154,3 +156,22 @@ def test_a_file_that_is_damaged_where_nobody_looks_first_fails_its_group_and_not
     assert "cannot be read" in (outcome.reason or "")
     assert len(table.data_files()) == 2
     assert len([path for path in table.files() if path.endswith(".parquet")]) == 2
+
+
+def test_files_under_deletes_are_decoded_beside_those_that_are_copied(
+    local_catalog: SqlCatalog, tmp_path: Path
+) -> None:
+    """Three files in each of two partitions: one loses a position; a key without bounds may be in all of the others."""
+    with maintained_table(tmp_path) as made:
+        create_by_region(made, 3)
+        victim = next(file for file in made.data_files() if file.partition == ("us",))
+        commit_deletes(made, [position_delete(victim.file_path, 4, "us"), equality_delete(152, "eu")])
+        before = region_rows(made)
+        assert len(before) == 58
+
+        outcome = compacted(made, min_row_group_copy_bytes="1")
+
+        assert outcome.status is Status.SUCCEEDED
+        assert region_rows(made) == before
+        assert sorted(tuple(row_groups(file.file_path)) for file in made.data_files()) == [(9, 10, 10), (29,)]
+        assert made.live_deletes() == Counter()

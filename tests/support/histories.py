@@ -160,6 +160,7 @@ def policies(draw: st.DrawFn) -> dict[str, str]:
         "target_file_size_mb": draw(st.sampled_from(("256", "256", "0.004", "0.002"))),
         "output_spec": draw(st.sampled_from(("current", "keep"))),
         "partial_progress": draw(st.sampled_from(("0", "1", "2"))),
+        "min_row_group_copy_bytes": draw(st.sampled_from(("1", "1", "none"))),
     }
     if draw(st.integers(0, 3)) == 0:
         settings["max_files_to_rewrite"] = draw(st.sampled_from(("3", "5")))
