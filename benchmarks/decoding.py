@@ -1,6 +1,6 @@
 """The decoding path of compaction beside bare pyarrow, which reads and writes the same rows in the same layout.
 
-    PYTHONPATH=benchmarks python benchmarks/decoding.py [--files 40] [--rows 230000] [--rounds 3] [--only append]
+    PYTHONPATH=benchmarks python benchmarks/decoding.py [--files 40] [--rows 230000] [--rounds 3] [--only append] [--dictionaries]
 
 One process, no engine, so that nothing but the work unit is measured.  The bare side gives what ours wrote: the same
 files, row groups, codec and level, page index and statistics, without any check, metric or proof.  It knows beforehand
@@ -78,13 +78,30 @@ def timed(work: Callable[[], object]) -> Cost:
     return Cost(wall, cpu, int(found[1]) / 1024 if found else 0.0)
 
 
-def bare(case: Case, layout: Sequence[Sequence[int]], folder: Path) -> int:
-    """What ours wrote, again, by pyarrow alone; ``layout`` has the rows of each row group of each file."""
+class Layout(NamedTuple):
+    """How ours wrote a file."""
+
+    groups: Sequence[int]
+    """The rows of each row group."""
+    plain: frozenset[int]
+    """Ids of the columns without a dictionary."""
+
+    @classmethod
+    def of(cls, path: str) -> Layout:
+        footer = pq.read_metadata(path)
+        groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+        chunks = enumerate(leaf_columns(SCHEMA))
+        plain = frozenset(leaf.field_id for i, leaf in chunks if not groups[0].column(i).has_dictionary_page)
+        return cls([group.num_rows for group in groups], plain)
+
+
+def bare(case: Case, layouts: Sequence[Layout], folder: Path) -> int:
+    """What ours wrote, again, by pyarrow alone; returns the number of rows."""
     rows = _Cut(_bare_rows(case))
     leaves = leaf_columns(SCHEMA)
     written = 0
-    for number, groups in enumerate(layout):
-        options = writer_options(case.task.table_properties, leaves, groups[0])
+    for number, (groups, plain) in enumerate(layouts):
+        options = writer_options(case.task.table_properties, leaves, groups[0], (), plain)
         schema = pq.read_schema(case.task.inputs[0].path)
         with pq.ParquetWriter(folder / f"bare-{number}.parquet", schema, **options) as writer:
             for count in groups:
@@ -136,13 +153,12 @@ class _Cut:
         return taken
 
 
-def ours(task: RewriteTask) -> list[list[int]]:
-    """Rewrite; the rows of each row group of each file."""
+def ours(task: RewriteTask) -> list[Layout]:
+    """Rewrite; how each file was written."""
     result = rewrite_group(task)
     if result.error is not None or result.too_large:
         raise SystemExit(result.error or "too large to be sorted by one worker")
-    footers = [pq.read_metadata(file.file_path) for file in result.written]
-    return [[footer.row_group(i).num_rows for i in range(footer.num_row_groups)] for footer in footers]
+    return [Layout.of(file.file_path) for file in result.written]
 
 
 def cases(files: Sequence[Path], rows: int, folder: Path) -> dict[str, Case]:
@@ -242,6 +258,9 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=230_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=KINDS, nargs="*", default=KINDS)
+    parser.add_argument(
+        "--dictionaries", action="store_true", help="the bare side puts every column into a dictionary, as Arrow does"
+    )
     options = parser.parse_args()
     # One worker sorts what fits into its memory; here it shall sort everything.
     clustering.PIECE_BYTES = 2**40
@@ -254,21 +273,26 @@ def main() -> int:
         print(f"{len(files)} files, {size / 1e6:.0f} MB, {options.files * options.rows:,} rows")
         print(f"{'':10} {'ours wall':>9} {'cpu':>7} {'peak':>8}   {'bare wall':>9} {'cpu':>7} {'peak':>8}   ours / bare")
         for kind, case in cases(files, options.rows, folder).items():
-            if kind in options.only and not measured(kind, case, options.rounds, folder):
+            if kind in options.only and not measured(
+                kind, case, folder, rounds=options.rounds, dictionaries=options.dictionaries
+            ):
                 return 1
     return 0
 
 
-def measured(kind: str, case: Case, rounds: int, folder: Path) -> bool:
+def measured(kind: str, case: Case, folder: Path, *, rounds: int, dictionaries: bool) -> bool:
     """Measure and print one kind; whether both sides wrote the same number of rows."""
-    layout = ours(case.task)  # warm, as the bare side is
+    layouts = ours(case.task)  # warm, as the bare side is
+    if dictionaries:
+        layouts = [layout._replace(plain=frozenset()) for layout in layouts]
+    total = sum(sum(layout.groups) for layout in layouts)
     costs: tuple[list[Cost], list[Cost]] = ([], [])
     for _ in range(rounds):
         costs[0].append(timed(lambda: ours(case.task)))
         counts: list[int] = []
-        costs[1].append(timed(lambda: counts.append(bare(case, layout, folder))))  # noqa: B023 - called at once
-        if counts != [sum(map(sum, layout))]:
-            print(f"{kind}: {counts} rows instead of {sum(map(sum, layout))}", file=sys.stderr)
+        costs[1].append(timed(lambda: counts.append(bare(case, layouts, folder))))  # noqa: B023 - called at once
+        if counts != [total]:
+            print(f"{kind}: {counts} rows instead of {total}", file=sys.stderr)
             return False
     medians = [[statistics.median(getattr(c, part) for c in side) for part in Cost._fields] for side in costs]
     ratios = [
