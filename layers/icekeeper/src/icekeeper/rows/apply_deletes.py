@@ -3,7 +3,7 @@
 Position deletes and deletion vectors become one bitmap per input; equality deletes become lookups (:mod:`.equality`).
 Delete files are read once per task and streamed.  If a task has too many equality keys to hold at once, they are taken
 in portions, and each portion is turned into positions by reading the key columns of the inputs, so that memory stays
-bounded.
+bounded.  Rows are looked up several batches at a time: a call costs as much as the keys are many.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +25,9 @@ from icekeeper.model import FileContent
 from icekeeper.rows.arrow_schema import column_at, column_path, fields_with
 from icekeeper.rows.equality import EqualityLookup, deleted_rows
 from icekeeper.rows.file_rows import projected_rows
+from icekeeper.rows.parts import Part, portions
 from icekeeper.rows.position_rows import position_rows
+from icekeeper.rows.positions import live_at
 from icekeeper.rows.read_task import DeleteFile, InputFile, ReadableFile, ReadTask
 from icekeeper.storage.storage import Storage
 
@@ -32,6 +35,8 @@ __all__ = ["DeletedRows"]
 
 # How many keys are held at once; with two string columns of 50 bytes they take some 300 MB of Arrow.
 MAX_KEYS = 2_000_000
+# How many rows are looked up at once among so many keys that they had to be portioned.
+KEY_ROWS = 2 * MAX_KEYS
 _PUFFIN = "PUFFIN"
 
 
@@ -73,20 +78,25 @@ class DeletedRows:
                 self._lookups.append(found)
             else:
                 self._turn_into_positions(found, storage)
+        # Rows to look up at once, so that their lookup costs more than to hash the keys; 0: as they come.
+        self.portion_rows = 2 * keys if self._lookups else 0
 
-    def live_mask(self, source: InputFile, first_row: int, batch: pa.RecordBatch) -> pa.Array | None:
-        """A mask of the live rows; ``None``: all are live.
+    def live_masks(self, parts: Sequence[Part]) -> list[pa.Array | None]:
+        """Per part a mask of its live rows; ``None``: all are live.  Batches have the columns of ``table_schema``."""
+        by_key: list[pa.Array | None] = [None] * len(parts)
+        for found in self._lookups:
+            reached = [i for i, part in enumerate(parts) if found.applies_to(part.source)]
+            for i, mask in zip(reached, _matches(found.lookup, [parts[i] for i in reached], self._paths), strict=True):
+                known = by_key[i]
+                by_key[i] = mask if known is None else pc.or_(known, mask)
+        return [self._live(part, deleted) for part, deleted in zip(parts, by_key, strict=True)]
 
-        ``batch`` has the columns of ``table_schema``; ``first_row`` is the position of its first row in the file.
-        """
-        deleted = self._at_positions(source, first_row, batch.num_rows)
-        lookups = [found.lookup for found in self._lookups if found.applies_to(source)]
-        if lookups:
-            by_key = _matches(lookups, source, batch, self._paths)
-            deleted = by_key if deleted is None else pc.or_(deleted, by_key)
-        if deleted is None or not pc.any(deleted).as_py():
-            return None
-        return pc.invert(deleted)
+    def _live(self, part: Part, deleted: pa.Array | None) -> pa.Array | None:
+        live = None if deleted is None or not pc.any(deleted).as_py() else pc.invert(deleted)
+        at = self._at_positions(part.source, part.first_row, part.batch.num_rows)
+        if live is None or at is None:
+            return at if live is None else live
+        return pc.and_(live, at)
 
     def _at_positions(self, source: InputFile, first_row: int, length: int) -> pa.Array | None:
         if source.path not in self._positions:
@@ -96,9 +106,7 @@ class DeletedRows:
         positions = self._sorted[source.path]
         start = bisect_left(positions, first_row, key=_value)
         end = bisect_left(positions, first_row + length, lo=start, key=_value)
-        if start == end:
-            return None
-        return pc.is_in(pa.arange(first_row, first_row + length), value_set=positions.slice(start, end - start))
+        return live_at(pc.subtract(positions.slice(start, end - start), first_row), length) if start < end else None
 
     def _read_positions(self, storage: Storage) -> None:
         wanted: dict[int, set[str]] = defaultdict(set)
@@ -133,22 +141,33 @@ class DeletedRows:
         lookup = portion.lookup
         fields = fields_with(self._schema["fields"], lookup.field_ids)
         paths = {i: column_path(fields, i) or () for i in lookup.field_ids}
+        for parts in portions(self._key_parts(portion, fields, storage), KEY_ROWS):
+            for part, mask in zip(parts, _matches(lookup, parts, paths), strict=True):
+                found = pc.indices_nonzero(mask)
+                self._positions[part.source.path].update(pc.add(found.cast(pa.int64()), part.first_row).to_pylist())
+
+    def _key_parts(
+        self, portion: _LookupOfDeletes, fields: Sequence[Mapping[str, Any]], storage: Storage
+    ) -> Iterator[Part]:
+        """These columns of the inputs that the portion applies to."""
         for source in self._task.inputs:
-            if not portion.applies_to(source):
-                continue
-            first_row = 0
-            key_schema = {"type": "struct", "fields": fields}
-            for batch in projected_rows(self._task.readable(source), key_schema, storage):
-                found = pc.indices_nonzero(_matches([lookup], source, batch, paths))
-                self._positions[source.path].update(pc.add(found.cast(pa.int64()), first_row).to_pylist())
-                first_row += batch.num_rows
+            if portion.applies_to(source):
+                first_row = 0
+                for batch in projected_rows(self._task.readable(source), {"type": "struct", "fields": fields}, storage):
+                    yield Part(source, first_row, batch)
+                    first_row += batch.num_rows
 
 
-def _matches(
-    lookups: Sequence[EqualityLookup], source: InputFile, batch: pa.RecordBatch, paths: Mapping[int, tuple[int, ...]]
-) -> pa.Array:
-    asked = [(lookup, [column_at(batch, paths[i]) for i in lookup.field_ids]) for lookup in lookups]
-    return deleted_rows(asked, source.sequence_number, batch.num_rows)
+def _matches(lookup: EqualityLookup, parts: Sequence[Part], paths: Mapping[int, tuple[int, ...]]) -> Iterator[pa.Array]:
+    """Per part a mask of the rows that the lookup deletes."""
+    if not parts:
+        return
+    columns = [pa.concat_arrays([column_at(part.batch, paths[i]) for part in parts]) for i in lookup.field_ids]
+    rows = [part.batch.num_rows for part in parts]
+    numbers = [pa.repeat(pa.scalar(p.source.sequence_number, pa.int64()), p.batch.num_rows) for p in parts]
+    deleted = deleted_rows([(lookup, columns)], pa.concat_arrays(numbers), sum(rows))
+    for end, count in zip(accumulate(rows), rows, strict=True):
+        yield deleted.slice(end - count, count)
 
 
 def _key_paths(task: ReadTask, schema: Mapping[str, Any]) -> dict[int, tuple[int, ...]]:

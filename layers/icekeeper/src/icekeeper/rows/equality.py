@@ -1,20 +1,28 @@
-"""Finds the rows of a batch that equality deletes remove, by one lookup for many delete files.
+"""Finds the rows that equality deletes remove, by one lookup for many delete files.
 
 Each value of a key column is replaced by its index among the deleted values; the indexes of several columns become one
 number.  For that number the lookup has the highest sequence number that deletes the key: the row is deleted if that is
 higher than the data file's.  Null equals null, NaN equals NaN, 0.0 differs from -0.0 (specification, "Equality Delete
 Files"; Java's ``StructLikeSet``), which is how Arrow's ``index_in`` compares.
+
+Arrow hashes the deleted values anew for every call, which costs more than to look a batch up.  So they are kept in
+order, and only those between the least and the greatest value that is looked up are hashed.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 __all__ = ["EqualityLookup", "deleted_rows"]
+
+# Fewer values are hashed faster than it takes to find out which of them are needed.
+_FEW = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +32,22 @@ class EqualityLookup:
     field_ids: tuple[int, ...]
     """The key columns."""
     values: tuple[pa.Array, ...]
-    """Per column: the distinct deleted values."""
+    """Per column: the distinct deleted values, ascending where they have an order, null at the end."""
     combinations: tuple[pa.Array, ...]
-    """Per column from the second on: the distinct combinations with the columns before it, as numbers."""
+    """Per column from the second on: the distinct combinations with the columns before it, as ascending numbers."""
     newest: pa.Array
     """Per key: the highest sequence number that deletes it."""
 
     @classmethod
     def build(cls, field_ids: Sequence[int], columns: Sequence[pa.Array], sequence_numbers: pa.Array) -> EqualityLookup:
         """A lookup of rows of delete files: their key columns as in ``field_ids``, and a sequence number per row."""
-        values = tuple(pc.unique(column) for column in columns)
+        columns = [_comparable(column) for column in columns]
+        values = tuple(_distinct(column) for column in columns)
         combinations: list[pa.Array] = []
         code = _index(columns[0], values[0])
         for column, distinct in zip(columns[1:], values[1:], strict=True):
             combined = _combine(code, _index(column, distinct), len(distinct))
-            combinations.append(pc.unique(combined))
+            combinations.append(_distinct(combined))
             code = _index(combined, combinations[-1])
         grouped = pa.table({"code": code, "number": sequence_numbers}).group_by("code").aggregate([("number", "max")])
         ordered = grouped.sort_by("code").combine_chunks()
@@ -47,6 +56,7 @@ class EqualityLookup:
 
     def newest_delete(self, columns: Sequence[pa.Array]) -> pa.Array:
         """Per row the highest sequence number that deletes its key, null where none does; columns as ``field_ids``."""
+        columns = [_comparable(column) for column in columns]
         code = _index(columns[0], self.values[0])
         for column, distinct, combinations in zip(columns[1:], self.values[1:], self.combinations, strict=True):
             code = _index(_combine(code, _index(column, distinct), len(distinct)), combinations, nulls_match=False)
@@ -54,22 +64,59 @@ class EqualityLookup:
 
 
 def deleted_rows(
-    lookups: Iterable[tuple[EqualityLookup, Sequence[pa.Array]]], sequence_number: int, length: int
+    lookups: Iterable[tuple[EqualityLookup, Sequence[pa.Array]]], sequence_number: int | pa.Array, length: int
 ) -> pa.Array:
     """A mask of ``length`` rows: true where a delete matches whose sequence number is higher than the data file's.
 
-    ``lookups`` come with the key columns of the rows.
+    ``lookups`` come with the key columns of the rows; ``sequence_number`` is that of the data file, or has one per row.
     """
     mask = pa.repeat(pa.scalar(False), length)
     for lookup, columns in lookups:
-        newer = pc.greater(lookup.newest_delete(columns), sequence_number)
-        mask = pc.or_(mask, pc.fill_null(newer, False))
+        newest = lookup.newest_delete(columns)
+        if newest.null_count < length:
+            mask = pc.or_(mask, pc.fill_null(pc.greater(newest, sequence_number), False))
     return mask
+
+
+def _comparable(column: pa.Array) -> pa.Array:
+    """The values in a type of the same bits whose order Arrow and Python agree on."""
+    if pa.types.is_temporal(column.type):
+        return column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
+    return column.view(pa.binary()) if pa.types.is_string(column.type) else column
+
+
+def _has_order(kind: pa.DataType) -> bool:
+    """Not floats, because of NaN and the zeros."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_binary(kind) or pa.types.is_decimal(kind))
+
+
+def _distinct(column: pa.Array) -> pa.Array:
+    values = pc.unique(column)
+    return values.take(pc.array_sort_indices(values, null_placement="at_end")) if _has_order(values.type) else values
 
 
 def _index(column: pa.Array, distinct: pa.Array, *, nulls_match: bool = True) -> pa.Array:
     """The index of each value among the distinct ones, null where it is not among them."""
-    return pc.index_in(column, value_set=distinct, skip_nulls=not nulls_match).cast(pa.int64())
+    start, end = 0, len(distinct)
+    null_may_match = nulls_match and column.null_count and distinct.null_count
+    if end > _FEW and _has_order(distinct.type) and not null_may_match:
+        start, end = _between(column, distinct)
+    found = pc.index_in(column, value_set=distinct.slice(start, end - start), skip_nulls=not nulls_match)
+    return pc.add(found.cast(pa.int64()), start)
+
+
+def _between(column: pa.Array, distinct: pa.Array) -> tuple[int, int]:
+    """The first and the end of the distinct values that are not outside of the bounds of the column's values."""
+    bounds = pc.min_max(column)
+    if not bounds["min"].is_valid:
+        return 0, 0
+    known = len(distinct) - distinct.null_count
+    start = bisect_left(distinct, bounds["min"].as_py(), hi=known, key=_value)
+    return start, bisect_right(distinct, bounds["max"].as_py(), lo=start, hi=known, key=_value)
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    return scalar.as_py()
 
 
 def _combine(code: pa.Array, place: pa.Array, count: int) -> pa.Array:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -11,6 +12,7 @@ from icekeeper.errors import StorageError
 from icekeeper.rows.apply_deletes import DeletedRows
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.lineage import resolved_lineage
+from icekeeper.rows.parts import Part, portions
 from icekeeper.rows.read_task import ReadTask
 from icekeeper.storage.storage import Storage
 
@@ -40,21 +42,27 @@ def read_rows(task: ReadTask, storage: Storage, tally: Tally) -> Iterator[pa.Rec
     outputs = task.schema["fields"]
     # Columns that only equality deletes still need are read, and dropped once they have been applied.
     wanted = {**task.schema, "fields": [*outputs, *task.key_fields]}
-    ids = [int(field["id"]) for field in wanted["fields"]]
     deletes = DeletedRows(task, wanted, storage) if task.deletes else None
+    for held in portions(_parts(task, wanted, storage, tally), 0 if deletes is None else deletes.portion_rows):
+        masks = [None] * len(held) if deletes is None else deletes.live_masks(held)
+        for mask in masks:
+            batch = held.pop(0).batch
+            if mask is not None:
+                rows = batch.num_rows
+                batch = batch.filter(mask)
+                tally.deleted += rows - batch.num_rows
+            yield batch if batch.num_columns == len(outputs) else batch.select(range(len(outputs)))
+
+
+def _parts(task: ReadTask, schema: Mapping[str, Any], storage: Storage, tally: Tally) -> Iterator[Part]:
+    """All rows of the inputs in that schema, with their lineage."""
+    ids = [int(field["id"]) for field in schema["fields"]]
     for source in task.inputs:
         first_row = 0
-        for batch in projected_rows(task.readable(source), wanted, storage):
-            rows = batch.num_rows
-            tally.read += rows
-            batch = resolved_lineage(batch, ids, source, first_row)
-            if deletes is not None:
-                mask = deletes.live_mask(source, first_row, batch)
-                if mask is not None:
-                    batch = batch.filter(mask)
-                    tally.deleted += rows - batch.num_rows
-            first_row += rows
-            yield batch if batch.num_columns == len(outputs) else batch.select(range(len(outputs)))
+        for batch in projected_rows(task.readable(source), schema, storage):
+            tally.read += batch.num_rows
+            yield Part(source, first_row, resolved_lineage(batch, ids, source, first_row))
+            first_row += batch.num_rows
         if first_row != source.record_count:
             raise StorageError(
                 f"data file {source.path} holds {first_row} rows, its manifest says {source.record_count}; "

@@ -21,9 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from icekeeper.operations.compaction.row_hash import WORD, as_list, row_checksum
-from icekeeper.rows.arrow_schema import LeafColumn, fields_with, leaf_columns
+from icekeeper.operations.compaction.row_hash import WORD, row_checksum
+from icekeeper.rows.arrow_schema import fields_with, leaf_columns
 from icekeeper.rows.file_rows import projected_rows
+from icekeeper.rows.leaf_values import leaf_values
 from icekeeper.rows.read_task import ReadableFile
 from icekeeper.storage.storage import Storage
 
@@ -138,7 +139,7 @@ class RowProof:
         self._rows += batch.num_rows
         leaves = iter(self._leaves)
         for column in batch.columns:
-            for leaf, values in _leaf_values(column, leaves):
+            for leaf, values in leaf_values(column, leaves):
                 self._present[leaf.field_id] += len(values) - values.null_count
                 if leaf.iceberg_type in _NUMBERS or leaf.iceberg_type in _TEXTS:
                     found = _least_and_greatest(values)
@@ -156,18 +157,6 @@ class RowProof:
     def names(self) -> dict[int, str]:
         """Names of leaf columns by field id."""
         return {leaf.field_id: leaf.name for leaf in self._leaves}
-
-
-def _leaf_values(array: pa.Array, leaves: Iterator[LeafColumn]) -> Iterator[tuple[LeafColumn, pa.Array]]:
-    """Every leaf column with its values, the elements of all rows in one array; a value in a null struct is null."""
-    kind = array.type
-    if pa.types.is_struct(kind):
-        for child in array.flatten():
-            yield from _leaf_values(child, leaves)
-    elif pa.types.is_map(kind) or pa.types.is_list(kind):
-        yield from _leaf_values(as_list(array).flatten(), leaves)
-    else:
-        yield next(leaves), array
 
 
 def _least_and_greatest(values: pa.Array) -> Range | None:

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["WORD", "as_list", "row_checksum"]
+from icekeeper.rows.leaf_values import as_list
+
+__all__ = ["WORD", "row_checksum"]
 
 WORD = 2**64
 
@@ -35,11 +37,6 @@ def row_checksum(batch: pa.RecordBatch) -> int:
         hashes = _mixed(_combined([_hashes(column) for column in batch.slice(start, rows).columns]))
         total += pc.sum(hashes).as_py() or 0
     return total % WORD
-
-
-def as_list(array: pa.Array) -> pa.Array:
-    """Maps as lists of their entries, since Arrow's list functions take lists only; lists as they are."""
-    return array.view(pa.list_(array.type.field(0))) if pa.types.is_map(array.type) else array
 
 
 def _combined(columns: Sequence[pa.Array]) -> pa.Array:

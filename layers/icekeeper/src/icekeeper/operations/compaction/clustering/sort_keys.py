@@ -29,6 +29,7 @@ from pyiceberg.types import (
 )
 
 from icekeeper.errors import TableUnsupported
+from icekeeper.operations.compaction.clustering.integer_order import integer_order
 from icekeeper.operations.compaction.recipe import KeyColumn
 
 __all__ = ["SortKeys", "column_values", "sorted_indices"]
@@ -72,6 +73,9 @@ def sorted_indices(keys: Sequence[pa.Array | pa.ChunkedArray], columns: Sequence
     """
     if not keys:
         raise ValueError("a sort order without columns orders nothing")
+    order = integer_order(keys, columns)
+    if order is not None:
+        return order
     names = [str(number) for number in range(len(keys))]
     directions = [
         (

@@ -12,7 +12,7 @@ from typing import Any
 from icekeeper.errors import PolicyError
 from icekeeper.rows.arrow_schema import LeafColumn
 
-__all__ = ["codec_name", "for_sample", "row_group_bytes", "writer_options"]
+__all__ = ["codec_name", "dictionary_bytes", "for_sample", "row_group_bytes", "writer_options"]
 
 _PREFIX = "write.parquet."
 # TableProperties: PARQUET_*_DEFAULT
@@ -58,13 +58,22 @@ def codec_name(properties: Mapping[str, str]) -> str:
     return codec
 
 
+def dictionary_bytes(properties: Mapping[str, str]) -> int:
+    """The size in bytes that a dictionary may have.
+
+    Raises:
+        PolicyError: the property is no positive integer.
+    """
+    return _int(properties, "dict-size-bytes", _DICTIONARY_BYTES)
+
+
 def for_sample(properties: Mapping[str, str], share: float) -> dict[str, str]:
     """The properties with which a sample of that share of the rows compresses as all rows do.
 
     Values that do not fit the dictionary are stored plainly.  A sample has fewer distinct values, so its dictionary may
     hold less by the same share.
     """
-    limit = int(_int(properties, "dict-size-bytes", _DICTIONARY_BYTES) * min(1.0, share))
+    limit = int(dictionary_bytes(properties) * min(1.0, share))
     return {**properties, f"{_PREFIX}dict-size-bytes": str(max(1, limit))}
 
 
@@ -73,10 +82,12 @@ def writer_options(
     leaves: Sequence[LeafColumn],
     group_rows: int,
     unmeasured: Container[int] = (),
+    without_dictionary: Container[int] = (),
 ) -> dict[str, Any]:
     """Keyword arguments of ``ParquetWriter``; ``group_rows`` is about how many rows a row group will have.
 
-    ``unmeasured`` are the ids of columns without statistics, besides those that never have any.
+    ``unmeasured`` are the ids of columns without statistics, besides those that never have any; ``without_dictionary``
+    those of columns whose values are stored as they are.
 
     Raises:
         PolicyError: a property is malformed.
@@ -87,9 +98,12 @@ def writer_options(
         "compression_level": _level(properties, codec),
         "data_page_size": _int(properties, "page-size-bytes", _PAGE_BYTES),
         "max_rows_per_page": _int(properties, "page-row-limit", _PAGE_ROWS),
-        "dictionary_pagesize_limit": _int(properties, "dict-size-bytes", _DICTIONARY_BYTES),
+        "dictionary_pagesize_limit": dictionary_bytes(properties),
+        "use_dictionary": _paths([leaf for leaf in leaves if leaf.field_id not in without_dictionary], leaves),
         "write_page_index": True,
-        "write_statistics": _with_statistics(leaves, unmeasured),
+        "write_statistics": _paths(
+            [leaf for leaf in leaves if leaf.has_bounds and leaf.field_id not in unmeasured], leaves
+        ),
         "store_decimal_as_integer": True,
         "store_schema": False,
     }
@@ -97,10 +111,9 @@ def writer_options(
     return options | ({"bloom_filter_options": filters} if filters else {})
 
 
-def _with_statistics(leaves: Sequence[LeafColumn], unmeasured: Container[int]) -> bool | list[str]:
-    """The Parquet paths of the columns that get statistics; ``True``: all."""
-    bounded = [leaf.parquet_path for leaf in leaves if leaf.has_bounds and leaf.field_id not in unmeasured]
-    return bounded if len(bounded) < len(leaves) else True
+def _paths(some: Sequence[LeafColumn], leaves: Sequence[LeafColumn]) -> bool | list[str]:
+    """The Parquet paths of some of the leaf columns; ``True``: they are all."""
+    return [leaf.parquet_path for leaf in some] if len(some) < len(leaves) else True
 
 
 def _level(properties: Mapping[str, str], codec: str) -> int | None:

@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 
 from icekeeper.model import DataFile, FileContent
 from icekeeper.operations.compaction.task import RewriteTask
+from icekeeper.operations.compaction.writing.dictionaries import columns_without_dictionary
 from icekeeper.operations.compaction.writing.metrics import PassingCounts, file_metrics
 from icekeeper.operations.compaction.writing.metrics_modes import metrics_modes
-from icekeeper.operations.compaction.writing.parquet_options import row_group_bytes, writer_options
+from icekeeper.operations.compaction.writing.parquet_options import dictionary_bytes, row_group_bytes, writer_options
 from icekeeper.rows.arrow_schema import arrow_schema, leaf_columns
 from icekeeper.storage.storage import Storage
 
@@ -42,10 +43,11 @@ def write_data_file(
     counts = PassingCounts(leaves)
     counts.prepare(schema)
 
-    def options(rows: int) -> dict[str, Any]:
+    def options(first: pa.Table) -> dict[str, Any]:
         # The first row group has passed by now; of later ones only the entries of the inputs tell.
         unmeasured = task.misread_columns | counts.misread_columns
-        return writer_options(task.table_properties, leaves, rows, unmeasured)
+        plain = columns_without_dictionary(first, leaves, dictionary_bytes(task.table_properties))
+        return writer_options(task.table_properties, leaves, first.num_rows, unmeasured, plain)
 
     sizes = _RowGroupSizes(row_group_bytes(task.table_properties), task.row_group_memory_bytes)
     output = _Output(path, schema, options, sizes, storage)
@@ -103,11 +105,11 @@ class _Output:
         self,
         path: str,
         schema: pa.Schema,
-        options: Callable[[int], Mapping[str, Any]],
+        options: Callable[[pa.Table], Mapping[str, Any]],
         sizes: _RowGroupSizes,
         storage: Storage,
     ) -> None:
-        """``options`` gives the writer's options, from the number of rows in the first row group."""
+        """``options`` gives the writer's options, by the rows of the first row group."""
         self.schema = schema
         self.size = 0
         self.footer: pq.FileMetaData | None = None
@@ -133,7 +135,7 @@ class _Output:
         table = pa.Table.from_batches(batches, self.schema)
         with self._storage.translated(self._path):
             if self._writer is None:
-                options = self._options(table.num_rows)
+                options = self._options(table)
                 self._sink = self._storage.open_output(self._path)
                 self._writer = pq.ParquetWriter(self._sink, self.schema, metadata_collector=self._footers, **options)
             self._writer.write_table(table, row_group_size=table.num_rows)

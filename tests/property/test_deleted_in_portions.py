@@ -1,0 +1,138 @@
+"""Deleted rows are the same whatever is looked up at once, and however far the keys lie from the rows."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icekeeper.model import FileContent
+from icekeeper.rows import equality, parts
+from icekeeper.rows.equality import EqualityLookup, deleted_rows
+from icekeeper.rows.positions import live_at
+from icekeeper.rows.read import Tally, read_rows
+from icekeeper.rows.read_task import DeleteFile
+from icekeeper.storage.storage import Storage
+from support.rewrites import input_file, rows, struct, task
+
+TIME = pa.timestamp("ns")
+VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.int64(): st.sampled_from([-(2**63), -1, 0, 1, 2, 5, 2**63 - 1]),
+    pa.string(): st.sampled_from(["", "a", "aa", "b", "z", "ü", "\U0001f600", "\uffee"]),
+    pa.binary(): st.sampled_from([b"", b"\x00", b"a", b"\x7f", b"\x80", b"\xff"]),
+    pa.binary(2): st.sampled_from([b"aa", b"\x80a", b"zz"]),
+    pa.date32(): st.dates(datetime.date(1969, 12, 30), datetime.date(1970, 1, 3)),
+    TIME: st.integers(-3, 3),
+    pa.decimal128(5, 2): st.sampled_from([decimal.Decimal(n) for n in ("-1.00", "0.00", "0.01", "999.99")]),
+    pa.float64(): st.sampled_from([float("nan"), 0.0, -0.0, 1.0]),
+    pa.bool_(): st.booleans(),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def narrowing() -> Iterator[None]:
+    """However few keys there are, only those near the rows are hashed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(equality, "_FEW", 0)
+        yield
+
+
+@pytest.mark.parametrize("kind", list(VALUES), ids=str)
+@given(data=st.data())
+def test_keys_far_from_the_rows_change_nothing(kind: pa.DataType, data: st.DataObject) -> None:
+    """Against the printed values, which tell the zeros apart, and not NaN from NaN."""
+    value = st.none() | VALUES[kind]
+    keys = data.draw(st.lists(value, min_size=1, max_size=12))
+    looked_up = data.draw(st.lists(value, max_size=6))
+    lookup = EqualityLookup.build([1], [pa.array(keys, kind)], pa.array([2] * len(keys), pa.int64()))
+    found = deleted_rows([(lookup, [pa.array(looked_up, kind)])], 1, len(looked_up)).to_pylist()
+    assert found == [str(one) in {str(key) for key in keys} for one in looked_up]
+
+
+@given(st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=1))))
+def test_positions_become_a_mask(drawn: tuple[int, set[int]]) -> None:
+    length, deleted = drawn
+    found = live_at(pa.array(sorted(deleted), pa.int64()), length)
+    assert found.to_pylist() == [row not in deleted for row in range(length)]
+
+
+SCHEMA = struct((1, "id", "long"), (2, "name", "string"))
+IDS = st.lists(st.integers(0, 6), max_size=8)
+
+
+@given(
+    files=st.lists(st.tuples(IDS, st.integers(1, 3), st.booleans()), min_size=1, max_size=5),
+    deletes=st.lists(st.tuples(IDS, st.integers(1, 4)), min_size=1, max_size=3),
+    held=st.sampled_from([1, 100, 10**6]),
+)
+def test_a_delete_reaches_the_older_files_it_applies_to(
+    files: list[tuple[list[int], int, bool]], deletes: list[tuple[list[int], int]], held: int
+) -> None:
+    """Files of several sequence numbers, some without deletes, are looked up together; ``held`` are bytes."""
+    with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "_HELD_BYTES", held)
+        work, expected = made(Path(name), files, deletes)
+        tally = Tally()
+        found = [i for batch in read_rows(work, Storage({}), tally) for i in batch.column(0).to_pylist()]
+    assert found == expected
+    total = sum(len(ids) for ids, _, _ in files)
+    assert (tally.read, tally.live) == (total, len(expected))
+
+
+def made(folder: Path, files: Any, deletes: Any) -> tuple[Any, list[int]]:
+    """A task, and the ids that it must read."""
+    delete_files = []
+    for number, (ids, sequence_number) in enumerate(deletes):
+        source = input_file(folder / f"delete-{number}.parquet", ids_only(ids))
+        delete_files.append(
+            DeleteFile(
+                path=source.path,
+                file_format="PARQUET",
+                content=FileContent.EQUALITY_DELETES,
+                sequence_number=sequence_number,
+                record_count=len(ids),
+                equality_ids=(1,),
+            )
+        )
+    inputs = []
+    expected: list[int] = []
+    for number, (ids, sequence_number, has_deletes) in enumerate(files):
+        source = input_file(
+            folder / f"in-{number}.parquet", rows(SCHEMA, {"id": ids, "name": [f"name {i}" for i in ids]})
+        )
+        # A file that none reaches is of another partition: the keys must not meet its rows.
+        reached = tuple(range(len(deletes))) if has_deletes else ()
+        inputs.append(replace(source, sequence_number=sequence_number, deletes=reached))
+        gone = {i for keys, newer in deletes if newer > sequence_number for i in keys} if has_deletes else set()
+        expected += [i for i in ids if i not in gone]
+    return task(SCHEMA, inputs, folder, deletes=tuple(delete_files)), expected
+
+
+def ids_only(ids: list[int]) -> pa.Table:
+    return rows(struct((1, "id", "long")), {"id": ids})
+
+
+def test_keys_are_hashed_once_for_many_small_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each of them: hashing many keys costs more than to look few rows up."""
+    calls: list[int] = []
+    index_in = equality.pc.index_in
+
+    def counted(column: pa.Array, **options: Any) -> pa.Array:
+        calls.append(len(column))
+        return index_in(column, **options)
+
+    files = [([number], 1, True) for number in range(20)]
+    work, expected = made(tmp_path, files, [(list(range(5, 3005)), 2)])
+    monkeypatch.setattr(equality.pc, "index_in", counted)
+    found = [i for batch in read_rows(work, Storage({}), Tally()) for i in batch.column(0).to_pylist()]
+    assert found == expected == list(range(5))
+    assert calls == [3000, 20]  # the keys among themselves, then all rows at once
