@@ -6,22 +6,30 @@ from collections.abc import Sequence
 
 from icekeeper.errors import StorageError
 from icekeeper.model import DataFile, FileContent
-from icekeeper.row_group_copy.copyable import CopyableFile, CopyTarget, judge_file
-from icekeeper.row_group_copy.entry_metrics import check_metrics, merged_metrics
+from icekeeper.row_group_copy.copyable import CopyTarget, judge_file
+from icekeeper.row_group_copy.copyable_file import CopyableFile
+from icekeeper.row_group_copy.entry_metrics import check_metrics, merged_metrics, with_lineage_bounds
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.layout import lay_out
 from icekeeper.row_group_copy.proof import disproof
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
 from icekeeper.row_group_copy.write_copy import WrittenCopy, write_copy
+from icekeeper.rows.lineage import InheritedLineage
 from icekeeper.storage.storage import Storage
 
 __all__ = ["copyable_file", "merge_files"]
 
 
-def copyable_file(entry: DataFile, target: CopyTarget, storage: Storage) -> CopyableFile | NotCopyable:
+def copyable_file(
+    entry: DataFile, target: CopyTarget, storage: Storage, sequence_number: int | None = None
+) -> CopyableFile | NotCopyable:
     """Whether a data file can be copied, by its manifest entry and its footer.
 
+    ``sequence_number`` is the file's data sequence number; only targets with columns of row lineage need it, for what
+    the rows inherit.
+
     Raises:
+        ValueError: the target has such columns, and there is no number.
         StorageError: the file does not exist, or the store failed.
     """
     if entry.file_format.upper() != "PARQUET":
@@ -29,11 +37,16 @@ def copyable_file(entry: DataFile, target: CopyTarget, storage: Storage) -> Copy
     if entry.key_metadata is not None:
         return NotCopyable(entry.file_path, "is encrypted")
     try:
-        check_metrics(entry, [column.leaf for column in target.schema.columns], target.modes)
+        check_metrics(entry, target.schema.data_leaves, target.modes)
     except CannotCopy as refused:
         return NotCopyable(entry.file_path, str(refused))
+    lineage = None
+    if target.schema.has_lineage and entry.first_row_id is not None:
+        if sequence_number is None:
+            raise ValueError("rows with ids need the data sequence number of their file")
+        lineage = InheritedLineage(entry.first_row_id, sequence_number)
     footer = read_footer(entry.file_path, storage, entry.file_size_in_bytes)
-    return footer if isinstance(footer, NotCopyable) else judge_file(footer, target, entry.record_count)
+    return footer if isinstance(footer, NotCopyable) else judge_file(footer, target, entry.record_count, lineage)
 
 
 def merge_files(
@@ -67,8 +80,11 @@ def merge_files(
 
 
 def _entry(entries: Sequence[DataFile], written: WrittenCopy, target: CopyTarget) -> DataFile:
-    leaves = [column.leaf for column in target.schema.columns]
     row_groups = [group.facts for group in written.row_groups]
+    metrics = merged_metrics(entries, row_groups, [column.leaf for column in target.schema.columns], target.modes)
+    if target.schema.has_lineage:
+        lineage = [group.lineage for group in written.row_groups]
+        metrics = with_lineage_bounds(metrics, [facts for facts in lineage if facts is not None], target.modes)
     return DataFile(
         content=FileContent.DATA,
         file_path=written.path,
@@ -77,5 +93,5 @@ def _entry(entries: Sequence[DataFile], written: WrittenCopy, target: CopyTarget
         record_count=sum(group.rows for group in row_groups),
         file_size_in_bytes=written.size,
         split_offsets=written.split_offsets,
-        **merged_metrics(entries, row_groups, leaves, target.modes),
+        **metrics,
     )
