@@ -8,9 +8,8 @@ from pathlib import Path
 import duckdb
 from pyspark.sql import SparkSession
 
-from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
 from icekeeper.model import DataFile
-from icekeeper.storage.storage import Storage
+from support.committed_copies import replace_all
 from support.files_on_disk import local_path
 from support.iceberg_java import IcebergJava
 from support.java_table import JavaTable
@@ -36,24 +35,14 @@ def lineage(java: IcebergJava, location: str, where: str = "true") -> list[Row]:
     return sorted((tuple(row) for row in found), key=lambda row: row[0])
 
 
-def replaced_by_a_copy(table: MaintainedTable) -> DataFile:
+def copy_of_all(table: MaintainedTable) -> DataFile:
     """Commit one copy in the place of all data files; its entry."""
-    loaded, reader = table.loaded, table.reader
-    found = live(table)
-    inputs = [Input(entry.file, entry.sequence_number or 0) for _, entry in found]
-    path = local_path(f"{loaded.metadata.data_location}/copied.parquet")
-    made = merged(inputs, path, lineage_target(loaded.metadata.current_schema, mode="truncate(16)"))
+    metadata = table.loaded.metadata
+    inputs = [Input(entry.file, entry.sequence_number or 0) for _, entry in live(table)]
+    path = local_path(f"{metadata.data_location}/copied.parquet")
+    made = merged(inputs, path, lineage_target(metadata.current_schema, mode="truncate(16)"))
     assert isinstance(made, DataFile), str(made)
-    head = loaded.metadata.current_snapshot
-    assert head is not None
-    storage = Storage(loaded.io_properties)
-    writer = SnapshotWriter(loaded.metadata, reader, storage.write, lambda paths: None, "main", "a copy", 0)
-    keys = frozenset(entry.file.key for _, entry in found)
-    numbers = [entry.sequence_number or 0 for _, entry in found]
-    prepared = writer.replace_files(
-        FileReplacement(keys, ((0, made),), max(numbers)), reader.manifests(head), {manifest for manifest, _ in found}
-    )
-    table.catalog.inner.commit(loaded, prepared.requirements, prepared.updates)
+    replace_all(table, made)
     return made
 
 
@@ -72,7 +61,7 @@ def test_java_finds_the_lineage_that_it_found_before(
     ours = registered_table(table.metadata_location, tmp_path)
     stored = [entry.file.file_path for _, entry in live(ours) if "_row_id" in _columns(entry.file)]
     assert 0 < len(stored) < len(live(ours))
-    made = replaced_by_a_copy(ours)
+    made = copy_of_all(ours)
     assert not ours.problems()
     location = ours.loaded.metadata_location
     assert lineage(iceberg_java, location) == before

@@ -184,6 +184,7 @@ PURE = (
     "icekeeper.row_group_copy.lineage_facts",
     "icekeeper.row_group_copy.new_footer",
     "icekeeper.row_group_copy.new_row_groups",
+    "icekeeper.row_group_copy.part_metrics",
     "icekeeper.row_group_copy.schema_fit",
     "icekeeper.row_group_copy.spliced_lineage",
     "icekeeper.row_group_copy.stored_lineage",

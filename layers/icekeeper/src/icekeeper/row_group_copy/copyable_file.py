@@ -30,6 +30,11 @@ class CopyableRowGroup:
     """So many of its columns are copied; those of row lineage behind them, if any, are encoded anew."""
 
     @property
+    def positions(self) -> range:
+        """The positions of its rows in the file, as position deletes name them."""
+        return range(self.first_row, self.first_row + self.row_count)
+
+    @property
     def copied_bytes(self) -> int:
         return sum(piece.size for piece in self.ranges)
 

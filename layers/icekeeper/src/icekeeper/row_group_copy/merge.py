@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from icekeeper.errors import StorageError
 from icekeeper.model import DataFile, FileContent
@@ -11,13 +11,14 @@ from icekeeper.row_group_copy.copyable_file import CopyableFile
 from icekeeper.row_group_copy.entry_metrics import check_metrics, merged_metrics, with_lineage_bounds
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.layout import lay_out
+from icekeeper.row_group_copy.part_metrics import part_entry
 from icekeeper.row_group_copy.proof import disproof
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
 from icekeeper.row_group_copy.write_copy import WrittenCopy, write_copy
 from icekeeper.rows.lineage import InheritedLineage
 from icekeeper.storage.storage import Storage
 
-__all__ = ["copyable_file", "merge_files"]
+__all__ = ["copyable_file", "copyable_part", "merge_files"]
 
 
 def copyable_file(
@@ -49,6 +50,23 @@ def copyable_file(
     return footer if isinstance(footer, NotCopyable) else judge_file(footer, target, entry.record_count, lineage)
 
 
+def copyable_part(
+    entry: DataFile, file: CopyableFile, row_groups: Collection[int], target: CopyTarget
+) -> CopyableFile | NotCopyable:
+    """The file, of which only these row groups are copied; refused where the manifest could not tell of them as much as
+    of rows that were decoded.
+
+    Raises:
+        ValueError: one of them is not among the file's row groups to copy.
+    """
+    part = file.only(row_groups)
+    try:
+        _part_entry(entry, part, target)
+    except CannotCopy as refused:
+        return NotCopyable(file.path, str(refused))
+    return part
+
+
 def merge_files(
     inputs: Sequence[tuple[DataFile, CopyableFile]],
     path: str,
@@ -56,7 +74,7 @@ def merge_files(
     storage: Storage,
 ) -> DataFile | NotCopyable | None:
     """Copy the row groups of the inputs, in order, into a new file at ``path``; its entry, or ``None`` and no file
-    where the inputs have no rows.
+    where the inputs have no rows.  Each input is a whole file with its manifest entry, or a part of it with the same.
 
     The entry's partition is that of the first input.  After a :class:`NotCopyable` nothing is left at ``path``.
 
@@ -69,6 +87,12 @@ def merge_files(
         return layout
     if not layout.row_groups:
         return None
+    entries: list[DataFile] = []
+    for entry, file in inputs:
+        try:
+            entries.append(_part_entry(entry, file, target))
+        except CannotCopy as refused:
+            return NotCopyable(file.path, str(refused))
     schema = target.schema.with_nullability(inputs[0][1].nullability)
     written = write_copy(layout, path, schema, storage)
     if isinstance(written, NotCopyable):
@@ -76,7 +100,19 @@ def merge_files(
     problem = disproof(written, schema, storage)
     if problem is not None:
         raise StorageError(f"rows were not kept: {problem}; {path} was written and is kept for inspection")
-    return _entry([entry for entry, _ in inputs], written, target)
+    return _entry(entries, written, target)
+
+
+def _part_entry(entry: DataFile, file: CopyableFile, target: CopyTarget) -> DataFile:
+    """The entry for what is copied of a file."""
+    if file.row_count == entry.record_count:
+        return entry
+    part = part_entry(entry, file, target.schema.data_leaves, target.modes)
+    try:
+        check_metrics(part, target.schema.data_leaves, target.modes)
+    except CannotCopy as refused:
+        raise CannotCopy(f"{refused} in some of its row groups alone") from refused
+    return part
 
 
 def _entry(entries: Sequence[DataFile], written: WrittenCopy, target: CopyTarget) -> DataFile:
