@@ -19,13 +19,22 @@ from icekeeper.row_group_copy.chunk_checks import (
     joined,
     offset_index,
 )
+from icekeeper.row_group_copy.copyable_file import CopyableFile, CopyableRowGroup, ranges_of
 from icekeeper.row_group_copy.footer import MAGIC, Footer
-from icekeeper.row_group_copy.footer_structs import FileMetaData, RowGroup
+from icekeeper.row_group_copy.footer_structs import ColumnChunk, FileMetaData, RowGroup
 from icekeeper.row_group_copy.known_writers import check_writer
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
-from icekeeper.row_group_copy.schema_fit import ParquetSchema, fitted_schema, parquet_schema
+from icekeeper.row_group_copy.schema_fit import (
+    LINEAGE_COLUMNS,
+    ParquetColumn,
+    ParquetSchema,
+    fitted_schema,
+    parquet_schema,
+)
+from icekeeper.row_group_copy.stored_lineage import stored_bounds
+from icekeeper.rows.lineage import InheritedLineage
 
-__all__ = ["CODECS", "CopyTarget", "CopyableFile", "copy_target", "judge_file"]
+__all__ = ["CODECS", "CopyTarget", "copy_target", "judge_file"]
 
 # Values of write.parquet.compression-codec → CompressionCodec of the format.  LZ4 (5) is the deprecated framing.
 CODECS = {"uncompressed": 0, "snappy": 1, "gzip": 2, "brotli": 4, "zstd": 6, "lz4": 7, "lz4_raw": 7}
@@ -50,34 +59,6 @@ class CopyTarget:
     modes: Mapping[int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class CopyableFile:
-    """A file whose row groups can be copied; holds little besides the footer's bytes."""
-
-    footer: Footer
-    ranges: tuple[Piece, ...]
-    """The bytes to copy, ascending: column chunks and Bloom filters."""
-    row_count: int
-    row_groups: int
-    """How many have rows; the others are not carried over."""
-    column_index_bytes: int
-    """Of the column indexes that are carried over."""
-    nullability: bytes
-    """As :attr:`.ParquetSchema.nullability`: only files with the same can share an output."""
-    created_by: bytes
-    iceberg_schema: bytes | None
-    """What Iceberg-Java writes under ``iceberg.schema``."""
-
-    @property
-    def path(self) -> str:
-        return self.footer.path
-
-    @property
-    def copied_bytes(self) -> int:
-        """The bytes of column chunks and Bloom filters."""
-        return sum(piece.size for piece in self.ranges)
-
-
 def copy_target(
     schema: Mapping[str, Any], codec: str, min_row_group_copy_bytes: int, modes: Mapping[int, str]
 ) -> CopyTarget:
@@ -91,54 +72,85 @@ def copy_target(
     return CopyTarget(parquet_schema(schema), CODECS[codec.lower()], min_row_group_copy_bytes, modes)
 
 
-def judge_file(footer: Footer, target: CopyTarget, record_count: int | None = None) -> CopyableFile | NotCopyable:
-    """Whether a file can be copied; ``record_count`` is what its manifest entry says, ``None``: there is none."""
+def judge_file(
+    footer: Footer, target: CopyTarget, record_count: int | None = None, lineage: InheritedLineage | None = None
+) -> CopyableFile | NotCopyable:
+    """Whether a file can be copied; ``record_count`` is what its manifest entry says, ``None``: there is none.
+
+    ``lineage`` is what its rows inherit, for targets with columns of row lineage.
+    """
     try:
-        return _copyable(footer, target, record_count)
+        return _copyable(footer, target, record_count, lineage)
     except CannotCopy as refused:
         return NotCopyable(footer.path, str(refused))
 
 
-def _copyable(footer: Footer, target: CopyTarget, record_count: int | None) -> CopyableFile:
+def _copyable(
+    footer: Footer, target: CopyTarget, record_count: int | None, lineage: InheritedLineage | None
+) -> CopyableFile:
+    if target.schema.has_lineage and lineage is None:  # its rows must not share a file with others (rule 18)
+        raise CannotCopy("has rows without ids, which get theirs from a commit")
     metadata = footer.metadata()
     check_writer(metadata.created_by)
     schema = fitted_schema(metadata.schema, target.schema)
-    _check_whole_file(metadata, schema, record_count)
+    columns = schema.columns[: len(schema.columns) + len(metadata.schema) - len(schema.elements)]
+    _check_whole_file(metadata, columns, record_count)
     groups = [group for group in metadata.row_groups if group.num_rows]
-    places = [_check_row_group(group, schema, target.codec) for group in groups]
+    places = [_check_row_group(group, columns, target.codec) for group in groups]
     for before, after in pairwise(places):
         if after < before:
             raise CannotCopy("has its row groups in another order than its rows")
-    copied = sorted(_copied(groups))
-    indexes = sorted(_indexes(groups))
-    check_apart(sorted([*copied, *indexes]), len(MAGIC), footer.start)
-    size = sum(data_pages(chunk.meta_data).size for group in groups for chunk in group.columns)
+    chunks = [chunk for group in groups for chunk in group.columns]
+    indexes = [piece for chunk in chunks for piece in _indexes(chunk)]
+    check_apart(sorted([*(piece for chunk in chunks for piece in _copied(chunk)), *indexes]), len(MAGIC), footer.start)
+    size = sum(data_pages(chunk.meta_data).size for chunk in chunks)
     if groups and size < target.min_row_group_bytes * len(groups):
         average = size // len(groups)
         raise CannotCopy(f"has row groups of {average} bytes on average, below {target.min_row_group_bytes}")
     if sum(piece.size for piece in indexes) > _MOST_INDEX_BYTES:
         raise CannotCopy(f"has page indexes of more than {_MOST_INDEX_BYTES} bytes")
     keys = {pair.key: pair.value for pair in metadata.key_value_metadata or ()}
+    parts = tuple(_row_groups(metadata.row_groups, columns, schema))
     return CopyableFile(
         footer=footer,
-        ranges=tuple(joined(copied)),
-        row_count=metadata.num_rows,
-        row_groups=len(groups),
-        column_index_bytes=sum(_carried_column_indexes(groups, schema)),
+        groups=parts,
+        ranges=ranges_of(parts),
         nullability=schema.nullability,
         created_by=metadata.created_by or b"",
         iceberg_schema=keys.get(b"iceberg.schema"),
+        lineage=lineage if schema.has_lineage else None,
+        stores_lineage=schema.has_lineage and len(columns) == len(schema.columns),
     )
 
 
-def _check_whole_file(metadata: FileMetaData, schema: ParquetSchema, record_count: int | None) -> None:
+def _row_groups(
+    groups: Sequence[RowGroup], columns: Sequence[ParquetColumn], schema: ParquetSchema
+) -> Iterator[CopyableRowGroup]:
+    """The row groups that have rows."""
+    first_row = 0
+    for number, group in enumerate(groups):
+        if group.num_rows:
+            is_new = schema.has_lineage and (len(columns) < len(schema.columns) or stored_bounds(group) is None)
+            carried = group.columns[: len(schema.columns) - LINEAGE_COLUMNS] if is_new else group.columns
+            yield CopyableRowGroup(
+                number=number,
+                first_row=first_row,
+                row_count=group.num_rows,
+                ranges=tuple(joined(sorted(piece for chunk in carried for piece in _copied(chunk)))),
+                column_index_bytes=sum(_carried_column_indexes(carried, columns)),
+                columns=len(carried),
+            )
+        first_row += group.num_rows
+
+
+def _check_whole_file(metadata: FileMetaData, columns: Sequence[ParquetColumn], record_count: int | None) -> None:
     if metadata.encryption_algorithm is not None:
         raise CannotCopy("is encrypted")
     for pair in metadata.key_value_metadata or ():
         if pair.key in _CALENDAR_KEYS:
             raise CannotCopy(f"has values in another calendar ({pair.key.decode()})")
     orders = metadata.column_orders or []
-    if len(orders) != len(schema.columns) or any(order.type_order is None for order in orders):
+    if len(orders) != len(columns) or any(order.type_order is None for order in orders):
         raise CannotCopy("orders its bounds otherwise than by the type of each column")
     if any(group.num_rows < 0 for group in metadata.row_groups):
         raise CannotCopy("claims a row group with less than no rows")
@@ -152,9 +164,8 @@ def _check_whole_file(metadata: FileMetaData, schema: ParquetSchema, record_coun
             raise CannotCopy(f"claims that row group {number} is number {group.ordinal}")
 
 
-def _check_row_group(group: RowGroup, schema: ParquetSchema, codec: int) -> int:
+def _check_row_group(group: RowGroup, columns: Sequence[ParquetColumn], codec: int) -> int:
     """Where the row group begins in the file, after all checks of what its chunks say."""
-    columns = schema.columns
     if len(group.columns) != len(columns):
         raise CannotCopy(f"has a row group of {len(group.columns)} columns, the schema has {len(columns)}")
     for chunk, column in zip(group.columns, columns, strict=True):
@@ -168,24 +179,19 @@ def _check_row_group(group: RowGroup, schema: ParquetSchema, codec: int) -> int:
     return min((data_pages(chunk.meta_data).start for chunk in group.columns), default=0)
 
 
-def _copied(groups: Sequence[RowGroup]) -> Iterator[Piece]:
-    for group in groups:
-        for chunk in group.columns:
-            yield data_pages(chunk.meta_data)
-            bloom = bloom_filter(chunk.meta_data)
-            if bloom is not None:
-                yield bloom
+def _copied(chunk: ColumnChunk) -> Iterator[Piece]:
+    yield data_pages(chunk.meta_data)
+    bloom = bloom_filter(chunk.meta_data)
+    if bloom is not None:
+        yield bloom
 
 
-def _indexes(groups: Sequence[RowGroup]) -> Iterator[Piece]:
-    for group in groups:
-        for chunk in group.columns:
-            yield from (piece for piece in (column_index(chunk), offset_index(chunk)) if piece is not None)
+def _indexes(chunk: ColumnChunk) -> Iterator[Piece]:
+    yield from (piece for piece in (column_index(chunk), offset_index(chunk)) if piece is not None)
 
 
-def _carried_column_indexes(groups: Sequence[RowGroup], schema: ParquetSchema) -> Iterator[int]:
-    for group in groups:
-        for chunk, column in zip(group.columns, schema.columns, strict=True):
-            piece = column_index(chunk)
-            if piece is not None and not hides_bounds(chunk.meta_data, column.leaf):
-                yield piece.size
+def _carried_column_indexes(chunks: Sequence[ColumnChunk], columns: Sequence[ParquetColumn]) -> Iterator[int]:
+    for chunk, column in zip(chunks, columns, strict=False):
+        piece = column_index(chunk)
+        if piece is not None and not hides_bounds(chunk.meta_data, column.leaf):
+            yield piece.size

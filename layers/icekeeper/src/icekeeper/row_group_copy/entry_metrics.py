@@ -14,10 +14,12 @@ from typing import Any
 from icekeeper.metadata.single_value import comparable, decode, encode, truncated_lower, truncated_upper
 from icekeeper.model import DataFile
 from icekeeper.row_group_copy.evidence import RowGroupFacts
+from icekeeper.row_group_copy.lineage_facts import LineageFacts
 from icekeeper.row_group_copy.refusal import CannotCopy
 from icekeeper.rows.arrow_schema import LeafColumn
+from icekeeper.rows.lineage import LAST_UPDATED_ID, ROW_ID_ID
 
-__all__ = ["check_metrics", "merged_metrics"]
+__all__ = ["check_metrics", "merged_metrics", "with_lineage_bounds"]
 
 
 def check_metrics(entry: DataFile, leaves: Sequence[LeafColumn], modes: Mapping[int, str]) -> None:
@@ -82,6 +84,18 @@ def merged_metrics(
         "lower_bounds": lower,
         "upper_bounds": upper,
     }
+
+
+def with_lineage_bounds(
+    metrics: Mapping[str, Any], row_groups: Sequence[LineageFacts], modes: Mapping[int, str]
+) -> dict[str, Any]:
+    """These metrics with the bounds of the lineage columns, which the entries of inputs need not have."""
+    lower, upper = dict(metrics["lower_bounds"]), dict(metrics["upper_bounds"])
+    for number, i in enumerate((ROW_ID_ID, LAST_UPDATED_ID)):
+        if modes[i] not in ("none", "counts"):
+            lower[i] = encode("long", min(group.bounds[number][0] for group in row_groups))
+            upper[i] = encode("long", max(group.bounds[number][1] for group in row_groups))
+    return {**metrics, "lower_bounds": lower, "upper_bounds": upper}
 
 
 def _sums(

@@ -8,7 +8,7 @@ the input, and again as they are read back from the output.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,10 +31,26 @@ class RowGroupFacts:
     nulls: tuple[int | None, ...]
     said: tuple[int, ...]
 
+    def columns(self, count: int) -> RowGroupFacts:
+        """The same of the first ``count`` columns."""
+        return RowGroupFacts(self.rows, self.pieces[:count], self.values[:count], self.nulls[:count], self.said[:count])
 
-def row_group_facts(footer: pq.FileMetaData, columns: tuple[ParquetColumn, ...]) -> Iterator[RowGroupFacts]:
-    """The facts of every row group that has rows."""
-    for number in range(footer.num_row_groups):
+    def and_columns(self, more: RowGroupFacts) -> RowGroupFacts:
+        """The same with more columns of the same rows."""
+        return RowGroupFacts(
+            self.rows,
+            self.pieces + more.pieces,
+            self.values + more.values,
+            self.nulls + more.nulls,
+            self.said + more.said,
+        )
+
+
+def row_group_facts(
+    footer: pq.FileMetaData, columns: Sequence[ParquetColumn], numbers: Iterable[int] | None = None
+) -> Iterator[RowGroupFacts]:
+    """The facts of every row group that has rows, or of those with these numbers."""
+    for number in range(footer.num_row_groups) if numbers is None else numbers:
         group = footer.row_group(number)
         if group.num_rows:
             chunks = [group.column(i) for i in range(group.num_columns)]

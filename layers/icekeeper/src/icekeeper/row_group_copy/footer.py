@@ -13,11 +13,11 @@ from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
 from icekeeper.row_group_copy.thrift_bytes import read_exactly
 from icekeeper.storage.storage import Storage
 
-__all__ = ["MAGIC", "Footer", "framed", "read_footer"]
+__all__ = ["FRAME", "MAGIC", "Footer", "framed", "read_footer"]
 
 MAGIC = b"PAR1"
 _ENCRYPTED_MAGIC = b"PARE"
-_FRAME = 8
+FRAME = 8
 """The bytes after a footer: its length in four, and the magic."""
 _FIRST_READ = 64 * 1024
 _MOST = 8 * 1024 * 1024
@@ -75,22 +75,22 @@ def _read(path: str, stream: Any, promised: int | None) -> Footer:
     size = int(stream.size())
     if promised is not None and size != promised:
         raise CannotCopy(f"has {size} bytes, its manifest entry says {promised}")
-    if size < len(MAGIC) + _FRAME:
+    if size < len(MAGIC) + FRAME:
         raise CannotCopy("is too short for a Parquet file")
     tail = _range(stream, max(0, size - _FIRST_READ), size)
     if tail[-4:] == _ENCRYPTED_MAGIC:
         raise CannotCopy("has an encrypted footer")
     if tail[-4:] != MAGIC:
         raise CannotCopy("does not end as a Parquet file")
-    length = int.from_bytes(tail[-_FRAME:-4], "little")
-    start = size - _FRAME - length
+    length = int.from_bytes(tail[-FRAME:-4], "little")
+    start = size - FRAME - length
     if start < len(MAGIC):
         raise CannotCopy(f"claims a footer of {length} bytes, more than the file has")
     if length > _MOST:
         raise CannotCopy(f"has a footer of {length} bytes; up to {_MOST} are copied")
-    if length + _FRAME > len(tail):
+    if length + FRAME > len(tail):
         tail = _range(stream, start, size)
-    return Footer(path, size, start, tail[-_FRAME - length : -_FRAME])
+    return Footer(path, size, start, tail[-FRAME - length : -FRAME])
 
 
 def _range(stream: Any, start: int, end: int) -> bytes:

@@ -1,9 +1,12 @@
 """Plans where everything lies in the new file (pure).
 
-    PAR1 | row groups and Bloom filters of input 1, of input 2, … | column indexes | offset indexes | footer
+    PAR1 | row groups and Bloom filters of input 1, of input 2, … | new lineage columns | column indexes |
+    offset indexes | footer
 
-Each input's bytes keep their order.  Page indexes of all inputs lie together near the footer, for readers fetch all of
-them in one piece.
+Each input's bytes keep their order.  New lineage columns of all row groups lie together, so that what is copied stays
+in large ranges; the format promises one place to a column chunk, none to a row group.  They are encoded when all else
+is copied, and move what follows.  Page indexes of all inputs lie near the footer, for readers fetch all of them in one
+piece.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from icekeeper.row_group_copy.copyable import CopyableFile
+from icekeeper.row_group_copy.copyable_file import CopyableFile
 from icekeeper.row_group_copy.footer import MAGIC
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
 
@@ -50,7 +53,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the inputs lie, in order, and where the page indexes begin."""
+    """Where the inputs lie, in order, and where the page indexes begin if no lineage columns lie before them."""
 
     placements: tuple[Placement, ...]
     column_indexes_start: int

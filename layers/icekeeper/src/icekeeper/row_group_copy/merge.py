@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from icekeeper.errors import RowsNotKept
 from icekeeper.model import DataFile, FileContent
-from icekeeper.row_group_copy.copyable import CopyableFile, CopyTarget, judge_file
-from icekeeper.row_group_copy.entry_metrics import check_metrics, merged_metrics
+from icekeeper.row_group_copy.copyable import CopyTarget, judge_file
+from icekeeper.row_group_copy.copyable_file import CopyableFile
+from icekeeper.row_group_copy.entry_metrics import check_metrics, merged_metrics, with_lineage_bounds
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.layout import lay_out
+from icekeeper.row_group_copy.part_metrics import part_entry
 from icekeeper.row_group_copy.proof import disproof
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
 from icekeeper.row_group_copy.write_copy import WrittenCopy, write_copy
+from icekeeper.rows.lineage import InheritedLineage
 from icekeeper.storage.storage import Storage
 
-__all__ = ["copyable_file", "merge_files"]
+__all__ = ["copyable_file", "copyable_part", "merge_files"]
 
 
-def copyable_file(entry: DataFile, target: CopyTarget, storage: Storage) -> CopyableFile | NotCopyable:
+def copyable_file(
+    entry: DataFile, target: CopyTarget, storage: Storage, sequence_number: int | None = None
+) -> CopyableFile | NotCopyable:
     """Whether a data file can be copied, by its manifest entry and its footer.
 
+    ``sequence_number`` is the file's data sequence number; only targets with columns of row lineage need it, for what
+    the rows inherit.
+
     Raises:
+        ValueError: the target has such columns, and there is no number.
         StorageError: the file does not exist, or the store failed.
     """
     if entry.file_format.upper() != "PARQUET":
@@ -29,11 +38,33 @@ def copyable_file(entry: DataFile, target: CopyTarget, storage: Storage) -> Copy
     if entry.key_metadata is not None:
         return NotCopyable(entry.file_path, "is encrypted")
     try:
-        check_metrics(entry, [column.leaf for column in target.schema.columns], target.modes)
+        check_metrics(entry, target.schema.data_leaves, target.modes)
     except CannotCopy as refused:
         return NotCopyable(entry.file_path, str(refused))
+    lineage = None
+    if target.schema.has_lineage and entry.first_row_id is not None:
+        if sequence_number is None:
+            raise ValueError("rows with ids need the data sequence number of their file")
+        lineage = InheritedLineage(entry.first_row_id, sequence_number)
     footer = read_footer(entry.file_path, storage, entry.file_size_in_bytes)
-    return footer if isinstance(footer, NotCopyable) else judge_file(footer, target, entry.record_count)
+    return footer if isinstance(footer, NotCopyable) else judge_file(footer, target, entry.record_count, lineage)
+
+
+def copyable_part(
+    entry: DataFile, file: CopyableFile, row_groups: Collection[int], target: CopyTarget
+) -> CopyableFile | NotCopyable:
+    """The file, of which only these row groups are copied; refused where the manifest could not tell of them as much as
+    of rows that were decoded.
+
+    Raises:
+        ValueError: one of them is not among the file's row groups to copy.
+    """
+    part = file.only(row_groups)
+    try:
+        _part_entry(entry, part, target)
+    except CannotCopy as refused:
+        return NotCopyable(file.path, str(refused))
+    return part
 
 
 def merge_files(
@@ -43,7 +74,7 @@ def merge_files(
     storage: Storage,
 ) -> DataFile | NotCopyable | None:
     """Copy the row groups of the inputs, in order, into a new file at ``path``; its entry, or ``None`` and no file
-    where the inputs have no rows.
+    where the inputs have no rows.  Each input is a whole file with its manifest entry, or a part of it with the same.
 
     The entry's partition is that of the first input.  After a :class:`NotCopyable` nothing is left at ``path``.
 
@@ -56,6 +87,12 @@ def merge_files(
         return layout
     if not layout.row_groups:
         return None
+    entries: list[DataFile] = []
+    for entry, file in inputs:
+        try:
+            entries.append(_part_entry(entry, file, target))
+        except CannotCopy as refused:
+            return NotCopyable(file.path, str(refused))
     schema = target.schema.with_nullability(inputs[0][1].nullability)
     written = write_copy(layout, path, schema, storage)
     if isinstance(written, NotCopyable):
@@ -63,12 +100,27 @@ def merge_files(
     problem = disproof(written, schema, storage)
     if problem is not None:
         raise RowsNotKept(problem, [path])
-    return _entry([entry for entry, _ in inputs], written, target)
+    return _entry(entries, written, target)
+
+
+def _part_entry(entry: DataFile, file: CopyableFile, target: CopyTarget) -> DataFile:
+    """The entry for what is copied of a file."""
+    if file.row_count == entry.record_count:
+        return entry
+    part = part_entry(entry, file, target.schema.data_leaves, target.modes)
+    try:
+        check_metrics(part, target.schema.data_leaves, target.modes)
+    except CannotCopy as refused:
+        raise CannotCopy(f"{refused} in some of its row groups alone") from refused
+    return part
 
 
 def _entry(entries: Sequence[DataFile], written: WrittenCopy, target: CopyTarget) -> DataFile:
-    leaves = [column.leaf for column in target.schema.columns]
     row_groups = [group.facts for group in written.row_groups]
+    metrics = merged_metrics(entries, row_groups, [column.leaf for column in target.schema.columns], target.modes)
+    if target.schema.has_lineage:
+        lineage = [group.lineage for group in written.row_groups]
+        metrics = with_lineage_bounds(metrics, [facts for facts in lineage if facts is not None], target.modes)
     return DataFile(
         content=FileContent.DATA,
         file_path=written.path,
@@ -77,5 +129,5 @@ def _entry(entries: Sequence[DataFile], written: WrittenCopy, target: CopyTarget
         record_count=sum(group.rows for group in row_groups),
         file_size_in_bytes=written.size,
         split_offsets=written.split_offsets,
-        **merged_metrics(entries, row_groups, leaves, target.modes),
+        **metrics,
     )

@@ -8,9 +8,9 @@ same.  The rest is about one file (``pandas`` holds its range of row numbers) or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from icekeeper.row_group_copy.copyable import CopyableFile
+from icekeeper.row_group_copy.copyable_file import CopyableFile
 from icekeeper.row_group_copy.footer_structs import ColumnOrder, FileMetaData, KeyValue, RowGroup
 from icekeeper.row_group_copy.known_writers import common_writer
 from icekeeper.row_group_copy.schema_fit import ParquetSchema
@@ -25,8 +25,10 @@ _VERSION = 2
 _STOP = _EMPTY_LIST = 1
 
 
-def footer_bytes(files: Sequence[CopyableFile], row_groups: Sequence[bytes], schema: ParquetSchema) -> bytes:
-    """The footer of a file with these row groups of these inputs.
+def footer_bytes(
+    files: Sequence[CopyableFile], row_groups: Sequence[bytes], schema: ParquetSchema, writers: Iterable[bytes] = ()
+) -> bytes:
+    """The footer of a file with these row groups of these inputs; ``writers`` wrote columns besides.
 
     Raises:
         CannotCopy: the rows are more than a footer can count.
@@ -36,7 +38,7 @@ def footer_bytes(files: Sequence[CopyableFile], row_groups: Sequence[bytes], sch
         schema=list(schema.elements),
         num_rows=sum(file.row_count for file in files),
         key_value_metadata=_key_values(files),
-        created_by=common_writer({file.created_by for file in files if file.row_groups}),
+        created_by=common_writer({*(file.created_by for file in files if file.row_groups), *writers}),
         column_orders=[ColumnOrder(type_order=Empty()) for _ in schema.columns],
     )
     none = write_struct(metadata)
@@ -52,7 +54,8 @@ def _list_header(count: int) -> bytes:
 
 
 def _key_values(files: Sequence[CopyableFile]) -> list[KeyValue] | None:
-    schemas = {file.iceberg_schema for file in files}
+    # A schema without the lineage columns that were added is not that of the new file.
+    schemas = {None if file.gets_lineage else file.iceberg_schema for file in files}
     if len(schemas) == 1 and None not in schemas:
         return [KeyValue(b"iceberg.schema", schemas.pop())]
     return None

@@ -30,9 +30,9 @@ class MovedRowGroups:
 
 
 def indexes_of(group: RowGroup, schema: ParquetSchema) -> list[Piece]:
-    """The page indexes to read for a row group."""
+    """The page indexes to read for a row group, of which lineage columns may be missing."""
     found = []
-    for chunk, column in zip(group.columns, schema.columns, strict=True):
+    for chunk, column in zip(group.columns, schema.columns, strict=False):
         if not hides_bounds(chunk.meta_data, column.leaf):
             found.append(column_index(chunk))
         found.append(offset_index(chunk))

@@ -2,7 +2,8 @@
 
 The file is read back from the store.  Arrow reads its footer and must see the row groups of the inputs in order: their
 rows, sizes, values, encodings and bounds, every column chunk in a place of its own.  The bytes there must have the
-checksum that they had when they were read from the input.  Of every input one column of one row group is decoded.
+checksum that they had when they were read from the input.  Of every input one column of one row group is decoded, and
+the lineage columns of all row groups (:mod:`.lineage_proof`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 
 from icekeeper.row_group_copy.chunk_checks import Piece
 from icekeeper.row_group_copy.evidence import RowGroupFacts, row_group_facts
+from icekeeper.row_group_copy.lineage_proof import other_lineage
 from icekeeper.row_group_copy.refusal import CannotCopy
 from icekeeper.row_group_copy.schema_fit import ParquetSchema
 from icekeeper.row_group_copy.stream import checksums
@@ -35,11 +37,13 @@ def disproof(written: WrittenCopy, schema: ParquetSchema, storage: Storage) -> s
         if stream.size() != written.size:
             return f"{written.size} bytes were written, {stream.size()} are there"
         try:
-            file = pq.ParquetFile(stream)
+            file = pq.ParquetFile(stream, pre_buffer=True)
             facts = list(row_group_facts(file.metadata, schema.columns))
+            expected = [group.lineage for group in written.row_groups]
             return (
                 _other_facts(written.row_groups, facts)
                 or _other_bytes(written.row_groups, facts, stream)
+                or (other_lineage(expected, facts, file) if schema.has_lineage else None)
                 or _undecodable(written.row_groups, facts, file)
             )
         except (pa.ArrowException, OSError, CannotCopy) as error:

@@ -20,8 +20,9 @@ from icekeeper.row_group_copy.refusal import CannotCopy
 from icekeeper.row_group_copy.schema_structs import LogicalType, SchemaElement, TimeType
 from icekeeper.row_group_copy.thrift_bytes import read_struct
 from icekeeper.rows.arrow_schema import LeafColumn, arrow_schema, leaf_columns
+from icekeeper.rows.lineage import LAST_UPDATED_ID, LINEAGE_NAMES, ROW_ID_ID
 
-__all__ = ["ParquetColumn", "ParquetSchema", "fitted_schema", "parquet_schema"]
+__all__ = ["LINEAGE_COLUMNS", "ParquetColumn", "ParquetSchema", "fitted_schema", "parquet_schema"]
 
 _FIXED_LENGTH = 7
 """``Type.FIXED_LEN_BYTE_ARRAY``"""
@@ -42,6 +43,8 @@ _CONVERTED: Mapping[int, tuple[Any, ...]] = {
     **{15 + i: ("integer", 8 << i, True) for i in range(4)},
 }
 _DECIMAL = 5
+LINEAGE_COLUMNS = len(LINEAGE_NAMES)
+"""They are the last ones of a schema that has them."""
 
 
 class ParquetColumn(NamedTuple):
@@ -65,6 +68,22 @@ class ParquetSchema:
     def nullability(self) -> bytes:
         """Which elements are required, optional or repeated; the levels in pages depend on it."""
         return bytes([0, *(element.repetition_type or 0 for element in self.elements[1:])])
+
+    @property
+    def has_lineage(self) -> bool:
+        """Whether the last two columns are those of row lineage (rule 17)."""
+        return _has_lineage(self.elements)
+
+    @property
+    def data_leaves(self) -> list[LeafColumn]:
+        """The leaf columns without those of row lineage."""
+        leaves = [column.leaf for column in self.columns]
+        return leaves[:-LINEAGE_COLUMNS] if self.has_lineage else leaves
+
+    def without_lineage(self) -> ParquetSchema:
+        """The schema of files that lack these two columns."""
+        root = replace(self.elements[0], num_children=(self.elements[0].num_children or 0) - LINEAGE_COLUMNS)
+        return ParquetSchema((root, *self.elements[1:-LINEAGE_COLUMNS]), self.columns[:-LINEAGE_COLUMNS])
 
     def with_nullability(self, wanted: bytes) -> ParquetSchema:
         """The same schema with another nullability."""
@@ -114,20 +133,29 @@ def _leaf_paths(
 
 
 def fitted_schema(found: Sequence[SchemaElement], wanted: ParquetSchema) -> ParquetSchema:
-    """The wanted schema with the nullability that a file has.
+    """The wanted schema with the nullability that a file has; only columns of row lineage may be missing in the file.
 
     A column that the table lets be null may be required in a file: Spark writes so what cannot be null in a query.
 
     Raises:
         CannotCopy: the file has another schema; the message names the first column that differs.
     """
-    if not found or found[0].num_children != wanted.elements[0].num_children:
+    expected = wanted
+    if wanted.has_lineage and not _has_lineage(found):
+        expected = wanted.without_lineage()
+    if not found or found[0].num_children != expected.elements[0].num_children:
         raise CannotCopy("does not have the table's current columns")
-    for theirs, ours in zip_longest(found[1:], wanted.elements[1:]):
+    for theirs, ours in zip_longest(found[1:], expected.elements[1:]):
         if theirs is None or ours is None or not _fits(theirs, ours):
             name = (theirs or ours).name.decode(errors="replace")
             raise CannotCopy(f"has column '{name}' otherwise than the table's current schema: {_first(theirs, ours)}")
-    return wanted.with_nullability(bytes([0, *(element.repetition_type or 0 for element in found[1:])]))
+    nullability = bytes([0, *(element.repetition_type or 0 for element in found[1:])])
+    return wanted.with_nullability(nullability + wanted.nullability[len(nullability) :])
+
+
+def _has_lineage(elements: Sequence[SchemaElement]) -> bool:
+    last = [element.field_id for element in elements[-LINEAGE_COLUMNS:]]
+    return last == [ROW_ID_ID, LAST_UPDATED_ID]
 
 
 def _fits(theirs: SchemaElement, ours: SchemaElement) -> bool:

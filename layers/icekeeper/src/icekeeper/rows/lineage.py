@@ -9,6 +9,7 @@ that were rewritten without these columns.)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 from icekeeper.errors import TableUnsupported
 from icekeeper.rows.read_task import InputFile
 
-__all__ = ["LAST_UPDATED_ID", "ROW_ID_ID", "resolved_lineage", "with_lineage"]
+__all__ = ["LAST_UPDATED_ID", "LINEAGE_NAMES", "ROW_ID_ID", "InheritedLineage", "resolved_lineage", "with_lineage"]
 
 # Specification, "Reserved Field IDs".
 ROW_ID_ID = 2147483540
@@ -26,6 +27,21 @@ _FIELDS = (
     {"id": ROW_ID_ID, "name": "_row_id", "required": False, "type": "long"},
     {"id": LAST_UPDATED_ID, "name": "_last_updated_sequence_number", "required": False, "type": "long"},
 )
+LINEAGE_NAMES = tuple(str(field["name"]) for field in _FIELDS)
+"""The names of the two columns, in the order in which files have them."""
+
+
+@dataclass(frozen=True, slots=True)
+class InheritedLineage:
+    """What rows without stored values have: the row at position ``n`` has the id ``first_row_id + n``, all of them have
+    the file's data sequence number."""
+
+    first_row_id: int
+    sequence_number: int
+
+    def after(self, rows: int) -> InheritedLineage:
+        """The same for the rows behind the first ``rows``."""
+        return InheritedLineage(self.first_row_id + rows, self.sequence_number)
 
 
 def with_lineage(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,10 +56,12 @@ def with_lineage(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {**schema, "fields": [*schema["fields"], *_FIELDS]}
 
 
-def resolved_lineage(batch: pa.RecordBatch, ids: Sequence[int], source: InputFile, first_row: int) -> pa.RecordBatch:
+def resolved_lineage(
+    batch: pa.RecordBatch, ids: Sequence[int], source: InputFile | InheritedLineage, first_row: int
+) -> pa.RecordBatch:
     """The batch with the two columns filled in, if it has them.
 
-    ``ids`` are the field ids of its columns, ``first_row`` is the position of its first row in the file.
+    ``ids`` are the field ids of its columns, ``first_row`` is the position of its first row in the source.
     """
     if source.first_row_id is None or ROW_ID_ID not in ids:
         return batch

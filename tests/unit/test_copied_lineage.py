@@ -1,0 +1,225 @@
+"""Rows of copied row groups keep their ids and their last change, in columns of their own (rule 17, rule 130)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from icekeeper.model import DataFile
+from icekeeper.operations.compaction.rewrite import rewrite_group
+from icekeeper.row_group_copy.chunk_checks import data_pages, offset_index
+from icekeeper.row_group_copy.copyable import CODECS
+from icekeeper.row_group_copy.footer import read_footer
+from icekeeper.row_group_copy.footer_structs import ColumnChunk, FileMetaData, KeyValue, RowGroup
+from icekeeper.row_group_copy.merge import copyable_file
+from icekeeper.row_group_copy.page_structs import OffsetIndex
+from icekeeper.row_group_copy.refusal import NotCopyable
+from icekeeper.row_group_copy.thrift_bytes import read_exactly
+from icekeeper.rows.lineage import with_lineage
+from icekeeper.rows.read_task import InputFile
+from support.copied import STORAGE, copied, entry_of, mixed_rows, parquet_file, with_metadata
+from support.lineage_copies import (
+    Input,
+    lineage_file,
+    lineage_target,
+    merged,
+    plain_file,
+    resolved,
+    row_ids,
+)
+from support.rewrites import rewritten, rows, struct, task, written
+
+NAMES = ["_row_id", "_last_updated_sequence_number"]
+
+
+def made_of(inputs: list[Input], path: Path, **more: Any) -> DataFile:
+    made = merged(inputs, path, lineage_target(**more))
+    assert isinstance(made, DataFile), str(made)
+    return made
+
+
+def groups_of(path: str | Path) -> list[RowGroup]:
+    footer = read_footer(str(path), STORAGE)
+    assert not isinstance(footer, NotCopyable)
+    return footer.metadata().row_groups
+
+
+def bytes_of(path: str | Path, chunk: ColumnChunk) -> bytes:
+    piece = data_pages(chunk.meta_data)
+    return Path(path).read_bytes()[piece.start : piece.end]
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> list[Input]:
+    """Files without the columns, with all values, and with nulls in the second and third row group."""
+    ids: list[int | None] = list(range(900, 960))
+    changes: list[int | None] = [3 + n % 2 for n in range(60)]
+    some = [None if n in (30, 31, 59) else value for n, value in enumerate(ids)]
+    others = [None if n >= 50 else value for n, value in enumerate(changes)]
+    return [
+        plain_file(tmp_path / "a.parquet", 0, 5000, 7),
+        lineage_file(tmp_path / "b.parquet", 60, (ids, changes), (8000, 8)),
+        lineage_file(tmp_path / "c.parquet", 120, (some, others), (6000, 9)),
+        plain_file(tmp_path / "d.parquet", 180, 2**40, 2**33, data_page_version="2.0", use_dictionary=False),
+    ]
+
+
+def test_every_reader_finds_the_row_ids_and_changes_that_it_found_before(inputs: list[Input], tmp_path: Path) -> None:
+    made = made_of(inputs, tmp_path / "copy.parquet")
+    wanted = [row for one in inputs for row in resolved(one)]
+
+    table = pq.read_table(made.file_path)
+    assert table.to_pylist() == wanted
+    assert table.schema.names[-2:] == NAMES
+    assert [table.schema.field(name).metadata[b"PARQUET:field_id"] for name in NAMES] == [b"2147483540", b"2147483539"]
+    assert wanted[0]["_row_id"] == 5000
+    assert wanted[60]["_row_id"] == 900
+    assert [wanted[120 + n]["_row_id"] for n in (29, 30, 59)] == [929, 6030, 6059]
+    assert wanted[239]["_last_updated_sequence_number"] == 2**33
+    connection = duckdb.connect()
+    columns = "id, _row_id, _last_updated_sequence_number"
+    found = connection.sql(f"SELECT {columns} FROM '{made.file_path}'").fetchall()
+    assert found == row_ids(made.file_path)
+    (one,) = connection.sql(f"SELECT id FROM '{made.file_path}' WHERE _row_id = 6030").fetchall()
+    assert one == (150,)
+
+
+def test_only_lineage_columns_with_nulls_are_encoded_anew(inputs: list[Input], tmp_path: Path) -> None:
+    made = made_of(inputs, tmp_path / "copy.parquet")
+    before = [(one.entry.file_path, group) for one in inputs for group in groups_of(one.entry.file_path)]
+    after = groups_of(made.file_path)
+    kept = []
+    for (path, old), new in zip(before, after, strict=True):
+        pairs = list(zip(old.columns, new.columns, strict=False))
+        same = [bytes_of(path, one) == bytes_of(made.file_path, other) for one, other in pairs]
+        assert all(same[:11])
+        assert len(new.columns) == 13
+        kept.append(same[11:])
+    assert kept == [[]] * 3 + [[True, True]] * 4 + [[False, False]] * 2 + [[]] * 3
+
+
+def test_the_footer_is_right_about_spliced_columns(inputs: list[Input], tmp_path: Path) -> None:
+    made = made_of(inputs, tmp_path / "copy.parquet")
+    data = Path(made.file_path).read_bytes()
+    groups = groups_of(made.file_path)
+    for group in groups:
+        metas = [chunk.meta_data for chunk in group.columns]
+        assert group.total_byte_size == sum(meta.total_uncompressed_size for meta in metas)
+        assert group.total_compressed_size == sum(meta.total_compressed_size for meta in metas)
+        assert group.file_offset == min(data_pages(meta).start for meta in metas)
+        for chunk in group.columns[-2:]:
+            places = offset_index(chunk)
+            assert places is not None
+            index = read_exactly(OffsetIndex, data[places.start : places.end])
+            assert index.page_locations[0].offset == chunk.meta_data.data_page_offset
+            last = index.page_locations[-1]
+            assert last.offset + last.compressed_page_size == data_pages(chunk.meta_data).end
+            assert chunk.column_index_offset is not None
+    assert list(made.split_offsets or ()) == [group.file_offset for group in groups]
+    assert b"several writers" not in data  # Arrow wrote all of it
+    judged = copyable_file(entry_of(Path(made.file_path), first_row_id=1), lineage_target(), STORAGE, 1)
+    assert not isinstance(judged, NotCopyable), str(judged)
+    assert all(group.columns == 13 for group in judged.groups)
+
+
+def test_a_copy_with_row_ids_can_be_copied_again_with_the_same_bytes(inputs: list[Input], tmp_path: Path) -> None:
+    once = made_of(inputs, tmp_path / "copy.parquet")
+    again = Input(entry_of(Path(once.file_path), first_row_id=10**6), 99)
+    twice = made_of([again], tmp_path / "twice.parquet")
+    assert Path(twice.file_path).read_bytes() == Path(once.file_path).read_bytes()
+
+
+@pytest.mark.parametrize("codec", sorted(set(CODECS) - {"lz4_raw"}))
+def test_spliced_columns_have_the_codec_and_page_indexes_of_the_others(codec: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"compression": "none" if codec == "uncompressed" else codec}
+    inputs = [
+        plain_file(tmp_path / "a.parquet", 0, 100, 1, **options),
+        plain_file(tmp_path / "b.parquet", 60, 500, 2, write_page_index=False, **options),
+    ]
+    made = made_of(inputs, tmp_path / "copy.parquet", codec=codec)
+    assert pq.read_table(made.file_path).to_pylist() == [row for one in inputs for row in resolved(one)]
+    groups = groups_of(made.file_path)
+    assert {chunk.meta_data.codec for group in groups for chunk in group.columns} == {CODECS[codec]}
+    assert [offset_index(group.columns[-1]) is not None for group in groups] == [True] * 3 + [False] * 3
+
+
+def test_row_groups_without_rows_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "in.parquet"
+    with pq.ParquetWriter(path, mixed_rows(0, 0).schema, compression="zstd", store_decimal_as_integer=True) as writer:
+        for first, count in ((0, 3), (0, 0), (3, 2)):
+            writer.write_table(mixed_rows(first, count))
+    empty = plain_file(tmp_path / "empty.parquet", 0, 70, 6, rows=0)
+    made = made_of([empty, Input(entry_of(path, first_row_id=40), 5), empty], tmp_path / "copy.parquet")
+    assert row_ids(made.file_path) == [(n, 40 + n, 5) for n in range(5)]
+    assert merged([empty], tmp_path / "nothing.parquet") is None
+
+
+@pytest.mark.parametrize("mode", ["none", "counts", "truncate(16)", "full"])
+def test_the_entry_tells_of_row_ids_what_a_rewrite_tells(mode: str, tmp_path: Path) -> None:
+    """As if all rows had been decoded and written anew."""
+    schema = struct((1, "id", "long"))
+    properties = {"write.metadata.metrics.default": mode}
+    inputs, sources = [], []
+    for number in range(2):
+        table = rows(schema, {"id": list(range(5))})
+        (tmp_path / str(number)).mkdir()
+        entry = written(rewritten(schema, [table], tmp_path / str(number), table_properties=properties))
+        inputs.append(Input(replace(entry, first_row_id=100 * number), 4 + number))
+        source = InputFile(entry.file_path, 5, entry.file_size_in_bytes)
+        sources.append(replace(source, first_row_id=100 * number, sequence_number=4 + number))
+    anew = written(rewrite_group(task(with_lineage(schema), sources, tmp_path, table_properties=properties)))
+    made = merged(inputs, tmp_path / "copy.parquet", lineage_target(schema, mode=mode))
+
+    assert isinstance(made, DataFile), str(made)
+    for name in ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds"):
+        assert getattr(made, name) == getattr(anew, name), name
+    assert (made.column_sizes or {}).keys() == (anew.column_sizes or {}).keys()
+    assert (made.lower_bounds or {}).get(2147483540) == (None if mode in ("none", "counts") else bytes(8))
+
+
+def test_rows_without_ids_share_no_file_with_rows_that_have_some(tmp_path: Path) -> None:
+    """They get theirs from the commit (rule 18)."""
+    path = parquet_file(tmp_path / "in.parquet", mixed_rows(0))
+    refused = copyable_file(entry_of(path), lineage_target(), STORAGE, 3)
+    assert str(refused) == f"{path} has rows without ids, which get theirs from a commit"
+    with pytest.raises(ValueError, match="need the data sequence number of their file"):
+        copyable_file(entry_of(path, first_row_id=0), lineage_target(), STORAGE)
+
+
+def test_a_file_with_one_of_the_columns_is_refused(tmp_path: Path) -> None:
+    whole = lineage_file(tmp_path / "whole.parquet", 0, ([1], [2]))
+    table = pq.read_table(whole.entry.file_path)
+    for gone in NAMES:
+        path = parquet_file(tmp_path / f"without{gone}.parquet", table.drop_columns([gone]))
+        refused = copyable_file(entry_of(path, first_row_id=0), lineage_target(), STORAGE, 1)
+        assert str(refused) == f"{path} does not have the table's current columns"
+    swapped = table.select([*table.schema.names[:-2], *reversed(NAMES)])
+    path = parquet_file(tmp_path / "swapped.parquet", swapped)
+    refused = copyable_file(entry_of(path, first_row_id=0), lineage_target(), STORAGE, 1)
+    assert str(refused) == f"{path} does not have the table's current columns"
+
+
+def test_icebergs_schema_in_a_footer_is_left_out_where_columns_are_added(tmp_path: Path) -> None:
+    def annotate(metadata: FileMetaData) -> None:
+        metadata.key_value_metadata = [KeyValue(b"iceberg.schema", b"{}")]
+
+    path = with_metadata(parquet_file(tmp_path / "in.parquet", mixed_rows(0)), annotate)
+    plain = Input(entry_of(path, first_row_id=0), 1)
+    assert pq.read_metadata(made_of([plain], tmp_path / "copy.parquet").file_path).metadata is None
+    without_ids = copied([path], tmp_path / "without.parquet")
+    assert isinstance(without_ids, DataFile)
+    assert pq.read_metadata(without_ids.file_path).metadata == {b"iceberg.schema": b"{}"}
+
+
+def test_stored_ids_without_statistics_are_decoded(tmp_path: Path) -> None:
+    """Nobody tells whether some are null."""
+    stored = lineage_file(tmp_path / "in.parquet", 0, ([1, None, 3], [4, 5, None]), (50, 9), write_statistics=False)
+    made = made_of([stored], tmp_path / "copy.parquet")
+    assert row_ids(made.file_path) == [(0, 1, 4), (1, 51, 5), (2, 3, 9)]
+    assert pa.types.is_int64(pq.read_schema(made.file_path).field("_row_id").type)
