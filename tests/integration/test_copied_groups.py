@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import IntegerType
 
+from icekeeper.model import FileContent
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, compacted, create_by_region, equality_delete, position_delete, region_rows
@@ -50,6 +52,14 @@ def compact(table: MaintainedTable, **settings: str) -> OperationOutcome:
 def row_groups(path: str) -> list[int]:
     footer = pq.read_metadata(path.removeprefix("file://"))
     return [footer.row_group(n).num_rows for n in range(footer.num_row_groups)]
+
+
+def ids_of(path: str) -> list[int]:
+    return list(pq.read_table(path.removeprefix("file://"))["id"].to_pylist())
+
+
+def unpartitioned(path: str) -> dict[str, Any]:
+    return {"content": FileContent.POSITION_DELETES, "partition": (), "referenced_data_file": path}
 
 
 def test_large_row_groups_are_copied_and_small_files_decoded_beside_them(table: MaintainedTable) -> None:
@@ -175,3 +185,24 @@ def test_files_under_deletes_are_decoded_beside_those_that_are_copied(
         assert region_rows(made) == before
         assert sorted(tuple(row_groups(file.file_path)) for file in made.data_files()) == [(9, 10, 10), (29,)]
         assert made.live_deletes() == Counter()
+
+
+def test_row_groups_without_deleted_rows_are_copied_and_the_others_decoded(table: MaintainedTable) -> None:
+    """Four row groups in each of two files: the second of the first file loses a row, of the other file none."""
+    with table.table.transaction() as change:
+        change.set_properties({"write.parquet.row-group-limit": "500", "format-version": "2"})
+    write(table, 2000, 2000)
+    first = next(file for file in table.data_files() if 0 in ids_of(file.file_path))
+    commit_deletes(table, [(position_delete(first.file_path, 700, "p")[0], unpartitioned(first.file_path))])
+    before = table.readers_agree()
+    assert len(before) == 3999
+
+    outcome = compact(table, min_row_group_copy_bytes="1000")
+
+    assert table.readers_agree() == before
+    (file,) = table.data_files()
+    assert row_groups(file.file_path) == [499, *[500] * 3, *[2000 // 4] * 4]
+    assert outcome.metrics["compact.rows_deleted"] == 1
+    assert outcome.metrics["compact.bytes_copied"] > 0
+    assert table.live_deletes() == Counter()
+    table.assert_sound()

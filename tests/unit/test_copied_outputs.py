@@ -10,19 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.operations.compaction.copying.assign import assign
-from icekeeper.operations.compaction.copying.outputs import PlannedOutput, plan_outputs
+from icekeeper.operations.compaction.copying.outputs import CopyableInput, PlannedOutput, plan_outputs
 from icekeeper.operations.compaction.task import Copying
-from icekeeper.row_group_copy.copyable import CopyableFile
+from icekeeper.row_group_copy.copyable_file import CopyableFile
+from icekeeper.rows.read_task import InputFile
 
 OURS, OTHERS = b"table", b"writer"
 
 
-def file(size: int, row_groups: int = 1, nullability: bytes = OURS) -> CopyableFile:
-    return cast(CopyableFile, SimpleNamespace(copied_bytes=size, row_groups=row_groups, nullability=nullability))
+def file(size: int, row_groups: int = 1, nullability: bytes = OURS, *, is_whole: bool = True) -> CopyableInput:
+    found = SimpleNamespace(copied_bytes=size, row_groups=row_groups, nullability=nullability)
+    return CopyableInput(cast(CopyableFile, found), () if is_whole else (InputFile("part", 1, 1),))
 
 
 def planned(
-    sizes: list[int], copyable: dict[int, CopyableFile], outputs: int = 1, **bounds: int
+    sizes: list[int], copyable: dict[int, CopyableInput], outputs: int = 1, **bounds: int
 ) -> list[PlannedOutput] | None:
     told: dict[str, Any] = {"min_row_group_bytes": 8, "smallest_output_bytes": 1, "largest_output_bytes": 1000}
     return plan_outputs(sizes, outputs, copyable, Copying(entries={}, **told | bounds), OURS, row_group_bytes=100)
@@ -49,6 +51,13 @@ def test_files_that_require_other_values_than_the_table_share_an_output_with_the
     assert planned([50, 60], alike) == [PlannedOutput((), (0, 1))]
     assert planned([50, 60, 5], alike) is None  # what is decoded requires what the table does
     assert planned([50, 60], {0: alike[0], 1: file(60)}) == [PlannedOutput((0,), (1,))]
+
+
+def test_what_is_decoded_of_a_file_counts_as_decoded() -> None:
+    """Forty bytes of row groups without deleted rows, and sixty that become one row group."""
+    assert planned([100], {0: file(40, 5, is_whole=False)}, min_row_group_bytes=16) == [PlannedOutput((), (0,))]
+    assert planned([100], {0: file(40, 6, is_whole=False)}, min_row_group_bytes=16) is None
+    assert planned([100], {0: file(40, 1, OTHERS, is_whole=False)}) is None
 
 
 def test_an_output_without_anything_to_copy_is_decoded_beside_others() -> None:

@@ -81,6 +81,11 @@ class DeletedRows:
         # Rows to look up at once, so that their lookup costs more than to hash the keys; 0: as they come.
         self.portion_rows = 2 * keys if self._lookups else 0
 
+    def are_deleted(self, path: str, positions: range) -> bool:
+        """Whether any of these positions of a file is deleted by position deletes or a deletion vector."""
+        deleted = self._positions.get(path)
+        return deleted is not None and bool(deleted.range_cardinality(positions.start, positions.stop))
+
     def live_masks(self, parts: Sequence[Part]) -> list[pa.Array | None]:
         """Per part a mask of its live rows; ``None``: all are live.  Batches have the columns of ``table_schema``."""
         by_key: list[pa.Array | None] = [None] * len(parts)
@@ -152,7 +157,7 @@ class DeletedRows:
         """These columns of the inputs that the portion applies to."""
         for source in self._task.inputs:
             if portion.applies_to(source):
-                first_row = 0
+                first_row = source.first_row
                 for batch in projected_rows(self._task.readable(source), {"type": "struct", "fields": fields}, storage):
                     yield Part(source, first_row, batch)
                     first_row += batch.num_rows

@@ -35,8 +35,8 @@ class FileRows:
     batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
 
 
-def open_rows(stream: pa.NativeFile, file_format: str) -> FileRows:
-    """Open a file; the stream must stay open while batches are read.
+def open_rows(stream: pa.NativeFile, file_format: str, row_group: int | None = None) -> FileRows:
+    """Open a file; the stream must stay open while batches are read.  ``row_group``: as in :class:`.ReadableFile`.
 
     Raises:
         TableUnsupported: the format is not read by this version.
@@ -45,7 +45,7 @@ def open_rows(stream: pa.NativeFile, file_format: str) -> FileRows:
     kind = file_format.upper()
     if kind == "PARQUET":
         parquet = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us", pre_buffer=False)
-        return FileRows(parquet.schema_arrow, lambda names: _parquet(parquet, names))
+        return FileRows(parquet.schema_arrow, lambda names: _parquet(parquet, names, row_group))
     if kind == "ORC":
         file = orc.ORCFile(stream)
         return FileRows(file.schema, lambda names: _orc(file, names))
@@ -55,13 +55,15 @@ def open_rows(stream: pa.NativeFile, file_format: str) -> FileRows:
     raise TableUnsupported(f"{file_format} files are not read by this version of Icekeeper")
 
 
-def _parquet(file: pq.ParquetFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _parquet(file: pq.ParquetFile, names: Sequence[str], row_group: int | None) -> Iterator[pa.RecordBatch]:
     if not names:
-        yield from _without_columns(file.metadata.num_rows)
+        part = file.metadata if row_group is None else file.metadata.row_group(row_group)
+        yield from _without_columns(part.num_rows)
         return
     # A dot in a column name means a path to pyarrow (platform 9), so such files are read whole.
     wanted = None if any("." in name for name in names) else list(names)
-    yield from file.iter_batches(batch_size=BATCH_ROWS, columns=wanted, use_threads=False)
+    row_groups = None if row_group is None else [row_group]
+    yield from file.iter_batches(batch_size=BATCH_ROWS, row_groups=row_groups, columns=wanted, use_threads=False)
 
 
 def _orc(file: orc.ORCFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -96,7 +98,7 @@ def projected_rows(
     """
     try:
         with storage.open_input(file.path) as stream:
-            rows = open_rows(stream, file.file_format)
+            rows = open_rows(stream, file.file_format, file.row_group)
             projection = Projection(rows.schema, schema, file.identity_values, file.name_mapping, must_hold)
             for batch in rows.batches(projection.file_columns):
                 yield projection.apply(batch)

@@ -58,13 +58,14 @@ def _parts(task: ReadTask, schema: Mapping[str, Any], storage: Storage, tally: T
     """All rows of the inputs in that schema, with their lineage."""
     ids = [int(field["id"]) for field in schema["fields"]]
     for source in task.inputs:
-        first_row = 0
+        first_row = source.first_row
         for batch in projected_rows(task.readable(source), schema, storage):
             tally.read += batch.num_rows
             yield Part(source, first_row, resolved_lineage(batch, ids, source, first_row))
             first_row += batch.num_rows
-        if first_row != source.record_count:
+        found = first_row - source.first_row
+        if found != source.record_count:
             raise StorageError(
-                f"data file {source.path} holds {first_row} rows, its manifest says {source.record_count}; "
+                f"data file {source.path} holds {found} rows, its manifest says {source.record_count}; "
                 "run 'icekeeper verify' on this table"
             )

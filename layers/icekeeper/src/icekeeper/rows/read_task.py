@@ -21,6 +21,8 @@ class ReadableFile:
     """Column id → raw partition value of identity fields, for columns that the file does not hold."""
     name_mapping: Sequence[Mapping[str, Any]] | None = None
     """The table's ``schema.name-mapping.default``, for a file without field ids; ``None``: the table has none."""
+    row_group: int | None = None
+    """The only row group of a Parquet file that is read; ``None``: the whole file is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,10 @@ class InputFile:
     """From v3 on, the row id of its first row; rows without a stored id count on from it."""
     partition_number: int = 0
     """Inputs of one spec and partition have the same number: equality deletes of a partition apply to all of them."""
+    row_group: int | None = None
+    """The only row group of a Parquet file that is read, and whose rows ``record_count`` counts; ``None``: all are."""
+    first_row: int = 0
+    """The position in the file of the first row that is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,4 +82,6 @@ class ReadTask:
 
     def readable(self, source: InputFile) -> ReadableFile:
         """One of the inputs, as :func:`.file_rows.projected_rows` takes it."""
-        return ReadableFile(source.path, source.file_format, source.identity_values, self.name_mapping)
+        return ReadableFile(
+            source.path, source.file_format, source.identity_values, self.name_mapping, source.row_group
+        )

@@ -12,7 +12,7 @@ from icekeeper.errors import MaintenanceError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.operations.compaction.bins import LARGEST_OUTPUT
 from icekeeper.operations.compaction.clustering.exchange import cluster_groups, fits_one_worker
-from icekeeper.operations.compaction.likely_copied import is_likely_copied
+from icekeeper.operations.compaction.likely_copied import may_be_copied
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.rewrite import rewrite_group
@@ -120,7 +120,7 @@ def _copying(plan: CompactionPlan, group: FileGroup, policy: Policy) -> Copying 
     if plan.recipe is not None or group.route_to is not None:
         return None
     files = [candidate.file for candidate in group.files]
-    likely = {i: files[i] for i, candidate in enumerate(group.files) if is_likely_copied(candidate, policy)}
+    likely = {i: files[i] for i, candidate in enumerate(group.files) if may_be_copied(candidate, policy)}
     if not likely:
         return None
     return Copying(

@@ -6,11 +6,12 @@ files.
 
 from __future__ import annotations
 
+from icekeeper.model import FileContent
 from icekeeper.operations.compaction.candidates import Candidate
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import RewriteReason
 
-__all__ = ["is_likely_copied"]
+__all__ = ["is_likely_copied", "may_be_copied"]
 
 # A file of another spec can be copied: its rows all belong to the output's partition.
 _DECODED_FOR = frozenset({RewriteReason.CODEC, RewriteReason.BLOOM})
@@ -18,6 +19,21 @@ _DECODED_FOR = frozenset({RewriteReason.CODEC, RewriteReason.BLOOM})
 
 def is_likely_copied(candidate: Candidate, policy: Policy) -> bool:
     """Whether nothing is known of a file that forbids to copy its row groups into a file of unsorted rows."""
+    return not candidate.deletes and _has_fit_row_groups(candidate, policy)
+
+
+def may_be_copied(candidate: Candidate, policy: Policy) -> bool:
+    """The same, or whether at least those row groups may be copied in which no position is deleted.
+
+    Which rows equality deletes remove is only known once rows are decoded.
+    """
+    if not candidate.deletes:
+        return is_likely_copied(candidate, policy)
+    knows_rows = all(entry.file.content is FileContent.POSITION_DELETES for entry in candidate.deletes)
+    return knows_rows and len(candidate.file.split_offsets or ()) > 1 and _has_fit_row_groups(candidate, policy)
+
+
+def _has_fit_row_groups(candidate: Candidate, policy: Policy) -> bool:
     least, file = policy.min_row_group_copy_bytes, candidate.file
     if least is None or policy.rewrite_all:  # whoever asks for all files wants them written anew
         return False
@@ -25,8 +41,6 @@ def is_likely_copied(candidate: Candidate, policy: Policy) -> bool:
     return (
         file.file_format.upper() == "PARQUET"
         and file.key_metadata is None
-        and not candidate.deletes
-        and not candidate.has_lineage
         and not candidate.lacks & _DECODED_FOR
         and file.file_size_in_bytes >= least * row_groups
     )

@@ -11,9 +11,20 @@ from dataclasses import dataclass
 
 from icekeeper.operations.compaction.copying.assign import assign
 from icekeeper.operations.compaction.task import Copying
-from icekeeper.row_group_copy.copyable import CopyableFile
+from icekeeper.row_group_copy.copyable_file import CopyableFile
+from icekeeper.rows.read_task import InputFile
 
-__all__ = ["PlannedOutput", "plan_outputs"]
+__all__ = ["CopyableInput", "PlannedOutput", "plan_outputs"]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyableInput:
+    """An input of a task of which at least some row groups can be copied."""
+
+    file: CopyableFile
+    """It, or what of it can be copied."""
+    decoded: tuple[InputFile, ...] = ()
+    """The row groups that are decoded instead, each an input of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +38,7 @@ class PlannedOutput:
 def plan_outputs(
     sizes: Sequence[int],
     outputs: int,
-    copyable: Mapping[int, CopyableFile],
+    copyable: Mapping[int, CopyableInput],
     copying: Copying,
     nullability: bytes,
     row_group_bytes: int,
@@ -44,9 +55,11 @@ def plan_outputs(
     for part in parts:
         copied = _alike([i for i in part if i in copyable], len(part), copyable, nullability)
         decoded = tuple(i for i in part if i not in copied)
-        row_groups = sum(copyable[i].row_groups for i in copied)
+        row_groups = sum(copyable[i].file.row_groups for i in copied)
+        old_bytes = {i: copyable[i].file.copied_bytes for i in copied}
         new_bytes = sum(sizes[i] for i in decoded)
-        size = new_bytes + sum(copyable[i].copied_bytes for i in copied)
+        new_bytes += sum(max(0, sizes[i] - old_bytes[i]) for i in copied if copyable[i].decoded)
+        size = new_bytes + sum(old_bytes.values())
         if size < copying.min_row_group_bytes * (row_groups + -(-new_bytes // row_group_bytes)):
             copied, decoded = (), tuple(part)
         planned.append(PlannedOutput(decoded, copied))
@@ -54,10 +67,10 @@ def plan_outputs(
 
 
 def _alike(
-    numbers: Sequence[int], inputs: int, copyable: Mapping[int, CopyableFile], nullability: bytes
+    numbers: Sequence[int], inputs: int, copyable: Mapping[int, CopyableInput], nullability: bytes
 ) -> tuple[int, ...]:
     """Of the copyable inputs of an output those that can share it: all, or those that require what decoded rows do."""
-    kinds = {copyable[i].nullability for i in numbers}
-    if len(kinds) == 1 and len(numbers) == inputs:
+    kinds = {copyable[i].file.nullability for i in numbers}
+    if len(kinds) == 1 and len(numbers) == inputs and not any(copyable[i].decoded for i in numbers):
         return tuple(numbers)
-    return tuple(i for i in numbers if copyable[i].nullability == nullability)
+    return tuple(i for i in numbers if copyable[i].file.nullability == nullability)

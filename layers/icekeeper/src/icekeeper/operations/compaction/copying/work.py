@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from icekeeper.errors import RowsNotKept
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.copying.outputs import PlannedOutput, plan_outputs
+from icekeeper.operations.compaction.copying.live_row_groups import without_deleted_rows
+from icekeeper.operations.compaction.copying.outputs import CopyableInput, PlannedOutput, plan_outputs
 from icekeeper.operations.compaction.proven_write import write_proven
 from icekeeper.operations.compaction.task import Copying, RewriteTask
 from icekeeper.operations.compaction.writing.metrics_modes import metrics_modes
@@ -20,10 +21,12 @@ from icekeeper.operations.compaction.writing.parquet_options import codec_name, 
 from icekeeper.operations.compaction.writing.write import write_data_file
 from icekeeper.operations.compaction.written_settings import wanted_settings
 from icekeeper.policy.choices import RewriteReason
-from icekeeper.row_group_copy.copyable import CopyableFile, CopyTarget, copy_target
+from icekeeper.row_group_copy.copyable import CopyTarget, copy_target
+from icekeeper.row_group_copy.copyable_file import CopyableFile
 from icekeeper.row_group_copy.merge import copyable_file, merge_files
 from icekeeper.row_group_copy.refusal import NotCopyable
 from icekeeper.rows.read import Tally
+from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.storage import Storage
 
 __all__ = ["CopiedGroup", "write_copied"]
@@ -53,7 +56,9 @@ def write_copied(task: RewriteTask, copying: Copying, storage: Storage) -> Copie
     outputs = plan_outputs(
         [source.file_size_in_bytes for source in task.inputs],
         task.output_count,
-        copyable := _judged(task, copying, target, storage),
+        copyable := without_deleted_rows(
+            _judged(task, copying, target, storage), copying.entries, task, target, storage
+        ),
         copying,
         target.schema.nullability,
         row_group_bytes(task.table_properties),
@@ -77,11 +82,11 @@ def write_copied(task: RewriteTask, copying: Copying, storage: Storage) -> Copie
 
 
 def _judged(task: RewriteTask, copying: Copying, target: CopyTarget, storage: Storage) -> dict[int, CopyableFile]:
-    """The inputs that can be copied, by number."""
+    """The inputs that can be copied as far as footers tell, by number."""
     wanted = wanted_settings(task.schema, task.table_properties)
 
-    def judge(entry: DataFile) -> CopyableFile | None:
-        found = copyable_file(entry, target, storage)
+    def judge(number: int) -> CopyableFile | None:
+        found = copyable_file(copying.entries[number], target, storage, task.inputs[number].sequence_number)
         if isinstance(found, NotCopyable):
             return None
         lacks_filters = wanted.bloom_columns and RewriteReason.BLOOM in wanted.lacking(found.footer.seen_by_arrow())
@@ -89,7 +94,7 @@ def _judged(task: RewriteTask, copying: Copying, target: CopyTarget, storage: St
 
     asked = sorted(copying.entries)
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE, thread_name_prefix="footer") as pool:
-        answers = pool.map(judge, (copying.entries[i] for i in asked))
+        answers = pool.map(judge, asked)
         return {i: found for i, found in zip(asked, answers, strict=True) if found is not None}
 
 
@@ -98,44 +103,46 @@ class _Writer:
     task: RewriteTask
     copying: Copying
     target: CopyTarget
-    copyable: dict[int, CopyableFile]
+    copyable: dict[int, CopyableInput]
     storage: Storage
 
     def write(self, output: PlannedOutput, path: str, done: CopiedGroup) -> bool:
         """Write one output and note it in ``done``; ``False``: an input cannot be copied after all."""
-        if not output.copied:
-            done.files += self._decode(output.decoded, path, done.tally)
+        copied = [self.copyable[i] for i in output.copied]
+        decoded = [self.task.inputs[i] for i in output.decoded] + [part for one in copied for part in one.decoded]
+        if not copied:
+            done.files += self._decode(decoded, path, done.tally)
             return True
         with tempfile.TemporaryDirectory(prefix="icekeeper-decoded-") as folder:
             parts = []
-            for entry in self._decode_beside(output.decoded, Path(folder), done.tally):
+            for entry in self._decode_beside(decoded, Path(folder), done.tally):
                 # Its row groups are as large as its rows allow.
                 judged = copyable_file(entry, replace(self.target, min_row_group_bytes=0), self.storage)
                 if isinstance(judged, NotCopyable):
                     return False
                 parts.append((entry, judged))
-            parts += [(self.copying.entries[i], self.copyable[i]) for i in output.copied]
+            parts += [(self.copying.entries[i], self.copyable[i].file) for i in output.copied]
             written = merge_files(parts, path, self.target, self.storage)
         if isinstance(written, NotCopyable):
             return False
         if written is not None:
             done.files.append(replace(written, partition=self.task.partition))
-        done.tally.read += sum(self.task.inputs[i].record_count for i in output.copied)
-        done.bytes_copied += sum(self.copyable[i].copied_bytes for i in output.copied)
+        done.tally.read += sum(one.file.row_count for one in copied)
+        done.bytes_copied += sum(one.file.copied_bytes for one in copied)
         return True
 
-    def _decode_beside(self, inputs: Sequence[int], folder: Path, tally: Tally) -> list[DataFile]:
+    def _decode_beside(self, inputs: Sequence[InputFile], folder: Path, tally: Tally) -> list[DataFile]:
         """As :meth:`_decode`, to a file that is copied from and then gone."""
         try:
             return self._decode(inputs, str(folder / "decoded.parquet"), tally)
         except RowsNotKept as error:
             raise RowsNotKept(error.problem, ()) from error
 
-    def _decode(self, inputs: Sequence[int], path: str, tally: Tally) -> list[DataFile]:
+    def _decode(self, inputs: Sequence[InputFile], path: str, tally: Tally) -> list[DataFile]:
         """Write the live rows of some inputs to a file; no file if there are none."""
         if not inputs:
             return []
-        part = replace(self.task, inputs=tuple(self.task.inputs[i] for i in inputs))
+        part = replace(self.task, inputs=tuple(inputs))
 
         def write(rows: Iterator[pa.RecordBatch]) -> tuple[DataFile, ...]:
             file = write_data_file(path, rows, part, self.storage)
