@@ -135,6 +135,26 @@ def test_what_files_lack_since_the_table_changed_is_written_by_decoding(
     assert bool(chunk.bloom_filter_length) is (change is want_filters)
 
 
+def test_rows_that_are_sorted_are_decoded(table: MaintainedTable) -> None:
+    write(table, 400, 500)
+    assert compact(table, strategy="sort", sort_order="id desc").metrics["compact.bytes_copied"] == 0
+    (file,) = table.data_files()
+    assert ids_of(file.file_path) == sorted(table.ids(), reverse=True)
+
+
+def test_rows_that_move_to_partitions_of_their_own_are_decoded(table: MaintainedTable) -> None:
+    """Four files of two regions each become one file a region."""
+    for number in range(4):
+        rows = pa.table({"id": [number, number + 10], "part": ["us", "eu"]}, ID_AND_PART)
+        table.table.append(rows)
+    with table.table.update_spec() as update:
+        update.add_identity("part")
+    outcome = compact(table, min_row_group_copy_bytes="1")
+    assert outcome.metrics["compact.bytes_copied"] == 0
+    assert sorted(file.partition for file in table.data_files()) == [("eu",), ("us",)]
+    assert table.readers_agree() == [0, 1, 2, 3, 10, 11, 12, 13]
+
+
 @pytest.mark.parametrize("settings", [{"min_row_group_copy_bytes": "none"}, {"rewrite_all": "true"}], ids=str)
 def test_who_asks_for_new_row_groups_gets_them(settings: dict[str, str], table: MaintainedTable) -> None:
     write(table, 400, 500)

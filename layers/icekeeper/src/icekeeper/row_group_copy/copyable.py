@@ -77,7 +77,7 @@ def judge_file(
 ) -> CopyableFile | NotCopyable:
     """Whether a file can be copied; ``record_count`` is what its manifest entry says, ``None``: there is none.
 
-    ``lineage`` is what its rows inherit, for targets with columns of row lineage.
+    ``lineage`` is what its rows inherit, for targets with columns of row lineage; ``None``: all of them must be stored.
     """
     try:
         return _copyable(footer, target, record_count, lineage)
@@ -88,8 +88,6 @@ def judge_file(
 def _copyable(
     footer: Footer, target: CopyTarget, record_count: int | None, lineage: InheritedLineage | None
 ) -> CopyableFile:
-    if target.schema.has_lineage and lineage is None:  # its rows must not share a file with others (rule 18)
-        raise CannotCopy("has rows without ids, which get theirs from a commit")
     metadata = footer.metadata()
     check_writer(metadata.created_by)
     schema = fitted_schema(metadata.schema, target.schema)
@@ -111,6 +109,9 @@ def _copyable(
         raise CannotCopy(f"has page indexes of more than {_MOST_INDEX_BYTES} bytes")
     keys = {pair.key: pair.value for pair in metadata.key_value_metadata or ()}
     parts = tuple(_row_groups(metadata.row_groups, columns, schema))
+    if lineage is None and schema.has_lineage and any(part.columns < len(schema.columns) for part in parts):
+        # They must not share a file with others (rule 18).
+        raise CannotCopy("has rows without ids, which get theirs from a commit")
     return CopyableFile(
         footer=footer,
         groups=parts,
