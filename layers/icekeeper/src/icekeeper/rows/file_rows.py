@@ -18,6 +18,7 @@ from icekeeper.errors import MaintenanceError, StorageError, TableUnsupported
 from icekeeper.rows.avro_rows import AvroRows
 from icekeeper.rows.project import Projection
 from icekeeper.rows.read_task import ReadableFile
+from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
 __all__ = ["BATCH_ROWS", "READABLE_FORMATS", "FileRows", "open_rows", "projected_rows"]
@@ -35,8 +36,12 @@ class FileRows:
     batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
 
 
-def open_rows(stream: pa.NativeFile, file_format: str, row_group: int | None = None) -> FileRows:
+def open_rows(
+    stream: pa.NativeFile, file_format: str, row_group: int | None = None, *, few_reads: bool = False
+) -> FileRows:
     """Open a file; the stream must stay open while batches are read.  ``row_group``: as in :class:`.ReadableFile`.
+
+    ``few_reads``: each read of the stream takes long, so that the columns of a row group are better read in one.
 
     Raises:
         TableUnsupported: the format is not read by this version.
@@ -44,8 +49,11 @@ def open_rows(stream: pa.NativeFile, file_format: str, row_group: int | None = N
     """
     kind = file_format.upper()
     if kind == "PARQUET":
-        parquet = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us", pre_buffer=False)
-        return FileRows(parquet.schema_arrow, lambda names: _parquet(parquet, names, row_group))
+        parquet = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us", pre_buffer=few_reads)
+        portions: Sequence[list[int] | None] = [None if row_group is None else [row_group]]
+        if few_reads and row_group is None:
+            portions = list(_row_group_portions(parquet.metadata))
+        return FileRows(parquet.schema_arrow, lambda names: _parquet(parquet, names, portions))
     if kind == "ORC":
         file = orc.ORCFile(stream)
         return FileRows(file.schema, lambda names: _orc(file, names))
@@ -55,15 +63,32 @@ def open_rows(stream: pa.NativeFile, file_format: str, row_group: int | None = N
     raise TableUnsupported(f"{file_format} files are not read by this version of Icekeeper")
 
 
-def _parquet(file: pq.ParquetFile, names: Sequence[str], row_group: int | None) -> Iterator[pa.RecordBatch]:
+def _parquet(
+    file: pq.ParquetFile, names: Sequence[str], portions: Sequence[list[int] | None]
+) -> Iterator[pa.RecordBatch]:
+    """``portions`` are the row groups that are read together; ``None``: all of them."""
     if not names:
-        part = file.metadata if row_group is None else file.metadata.row_group(row_group)
-        yield from _without_columns(part.num_rows)
+        footer = file.metadata
+        for groups in portions:
+            rows = footer.num_rows if groups is None else sum(footer.row_group(n).num_rows for n in groups)
+            yield from _without_columns(rows)
         return
     # A dot in a column name means a path to pyarrow (platform 9), so such files are read whole.
     wanted = None if any("." in name for name in names) else list(names)
-    row_groups = None if row_group is None else [row_group]
-    yield from file.iter_batches(batch_size=BATCH_ROWS, row_groups=row_groups, columns=wanted, use_threads=False)
+    for groups in portions:
+        yield from file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=wanted, use_threads=False)
+
+
+def _row_group_portions(footer: pq.FileMetaData) -> Iterator[list[int]]:
+    """Row groups that together have the rows of a batch: Arrow fetches all bytes of a portion before it decodes any."""
+    portion: list[int] = []
+    rows = 0
+    for number in range(footer.num_row_groups):
+        portion.append(number)
+        rows += footer.row_group(number).num_rows
+        if rows >= BATCH_ROWS or number == footer.num_row_groups - 1:
+            yield portion
+            portion, rows = [], 0
 
 
 def _orc(file: orc.ORCFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -85,20 +110,26 @@ def _without_columns(rows: int) -> Iterator[pa.RecordBatch]:
 
 
 def projected_rows(
-    file: ReadableFile, schema: Mapping[str, Any], storage: Storage, *, must_hold: Collection[int] = ()
+    file: ReadableFile,
+    schema: Mapping[str, Any],
+    storage: Storage,
+    *,
+    must_hold: Collection[int] = (),
+    opened: pa.NativeFile | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Batches of all rows of a file, in file order, as rows of an Iceberg schema; at most one row group is in memory.
 
     ``must_hold`` are the ids of columns that the file itself must have: no default and no partition value replaces
-    them.
+    them.  ``opened`` are the bytes of the file, where they are there already.
 
     Raises:
         StorageError: the file is missing or damaged.
         TableUnsupported: it cannot be read as that schema.
     """
     try:
-        with storage.open_input(file.path) as stream:
-            rows = open_rows(stream, file.file_format, file.row_group)
+        few_reads = opened is None and not is_local(file.path)
+        with storage.open_input(file.path) if opened is None else opened as stream:
+            rows = open_rows(stream, file.file_format, file.row_group, few_reads=few_reads)
             projection = Projection(rows.schema, schema, file.identity_values, file.name_mapping, must_hold)
             for batch in rows.batches(projection.file_columns):
                 yield projection.apply(batch)

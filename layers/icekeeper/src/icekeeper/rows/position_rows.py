@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.rows.file_rows import open_rows
+from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
 __all__ = ["PositionRows", "position_rows"]
@@ -35,7 +36,7 @@ def position_rows(path: str, file_format: str, storage: Storage) -> Iterator[Pos
         StorageError: it cannot be read.
     """
     with storage.translated(path), storage.open_input(path) as stream:
-        rows = open_rows(stream, file_format)
+        rows = open_rows(stream, file_format, few_reads=not is_local(path))
         if any(rows.schema.get_field_index(name) < 0 for name in _COLUMNS):
             raise MetadataUnreadable(f"{path} lacks file_path or pos; it is no position delete file")
         for batch in rows.batches(_COLUMNS):

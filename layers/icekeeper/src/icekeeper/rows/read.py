@@ -12,6 +12,7 @@ from icekeeper.errors import StorageError
 from icekeeper.rows.apply_deletes import DeletedRows
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.lineage import resolved_lineage
+from icekeeper.rows.opened_inputs import opened_inputs
 from icekeeper.rows.parts import Part, portions
 from icekeeper.rows.read_task import ReadTask
 from icekeeper.storage.storage import Storage
@@ -57,9 +58,9 @@ def read_rows(task: ReadTask, storage: Storage, tally: Tally) -> Iterator[pa.Rec
 def _parts(task: ReadTask, schema: Mapping[str, Any], storage: Storage, tally: Tally) -> Iterator[Part]:
     """All rows of the inputs in that schema, with their lineage."""
     ids = [int(field["id"]) for field in schema["fields"]]
-    for source in task.inputs:
+    for source, stream in opened_inputs(task.inputs, storage):
         first_row = source.first_row
-        for batch in projected_rows(task.readable(source), schema, storage):
+        for batch in projected_rows(task.readable(source), schema, storage, opened=stream):
             tally.read += batch.num_rows
             yield Part(source, first_row, resolved_lineage(batch, ids, source, first_row))
             first_row += batch.num_rows
