@@ -5,12 +5,11 @@ A method imports what it needs when it is called: to show a table's policy, noth
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from icekeeper.activity import Progress, silent
@@ -30,7 +29,6 @@ from icekeeper.table_policy import TablePolicies
 
 if TYPE_CHECKING:
     from icekeeper.detection.proposal import CatalogReport
-    from icekeeper.engines.deferred import DeferredEngine
     from icekeeper.engines.engine import Engine
     from icekeeper.maintenance.table_lease import Turn
     from icekeeper.operations.expiry.ref_costs import TableCosts
@@ -41,15 +39,19 @@ if TYPE_CHECKING:
     from icekeeper.state.lake_stats import LakeStats
     from icekeeper.verification.findings import Verification
 
-__all__ = ["Runtime", "default_engine", "open_engine"]
+__all__ = ["Runtime", "open_engine", "product_engine"]
 
 
-def default_engine() -> EngineName:
-    """Spark where PySpark is installed, else this machine's processes (platform 1)."""
-    return EngineName.SPARK if importlib.util.find_spec("pyspark") else EngineName.LOCAL
+def product_engine(asked: EngineName) -> EngineName:
+    """The engine of the demonstration, which shows what is deployed: Spark where it is installed, unless told."""
+    from icekeeper.engines.surroundings import spark_is_installed
+
+    if asked is not EngineName.AUTO:
+        return asked
+    return EngineName.SPARK if spark_is_installed() else EngineName.LOCAL
 
 
-def open_engine(name: EngineName) -> DeferredEngine:
+def open_engine(name: EngineName) -> AbstractContextManager[Engine]:
     """The engine; it starts with its first work and is stopped on leaving its context.
 
     Raises:
@@ -57,12 +59,26 @@ def open_engine(name: EngineName) -> DeferredEngine:
     """
     from icekeeper.engines.deferred import DeferredEngine
     from icekeeper.engines.local import LocalEngine
+    from icekeeper.engines.surroundings import spark_is_installed
 
+    local = DeferredEngine(EngineName.LOCAL, lambda: nullcontext(LocalEngine()))
     if name is EngineName.LOCAL:
-        return DeferredEngine(name, lambda: nullcontext(LocalEngine()))
-    if importlib.util.find_spec("pyspark") is None:
+        return local
+    spark = DeferredEngine(EngineName.SPARK, _spark)
+    if name is EngineName.AUTO:
+        return _auto(local, spark)
+    if not spark_is_installed():
         raise PolicyError("PySpark is not installed: run pip install 'icekeeper[spark]', or choose --engine local")
-    return DeferredEngine(name, _spark)
+    return spark
+
+
+@contextmanager
+def _auto(local: AbstractContextManager[Engine], spark: AbstractContextManager[Engine]) -> Iterator[Engine]:
+    from icekeeper.engines.auto import AutoEngine
+    from icekeeper.engines.surroundings import surroundings
+
+    with local as here, spark as there:
+        yield AutoEngine(surroundings(os.environ), here, there)
 
 
 @contextmanager
@@ -165,6 +181,7 @@ class Runtime:
         progress: Progress = silent,
     ) -> OperationContext:
         """The context of one pass over one table; ``run_id`` is a new UUID unless given, ``started_ms`` is now."""
+        from icekeeper.engines.auto import AutoEngine
         from icekeeper.pass_context.context import operation_context
 
         return operation_context(
@@ -175,7 +192,7 @@ class Runtime:
             clock=self.clock,
             run_id=run_id or str(uuid.uuid4()),
             started_ms=started_ms,
-            engine=engine,
+            engine=engine.for_one_pass() if isinstance(engine, AutoEngine) else engine,
             dry_run=dry_run,
             progress=progress,
             sleep=self.sleep,

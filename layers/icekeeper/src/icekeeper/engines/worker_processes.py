@@ -40,9 +40,7 @@ def worker_pool(processes: int, function: Callable[..., Any]) -> Iterator[Proces
         context.set_forkserver_preload(["icekeeper.engines.worker_server", function.__module__])
         _end_server_at_exit(os.getpid())
     others = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(
-        processes, mp_context=context, initializer=_begin_worker, initargs=(dict(os.environ),)
-    )
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_begin_worker, initargs=(dict(os.environ),))
     try:
         yield pool
     except BrokenProcessPool as error:
@@ -76,8 +74,7 @@ def end_worker_server() -> None:
 
     Only then whoever measures this process sees what its workers took.
     """
-    server = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]  # typeshed leaves it out
-    server._stop()
+    multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]  # typeshed leaves it out
 
 
 @cache
