@@ -39,16 +39,7 @@ if TYPE_CHECKING:
     from icekeeper.state.lake_stats import LakeStats
     from icekeeper.verification.findings import Verification
 
-__all__ = ["Runtime", "open_engine", "product_engine"]
-
-
-def product_engine(asked: EngineName) -> EngineName:
-    """The engine of the demonstration, which shows what is deployed: Spark where it is installed, unless told."""
-    from icekeeper.engines.surroundings import spark_is_installed
-
-    if asked is not EngineName.AUTO:
-        return asked
-    return EngineName.SPARK if spark_is_installed() else EngineName.LOCAL
+__all__ = ["Runtime", "open_engine"]
 
 
 def open_engine(name: EngineName) -> AbstractContextManager[Engine]:
@@ -57,6 +48,7 @@ def open_engine(name: EngineName) -> AbstractContextManager[Engine]:
     Raises:
         PolicyError: PySpark is not installed; when it starts: no Java that it runs on was found.
     """
+    from icekeeper.engines.auto import opened_auto_engine
     from icekeeper.engines.deferred import DeferredEngine
     from icekeeper.engines.local import LocalEngine
     from icekeeper.engines.surroundings import spark_is_installed
@@ -66,19 +58,10 @@ def open_engine(name: EngineName) -> AbstractContextManager[Engine]:
         return local
     spark = DeferredEngine(EngineName.SPARK, _spark)
     if name is EngineName.AUTO:
-        return _auto(local, spark)
+        return opened_auto_engine(local, spark, os.environ)
     if not spark_is_installed():
         raise PolicyError("PySpark is not installed: run pip install 'icekeeper[spark]', or choose --engine local")
     return spark
-
-
-@contextmanager
-def _auto(local: AbstractContextManager[Engine], spark: AbstractContextManager[Engine]) -> Iterator[Engine]:
-    from icekeeper.engines.auto import AutoEngine
-    from icekeeper.engines.surroundings import surroundings
-
-    with local as here, spark as there:
-        yield AutoEngine(surroundings(os.environ), here, there)
 
 
 @contextmanager

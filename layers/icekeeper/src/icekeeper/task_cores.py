@@ -1,6 +1,7 @@
 """How many cores of its machine a task may use: the engine that runs the task says so, and the task asks.
 
-A task that asks nothing uses one core.  Threads that a task starts do not know the number: ask before starting them.
+A task that asks nothing uses one core (rule 134).  Threads that a task starts do not know the number: ask before
+starting them.
 """
 
 from __future__ import annotations

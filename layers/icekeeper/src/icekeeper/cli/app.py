@@ -195,7 +195,7 @@ def demo(
 ) -> int:
     """Make a messy table bucket healthy, on this machine, and prove that no row changed."""
     from icekeeper.demo import run  # its readers and its server are optional to install
-    from icekeeper.runtime import product_engine
+    from icekeeper.engines.surroundings import product_engine
 
     if explore is not None:
         run.explore(explore, people(as_json=as_json))

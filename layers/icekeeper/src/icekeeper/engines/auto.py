@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 from icekeeper.engines.choose import Choice, Surroundings, choose, choose_for_sort
 from icekeeper.engines.engine import Engine
 from icekeeper.engines.names import EngineName
+from icekeeper.engines.surroundings import surroundings
 from icekeeper.engines.task_size import total_input_bytes
 
-__all__ = ["AutoEngine"]
+__all__ = ["AutoEngine", "opened_auto_engine"]
 
 log = logging.getLogger(__name__)
 
@@ -69,3 +71,12 @@ class AutoEngine:
             self._taken.append(choice)
             log.info("engine %s: %s", choice.engine.value, choice.reason)
         return self._spark if choice.engine is EngineName.SPARK else self._local
+
+
+@contextmanager
+def opened_auto_engine(
+    local: AbstractContextManager[Engine], spark: AbstractContextManager[Engine], environment: Mapping[str, str]
+) -> Iterator[AutoEngine]:
+    """Choose between these two, which are stopped on leaving; chosen is by what surrounds this process now."""
+    with local as here, spark as there:
+        yield AutoEngine(surroundings(environment), here, there)

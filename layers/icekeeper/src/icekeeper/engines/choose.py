@@ -1,7 +1,7 @@
 """Which engine ``--engine auto`` takes, and why (pure).
 
-A local Spark session takes seconds to start and runs the same Arrow code (platforms 1 and 7).  So Spark is taken where
-it is at hand or has more machines, and else for sorts only that this machine's memory does not hold.
+A local Spark session takes seconds to start and runs the same Arrow code (platform 1, platform 7).  So Spark is taken
+where it is at hand or has more machines, and else for sorts only that this machine's memory does not hold.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Surroundings:
     under_submit: bool
     """Whether ``spark-submit`` has started this process, as it does in a Glue job."""
     has_session: bool
-    """Whether this process has a running Spark context."""
+    """Whether a Spark session runs in this process."""
     master: str | None
     """The master that Spark's own settings name."""
     memory_bytes: int

@@ -25,7 +25,7 @@ Part = TypeVar("Part")
 
 SMALL_WORK_BYTES = 16 * 1024 * 1024
 """Tasks that read less than this together are done before other processes have started (platform 51)."""
-# What a worker needs at most, see RANGE_BYTES of the clustering and platform 8.
+# What a worker that sorts needs, and one that merges a group of any size (platform 8).
 _WORKER_BYTES = 512 * 1024 * 1024
 
 

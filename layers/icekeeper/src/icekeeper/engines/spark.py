@@ -31,7 +31,7 @@ from icekeeper.engines.surroundings import UNDER_SUBMIT, spark_settings_master
 from icekeeper.errors import StorageError
 from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN, RUNS
 
-__all__ = ["LOCAL_SETTINGS", "SparkEngine", "has_running_context", "local_session"]
+__all__ = ["LOCAL_SETTINGS", "SparkEngine", "local_session"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -65,11 +65,6 @@ LOCAL_SETTINGS: Mapping[str, str] = {
 # In the message of a stage that could not fetch its shuffled input (org.apache.spark.shuffle.FetchFailedException).
 _LOST_ITEMS = "FetchFailed"
 _STATUS_SECONDS = 10.0
-
-
-def has_running_context() -> bool:
-    """Whether this process has a Spark context, whichever thread has started it."""
-    return SparkContext._active_spark_context is not None
 
 
 @contextmanager

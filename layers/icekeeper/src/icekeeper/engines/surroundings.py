@@ -10,9 +10,10 @@ from pathlib import Path
 
 from icekeeper.engines.choose import Surroundings
 from icekeeper.engines.machine import this_machine
+from icekeeper.engines.names import EngineName
 from icekeeper.engines.spark_master import named_master
 
-__all__ = ["UNDER_SUBMIT", "spark_is_installed", "spark_settings_master", "surroundings"]
+__all__ = ["UNDER_SUBMIT", "product_engine", "spark_is_installed", "spark_settings_master", "surroundings"]
 
 UNDER_SUBMIT = "PYSPARK_GATEWAY_PORT"
 """Set by ``spark-submit`` for the Python it starts (``org.apache.spark.deploy.PythonRunner``)."""
@@ -52,8 +53,13 @@ def _may_have_java(environment: Mapping[str, str]) -> bool:
 
 
 def _has_session() -> bool:
-    if "pyspark" not in sys.modules:
-        return False
-    from icekeeper.engines.spark import has_running_context
+    """Whether this thread, or one that has started it, works with a Spark session."""
+    sql = sys.modules.get("pyspark.sql")
+    return sql is not None and sql.SparkSession.getActiveSession() is not None
 
-    return has_running_context()
+
+def product_engine(asked: EngineName) -> EngineName:
+    """The engine of the demonstration, which shows what is deployed: Spark where it is installed, unless told."""
+    if asked is not EngineName.AUTO:
+        return asked
+    return EngineName.SPARK if spark_is_installed() else EngineName.LOCAL

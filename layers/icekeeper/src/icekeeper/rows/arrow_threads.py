@@ -1,4 +1,4 @@
-"""Arrow's own threads inside a task, never more of them than the cores that the task was given."""
+"""Arrow's own threads inside a task, never more of them than the cores that the task was given (rule 134)."""
 
 from __future__ import annotations
 
