@@ -29,6 +29,7 @@ from merge import PROCESSES, SCHEMA, make_file
 from icekeeper.engines.engine import Engine
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine, local_session
+from icekeeper.engines.worker_processes import end_worker_server
 from icekeeper.operations.compaction.clustering.exchange import cluster_groups
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.task import OutputNames, RewriteTask
@@ -99,6 +100,7 @@ def java_ways(session: Any, files: Sequence[Path], target: int) -> dict[str, Cal
 
 def cpu_seconds() -> float:
     """Of this process and of its children that have ended."""
+    end_worker_server()  # only then its workers count as ours
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 

@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.demo.duckdb_reader import read_arrow
 from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.worker_processes import end_worker_server
 from icekeeper.model import TableName
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
@@ -111,6 +112,7 @@ def timed(cpu: Callable[[], float], work: Callable[[], object]) -> Cost:
 
 def own_cpu() -> float:
     """CPU seconds of this process and its finished children; the JVM is none of them while it runs."""
+    end_worker_server()  # only then its workers count as ours
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 

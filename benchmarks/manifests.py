@@ -27,6 +27,7 @@ from compaction import jvm_cpu, own_cpu, timed
 from pyspark.sql import SparkSession
 
 from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.worker_processes import end_worker_server
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_blocks import ManifestAssembler, entry_blocks
 from icekeeper.metadata.manifest_copy import EntryCopier, StoredEntry
@@ -139,6 +140,7 @@ def outcome(metadata_location: str) -> tuple[int, int, float]:
 
 def own_peak_mb() -> float:
     """Of the largest process: this one, or a worker that has ended."""
+    end_worker_server()  # only then its workers count as ours
     return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
 
 

@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine, local_session
+from icekeeper.engines.worker_processes import end_worker_server
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import OutputNames, RewriteTask
 from icekeeper.rows.read_task import InputFile
@@ -100,6 +101,7 @@ def bare_merge(work: tuple[Sequence[str], str]) -> int:
 
 def peak_mb() -> int:
     """Largest resident set of any child process so far, in MB."""
+    end_worker_server()  # only then its workers count as ours
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
 
 

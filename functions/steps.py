@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from icekeeper.engines.local import LocalEngine
@@ -29,10 +30,15 @@ def carry_out(event: dict[str, Any], context: Any, function: str, *, max_bytes: 
         raise PolicyError(f"malformed event: operation: this function does {does}, not {asked.step}")
 
     def work() -> dict[str, Any]:
-        # Lambda has no shared memory for a pool of processes, and one core up to 1,769 MB.
-        return dict(run_step(deployment(), asked, LocalEngine(processes=1), max_bytes=max_bytes))
+        # Lambda has no shared memory for a pool of processes.
+        return dict(run_step(deployment(), asked, LocalEngine(processes=1, cores=_cores()), max_bytes=max_bytes))
 
     return once(asked.step, step_key(asked), context, work)
+
+
+def _cores() -> int:
+    """How many whole cores this function has: one per 1,769 MB (AWS Lambda developer guide, "Memory")."""
+    return max(1, int(os.environ.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "0")) // 1769)
 
 
 def step_key(asked: OperationEvent) -> dict[str, str]:

@@ -27,7 +27,7 @@ def test_a_pass_in_json(command: Command) -> None:
     assert answer.code == 0
     document = answer.json
     assert list(document) == [
-        *("table", "catalog", "run_id", "dry_run", "status", "operations", "summary", "metrics"),
+        *("table", "catalog", "run_id", "dry_run", "status", "operations", "summary", "metrics", "engine"),
     ]
     assert {key: document[key] for key in ("table", "catalog", "dry_run", "status")} == {
         "table": "ns.t",

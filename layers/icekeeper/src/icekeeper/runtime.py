@@ -5,12 +5,11 @@ A method imports what it needs when it is called: to show a table's policy, noth
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from icekeeper.activity import Progress, silent
@@ -30,7 +29,6 @@ from icekeeper.table_policy import TablePolicies
 
 if TYPE_CHECKING:
     from icekeeper.detection.proposal import CatalogReport
-    from icekeeper.engines.deferred import DeferredEngine
     from icekeeper.engines.engine import Engine
     from icekeeper.maintenance.table_lease import Turn
     from icekeeper.operations.expiry.ref_costs import TableCosts
@@ -41,28 +39,29 @@ if TYPE_CHECKING:
     from icekeeper.state.lake_stats import LakeStats
     from icekeeper.verification.findings import Verification
 
-__all__ = ["Runtime", "default_engine", "open_engine"]
+__all__ = ["Runtime", "open_engine"]
 
 
-def default_engine() -> EngineName:
-    """Spark where PySpark is installed, else this machine's processes (platform 1)."""
-    return EngineName.SPARK if importlib.util.find_spec("pyspark") else EngineName.LOCAL
-
-
-def open_engine(name: EngineName) -> DeferredEngine:
+def open_engine(name: EngineName) -> AbstractContextManager[Engine]:
     """The engine; it starts with its first work and is stopped on leaving its context.
 
     Raises:
         PolicyError: PySpark is not installed; when it starts: no Java that it runs on was found.
     """
+    from icekeeper.engines.auto import opened_auto_engine
     from icekeeper.engines.deferred import DeferredEngine
     from icekeeper.engines.local import LocalEngine
+    from icekeeper.engines.surroundings import spark_is_installed
 
+    local = DeferredEngine(EngineName.LOCAL, lambda: nullcontext(LocalEngine()))
     if name is EngineName.LOCAL:
-        return DeferredEngine(name, lambda: nullcontext(LocalEngine()))
-    if importlib.util.find_spec("pyspark") is None:
+        return local
+    spark = DeferredEngine(EngineName.SPARK, _spark)
+    if name is EngineName.AUTO:
+        return opened_auto_engine(local, spark, os.environ)
+    if not spark_is_installed():
         raise PolicyError("PySpark is not installed: run pip install 'icekeeper[spark]', or choose --engine local")
-    return DeferredEngine(name, _spark)
+    return spark
 
 
 @contextmanager
@@ -165,6 +164,7 @@ class Runtime:
         progress: Progress = silent,
     ) -> OperationContext:
         """The context of one pass over one table; ``run_id`` is a new UUID unless given, ``started_ms`` is now."""
+        from icekeeper.engines.auto import AutoEngine
         from icekeeper.pass_context.context import operation_context
 
         return operation_context(
@@ -175,7 +175,7 @@ class Runtime:
             clock=self.clock,
             run_id=run_id or str(uuid.uuid4()),
             started_ms=started_ms,
-            engine=engine,
+            engine=engine.for_one_pass() if isinstance(engine, AutoEngine) else engine,
             dry_run=dry_run,
             progress=progress,
             sleep=self.sleep,

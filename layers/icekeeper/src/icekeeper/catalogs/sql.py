@@ -57,6 +57,7 @@ class SqlCatalog:
                 " write special characters of the password as %2F and the like"
             ) from error
         self._engine = sql_engine(self._client)
+        self._pointer = sql_pointer(self._client)
         self._require_spelling()
 
     @property
@@ -83,9 +84,8 @@ class SqlCatalog:
     def load(self, table: TableName) -> LoadedTable:
         try:
             with self._engine.connect() as connection:
-                location = connection.execute(
-                    sql_pointer(self._client, ".".join(table.namespace), table.name)
-                ).scalar_one_or_none()
+                named = {"namespace": ".".join(table.namespace), "table": table.name}
+                location = connection.execute(self._pointer, named).scalar_one_or_none()
         except SQLAlchemyError as error:
             raise self._unusable(error) from error
         if not location:

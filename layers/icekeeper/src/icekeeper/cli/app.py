@@ -58,6 +58,7 @@ from icekeeper.cli.request import request
 from icekeeper.cli.requests import requests_app
 from icekeeper.cli.run import run
 from icekeeper.cli.stage import stage_app
+from icekeeper.engines.names import EngineName
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.masking import MaskingFormatter
 
@@ -111,7 +112,7 @@ def maintain(
     operations: Operations = None,
     settings: Settings = None,
     schedule: Schedule = None,
-    engine: Engine = None,
+    engine: Engine = EngineName.AUTO,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be done, and change nothing")] = False,
     unsafe: Unsafe = False,
     wait: Annotated[
@@ -189,16 +190,16 @@ def demo(
     explore: Annotated[
         Path | None, typer.Option("--explore", metavar="DIR", help="serve a bucket kept earlier, until interrupted")
     ] = None,
-    engine: Engine = None,
+    engine: Engine = EngineName.AUTO,
     as_json: AsJson = False,
 ) -> int:
     """Make a messy table bucket healthy, on this machine, and prove that no row changed."""
     from icekeeper.demo import run  # its readers and its server are optional to install
-    from icekeeper.runtime import default_engine
+    from icekeeper.engines.surroundings import product_engine
 
     if explore is not None:
         run.explore(explore, people(as_json=as_json))
-    healthy = run.run_demo(keep, engine or default_engine(), people(as_json=as_json))
+    healthy = run.run_demo(keep, product_engine(engine), people(as_json=as_json))
     if as_json:
         print_json({**healthy.to_json(), "catalog": run.CATALOG, "status": "succeeded" if healthy.ok else "failed"})
     return EXIT_OK if healthy.ok else print_failed("the demonstration did not leave every table healthy")

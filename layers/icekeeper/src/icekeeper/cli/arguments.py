@@ -46,7 +46,12 @@ Schedule: TypeAlias = Annotated[
     str | None, typer.Option("--schedule", metavar="NAME", help="a schedule of the policy, due or not")
 ]
 Engine: TypeAlias = Annotated[
-    EngineName | None, typer.Option("--engine", help="where files are rewritten; Spark when it is installed")
+    EngineName,
+    typer.Option(
+        "--engine",
+        help="where files are rewritten: this machine's processes, Spark, or auto: Spark where a session or cluster of"
+        " it is at hand, and for sorts beyond this machine's memory",
+    ),
 ]
 Unsafe: TypeAlias = Annotated[
     bool, typer.Option("--unsafe", help="allow an orphan grace period below 24 hours (tests, demonstrations)")

@@ -184,8 +184,8 @@ def progress_bar() -> Iterator[ProgressCallback]:
 
 
 @contextmanager
-def engine_and_progress(name: EngineName | None, *, as_json: bool) -> Iterator[tuple[Engine, ProgressCallback]]:
-    """The engine for the work in the block, the default one unless named, and the bars that show how far it is.
+def engine_and_progress(name: EngineName, *, as_json: bool) -> Iterator[tuple[Engine, ProgressCallback]]:
+    """The engine for the work in the block, and the bars that show how far it is.
 
     An interrupted pass is told at once, before the engine stops, which may take a while; that ends the command.
 
@@ -194,9 +194,9 @@ def engine_and_progress(name: EngineName | None, *, as_json: bool) -> Iterator[t
         typer.Exit: the pass was interrupted.
     """
     from icekeeper.maintenance.interrupted_pass import PassInterrupted
-    from icekeeper.runtime import default_engine, open_engine
+    from icekeeper.runtime import open_engine
 
-    with open_engine(name or default_engine()) as engine:
+    with open_engine(name) as engine:
         try:
             with progress_bar() as progress:
                 yield engine, progress

@@ -8,6 +8,7 @@ import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Engine, Settings, Unsafe, overrides
 from icekeeper.cli.console import EXIT_OK, engine_and_progress, listings, people, print_failed, print_json
+from icekeeper.engines.names import EngineName
 
 __all__ = ["orphans"]
 
@@ -21,7 +22,7 @@ def orphans(
         ),
     ],
     settings: Settings = None,
-    engine: Engine = None,
+    engine: Engine = EngineName.AUTO,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be removed, and change nothing")] = False,
     unsafe: Unsafe = False,
     as_json: AsJson = False,

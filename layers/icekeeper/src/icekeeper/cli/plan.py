@@ -25,6 +25,7 @@ from icekeeper.cli.console import (
     print_failed,
     print_json,
 )
+from icekeeper.engines.names import EngineName
 
 __all__ = ["plan"]
 
@@ -40,7 +41,7 @@ def plan(
     ] = None,
     settings: Settings = None,
     schedule: Schedule = None,
-    engine: Engine = None,
+    engine: Engine = EngineName.AUTO,
     unsafe: Unsafe = False,
     as_json: AsJson = False,
 ) -> int:
@@ -64,6 +65,8 @@ def plan(
         print_json({**outcome.to_json(listings()), **order, "reclaimable_bytes": reclaimable, "costs": costs})
     console = people(as_json=as_json)
     print_outcome(console, outcome)
+    if outcome.engine is not None and outcome.engine.reason is not None:
+        console.print(f"engine: {outcome.engine.name}; {outcome.engine.reason}", soft_wrap=True, markup=False)
     for operation in outcome.operations:
         for line in plan_lines(operation.plan or {}):
             console.print(f"  {line}", soft_wrap=True, markup=False, highlight=False)

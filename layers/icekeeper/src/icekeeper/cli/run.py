@@ -13,6 +13,7 @@ import typer
 
 from icekeeper.cli.arguments import Engine, Settings, overrides, time_ms
 from icekeeper.cli.console import EXIT_OK, people, print_failed
+from icekeeper.engines.names import EngineName
 from icekeeper.errors import PolicyError
 
 if TYPE_CHECKING:
@@ -39,14 +40,14 @@ def run(
         ),
     ] = None,
     settings: Settings = None,
-    engine: Engine = None,
+    engine: Engine = EngineName.AUTO,
     once: Annotated[
         bool, typer.Option("--once", help="one detection and its passes, then end; 1 when something failed")
     ] = False,
 ) -> int:
     """Detect and maintain the tables of catalogs, every interval, until stopped (SIGTERM or Ctrl-C)."""
     from icekeeper.cycle.service import Service, ServiceOptions
-    from icekeeper.runtime import default_engine, open_engine
+    from icekeeper.runtime import open_engine
     from icekeeper.state.open import open_state
 
     chosen, schedule = overrides(settings, about="icekeeper run"), dict[str, str]()
@@ -57,7 +58,7 @@ def run(
     if concurrency is not None:
         schedule["max_concurrent_jobs_per_worker"] = str(concurrency)
     console = people(as_json=False)
-    with open_engine(engine or default_engine()) as started:
+    with open_engine(engine) as started:
         service = Service(
             ServiceOptions(catalogs=catalogs, environment=os.environ, overrides=chosen, schedule=schedule),
             open_state(os.environ),

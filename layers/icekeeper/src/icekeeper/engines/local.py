@@ -2,44 +2,55 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import pickle
-import signal
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from icekeeper.errors import StorageError
+from icekeeper.engines.machine import this_machine
+from icekeeper.engines.task_size import total_input_bytes
+from icekeeper.engines.worker_processes import worker_pool, workers_ignore_interrupts
+from icekeeper.task_cores import on_cores
 
-__all__ = ["LocalEngine"]
+__all__ = ["SMALL_WORK_BYTES", "LocalEngine"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 Part = TypeVar("Part")
 
+SMALL_WORK_BYTES = 16 * 1024 * 1024
+"""Tasks that read less than this together are done before other processes have started (platform 51)."""
+# What a worker that sorts needs, and one that merges a group of any size (platform 8).
+_WORKER_BYTES = 512 * 1024 * 1024
+
 
 class LocalEngine:
-    """At most one process per core; a single task runs in the calling process, which saves starting one."""
+    """At most one process per core, and one per half a gigabyte of memory.
+
+    A single task, or tasks that read little, run in the calling process, which saves starting others.
+    """
 
     name = "local"
 
-    def __init__(self, processes: int | None = None) -> None:
-        self._processes = processes or os.cpu_count() or 1
+    def __init__(self, processes: int | None = None, *, cores: int | None = None) -> None:
+        """``cores`` of this machine are divided among the processes; as many as processes, unless given."""
+        machine = this_machine()
+        self._processes = processes or max(1, min(machine.cores, machine.memory_bytes // _WORKER_BYTES))
+        self._cores = cores or processes or machine.cores
 
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
     ) -> list[Result]:
         """See :class:`icekeeper.engines.engine.Engine`."""
-        with self._pool(len(tasks)) as pool:
-            return _run(pool, function, tasks, on_done)
+        size = total_input_bytes(tasks)
+        is_small = size is not None and size < SMALL_WORK_BYTES
+        with self._workers(1 if is_small else len(tasks), function) as workers:
+            return workers.run(function, tasks, on_done)
 
     def exchange(
         self,
@@ -52,70 +63,60 @@ class LocalEngine:
         """See :class:`icekeeper.engines.engine.Engine`; items wait in a temporary directory."""
         with (
             tempfile.TemporaryDirectory(prefix="icekeeper-exchange-") as folder,
-            self._pool(max(len(tasks), len(parts))) as pool,
+            self._workers(max(len(tasks), len(parts)), split) as workers,
         ):
             splits = [_Split(split, task, number, folder) for number, task in enumerate(tasks)]
-            _run(pool, _spill, splits, on_done)
+            workers.run(_spill, splits, on_done)
             merges = [_Merge(merge, part, number, folder) for number, part in enumerate(parts)]
-            return _run(pool, _gather, merges, lambda done: on_done(len(tasks) + done))
+            return workers.run(_gather, merges, lambda done: on_done(len(tasks) + done))
 
     @contextmanager
-    def _pool(self, tasks: int) -> Iterator[ProcessPoolExecutor | None]:
-        """A pool of processes; ``None`` where one process is enough, so that the calling one does the work."""
+    def _workers(self, tasks: int, function: Callable[..., Any]) -> Iterator[_Workers]:
+        """As many workers as help so many tasks, of which ``function`` is the first work."""
         processes = min(self._processes, tasks)
         if processes <= 1:
-            yield None
+            yield _Workers(None, self._cores)
             return
-        others = multiprocessing.active_children()
-        # Spawned, not forked: Arrow's and boto3's threads do not survive a fork.
-        pool = ProcessPoolExecutor(
-            processes, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent
-        )
-        try:
-            yield pool
-        except BrokenProcessPool as error:
-            raise StorageError("a worker process died, probably for lack of memory; nothing was committed") from error
-        except KeyboardInterrupt:
-            # Nobody waits for their results any more; what they have begun to write is on the job's record.
-            for worker in multiprocessing.active_children():
-                if worker not in others:
-                    worker.terminate()
-            raise
-        finally:
-            pool.shutdown(cancel_futures=True)  # after an error, tasks that have not begun never begin
+        with worker_pool(processes, function) as pool:
+            yield _Workers(pool, self._cores // processes)
 
 
-def _run(
-    pool: ProcessPoolExecutor | None,
-    function: Callable[[Task], Result],
-    tasks: Sequence[Task],
-    on_done: Callable[[int], None],
-) -> list[Result]:
-    if pool is None:
-        results = []
-        for done, task in enumerate(tasks, start=1):
-            results.append(function(task))
+@dataclass(frozen=True, slots=True)
+class _Workers:
+    """Where tasks run, and how many cores each of them may use."""
+
+    pool: ProcessPoolExecutor | None
+    """``None``: one process is enough, so the calling one does the work."""
+    cores: int
+
+    def run(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
+    ) -> list[Result]:
+        """The results in the order of the tasks."""
+        work = _OnCores(function, self.cores)
+        if self.pool is None:
+            results = []
+            for done, task in enumerate(tasks, start=1):
+                results.append(work(task))
+                on_done(done)
+            return results
+        with workers_ignore_interrupts():
+            futures = [self.pool.submit(work, task) for task in tasks]
+        for done, _ in enumerate(as_completed(futures), start=1):
             on_done(done)
-        return results
-    with _workers_ignore_interrupts():
-        futures = [pool.submit(function, task) for task in tasks]
-    for done, _ in enumerate(as_completed(futures), start=1):
-        on_done(done)
-    return [future.result() for future in futures]
+        return [future.result() for future in futures]
 
 
-@contextmanager
-def _workers_ignore_interrupts() -> Iterator[None]:
-    """Processes that are started within the block never see SIGINT: a terminal sends it to them, too.
+@dataclass(frozen=True, slots=True)
+class _OnCores:
+    """A function whose task may use so many cores."""
 
-    A process takes over which signals are blocked in the thread that starts it.  This thread still learns of an
-    interrupt: right after the block, or at once through another thread.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    function: Callable[[Any], Any]
+    cores: int
+
+    def __call__(self, task: Any) -> Any:
+        with on_cores(self.cores):
+            return self.function(task)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +154,3 @@ def _items(folder: Path) -> Iterator[Any]:
             while file.peek(1):
                 yield pickle.load(file)
         path.unlink()
-
-
-def _end_with_parent() -> None:
-    """End this worker when its parent ends: without that, a worker whose parent was killed would wait for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_exit_after, args=(parent.join,), daemon=True).start()
-
-
-def _exit_after(wait: Callable[[], object]) -> None:
-    wait()
-    os._exit(1)

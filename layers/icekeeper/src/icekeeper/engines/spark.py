@@ -6,7 +6,6 @@ imports pyspark.
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import threading
@@ -23,9 +22,12 @@ from pyspark import RDD, SparkConf, SparkContext, TaskContext
 from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
-from icekeeper.engines.attempts import in_attempt
 from icekeeper.engines.background import in_background
 from icekeeper.engines.java import find_java_home
+from icekeeper.engines.machine import this_machine
+from icekeeper.engines.spark_master import is_elsewhere, local_cores
+from icekeeper.engines.spark_tasks import SparkTasks
+from icekeeper.engines.surroundings import UNDER_SUBMIT, spark_settings_master
 from icekeeper.errors import StorageError
 from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN, RUNS
 
@@ -38,8 +40,6 @@ Part = TypeVar("Part")
 
 _POLL_SECONDS = 0.2
 _STATUS_POLL_SECONDS = 0.02
-# Set by spark-submit for the Python it starts (org.apache.spark.deploy.PythonRunner).
-_UNDER_SUBMIT = "PYSPARK_GATEWAY_PORT"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 # Spark counts attempts at a task within an attempt at its stage, and tells Python only the former (platform 6).  So
 # sessions that are started here never begin a stage twice; where items of an exchange were lost, the engine begins a
@@ -71,7 +71,8 @@ _STATUS_SECONDS = 10.0
 def local_session() -> Iterator[SparkSession]:
     """A local session bound to loopback, stopped on leaving; one that is already running is used and left alone.
 
-    Under ``spark-submit``, as in a Glue job, it is the cluster's session.
+    Under ``spark-submit``, as in a Glue job, it is the cluster's session; where Spark's own settings name a master that
+    is not this machine, a session of that cluster, by those settings.
 
     Raises:
         PolicyError: no Java that Spark can run on was found.
@@ -81,14 +82,17 @@ def local_session() -> Iterator[SparkSession]:
         yield running
         return
     conf = SparkConf().setAll(list(_ATTEMPTS.items()))
-    if _UNDER_SUBMIT in os.environ:
+    if UNDER_SUBMIT in os.environ:
         yield SparkSession.builder.config(conf=conf).getOrCreate()
         return
+    is_cluster = is_elsewhere(spark_settings_master(os.environ))
     os.environ["JAVA_HOME"] = find_java_home()
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    conf = conf.setAll(list(LOCAL_SETTINGS.items())).setMaster("local[*]").setAppName("icekeeper")
-    conf = conf.set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
+    conf = conf.setAppName("icekeeper")
+    if not is_cluster:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        conf = conf.setAll(list(LOCAL_SETTINGS.items())).setMaster("local[*]")
+        conf = conf.set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
     context = _start(conf)
     if context is None:
         yield SparkSession.builder.getOrCreate()
@@ -142,7 +146,7 @@ class SparkEngine:
         """See :class:`icekeeper.engines.engine.Engine`; one Spark task per task, results in order."""
         if not tasks:
             return []
-        rdd = self._context.parallelize(tasks, len(tasks)).map(_with_cheap_start(function))
+        rdd = self._context.parallelize(tasks, len(tasks)).map(self._tasks(len(tasks)).mapping(function))
         return self._collect(rdd, _new_group(), len(tasks), on_done)
 
     def exchange(
@@ -160,14 +164,13 @@ class SparkEngine:
         if not parts:
             return []
         wanted, total = list(parts), len(tasks) + len(parts)
-        keyed = self._context.parallelize(tasks, max(1, len(tasks))).flatMap(_with_cheap_start(split))
+        keyed = self._context.parallelize(tasks, max(1, len(tasks))).flatMap(self._tasks(len(tasks)).splitting(split))
         sent = keyed.partitionBy(len(wanted), _itself)
         for run in range(RUNS):
             group = _new_group()
             try:
-                results = self._collect(
-                    sent.mapPartitionsWithIndex(_merging(merge, wanted, run)), group, total, on_done
-                )
+                merging = self._tasks(len(wanted), run).merging(merge, wanted)
+                results = self._collect(sent.mapPartitionsWithIndex(merging), group, total, on_done)
             except StorageError as error:
                 if run + 1 == RUNS or _LOST_ITEMS not in str(error.__cause__):
                     raise
@@ -175,6 +178,11 @@ class SparkEngine:
                 if not self._repeats_stages or self._was_one_stage_attempt(group):
                     return results
         raise StorageError("Spark began the work again and again, because workers or their disks were lost")
+
+    def _tasks(self, count: int, run: int = 0) -> SparkTasks:
+        """What workers run of so many tasks at once."""
+        own = local_cores(self._context.master or "", this_machine().cores)
+        return SparkTasks(TaskContext.get, own // max(1, count), run)
 
     @property
     def _repeats_stages(self) -> bool:
@@ -244,42 +252,9 @@ class SparkEngine:
                 on_done(done)
 
 
-def _with_cheap_start(function: Callable[[Task], Result]) -> Callable[[Task], Result]:
-    """Spare each later task in a worker about 60 ms: pyspark invalidates import caches before every task, which
-    re-reads its own zip file, although the worker's modules never change (platform 3)."""
-
-    def run(task: Task) -> Result:
-        importlib.invalidate_caches = _do_nothing
-        return function(in_attempt(task, 0, _attempt_number()))
-
-    return run
-
-
-def _merging(
-    merge: Callable[[Part, Iterator[Item]], Result], parts: Sequence[Part], run: int
-) -> Callable[[int, Iterable[tuple[int, Item]]], Iterator[Result]]:
-    """The function that a worker runs for each part in this run: it merges the part's items."""
-
-    def merged(number: int, items: Iterable[tuple[int, Item]]) -> Iterator[Result]:
-        importlib.invalidate_caches = _do_nothing
-        yield merge(in_attempt(parts[number], run, _attempt_number()), (item for _, item in items))
-
-    return merged
-
-
-def _attempt_number() -> int:
-    """The number of the running attempt at a task, counted from 0 within its stage; 0 outside of Spark."""
-    context = TaskContext.get()
-    return 0 if context is None else context.attemptNumber()
-
-
 def _new_group() -> str:
     return f"icekeeper-{uuid.uuid4()}"
 
 
 def _itself(part: int) -> int:
     return part
-
-
-def _do_nothing() -> None:
-    return None

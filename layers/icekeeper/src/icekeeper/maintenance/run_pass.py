@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from icekeeper.engines.auto import AutoEngine
 from icekeeper.maintenance.begin_pass import PassStart, begin, head_id
 from icekeeper.maintenance.interrupted_pass import PassInterrupted, interrupted_outcome
 from icekeeper.maintenance.not_due import of_part, remembered_turns, why_waiting
@@ -17,7 +18,7 @@ from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.policy import Operation
 from icekeeper.policy.unused_settings import unused_settings
 from icekeeper.policy_parts import PolicyPart, due_parts, forced_part, why_not_now
-from icekeeper.report.outcome import OperationOutcome, PassOutcome, skipped
+from icekeeper.report.outcome import EngineTaken, OperationOutcome, PassOutcome, skipped
 from icekeeper.report.planned_order import looks_at_the_table
 from icekeeper.state.schedules import ScheduleRun
 
@@ -82,7 +83,8 @@ def run_pass(context: OperationContext, schedule: str | None = None) -> PassOutc
 def _recorded(
     context: OperationContext, started: PassStart, outcome: PassOutcome, parts: Sequence[DonePart]
 ) -> PassOutcome:
-    outcome = with_warnings(outcome)
+    reason = context.engine.reason if isinstance(context.engine, AutoEngine) else None
+    outcome = replace(with_warnings(outcome), engine=EngineTaken(context.engine.name, reason))
     log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
     if context.dry_run:
         return outcome

@@ -16,6 +16,7 @@ from icekeeper.report.listings import ListingWriter, files_json
 from icekeeper.state.slack import Slack
 
 __all__ = [
+    "EngineTaken",
     "OperationOutcome",
     "PassOutcome",
     "PassStatus",
@@ -174,6 +175,18 @@ def _not_carried_out(operation: Operation, status: Status, reason: str, metrics:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class EngineTaken:
+    """Which engine a pass took, and why it did; no reason where a person or a deployment has named it."""
+
+    name: str
+    reason: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """``engine`` in ``maintain --json``."""
+        return {"name": self.name, "reason": self.reason}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassOutcome:
     """How one pass over one table ended; ``table`` is ``namespace.table``."""
@@ -187,6 +200,8 @@ class PassOutcome:
     """``None`` where there were no failed loads to clean up after."""
     warnings: tuple[str, ...] = ()
     """What went wrong beside the operations; it does not change how the pass ended."""
+    engine: EngineTaken | None = None
+    """What rewrote files, or would have; ``None``: not told."""
 
     @property
     def status(self) -> PassStatus:
@@ -243,6 +258,7 @@ class PassOutcome:
             "metrics": self.metrics,
             **({} if self.staged is None else {"staged": self.staged.to_json(self.run_id, listing)}),
             **({"warnings": list(self.warnings)} if self.warnings else {}),
+            **({} if self.engine is None else {"engine": self.engine.to_json()}),
         }
 
 

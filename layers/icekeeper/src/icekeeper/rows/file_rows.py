@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from pyarrow import orc
 
 from icekeeper.errors import MaintenanceError, StorageError, TableUnsupported
+from icekeeper.rows.arrow_threads import arrow_threads
 from icekeeper.rows.avro_rows import AvroRows
 from icekeeper.rows.project import Projection
 from icekeeper.rows.read_task import ReadableFile
@@ -75,8 +76,9 @@ def _parquet(
         return
     # A dot in a column name means a path to pyarrow (platform 9), so such files are read whole.
     wanted = None if any("." in name for name in names) else list(names)
+    threads = arrow_threads()
     for groups in portions:
-        yield from file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=wanted, use_threads=False)
+        yield from file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=wanted, use_threads=threads)
 
 
 def _row_group_portions(footer: pq.FileMetaData) -> Iterator[list[int]]:

@@ -8,7 +8,10 @@ from typing import Any
 
 from icekeeper.model import FileContent, PartitionValue
 
-__all__ = ["DeleteFile", "InputFile", "ReadTask", "ReadableFile"]
+__all__ = ["OPEN_FILE_BYTES", "DeleteFile", "InputFile", "ReadTask", "ReadableFile"]
+
+OPEN_FILE_BYTES = 512 * 1024
+"""Opening a file in an object store takes as long as reading so many bytes of it: 20 ms at 25 MB a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,12 @@ class ReadTask:
     key_fields: Sequence[Mapping[str, Any]] = ()
     """Fields that equality deletes compare and the schema lacks: they are read, and dropped after the deletes."""
     io_properties: Mapping[str, str]
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of the data files, with an allowance for each file that is opened, delete files included."""
+        files = len(self.inputs) + len(self.deletes)
+        return sum(source.file_size_in_bytes for source in self.inputs) + files * OPEN_FILE_BYTES
 
     def readable(self, source: InputFile) -> ReadableFile:
         """One of the inputs, as :func:`.file_rows.projected_rows` takes it."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from pyiceberg.table.locations import ObjectStoreLocationProvider
-
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.rows.read_task import ReadTask
@@ -90,6 +88,9 @@ class OutputNames:
 
 def _entropy(name: str) -> str:
     """The hash of a name as Java and PyIceberg write it, such as ``0101/1100/0011/01011010``."""
+    # Imported here: it is half of what a worker would import, and only tables with such paths need it.
+    from pyiceberg.table.locations import ObjectStoreLocationProvider
+
     path = ObjectStoreLocationProvider("", {}).new_data_location(name)
     return path.removeprefix("/data/").removesuffix(f"/{name}")
 

@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from icekeeper.model import DataFile, PartitionValue
+from icekeeper.rows.read_task import OPEN_FILE_BYTES
 from icekeeper.storage.attempt_names import PlannedFile
 
 __all__ = ["MergeResult", "MergeTask", "PositionDeletes"]
+
+# A position, and its share of a path that is stored once for many.
+_ROW_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,11 @@ class MergeTask:
     output: PlannedFile
     io_properties: Mapping[str, str]
     attempt: int = 0
+
+    @property
+    def input_bytes(self) -> int:
+        """About what is read; manifest entries of deletes are known here by their rows alone."""
+        return sum(file.record_count * _ROW_BYTES + OPEN_FILE_BYTES for file in self.deletes)
 
     def in_attempt(self, attempt: int) -> MergeTask:
         """The task as this attempt does it."""

@@ -32,6 +32,11 @@ class SketchTask:
     rows: ReadTask
     types: Mapping[int, str]
 
+    @property
+    def input_bytes(self) -> int:
+        """See :class:`.ReadTask`."""
+        return self.rows.input_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class SketchResult:

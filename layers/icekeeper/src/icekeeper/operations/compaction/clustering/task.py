@@ -50,6 +50,13 @@ class SampleTask:
     step: int
     """Every ``step``-th row is taken."""
 
+    @property
+    def input_bytes(self) -> int:
+        """About what the key columns take of the files; see :class:`.ReadTask`."""
+        recipe, columns = self.task.recipe, len(self.task.schema["fields"])
+        keys = columns if recipe is None else len(recipe.columns)
+        return self.task.input_bytes * min(keys, columns) // max(1, columns)
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -78,6 +85,11 @@ class SplitTask:
     """Where each range but the first begins."""
     lanes: tuple[int, ...]
     """Per range: the number of its lane."""
+
+    @property
+    def input_bytes(self) -> int:
+        """See :class:`.ReadTask`."""
+        return self.task.input_bytes
 
 
 @dataclass(frozen=True, slots=True)

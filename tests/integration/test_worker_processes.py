@@ -1,0 +1,58 @@
+"""The local engine's processes: when there are any, what they are forked from, and what they know."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+
+import pytest
+
+from icekeeper.engines.local import SMALL_WORK_BYTES, LocalEngine
+from icekeeper.engines.worker_processes import end_worker_server, worker_pool
+from icekeeper.operations.compaction.rewrite import rewrite_group
+from support.worker_work import Reads, burn, process_of, threads_of_server, variable
+
+
+def processes(*sizes: int) -> set[int]:
+    return set(LocalEngine(2).map(process_of, [Reads(size) for size in sizes], lambda done: None))
+
+
+def test_tasks_that_read_little_start_no_process() -> None:
+    """A process pays its imports first (platform 51)."""
+    half = SMALL_WORK_BYTES // 2
+    assert processes(half, half - 1) == {os.getpid()}
+    assert os.getpid() not in processes(half, half)
+
+
+def test_tasks_that_do_not_say_what_they_read_are_divided() -> None:
+    assert os.getpid() not in LocalEngine(2).map(process_of, [1, 2], lambda done: None)
+
+
+def test_workers_have_the_environment_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their server has that of the time when it started."""
+    seen = []
+    for value in ("one", "two"):
+        monkeypatch.setenv("ICEKEEPER_TEST_WORKERS", value)
+        seen.append(LocalEngine(2).map(variable, ["ICEKEEPER_TEST_WORKERS"] * 2, lambda done: None))
+    monkeypatch.delenv("ICEKEEPER_TEST_WORKERS")
+    seen.append(LocalEngine(2).map(variable, ["ICEKEEPER_TEST_WORKERS"] * 2, lambda done: None))
+    assert seen == [["one", "one"], ["two", "two"], [None, None]]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are no forks")
+def test_workers_are_forked_from_a_process_of_one_thread() -> None:
+    """With all that the rewriting of files imports: a second thread could hold a lock for ever (platform 51)."""
+    end_worker_server()
+    with worker_pool(2, rewrite_group) as pool:
+        assert pool.submit(threads_of_server, 1).result() == 1
+    end_worker_server()
+
+
+def test_what_workers_took_is_seen_once_their_server_has_ended() -> None:
+    end_worker_server()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    LocalEngine(2).map(burn, [1_000_000, 1_000_000], lambda done: None)
+    end_worker_server()
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before > 0.02
+    end_worker_server()  # again: nothing runs
