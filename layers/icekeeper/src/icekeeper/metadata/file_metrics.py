@@ -1,0 +1,143 @@
+"""A file as a manifest stores it: metrics of its columns stay bytes until somebody asks for them.
+
+They are most of a manifest, and most plans look at none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from icekeeper.metadata.avro_fields import is_field
+from icekeeper.metadata.avro_types import AvroTypes
+from icekeeper.metadata.avro_values import PLAIN_READERS, Reader, Skipper, keyed_reader, optional_reader
+from icekeeper.model import DataFile
+
+__all__ = ["METRIC_FIELDS", "STORED", "MetricsReader", "StoredFile"]
+
+METRIC_FIELDS = {
+    108: "column_sizes",
+    109: "value_counts",
+    110: "null_value_counts",
+    137: "nan_value_counts",
+    125: "lower_bounds",
+    128: "upper_bounds",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsReader:
+    """Reads metrics out of a stretch of an encoded data file."""
+
+    readers: Mapping[str, Reader]
+    """Name → reads one metric of a stretch that begins at its begin."""
+
+    @classmethod
+    def of(cls, types: AvroTypes, stretch: Sequence[Mapping[str, Any]]) -> MetricsReader | None:
+        """Of these fields; ``None``: a metric is not an array of pairs of an integer and an integer or bytes.
+
+        Such pairs can be read whenever they could be passed over, so nothing is found to be damaged later on.
+        """
+        readers: dict[str, Reader] = {}
+        before: list[Skipper] = []
+        for field in stretch:
+            name = next((name for i, name in METRIC_FIELDS.items() if is_field(field, i, name)), None)
+            if name is not None:
+                read = _pairs_reader(types, field["type"])
+                if read is None:
+                    return None
+                readers[name] = _after(tuple(before), read)
+            before.append(types.skipper(field["type"]))
+        return cls(readers)
+
+    def read(self, name: str, stretch: bytes) -> Mapping[int, Any] | None:
+        """One metric by column id; ``None``: the file has none."""
+        read = self.readers.get(name)
+        found: Mapping[int, Any] | None = None if read is None else read(stretch, 0)[0]
+        return found
+
+
+def _after(before: Sequence[Skipper], read: Reader) -> Reader:
+    def value(data: bytes, at: int) -> tuple[Any, int]:
+        for skip in before:
+            at = skip(data, at)
+        return read(data, at)
+
+    return value
+
+
+def _pairs_reader(types: AvroTypes, kind: Any) -> Reader | None:
+    defined = types.defined(kind)
+    if isinstance(defined, list):
+        if len(defined) != 2 or types.defined(defined[0]) != {"type": "null"}:
+            return None
+        pairs = _pairs_reader(types, defined[1])
+        return None if pairs is None else optional_reader([PLAIN_READERS["null"], pairs])
+    if defined["type"] != "array":
+        return None
+    item = types.defined(defined["items"])
+    if isinstance(item, list) or item["type"] != "record" or [f["name"] for f in item["fields"]] != ["key", "value"]:
+        return None
+    key, value = (types.defined(field["type"]) for field in item["fields"])
+    kinds = [None if isinstance(part, list) else part["type"] for part in (key, value)]
+    if kinds[0] not in ("int", "long") or kinds[1] not in ("int", "long", "bytes"):
+        return None
+    return keyed_reader(PLAIN_READERS[kinds[1]])
+
+
+class StoredFile(DataFile):
+    """A data or delete file that reads its metrics out of its manifest's bytes each time that they are asked for.
+
+    It equals a ``DataFile`` of the same fields, and becomes one when it is copied with changes or sent to a worker.
+    """
+
+    __slots__ = ("_reader", "_stretch")
+    _reader: MetricsReader
+    _stretch: bytes
+
+    def __new__(cls, **values: Any) -> Any:
+        """Whoever makes one by all its fields (``dataclasses.replace``) gets a ``DataFile``."""
+        return DataFile(**values)
+
+    @classmethod
+    def of(cls, values: Sequence[Any], reader: MetricsReader, stretch: bytes) -> StoredFile:
+        """``values`` are those of all fields but the metrics, in the order of ``STORED``."""
+        file: StoredFile = object.__new__(cls)
+        for put, value in zip(_PUT, values, strict=True):
+            put(file, value)
+        _put_reader(file, reader)
+        _put_stretch(file, stretch)
+        return file
+
+    def plain(self) -> DataFile:
+        """The same with all its fields at hand."""
+        return DataFile(**{field.name: getattr(self, field.name) for field in fields(DataFile)})
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, StoredFile):
+            return self.plain() == other.plain()
+        return self.plain() == other if isinstance(other, DataFile) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.plain())
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.plain().__reduce_ex__(protocol)
+
+
+def _metric(name: str) -> property:
+    def value(file: StoredFile) -> Mapping[int, Any] | None:
+        return file._reader.read(name, file._stretch)
+
+    return property(value)
+
+
+for _name in METRIC_FIELDS.values():
+    setattr(StoredFile, _name, _metric(_name))
+
+STORED = tuple(field.name for field in fields(DataFile) if field.name not in METRIC_FIELDS.values())
+"""The fields of a file that are at hand, in the order of ``StoredFile.of``."""
+# What a frozen dataclass sets one by one with a call by name takes half as long through its slots.
+_PUT = tuple(getattr(DataFile, name).__set__ for name in STORED)
+_put_reader, _put_stretch = (getattr(StoredFile, name).__set__ for name in StoredFile.__slots__)
