@@ -73,7 +73,7 @@ def skip_null(data: bytes, at: int) -> int:
 
 def _read_length(data: bytes, at: int) -> tuple[int, int]:
     length = data[at]
-    if length < 128 and not length & 1:
+    if not length & 0x81:  # a number of one byte, and not negative
         return length >> 1, at + 1
     length, at = read_long(data, at)
     if length < 0:
@@ -195,7 +195,7 @@ def _natural(number: int) -> int:
 def _block_items(data: bytes, at: int) -> tuple[int, int]:
     """How many items the next block of an array or map has; 0: it has ended."""
     count = data[at]
-    if count < 128 and not count & 1:
+    if not count & 0x81:
         return count >> 1, at + 1
     count, at = read_long(data, at)
     if count < 0:  # the block's size in bytes follows, for those who jump over it
@@ -253,21 +253,26 @@ def numbers_skipper(each: int) -> Skipper:
     """Passes over an array whose items are so many ints and longs each: a regular expression does so in one step."""
 
     def skip(data: bytes, at: int) -> int:
-        count, at = _block_items(data, at)
-        while count:
-            found = _numbers(each * count)(data, at)
+        count = data[at]
+        if count and not count & 0x81:  # fewer than 64, as a number of one byte; most often there is one block
+            found = _numbers(each * (count >> 1), b"\0")(data, at + 1)
+            if found is not None:
+                return found.end()
+        items, at = _block_items(data, at)
+        while items:
+            found = _numbers(each * items)(data, at)
             if found is None:
                 raise ValueError("an array of numbers ends too early")
-            count, at = _block_items(data, found.end())
+            items, at = _block_items(data, found.end())
         return at
 
     return skip
 
 
 @lru_cache(maxsize=1024)
-def _numbers(count: int) -> Callable[[bytes, int], re.Match[bytes] | None]:
+def _numbers(count: int, then: bytes = b"") -> Callable[[bytes, int], re.Match[bytes] | None]:
     """Finds the end of so many ints and longs, of ten bytes at most, without ever going back."""
-    return re.compile(rb"(?:[\x80-\xff]{0,9}+[\x00-\x7f]){%d}+" % count).match
+    return re.compile(rb"(?:[\x80-\xff]{0,9}+[\x00-\x7f]){%d}+%b" % (count, then)).match
 
 
 def keyed_bytes_skipper(data: bytes, at: int) -> int:
@@ -275,9 +280,15 @@ def keyed_bytes_skipper(data: bytes, at: int) -> int:
     count, at = _block_items(data, at)
     while count:
         for _ in range(count):
-            while data[at] > 127:
+            if data[at] > 127:
                 at += 1
+                if data[at] > 127:
+                    at = read_long(data, at - 1)[1] - 1  # which limits its bytes, as reading it later does
             length = data[at + 1]
-            at = at + 2 + (length >> 1) if length < 128 and not length & 1 else skip_bytes(data, at + 1)
-        count, at = _block_items(data, at)
+            at = skip_bytes(data, at + 1) if length & 0x81 else at + 2 + (length >> 1)
+        count = data[at]
+        if count:
+            count, at = _block_items(data, at)
+        else:
+            at += 1
     return at

@@ -14,9 +14,9 @@ from icekeeper.metadata.avro_fields import is_field, record_of
 from icekeeper.metadata.avro_files import WriterSchema
 from icekeeper.metadata.avro_types import AvroTypes
 from icekeeper.metadata.avro_values import Reader, Skipper
-from icekeeper.metadata.file_metrics import METRIC_FIELDS, MetricsReader
+from icekeeper.metadata.stored_file import LATE_FIELDS, LateReader
 
-__all__ = ["ENTRY_FIELDS", "FILE_FIELDS", "METRICS", "SPAN", "EntryColumns", "entry_columns", "interned"]
+__all__ = ["ENTRY_FIELDS", "FILE_FIELDS", "LATE", "SPAN", "EntryColumns", "entry_columns", "interned"]
 
 ENTRY_FIELDS = {0: "status", 1: "snapshot_id", 3: "sequence_number", 4: "file_sequence_number"}
 FILE_FIELDS = {
@@ -27,7 +27,6 @@ FILE_FIELDS = {
     103: "record_count",
     104: "file_size_in_bytes",
     131: "key_metadata",
-    132: "split_offsets",
     135: "equality_ids",
     140: "sort_order_id",
     142: "first_row_id",
@@ -37,11 +36,11 @@ FILE_FIELDS = {
 }
 SPAN = (-1, -2)
 """In place of ids of an entry's fields: where the entry begins and ends."""
-METRICS = (-3, -4)
-"""In place of ids of a file's fields: where the metrics of columns begin and end."""
+LATE = (-3, -4)
+"""In place of ids of a file's fields: where the stretch with its late fields begins and ends."""
 
 # Their values repeat from entry to entry.
-_REPEATED = frozenset({1, 3, 4, 101, 102})
+_REPEATED = frozenset({1, 101, 102})
 _MOST_INTERNED = 4096
 
 
@@ -53,8 +52,8 @@ class EntryColumns:
     """Reads one entry as a list: the value of each field in the order asked for, ``None`` where there is none."""
     missing: frozenset[int]
     """Ids of fields asked for that such manifests do not have."""
-    metrics: MetricsReader | None
-    """Reads the metrics of columns, where they are encoded as the specification says."""
+    late: LateReader | None
+    """Reads the late fields, where they are encoded as the specification says."""
 
 
 def entry_columns(
@@ -83,7 +82,7 @@ def entry_columns(
         return -1, types.skipper(field["type"])
 
     record = record_of(schema, 2, "data_file")
-    metrics = [i for i, f in enumerate(record["fields"]) if any(is_field(f, *one) for one in METRIC_FIELDS.items())]
+    late = [i for i, f in enumerate(record["fields"]) if any(is_field(f, *one) for one in LATE_FIELDS.items())]
     for field in schema["fields"]:
         if not is_field(field, 2, "data_file"):
             steps.append(field_step(field, ENTRY_FIELDS))
@@ -91,17 +90,17 @@ def entry_columns(
         if types.defined(field["type"]) != types.defined(record):
             steps.append((-1, _present(types, field["type"])))
         for number, part in enumerate(record["fields"]):
-            if metrics and number == metrics[0] and METRICS[0] in slots:
-                steps.append((slots[METRICS[0]], _position))
-            steps.append(field_step(part, FILE_FIELDS | METRIC_FIELDS))
-            if metrics and number == metrics[-1] and METRICS[1] in slots:
-                steps.append((slots[METRICS[1]], _position))
+            if late and number == late[0] and LATE[0] in slots:
+                steps.append((slots[LATE[0]], _position))
+            steps.append(field_step(part, FILE_FIELDS | LATE_FIELDS))
+            if late and number == late[-1] and LATE[1] in slots:
+                steps.append((slots[LATE[1]], _position))
     if SPAN[0] in slots:
         steps = [(slots[SPAN[0]], _position), *steps, (slots[SPAN[1]], _position)]
-    between = record["fields"][metrics[0] : metrics[-1] + 1] if metrics else []
+    between = record["fields"][late[0] : late[-1] + 1] if late else []
     missing = frozenset(field_id for field_id in slots if field_id >= 0) - found
-    empty = [0 if field_id in METRICS else None for field_id in slots]
-    return EntryColumns(_list_reader(steps, empty), missing, MetricsReader.of(types, between))
+    empty = [0 if field_id in LATE else None for field_id in slots]
+    return EntryColumns(_list_reader(steps, empty), missing, LateReader.of(types, between))
 
 
 def _list_reader(steps: Sequence[tuple[int, Any]], empty: list[Any]) -> Reader:

@@ -14,9 +14,9 @@ from typing import Any
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.avro_fields import canonical_names, renamed
 from icekeeper.metadata.avro_files import OpenedFile, open_avro, read_avro, writer_schema
-from icekeeper.metadata.entry_columns import ENTRY_FIELDS, FILE_FIELDS, METRICS, EntryColumns, entry_columns
-from icekeeper.metadata.file_metrics import METRIC_FIELDS, STORED, StoredFile
+from icekeeper.metadata.entry_columns import ENTRY_FIELDS, FILE_FIELDS, LATE, EntryColumns, entry_columns
 from icekeeper.metadata.inherited_numbers import inherited_file_number, inherited_number
+from icekeeper.metadata.stored_file import LATE_FIELDS, METRIC_FIELDS, STORED, StoredFile
 from icekeeper.metadata.stored_partitions import partition_maker
 from icekeeper.model import (
     DataFile,
@@ -59,8 +59,9 @@ _LIST_FIELDS = {
     519: "key_metadata",
     520: "first_row_id",
 }
-# What is read of every file besides metrics, in the order of a stored file's fields.
-_FILE = (134, 100, 101, 102, 103, 104, 131, 132, 135, 140, 142, 143, 144, 145)
+# What is read of every file, besides what is read when it is asked for, in the order of a stored file's fields.
+_FILE = (134, 100, 101, 102, 103, 104, 131, 135, 140, 142, 143, 144, 145)
+_ROWS, _KEYS, _ROW_ID = (_FILE.index(field_id) for field_id in (103, 135, 142))
 _REQUIRED = (0, 100, 101, 103, 104)
 _CONTENTS = {None: FileContent.DATA} | {int(content): content for content in FileContent}
 _DELETED = int(EntryStatus.DELETED)
@@ -137,7 +138,7 @@ def decode_manifest(data: bytes, manifest: ManifestFile, spec: JsonObject) -> It
     opened = open_avro(data, path)
     fields = tuple((int(field["field-id"]), str(field["name"])) for field in spec["fields"])
     columns = _columns(opened, partial(_entry_layout, partition_fields=fields), _REQUIRED)
-    metrics = columns.metrics
+    late = columns.late
     added_snapshot_id = manifest.added_snapshot_id
     next_row_id = manifest.first_row_id if manifest.content is ManifestContent.DATA else None
     for values, block in opened.values(columns.read):
@@ -145,14 +146,12 @@ def decode_manifest(data: bytes, manifest: ManifestFile, spec: JsonObject) -> It
         try:
             status = _STATUSES[status_code]
             stored[0] = _CONTENTS[stored[0]]
-            if next_row_id is not None and stored[10] is None and status is not EntryStatus.DELETED:
-                stored[10] = next_row_id
-                next_row_id += stored[4]
-            if stored[7] is not None:
-                stored[7] = tuple(stored[7])
-            if stored[8] is not None:
-                stored[8] = tuple(stored[8])
-            file = _decoded(stored) if metrics is None else StoredFile.of(stored, metrics, block[start:end])
+            if next_row_id is not None and stored[_ROW_ID] is None and status is not EntryStatus.DELETED:
+                stored[_ROW_ID] = next_row_id
+                next_row_id += stored[_ROWS]
+            if stored[_KEYS] is not None:
+                stored[_KEYS] = tuple(stored[_KEYS])
+            file = _decoded(stored) if late is None else StoredFile.of(stored, late, block[start:end])
         except (KeyError, ValueError, TypeError) as error:
             raise MetadataUnreadable(f"manifest {path} holds an entry that cannot be understood: {error!r}") from error
         yield ManifestEntry(
@@ -165,8 +164,10 @@ def decode_manifest(data: bytes, manifest: ManifestFile, spec: JsonObject) -> It
 
 
 def _decoded(values: Sequence[Any]) -> DataFile:
-    """The file of a manifest whose metrics are encoded in an unusual way, all of them decoded."""
-    found = dict(zip((*STORED, *METRIC_FIELDS.values()), values, strict=True))
+    """The file of a manifest whose late fields are encoded in an unusual way, all of them decoded."""
+    found = dict(zip((*STORED, *LATE_FIELDS.values()), values, strict=True))
+    offsets = found["split_offsets"]
+    found["split_offsets"] = None if offsets is None else tuple(offsets)
     return DataFile(**found | {name: _pairs(found[name]) for name in METRIC_FIELDS.values()})
 
 
@@ -225,10 +226,10 @@ def _entry_layout(schema_text: str, partition_fields: tuple[tuple[int, str], ...
     """How to read entries whole; ``partition_fields``: id and name of each field of the spec."""
     written = writer_schema(schema_text)
     make = partition_maker(schema_text, written.schema, partition_fields)
-    columns = entry_columns(written, (0, 1, 3, 4), (*METRICS, *_FILE), make)
-    if columns.metrics is not None:
+    columns = entry_columns(written, (0, 1, 3, 4), (*LATE, *_FILE), make)
+    if columns.late is not None:
         return columns
-    return entry_columns(written, (0, 1, 3, 4), (*METRICS, *_FILE, *METRIC_FIELDS), make)
+    return entry_columns(written, (0, 1, 3, 4), (*LATE, *_FILE, *LATE_FIELDS), make)
 
 
 @lru_cache(maxsize=64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -30,6 +31,8 @@ from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.readable import why_unreadable
 
 __all__ = ["Candidate", "Candidates", "FileScope", "PassedOver", "TableState", "Tally", "select_candidates"]
+
+_LACKS_NOTHING: frozenset[RewriteReason] = frozenset()
 
 FileScope: TypeAlias = Callable[[DataFile, int], bool]
 """Whether a data file of a spec id may be rewritten at all."""
@@ -172,19 +175,25 @@ def select_candidates(
     listed = array("q")
     partitions: dict[object, list[Candidate]] = {}
     by_partition: Counter[tuple[PartitionValue, ...]] = Counter()
+    smallest = _no_candidate_from(policy, clustered_by is not None)
+    # Most files of a large table are none of the plan's business; they are told by as few steps as can be.
+    asks_each = not index.is_empty or bool(lacking) or RewriteReason.SPEC in policy.rewrite_reason
     for live in state.live_files:
         file, spec_id = live.entry.file, live.manifest.partition_spec_id
         if file.content is not FileContent.DATA:
             continue
         listed.append(hash(file.file_path))
-        if index.has_equality_deletes:
-            by_partition[file.partition] += 1
-        needed = tuple(index.needed_by(live.entry, spec_id, types))
-        for entry in needed:
-            needs[entry.file.key] += 1
-        has_debt = policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
-        lacks = lacking.get(file.file_path, frozenset()) | _lacks_the_spec(file, spec_id, policy, destinations)
-        is_wanted = has_debt or lacks or _may_be_laid_anew(file, policy, clustered_by is not None)
+        needed: tuple[ManifestEntry, ...] = ()
+        has_debt, lacks = False, _LACKS_NOTHING
+        if asks_each:
+            if index.has_equality_deletes:
+                by_partition[file.partition] += 1
+            needed = tuple(index.needed_by(live.entry, spec_id, types))
+            for entry in needed:
+                needs[entry.file.key] += 1
+            has_debt = policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
+            lacks = lacking.get(file.file_path, lacks) | _lacks_the_spec(file, spec_id, policy, destinations)
+        is_wanted = has_debt or lacks or file.file_size_in_bytes < smallest
         if not is_wanted or not in_scope(file, spec_id):
             continue
         if passed.takes(
@@ -253,9 +262,11 @@ def _listed_once(partitions: Iterable[list[Candidate]], listed: Sequence[int]) -
     return tuple([c for c in files if counts[hash(c.file.file_path)] == 1] for files in partitions)
 
 
-def _may_be_laid_anew(file: DataFile, policy: Policy, may_be_clustered: bool) -> bool:
-    is_small = file.file_size_in_bytes < policy.min_file_size_bytes
-    return policy.rewrite_all or (policy.rewrite_enabled and (is_small or may_be_clustered))
+def _no_candidate_from(policy: Policy, may_be_clustered: bool) -> float:
+    """From this size in bytes on no file is a candidate for its size or order alone."""
+    if policy.rewrite_all or (policy.rewrite_enabled and may_be_clustered):
+        return math.inf
+    return policy.min_file_size_bytes if policy.rewrite_enabled else -math.inf
 
 
 def _is_indebted(file: DataFile, deletes: Sequence[ManifestEntry], policy: Policy) -> bool:

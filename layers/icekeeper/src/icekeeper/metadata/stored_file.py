@@ -1,6 +1,6 @@
-"""A file as a manifest stores it: metrics of its columns stay bytes until somebody asks for them.
+"""A file as a manifest stores it: what is long, such as metrics of columns, stays bytes until somebody asks for it.
 
-They are most of a manifest, and most plans look at none of them.
+It is most of a manifest, and most plans look at none of it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,18 @@ from typing import Any
 
 from icekeeper.metadata.avro_fields import is_field
 from icekeeper.metadata.avro_types import AvroTypes
-from icekeeper.metadata.avro_values import PLAIN_READERS, Reader, Skipper, keyed_reader, optional_reader
+from icekeeper.metadata.avro_values import (
+    PLAIN_READERS,
+    Reader,
+    Skipper,
+    array_reader,
+    keyed_reader,
+    optional_reader,
+    then,
+)
 from icekeeper.model import DataFile
 
-__all__ = ["METRIC_FIELDS", "STORED", "MetricsReader", "StoredFile"]
+__all__ = ["LATE_FIELDS", "METRIC_FIELDS", "STORED", "LateReader", "StoredFile"]
 
 METRIC_FIELDS = {
     108: "column_sizes",
@@ -24,38 +32,40 @@ METRIC_FIELDS = {
     125: "lower_bounds",
     128: "upper_bounds",
 }
+_INTEGERS = ("int", "long")
+LATE_FIELDS = METRIC_FIELDS | {132: "split_offsets"}
+"""The fields of a data file that are read when they are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
-class MetricsReader:
-    """Reads metrics out of a stretch of an encoded data file."""
+class LateReader:
+    """Reads late fields out of a stretch of an encoded data file."""
 
     readers: Mapping[str, Reader]
-    """Name → reads one metric of a stretch that begins at its begin."""
+    """Name → reads one field of a stretch that begins at its begin."""
 
     @classmethod
-    def of(cls, types: AvroTypes, stretch: Sequence[Mapping[str, Any]]) -> MetricsReader | None:
-        """Of these fields; ``None``: a metric is not an array of pairs of an integer and an integer or bytes.
+    def of(cls, types: AvroTypes, stretch: Sequence[Mapping[str, Any]]) -> LateReader | None:
+        """For a stretch of these fields; ``None``: a late one is no array of numbers, or of pairs of numbers or bytes.
 
-        Such pairs can be read whenever they could be passed over, so nothing is found to be damaged later on.
+        Such arrays can be read whenever they could be passed over, so nothing is found to be damaged later on.
         """
         readers: dict[str, Reader] = {}
         before: list[Skipper] = []
         for field in stretch:
-            name = next((name for i, name in METRIC_FIELDS.items() if is_field(field, i, name)), None)
+            name = next((name for i, name in LATE_FIELDS.items() if is_field(field, i, name)), None)
             if name is not None:
-                read = _pairs_reader(types, field["type"])
+                read = _late_reader(types, field["type"], is_metric=name != "split_offsets")
                 if read is None:
                     return None
                 readers[name] = _after(tuple(before), read)
             before.append(types.skipper(field["type"]))
         return cls(readers)
 
-    def read(self, name: str, stretch: bytes) -> Mapping[int, Any] | None:
-        """One metric by column id; ``None``: the file has none."""
+    def read(self, name: str, stretch: bytes) -> Any:
+        """One field; ``None``: the file has none."""
         read = self.readers.get(name)
-        found: Mapping[int, Any] | None = None if read is None else read(stretch, 0)[0]
-        return found
+        return None if read is None else read(stretch, 0)[0]
 
 
 def _after(before: Sequence[Skipper], read: Reader) -> Reader:
@@ -67,33 +77,37 @@ def _after(before: Sequence[Skipper], read: Reader) -> Reader:
     return value
 
 
-def _pairs_reader(types: AvroTypes, kind: Any) -> Reader | None:
+def _late_reader(types: AvroTypes, kind: Any, *, is_metric: bool) -> Reader | None:
     defined = types.defined(kind)
     if isinstance(defined, list):
         if len(defined) != 2 or types.defined(defined[0]) != {"type": "null"}:
             return None
-        pairs = _pairs_reader(types, defined[1])
-        return None if pairs is None else optional_reader([PLAIN_READERS["null"], pairs])
+        present = _late_reader(types, defined[1], is_metric=is_metric)
+        return None if present is None else optional_reader([PLAIN_READERS["null"], present])
     if defined["type"] != "array":
         return None
     item = types.defined(defined["items"])
-    if isinstance(item, list) or item["type"] != "record" or [f["name"] for f in item["fields"]] != ["key", "value"]:
+    if isinstance(item, list):
+        return None
+    if not is_metric:
+        return then(array_reader(PLAIN_READERS[item["type"]]), tuple) if item["type"] in _INTEGERS else None
+    if item["type"] != "record" or [f["name"] for f in item["fields"]] != ["key", "value"]:
         return None
     key, value = (types.defined(field["type"]) for field in item["fields"])
     kinds = [None if isinstance(part, list) else part["type"] for part in (key, value)]
-    if kinds[0] not in ("int", "long") or kinds[1] not in ("int", "long", "bytes"):
+    if kinds[0] not in _INTEGERS or kinds[1] not in (*_INTEGERS, "bytes"):
         return None
     return keyed_reader(PLAIN_READERS[kinds[1]])
 
 
 class StoredFile(DataFile):
-    """A data or delete file that reads its metrics out of its manifest's bytes each time that they are asked for.
+    """A data or delete file that reads late fields out of its manifest's bytes each time they are asked for.
 
     It equals a ``DataFile`` of the same fields, and becomes one when it is copied with changes or sent to a worker.
     """
 
     __slots__ = ("_reader", "_stretch")
-    _reader: MetricsReader
+    _reader: LateReader
     _stretch: bytes
 
     def __new__(cls, **values: Any) -> Any:
@@ -101,8 +115,8 @@ class StoredFile(DataFile):
         return DataFile(**values)
 
     @classmethod
-    def of(cls, values: Sequence[Any], reader: MetricsReader, stretch: bytes) -> StoredFile:
-        """``values`` are those of all fields but the metrics, in the order of ``STORED``."""
+    def of(cls, values: Sequence[Any], reader: LateReader, stretch: bytes) -> StoredFile:
+        """``values`` are those of all other fields, in the order of ``STORED``."""
         file: StoredFile = object.__new__(cls)
         for put, value in zip(_PUT, values, strict=True):
             put(file, value)
@@ -126,17 +140,17 @@ class StoredFile(DataFile):
         return self.plain().__reduce_ex__(protocol)
 
 
-def _metric(name: str) -> property:
-    def value(file: StoredFile) -> Mapping[int, Any] | None:
+def _late(name: str) -> property:
+    def value(file: StoredFile) -> Any:
         return file._reader.read(name, file._stretch)
 
     return property(value)
 
 
-for _name in METRIC_FIELDS.values():
-    setattr(StoredFile, _name, _metric(_name))
+for _name in LATE_FIELDS.values():
+    setattr(StoredFile, _name, _late(_name))
 
-STORED = tuple(field.name for field in fields(DataFile) if field.name not in METRIC_FIELDS.values())
+STORED = tuple(field.name for field in fields(DataFile) if field.name not in LATE_FIELDS.values())
 """The fields of a file that are at hand, in the order of ``StoredFile.of``."""
 # What a frozen dataclass sets one by one with a call by name takes half as long through its slots.
 _PUT = tuple(getattr(DataFile, name).__set__ for name in STORED)
