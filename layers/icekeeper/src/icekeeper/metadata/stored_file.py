@@ -6,7 +6,7 @@ It is most of a manifest, and most plans look at none of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from icekeeper.metadata.avro_fields import is_field
@@ -101,12 +101,14 @@ def _late_reader(types: AvroTypes, kind: Any, *, is_metric: bool) -> Reader | No
 
 
 class StoredFile(DataFile):
-    """A data or delete file that reads late fields out of its manifest's bytes each time they are asked for.
+    """A data or delete file that reads its late fields out of its manifest's bytes, each when it is first asked for.
 
     It equals a ``DataFile`` of the same fields, and becomes one when it is copied with changes or sent to a worker.
     """
 
-    __slots__ = ("_reader", "_stretch")
+    __slots__ = ("_known", "_reader", "_stretch")
+    _known: dict[str, Any] | None
+    """Late fields that were asked for: deletes are compared with file after file."""
     _reader: LateReader
     _stretch: bytes
 
@@ -120,13 +122,14 @@ class StoredFile(DataFile):
         file: StoredFile = object.__new__(cls)
         for put, value in zip(_PUT, values, strict=True):
             put(file, value)
+        _put_known(file, None)
         _put_reader(file, reader)
         _put_stretch(file, stretch)
         return file
 
     def plain(self) -> DataFile:
         """The same with all its fields at hand."""
-        return DataFile(**{field.name: getattr(self, field.name) for field in fields(DataFile)})
+        return replace(self)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, StoredFile):
@@ -137,12 +140,22 @@ class StoredFile(DataFile):
         return hash(self.plain())
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.plain().__reduce_ex__(protocol)
+        return _data_file, ({field.name: getattr(self, field.name) for field in fields(DataFile)},)
+
+
+def _data_file(values: Mapping[str, Any]) -> DataFile:
+    return DataFile(**values)
 
 
 def _late(name: str) -> property:
     def value(file: StoredFile) -> Any:
-        return file._reader.read(name, file._stretch)
+        known = file._known
+        if known is None:
+            known = {}
+            _put_known(file, known)
+        if name not in known:
+            known[name] = file._reader.read(name, file._stretch)
+        return known[name]
 
     return property(value)
 
@@ -154,4 +167,4 @@ STORED = tuple(field.name for field in fields(DataFile) if field.name not in LAT
 """The fields of a file that are at hand, in the order of ``StoredFile.of``."""
 # What a frozen dataclass sets one by one with a call by name takes half as long through its slots.
 _PUT = tuple(getattr(DataFile, name).__set__ for name in STORED)
-_put_reader, _put_stretch = (getattr(StoredFile, name).__set__ for name in StoredFile.__slots__)
+_put_known, _put_reader, _put_stretch = (getattr(StoredFile, name).__set__ for name in StoredFile.__slots__)

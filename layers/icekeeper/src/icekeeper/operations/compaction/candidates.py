@@ -22,6 +22,7 @@ from icekeeper.model import (
     ManifestFile,
     PartitionValue,
 )
+from icekeeper.operations.compaction.added import added_ms, age_of, is_old_enough
 from icekeeper.operations.compaction.deleted_rows import equality_spread, known_deleted_rows
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
 from icekeeper.operations.compaction.recipe import has_order
@@ -32,6 +33,7 @@ from icekeeper.rows.readable import why_unreadable
 
 __all__ = ["Candidate", "Candidates", "FileScope", "PassedOver", "TableState", "Tally", "select_candidates"]
 
+_NO_DELETES: tuple[ManifestEntry, ...] = ()
 _LACKS_NOTHING: frozenset[RewriteReason] = frozenset()
 
 FileScope: TypeAlias = Callable[[DataFile, int], bool]
@@ -171,43 +173,37 @@ def select_candidates(
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
     destinations = OutputPartitions(metadata, keep=policy.output_spec is OutputSpec.KEEP or index.has_equality_deletes)
     needs = {entry.file.key: 0 for entry in index.entries}
-    passed = PassedOver()
-    listed = array("q")
+    passed, listed = PassedOver(), array("q")
     partitions: dict[object, list[Candidate]] = {}
     by_partition: Counter[tuple[PartitionValue, ...]] = Counter()
-    smallest = _no_candidate_from(policy, clustered_by is not None)
-    # Most files of a large table are none of the plan's business; they are told by as few steps as can be.
+    latest_ms = now_ms - policy.min_data_age_ms
+    limit = _no_candidate_from(policy, clustered_by is not None)
+    # Of most files of a large table nothing is asked but their size.
     asks_each = not index.is_empty or bool(lacking) or RewriteReason.SPEC in policy.rewrite_reason
     for live in state.live_files:
         file, spec_id = live.entry.file, live.manifest.partition_spec_id
         if file.content is not FileContent.DATA:
             continue
         listed.append(hash(file.file_path))
-        needed: tuple[ManifestEntry, ...] = ()
-        has_debt, lacks = False, _LACKS_NOTHING
+        needed, lacks = _NO_DELETES, _LACKS_NOTHING
         if asks_each:
-            if index.has_equality_deletes:
-                by_partition[file.partition] += 1
-            needed = tuple(index.needed_by(live.entry, spec_id, types))
-            for entry in needed:
-                needs[entry.file.key] += 1
-            has_debt = policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
+            by_partition[file.partition] += 1
+            needed = _needed(index, live, types, needs)
             lacks = lacking.get(file.file_path, lacks) | _lacks_the_spec(file, spec_id, policy, destinations)
-        is_wanted = has_debt or lacks or file.file_size_in_bytes < smallest
-        if not is_wanted or not in_scope(file, spec_id):
+        has_debt = bool(needed) and policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
+        if not ((has_debt or lacks or file.file_size_in_bytes < limit) and in_scope(file, spec_id)):
             continue
         if passed.takes(
             file,
             under_deletes=bool(needed) and not (policy.delete_compaction_enabled or policy.rewrite_all),
             unreadable=why_unreadable(file, needed, types),
-            too_young=not _old_enough(metadata, live.entry, now_ms - policy.min_data_age_ms),
+            too_young=not is_old_enough(metadata, live.entry, latest_ms),
         ):
             continue
         to = destinations.destination(file, spec_id)
         is_clustered = has_order(live, metadata, clustered_by, order_id)
         candidate = _candidate(metadata, live, needed, to, has_debt=has_debt, lacks=lacks, is_clustered=is_clustered)
-        key = partition_key(to.spec_id, to.partition), candidate.has_lineage
-        partitions.setdefault(key, []).append(candidate)
+        partitions.setdefault((partition_key(to.spec_id, to.partition), candidate.has_lineage), []).append(candidate)
     return Candidates(
         partitions=_listed_once(partitions.values(), listed),
         delete_needs=needs,
@@ -216,6 +212,16 @@ def select_candidates(
         passed_over=passed,
         specs_to_leave=frozenset(filter(destinations.may_deal_out, metadata.specs)),
     )
+
+
+def _needed(
+    index: DeleteIndex, live: LiveEntry, types: Mapping[int, str], needs: dict[FileKey, int]
+) -> tuple[ManifestEntry, ...]:
+    """The deletes that may remove rows of a data file; each is counted in ``needs``."""
+    needed = tuple(index.needed_by(live.entry, live.manifest.partition_spec_id, types))
+    for entry in needed:
+        needs[entry.file.key] += 1
+    return needed
 
 
 def _lacks_the_spec(file: DataFile, spec_id: int, policy: Policy, to: OutputPartitions) -> frozenset[RewriteReason]:
@@ -238,7 +244,7 @@ def _candidate(
     return Candidate(
         file=live.entry.file,
         spec_id=live.manifest.partition_spec_id,
-        age=_age(metadata, live.entry),
+        age=age_of(metadata, live.entry),
         manifest_path=live.manifest.manifest_path,
         identity=live.entry.identity,
         deletes=deletes,
@@ -246,7 +252,7 @@ def _candidate(
         has_debt=has_debt,
         lacks=lacks,
         is_clustered=is_clustered,
-        added_ms=_added_ms(metadata, live.entry),
+        added_ms=added_ms(metadata, live.entry),
     )
 
 
@@ -274,25 +280,3 @@ def _is_indebted(file: DataFile, deletes: Sequence[ManifestEntry], policy: Polic
         return True
     deleted = known_deleted_rows(file, deletes)
     return deleted > 0 and deleted >= policy.delete_compaction_min_ratio * file.record_count
-
-
-def _age(metadata: TableMetadata, entry: ManifestEntry) -> int:
-    """The file sequence number, or the data sequence number where another writer lost it.
-
-    v1 has neither: there it is the time of the snapshot that added the file, in epoch milliseconds.
-    """
-    if metadata.format_version > 1:
-        number = entry.file_sequence_number
-        return (entry.sequence_number if number is None else number) or 0
-    return _added_ms(metadata, entry) or 0
-
-
-def _added_ms(metadata: TableMetadata, entry: ManifestEntry) -> int | None:
-    snapshot = metadata.snapshots.get(entry.snapshot_id) if entry.snapshot_id is not None else None
-    return None if snapshot is None else snapshot.timestamp_ms
-
-
-def _old_enough(metadata: TableMetadata, entry: ManifestEntry, limit_ms: int) -> bool:
-    """Whether the file was added at ``limit_ms`` or before; a file whose snapshot has expired was."""
-    added_ms = _added_ms(metadata, entry)
-    return added_ms is None or added_ms <= limit_ms
