@@ -22,8 +22,8 @@ from icekeeper.model import (
     ManifestFile,
     PartitionValue,
 )
-from icekeeper.operations.compaction.added import added_ms, age_of, is_old_enough
 from icekeeper.operations.compaction.deleted_rows import equality_spread, known_deleted_rows
+from icekeeper.operations.compaction.file_age import added_ms, age_of, is_old_enough
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
 from icekeeper.operations.compaction.recipe import has_order
 from icekeeper.policy import Policy
