@@ -39,7 +39,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "operations.compaction": (
         frozenset({"moments"}),
-        frozenset({"deleted_rows", "recipe", "row_hash", "where"}),
+        frozenset({"deleted_rows", "file_age", "recipe", "row_hash", "where"}),
         frozenset({"scope"}),
         frozenset({"proof", "task", "whole_partitions"}),
         frozenset({"writing"}),
@@ -134,6 +134,7 @@ PURE = (
     "icekeeper.operations.compaction.rewrite_history",
     "icekeeper.operations.compaction.candidates",
     "icekeeper.operations.compaction.deleted_rows",
+    "icekeeper.operations.compaction.file_age",
     "icekeeper.operations.compaction.missing",
     "icekeeper.operations.compaction.missing_bins",
     "icekeeper.operations.compaction.moments",

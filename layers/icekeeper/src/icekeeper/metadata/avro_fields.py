@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from icekeeper.errors import MetadataUnreadable
-
-__all__ = ["canonical_names", "is_field", "prune_schema", "record_of", "renamed"]
+__all__ = ["canonical_names", "is_field", "record_of", "renamed"]
 
 JsonObject = Mapping[str, Any]
 
@@ -19,33 +17,17 @@ _LEGACY_NAMES = {
 }
 
 
-def prune_schema(schema: dict[str, Any], entry: Mapping[int, str], file: Mapping[int, str]) -> dict[str, Any]:
-    """The writer's schema with only these fields (id → name) of the entry and of its ``data_file``.
-
-    BigQuery makes ``data_file`` nullable.
-    """
-    fields = []
-    for field in schema["fields"]:
-        if is_field(field, 2, "data_file"):
-            record = record_of(schema, 2, "data_file", "")
-            wanted = [f for f in record["fields"] if any(is_field(f, i, name) for i, name in file.items())]
-            fields.append({**field, "type": {**record, "fields": wanted}})
-        elif any(is_field(field, i, name) for i, name in entry.items()):
-            fields.append(field)
-    return {**schema, "fields": fields}
-
-
 def is_field(field: JsonObject, field_id: int, name: str) -> bool:
     """Whether a field of a schema has that id, or, if it has no id, that name."""
     found = field.get("field-id")
     return bool(field["name"] == name if found is None else int(found) == field_id)
 
 
-def record_of(schema: JsonObject, field_id: int, name: str, path: str) -> dict[str, Any]:
-    """The record schema of a nested field, nullable or not.
+def record_of(schema: JsonObject, field_id: int, name: str) -> dict[str, Any]:
+    """The record schema of a nested field, nullable or not (BigQuery makes ``data_file`` nullable).
 
     Raises:
-        MetadataUnreadable: there is no such field; ``path`` is the manifest for the message.
+        LookupError: there is no such field.
     """
     for field in schema["fields"]:
         if is_field(field, field_id, name):
@@ -53,7 +35,7 @@ def record_of(schema: JsonObject, field_id: int, name: str, path: str) -> dict[s
             for kind in kinds:
                 if isinstance(kind, dict) and kind.get("type") == "record":
                     return kind
-    raise MetadataUnreadable(f"manifest {path} has no field {name}; it is not an Iceberg manifest")
+    raise LookupError(f"has no field {name}; it is not an Iceberg manifest")
 
 
 def canonical_names(schema: JsonObject, wanted: Mapping[int, str]) -> dict[str, str]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
@@ -17,16 +18,21 @@ import fastavro
 from fastavro.schema import parse_schema
 
 from icekeeper.errors import MetadataUnreadable
+from icekeeper.metadata.avro_types import AvroTypes
+from icekeeper.metadata.avro_values import Reader
 
 __all__ = [
     "AvroSchema",
+    "OpenedFile",
+    "WriterSchema",
     "decimal_fields",
     "deflated",
+    "open_avro",
     "read_avro",
-    "read_avro_bytes",
     "strip_logical_types",
     "structure",
     "write_avro",
+    "writer_schema",
 ]
 
 AvroSchema = dict[str, Any]
@@ -36,60 +42,83 @@ _CODEC = "deflate"
 _LOGICAL_KEYS = frozenset({"logicalType", "precision", "scale", "adjust-to-utc"})
 
 
-def read_avro(
-    data: bytes, path: str, *, prune: Callable[[AvroSchema], AvroSchema] | None = None
-) -> tuple[Mapping[str, str], AvroSchema, Iterator[dict[str, Any]]]:
-    """Open a container file: its header, the writer's schema without logical types, its records.
+@dataclass(frozen=True, slots=True)
+class OpenedFile:
+    """A container file whose blocks are still to be decoded."""
 
-    ``prune`` gets that schema and may return a narrower one; decoding then skips the other fields.
+    path: str
+    header: Mapping[str, str]
+    blocks: Iterator[Any]
+
+    @property
+    def schema_text(self) -> str:
+        """The writer's schema as JSON text."""
+        return self.header["avro.schema"]
+
+    def values(self, read: Reader) -> Iterator[tuple[Any, bytes]]:
+        """What a reader reads of each record, and the bytes of the block that it was read from.
+
+        Raises:
+            MetadataUnreadable: they are damaged or cut off.
+        """
+        try:
+            for block in self.blocks:
+                data = block.bytes_.getvalue()
+                at = 0
+                for _ in range(block.num_records):
+                    value, at = read(data, at)
+                    if at > len(data):
+                        raise EOFError("a record ends behind its block")
+                    yield value, data
+                if at != len(data):
+                    raise ValueError("a block holds more than its records")
+        except Exception as error:  # truncated blocks surface as EOFError, IndexError, ValueError, zlib.error
+            raise MetadataUnreadable(f"{self.path} is damaged or truncated: {_first_line(error)}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSchema:
+    """A writer's schema without logical types."""
+
+    schema: AvroSchema
+    """With the full names of types, as fastavro gives them."""
+    types: AvroTypes
+
+
+def open_avro(data: bytes, path: str) -> OpenedFile:
+    """Open a container file.
 
     Raises:
-        MetadataUnreadable: the bytes are not an Avro file; while iterating: they are damaged or cut off.
-    """
-    header, schema, records = read_avro_bytes(data, path, prune=prune)
-    return header, schema, (record for record, _ in records)
-
-
-def read_avro_bytes(
-    data: bytes, path: str, *, prune: Callable[[AvroSchema], AvroSchema] | None = None
-) -> tuple[Mapping[str, str], AvroSchema, Iterator[tuple[dict[str, Any], memoryview]]]:
-    """As :func:`read_avro`, each record with its own bytes, so that it can be copied without being encoded again.
-
-    Raises:
-        MetadataUnreadable: as above.
+        MetadataUnreadable: the bytes are not an Avro file.
     """
     try:
         blocks = fastavro.block_reader(io.BytesIO(data))
         header = dict(blocks.metadata)
-        stripped, writer_schema = _parsed(header["avro.schema"])
-        reader_schema = None if prune is None else parse_schema(prune(stripped))
+        writer_schema(header["avro.schema"])
     except Exception as error:  # fastavro raises many types on damaged input
         raise MetadataUnreadable(f"{path} is not a readable Avro file: {_first_line(error)}") from error
-    return header, stripped, _records(blocks, writer_schema, reader_schema, path)
+    return OpenedFile(path, header, blocks)
+
+
+def read_avro(data: bytes, path: str) -> tuple[Mapping[str, str], AvroSchema, Iterator[dict[str, Any]]]:
+    """Open a container file: its header, the writer's schema without logical types, its records.
+
+    Raises:
+        MetadataUnreadable: the bytes are not an Avro file; while iterating: they are damaged or cut off.
+    """
+    opened = open_avro(data, path)
+    written = writer_schema(opened.schema_text)
+    read = written.types.reader(written.schema)
+    return opened.header, written.schema, (record for record, _ in opened.values(read))
 
 
 @lru_cache(maxsize=32)  # the manifests of a table have few schemas, each longer to parse than a small manifest to read
-def _parsed(text: str) -> tuple[AvroSchema, Any]:
-    """The writer's schema stripped, and as fastavro wants it.  Nobody may change either."""
-    stripped = strip_logical_types(json.loads(text))
-    return stripped, parse_schema(stripped)
-
-
-def _records(
-    blocks: Any, writer_schema: Any, reader_schema: Any, path: str
-) -> Iterator[tuple[dict[str, Any], memoryview]]:
-    try:
-        for block in blocks:
-            payload = block.bytes_
-            whole = memoryview(payload.getvalue())
-            start = 0
-            for _ in range(block.num_records):
-                record = cast("dict[str, Any]", fastavro.schemaless_reader(payload, writer_schema, reader_schema))
-                end = payload.tell()
-                yield record, whole[start:end]
-                start = end
-    except Exception as error:  # see above: truncated blocks surface as EOFError, IndexError, ValueError, zlib.error
-        raise MetadataUnreadable(f"{path} is damaged or truncated: {_first_line(error)}") from error
+def writer_schema(text: str) -> WriterSchema:
+    """A writer's schema; nobody may change it."""
+    parsed = cast("dict[str, Any]", parse_schema(strip_logical_types(json.loads(text))))
+    types = AvroTypes(parsed["__named_schemas"])
+    types.reader(parsed)
+    return WriterSchema(parsed, types)
 
 
 def write_avro(schema: AvroSchema, records: Iterable[Mapping[str, Any]], header: Mapping[str, str]) -> bytes:

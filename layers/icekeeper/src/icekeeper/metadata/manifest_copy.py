@@ -8,7 +8,7 @@ byte for byte.  Any other manifest is decoded and encoded anew.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -18,9 +18,10 @@ import fastavro
 from fastavro.schema import parse_schema
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.metadata.avro_fields import canonical_names, prune_schema, record_of, renamed
-from icekeeper.metadata.avro_files import decimal_fields, read_avro_bytes, structure
+from icekeeper.metadata.avro_fields import record_of
+from icekeeper.metadata.avro_files import OpenedFile, decimal_fields, open_avro, structure, writer_schema
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.entry_columns import SPAN, EntryColumns, entry_columns
 from icekeeper.metadata.inherited_numbers import inherited_file_number, inherited_number
 from icekeeper.metadata.manifest_entries import entry_encoder
 from icekeeper.metadata.manifest_read import decode_manifest
@@ -30,10 +31,11 @@ from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, Manifes
 __all__ = ["EntryCopier", "StoredEntry", "avro_long"]
 
 # The fields that are decoded of an entry that is copied: those that may change, and those that a manifest list sums up.
-_HEAD = {0: "status", 1: "snapshot_id", 3: "sequence_number", 4: "file_sequence_number"}
-_FILE = {100: "file_path", 102: "partition", 103: "record_count"}
-# The last fields of a v3 data file, from the first row id on.
-_TAIL = {142: "first_row_id", 143: "referenced_data_file", 144: "content_offset", 145: "content_size_in_bytes"}
+# By id: status, snapshot id and both sequence numbers; path, partition and record count.
+_HEAD = (0, 1, 3, 4)
+_FILE = (100, 102, 103)
+# The last fields of a v3 data file: first row id, referenced data file, content offset and size.
+_TAIL = (142, 143, 144, 145)
 
 
 class _UnusualEncodingError(Exception):
@@ -61,6 +63,9 @@ class EntryCopier:
         self._structure = structure(self._encoder.schema)
         self._version = metadata.format_version
         self._spec = metadata.specs[spec_id]
+        partition = record_of(record_of(self._encoder.schema, 2, "data_file"), 102, "partition")
+        named = decimal_fields(partition)
+        self._decimals = tuple(i for i, field in enumerate(partition["fields"]) if field["name"] in named)
 
     def copy(self, data: bytes, manifest: ManifestFile) -> Iterator[StoredEntry]:
         """The live entries, with every inherited value written out (rule 3).
@@ -68,18 +73,18 @@ class EntryCopier:
         Raises:
             MetadataUnreadable: the manifest is damaged, or an entry lacks what it cannot inherit.
         """
-        wanted = _FILE | (_TAIL if self._version >= 3 else {})
-        header, schema, records = read_avro_bytes(
-            data, manifest.manifest_path, prune=lambda found: prune_schema(found, _HEAD, wanted)
-        )
-        if structure(schema) == self._structure and header.get("format-version", "1") == str(self._version):
+        opened = open_avro(data, manifest.manifest_path)
+        written = writer_schema(opened.schema_text)
+        if structure(written.schema) == self._structure and self._is_of_version(opened.header):
             with suppress(_UnusualEncodingError):
-                copied = list(self._copied(schema, records, manifest))
-                yield from copied
+                yield from list(self._copied(opened, manifest))
                 return
         for entry in decode_manifest(data, manifest, self._spec):
             if entry.is_live:
                 yield self._encoded(entry, manifest)
+
+    def _is_of_version(self, header: Mapping[str, str]) -> bool:
+        return header.get("format-version", "1") == str(self._version)
 
     def _encoded(self, entry: ManifestEntry, manifest: ManifestFile) -> StoredEntry:
         sink = io.BytesIO()
@@ -91,61 +96,58 @@ class EntryCopier:
         number = entry.sequence_number or 0
         return StoredEntry(file.partition, number, file.file_path, file.record_count, sink.getvalue())
 
-    def _copied(
-        self, schema: dict[str, Any], records: Iterator[tuple[dict[str, Any], memoryview]], manifest: ManifestFile
-    ) -> Iterator[StoredEntry]:
-        path = manifest.manifest_path
-        file_schema = record_of(schema, 2, "data_file", path)
-        head_names, file_names = (
-            canonical_names(schema, _HEAD | {2: "data_file"}),
-            canonical_names(file_schema, _FILE | _TAIL),
-        )
-        ours = record_of(record_of(self._encoder.schema, 2, "data_file", path), 102, "partition", path)
-        decimals = [i for i, field in enumerate(ours["fields"]) if field["name"] in decimal_fields(ours)]
+    def _copied(self, opened: OpenedFile, manifest: ManifestFile) -> Iterator[StoredEntry]:
+        columns = _layout(opened.schema_text, self._decimals)
         numbered = self._version >= 2
         next_row_id = manifest.first_row_id if manifest.content is ManifestContent.DATA else None
-        for record, raw in records:
-            entry = renamed(record, head_names)
-            status, written_id = EntryStatus(entry["status"]), entry["snapshot_id"]
+        for values, block in opened.values(columns.read):
+            start, end, status_code, written_id, written_number, written_file_number, *file = values
+            status = EntryStatus(status_code)
             if status is EntryStatus.DELETED:
                 continue
             snapshot_id = manifest.added_snapshot_id if written_id is None else written_id
             if snapshot_id is None:
                 raise _without_snapshot(manifest)
-            number = inherited_number(entry.get("sequence_number"), status, manifest)
-            file_number = inherited_file_number(entry.get("file_sequence_number"), status, manifest)
+            number = inherited_number(written_number, status, manifest)
+            file_number = inherited_file_number(written_file_number, status, manifest)
             old_numbers: tuple[int | None, ...] = ()
             new_numbers: tuple[int | None, ...] = ()
             if numbered:
-                old_numbers = (entry["sequence_number"], entry["file_sequence_number"])
+                old_numbers = (written_number, written_file_number)
                 new_numbers = (number, file_number)
-            old_head = _head(int(status), written_id, old_numbers)
+            old_head = _head(status_code, written_id, old_numbers)
             new_head = _head(int(EntryStatus.EXISTING), snapshot_id, new_numbers)
-            file = renamed(entry["data_file"], file_names)
-            body = raw[len(old_head) :]
-            if raw[: len(old_head)] != old_head:
+            if not block.startswith(old_head, start, end):
                 raise _UnusualEncodingError
-            values = list(file["partition"].values())
-            for index in decimals:
-                values[index] = least_decimal(values[index])
+            body = block[start + len(old_head) : end]
+            file_path, partition, record_count, *tail = file
             new_tail = b""
-            if self._version >= 3 and file["first_row_id"] is None and next_row_id is not None:
-                body, new_tail = _with_row_id(body, file, next_row_id)
-                next_row_id += file["record_count"]
-            yield StoredEntry(
-                tuple(values),
-                number,
-                file["file_path"],
-                file["record_count"],
-                b"".join((new_head, body, new_tail)),
-            )
+            if self._version >= 3 and tail[0] is None and next_row_id is not None:
+                body, new_tail = _with_row_id(body, tail, next_row_id)
+                next_row_id += record_count
+            yield StoredEntry(partition, number, file_path, record_count, b"".join((new_head, body, new_tail)))
 
 
-def _with_row_id(body: memoryview, file: dict[str, Any], first_row_id: int) -> tuple[memoryview, bytes]:
-    """The encoded data file up to its first row id, and the rest encoded with the inherited row id."""
-    rest = _optional_string(file["referenced_data_file"]) + b"".join(
-        _optional_long(file[name]) for name in ("content_offset", "content_size_in_bytes")
-    )
+@lru_cache(maxsize=64)
+def _layout(schema_text: str, decimals: tuple[int, ...]) -> EntryColumns:
+    """How to read what is needed of entries; ``decimals``: which partition fields are."""
+
+    def partition(record: Mapping[str, Any]) -> tuple[PartitionValue, ...]:
+        values = list(record.values())
+        for index in decimals:
+            values[index] = least_decimal(values[index])
+        return tuple(values)
+
+    return entry_columns(writer_schema(schema_text), (*SPAN, *_HEAD), (*_FILE, *_TAIL), partition)
+
+
+def _with_row_id(body: bytes, tail: Sequence[Any], first_row_id: int) -> tuple[bytes, bytes]:
+    """The encoded data file up to its first row id, and the rest encoded with the inherited row id.
+
+    ``tail`` are the values of its last fields.
+    """
+    _, referenced_data_file, *numbers = tail
+    rest = _optional_string(referenced_data_file) + b"".join(map(_optional_long, numbers))
     old = _optional_long(None) + rest
     if body[len(body) - len(old) :] != old:
         raise _UnusualEncodingError

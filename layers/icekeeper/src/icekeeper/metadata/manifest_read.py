@@ -7,17 +7,17 @@ numbers and row ids are filled in here, so that no caller sees a null that means
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.metadata.avro_fields import canonical_names, prune_schema, record_of, renamed
-from icekeeper.metadata.avro_files import decimal_fields, read_avro
-from icekeeper.metadata.avro_schemas import avro_name
+from icekeeper.metadata.avro_fields import canonical_names, renamed
+from icekeeper.metadata.avro_files import OpenedFile, open_avro, read_avro, writer_schema
+from icekeeper.metadata.entry_columns import ENTRY_FIELDS, FILE_FIELDS, LATE, EntryColumns, entry_columns
 from icekeeper.metadata.inherited_numbers import inherited_file_number, inherited_number
-from icekeeper.metadata.single_value import least_decimal
+from icekeeper.metadata.stored_file import LATE_FIELDS, METRIC_FIELDS, STORED, StoredFile
+from icekeeper.metadata.stored_partitions import partition_maker
 from icekeeper.model import (
     DataFile,
     EntryStatus,
@@ -59,38 +59,13 @@ _LIST_FIELDS = {
     519: "key_metadata",
     520: "first_row_id",
 }
-_ENTRY_FIELDS = {0: "status", 1: "snapshot_id", 3: "sequence_number", 4: "file_sequence_number", 2: "data_file"}
-_FILE_FIELDS = {
-    134: "content",
-    100: "file_path",
-    101: "file_format",
-    102: "partition",
-    103: "record_count",
-    104: "file_size_in_bytes",
-    108: "column_sizes",
-    109: "value_counts",
-    110: "null_value_counts",
-    137: "nan_value_counts",
-    125: "lower_bounds",
-    128: "upper_bounds",
-    131: "key_metadata",
-    132: "split_offsets",
-    135: "equality_ids",
-    140: "sort_order_id",
-    142: "first_row_id",
-    143: "referenced_data_file",
-    144: "content_offset",
-    145: "content_size_in_bytes",
-}
-_LIVE_FILE_FIELDS = (100, 104, 144)
-_MAPS = (
-    "column_sizes",
-    "value_counts",
-    "null_value_counts",
-    "nan_value_counts",
-    "lower_bounds",
-    "upper_bounds",
-)
+# What is read of every file, besides what is read when it is asked for, in the order of a stored file's fields.
+_FILE = (134, 100, 101, 102, 103, 104, 131, 135, 140, 142, 143, 144, 145)
+_ROWS, _KEYS, _ROW_ID = (_FILE.index(field_id) for field_id in (103, 135, 142))
+_REQUIRED = (0, 100, 101, 103, 104)
+_CONTENTS = {None: FileContent.DATA} | {int(content): content for content in FileContent}
+_DELETED = int(EntryStatus.DELETED)
+_STATUSES = {int(status): status for status in EntryStatus}
 
 
 def decode_manifest_list(data: bytes, path: str) -> list[ManifestFile]:
@@ -160,54 +135,40 @@ def decode_manifest(data: bytes, manifest: ManifestFile, spec: JsonObject) -> It
         MetadataUnreadable: the file is damaged, or an entry lacks what it cannot inherit.
     """
     path = manifest.manifest_path
-    header, schema, records = read_avro(data, path)
-    entry_names = canonical_names(schema, _ENTRY_FIELDS)
-    file_schema = record_of(schema, 2, "data_file", path)
-    file_names = canonical_names(file_schema, _FILE_FIELDS)
-    annotated = record_of(json.loads(header["avro.schema"]), 2, "data_file", path)
-    decimals = decimal_fields(record_of(annotated, 102, "partition", path))
-    partition_names = _partition_names(record_of(file_schema, 102, "partition", path), spec)
+    opened = open_avro(data, path)
+    fields = tuple((int(field["field-id"]), str(field["name"])) for field in spec["fields"])
+    columns = _columns(opened, partial(_entry_layout, partition_fields=fields), _REQUIRED)
+    late = columns.late
+    added_snapshot_id = manifest.added_snapshot_id
     next_row_id = manifest.first_row_id if manifest.content is ManifestContent.DATA else None
-    for record in records:
-        entry = renamed(record, entry_names)
-        raw = renamed(entry["data_file"], file_names)
+    for values, block in opened.values(columns.read):
+        status_code, snapshot_id, number, file_number, start, end, *stored = values
         try:
-            status = EntryStatus(entry["status"])
-            partition = raw["partition"]
-            for name in decimals:
-                partition[name] = least_decimal(partition[name])
-            first_row_id = raw.get("first_row_id")
-            if status is not EntryStatus.DELETED and first_row_id is None and next_row_id is not None:
-                first_row_id = next_row_id
-                next_row_id += raw["record_count"]
-            split_offsets, equality_ids = raw.get("split_offsets"), raw.get("equality_ids")
-            file = DataFile(
-                content=FileContent(raw.get("content") or 0),
-                file_path=raw["file_path"],
-                file_format=raw["file_format"],
-                partition=tuple(None if name is None else partition[name] for name in partition_names),
-                record_count=raw["record_count"],
-                file_size_in_bytes=raw["file_size_in_bytes"],
-                key_metadata=raw.get("key_metadata"),
-                split_offsets=None if split_offsets is None else tuple(split_offsets),
-                equality_ids=None if equality_ids is None else tuple(equality_ids),
-                sort_order_id=raw.get("sort_order_id"),
-                first_row_id=first_row_id,
-                referenced_data_file=raw.get("referenced_data_file"),
-                content_offset=raw.get("content_offset"),
-                content_size_in_bytes=raw.get("content_size_in_bytes"),
-                **{name: _pairs(raw.get(name)) for name in _MAPS},
-            )
+            status = _STATUSES[status_code]
+            stored[0] = _CONTENTS[stored[0]]
+            if next_row_id is not None and stored[_ROW_ID] is None and status is not EntryStatus.DELETED:
+                stored[_ROW_ID] = next_row_id
+                next_row_id += stored[_ROWS]
+            if stored[_KEYS] is not None:
+                stored[_KEYS] = tuple(stored[_KEYS])
+            file = _decoded(stored) if late is None else StoredFile.of(stored, late, block[start:end])
         except (KeyError, ValueError, TypeError) as error:
             raise MetadataUnreadable(f"manifest {path} holds an entry that cannot be understood: {error!r}") from error
-        snapshot_id = entry.get("snapshot_id")
         yield ManifestEntry(
-            status=status,
-            snapshot_id=manifest.added_snapshot_id if snapshot_id is None else snapshot_id,
-            sequence_number=inherited_number(entry.get("sequence_number"), status, manifest),
-            file_sequence_number=inherited_file_number(entry.get("file_sequence_number"), status, manifest),
-            file=file,
+            status,
+            added_snapshot_id if snapshot_id is None else snapshot_id,
+            inherited_number(number, status, manifest) if number is None else number,
+            inherited_file_number(file_number, status, manifest) if file_number is None else file_number,
+            file,
         )
+
+
+def _decoded(values: Sequence[Any]) -> DataFile:
+    """The file of a manifest whose late fields are encoded in an unusual way, all of them decoded."""
+    found = dict(zip((*STORED, *LATE_FIELDS.values()), values, strict=True))
+    offsets = found["split_offsets"]
+    found["split_offsets"] = None if offsets is None else tuple(offsets)
+    return DataFile(**found | {name: _pairs(found[name]) for name in METRIC_FIELDS.values()})
 
 
 def decode_live_files(data: bytes, path: str) -> Iterator[LiveFile]:
@@ -216,19 +177,11 @@ def decode_live_files(data: bytes, path: str) -> Iterator[LiveFile]:
     Raises:
         MetadataUnreadable: the file is damaged.
     """
-    _, schema, records = read_avro(data, path, prune=partial(_pruned, {0: "status", 1: "snapshot_id"}))
-    entry_names = canonical_names(schema, _ENTRY_FIELDS)
-    file_names = canonical_names(record_of(schema, 2, "data_file", path), _FILE_FIELDS)
-    for record in records:
-        entry = renamed(record, entry_names)
-        if entry["status"] != EntryStatus.DELETED:
-            file = renamed(entry["data_file"], file_names)
-            yield LiveFile(
-                file["file_path"],
-                file.get("content_offset"),
-                file.get("file_size_in_bytes") or 0,
-                entry.get("snapshot_id"),
-            )
+    opened = open_avro(data, path)
+    columns = _columns(opened, _live_layout, (0, 100))
+    for (status, snapshot_id, file_path, size, content_offset), _ in opened.values(columns.read):
+        if status != _DELETED:
+            yield LiveFile(file_path, content_offset, size or 0, snapshot_id)
 
 
 def decode_identities(data: bytes, manifest: ManifestFile) -> Iterator[tuple[FileKey, FileIdentity]]:
@@ -237,44 +190,56 @@ def decode_identities(data: bytes, manifest: ManifestFile) -> Iterator[tuple[Fil
     Raises:
         MetadataUnreadable: the file is damaged, or an entry lacks what it cannot inherit.
     """
-    wanted = {i: name for i, name in _ENTRY_FIELDS.items() if name != "data_file"}
-    _, schema, records = read_avro(data, manifest.manifest_path, prune=partial(_pruned, wanted))
-    entry_names = canonical_names(schema, _ENTRY_FIELDS)
-    file_names = canonical_names(record_of(schema, 2, "data_file", manifest.manifest_path), _FILE_FIELDS)
-    for record in records:
-        entry = renamed(record, entry_names)
-        status = EntryStatus(entry["status"])
+    opened = open_avro(data, manifest.manifest_path)
+    columns = _columns(opened, _identity_layout, (0, 100, 104))
+    for values, _ in opened.values(columns.read):
+        status_code, snapshot_id, number, file_number, file_path, size, content_offset = values
+        status = EntryStatus(status_code)
         if status is EntryStatus.DELETED:
             continue
-        file = renamed(entry["data_file"], file_names)
-        snapshot_id = entry.get("snapshot_id")
         yield (
-            (file["file_path"], file.get("content_offset")),
+            (file_path, content_offset),
             FileIdentity(
-                inherited_number(entry.get("sequence_number"), status, manifest),
-                file["file_size_in_bytes"],
+                inherited_number(number, status, manifest),
+                size,
                 manifest.added_snapshot_id if snapshot_id is None else snapshot_id,
-                inherited_file_number(entry.get("file_sequence_number"), status, manifest),
+                inherited_file_number(file_number, status, manifest),
             ),
         )
 
 
-def _pruned(entry_fields: Mapping[int, str], schema: dict[str, Any]) -> dict[str, Any]:
-    """The writer's schema with only these fields of an entry, and path, size and offset of its file."""
-    return prune_schema(schema, dict(entry_fields), {i: _FILE_FIELDS[i] for i in _LIVE_FILE_FIELDS})
+def _columns(opened: OpenedFile, layout: Callable[[str], EntryColumns], required: Sequence[int]) -> EntryColumns:
+    try:
+        columns = layout(opened.schema_text)
+    except LookupError as error:
+        raise MetadataUnreadable(f"manifest {opened.path} {error}") from None
+    lacking = columns.missing.intersection(required)
+    if lacking:
+        names = ", ".join(sorted((ENTRY_FIELDS | FILE_FIELDS)[field_id] for field_id in lacking))
+        raise MetadataUnreadable(f"manifest {opened.path} has no field {names}; it is not an Iceberg manifest")
+    return columns
 
 
-def _partition_names(partition_schema: JsonObject, spec: JsonObject) -> list[str | None]:
-    """For each field of the spec the name of its column in the manifest; ``None``: the manifest has no such column."""
-    by_id = {int(f["field-id"]): f["name"] for f in partition_schema["fields"] if f.get("field-id") is not None}
-    names = {f["name"] for f in partition_schema["fields"]}
-    result: list[str | None] = []
-    for field in spec["fields"]:
-        found = by_id.get(int(field["field-id"]))
-        if found is None and not by_id and avro_name(field["name"]) in names:
-            found = avro_name(field["name"])
-        result.append(found)
-    return result
+# Tables have few schemas of manifests, and what is made for each is used for thousands of small ones.
+@lru_cache(maxsize=64)
+def _entry_layout(schema_text: str, partition_fields: tuple[tuple[int, str], ...]) -> EntryColumns:
+    """How to read entries whole; ``partition_fields``: id and name of each field of the spec."""
+    written = writer_schema(schema_text)
+    make = partition_maker(schema_text, written.schema, partition_fields)
+    columns = entry_columns(written, (0, 1, 3, 4), (*LATE, *_FILE), make)
+    if columns.late is not None:
+        return columns
+    return entry_columns(written, (0, 1, 3, 4), (*LATE, *_FILE, *LATE_FIELDS), make)
+
+
+@lru_cache(maxsize=64)
+def _live_layout(schema_text: str) -> EntryColumns:
+    return entry_columns(writer_schema(schema_text), (0, 1), (100, 104, 144))
+
+
+@lru_cache(maxsize=64)
+def _identity_layout(schema_text: str) -> EntryColumns:
+    return entry_columns(writer_schema(schema_text), (0, 1, 3, 4), (100, 104, 144))
 
 
 def _pairs(items: Any) -> dict[int, Any] | None:

@@ -20,7 +20,6 @@ is empty.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -131,38 +130,64 @@ class _Run:
         return max(self.size, LIGHTEST_BYTES)
 
 
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """What a policy says in sizes, as whole bytes: there may be a million files to compare with them."""
+
+    target: int
+    smallest: int
+    full: int
+    light: int
+    largest_group: int
+    min_inputs: int
+    share: Fraction
+
+    @classmethod
+    def of(cls, policy: Policy) -> _Limits:
+        return cls(
+            target=policy.target_file_size_bytes,
+            smallest=policy.min_file_size_bytes,
+            full=full_bytes(policy),
+            light=light_bytes(policy),
+            largest_group=policy.max_file_group_size_bytes,
+            min_inputs=policy.min_input_files,
+            share=largest_share(policy),
+        )
+
+
 def binpacked(files: list[Candidate], policy: Policy, *, at_rest: bool = False) -> Packing:
     """The bins of one partition's candidates that are to be rewritten, in order of age; the balanced one comes last."""
+    limits = _Limits.of(policy)
     files.sort(key=lambda c: (c.age, c.file.file_path))
     # Large enough: only their deletes are applied, or what they lack is given to them.
-    large = [c for c in files if c.is_due and c.file.file_size_in_bytes >= policy.min_file_size_bytes]
+    large = [c for c in files if c.is_due and c.file.file_size_in_bytes >= limits.smallest]
     alone = {id(c) for c in large}
     runs = [_Run((c,), c.file.file_size_in_bytes) for c in files if id(c) not in alone]
     chosen = [Bin((c,), _reason_alone((c,))) for c in large]
     if policy.rewrite_all:
-        bins, rest = _full_bins(runs, policy)
-        chosen += [*bins, *([_bin(_merged(rest), policy)] if rest else [])]
+        bins, rest = _full_bins(runs, limits)
+        chosen += [*bins, *([_bin(_merged(rest), limits)] if rest else [])]
         return Packing(tuple(replace(b, reason=Reason.ALL) for b in chosen))
     while True:
-        if len(runs) >= policy.min_input_files:
-            bins, runs = _full_bins(runs, policy)
+        if len(runs) >= limits.min_inputs:
+            bins, runs = _full_bins(runs, limits)
             chosen += bins
-        together = _together(runs, policy, at_rest=at_rest)
+        together = _together(runs, limits, at_rest=at_rest)
         merged = _merged(together) if together else _merged_due(runs)
         if merged is None:
             break
         taken = {id(c) for c in merged.files}
         runs = [run for run in runs if id(run.files[0]) not in taken]
-        if _output_count(merged.size, len(merged.files), policy) > 1 or merged.size >= policy.min_file_size_bytes:
-            chosen.append(_bin(merged, policy))
+        if _output_count(merged.size, len(merged.files), limits) > 1 or merged.size >= limits.smallest:
+            chosen.append(_bin(merged, limits))
         else:
             runs.append(merged)
-    chosen += [_bin(run, policy) for run in runs if run.reason is not None]
+    chosen += [_bin(run, limits) for run in runs if run.reason is not None]
     left = (Unpacked.of(run.files[0]) for run in runs if run.reason is None)
     return Packing(tuple(chosen), tuple(left))
 
 
-def _full_bins(runs: Sequence[_Run], policy: Policy) -> tuple[list[Bin], list[_Run]]:
+def _full_bins(runs: Sequence[_Run], limits: _Limits) -> tuple[list[Bin], list[_Run]]:
     """The full bins of runs in order of age, and the runs that are left."""
     bins: list[Bin] = []
     current: list[_Run] = []
@@ -170,35 +195,34 @@ def _full_bins(runs: Sequence[_Run], policy: Policy) -> tuple[list[Bin], list[_R
     for run in runs:
         current.append(run)
         size += run.size
-        outputs = _outputs_if_full(size, len(current), policy)
+        outputs = _outputs_if_full(size, len(current), limits)
         if outputs is not None:
             bins.append(Bin(_merged(current).files, outputs=outputs))
             current, size = [], 0
     return bins, current
 
 
-def _together(runs: Sequence[_Run], policy: Policy, *, at_rest: bool) -> list[_Run]:
+def _together(runs: Sequence[_Run], limits: _Limits, *, at_rest: bool) -> list[_Run]:
     """The runs that are to be merged although they fill no file; or none."""
-    if len(runs) < policy.min_input_files:
+    if len(runs) < limits.min_inputs:
         return []
     if at_rest:
         return list(runs)
-    most = light_bytes(policy)
+    most = limits.light
     light = [run for run in runs if run.size < most]
     is_merged_before = any(run.is_rewritten or run.reason is not None for run in light)
-    if is_merged_before and len(light) >= policy.min_input_files and sum(run.size for run in light) >= most:
+    if is_merged_before and len(light) >= limits.min_inputs and sum(run.size for run in light) >= most:
         return light
     patience = sum(run.is_rewritten for run in light)
-    return _balanced([run for run in runs if not run.is_rewritten], max(policy.min_input_files, patience), policy)
+    return _balanced([run for run in runs if not run.is_rewritten], max(limits.min_inputs, patience), limits)
 
 
-def _balanced(runs: Sequence[_Run], least: int, policy: Policy) -> list[_Run]:
+def _balanced(runs: Sequence[_Run], least: int, limits: _Limits) -> list[_Run]:
     """As many of the smallest runs as can be, at least so many, of which the largest does not outweigh the others."""
-    share = largest_share(policy)
     order = sorted(runs, key=lambda run: (run.weight, run.files[0].file.file_path))
     totals = list(accumulate(run.weight for run in order))
     for count in range(len(order), least - 1, -1):
-        if order[count - 1].weight <= share * totals[count - 1]:
+        if order[count - 1].weight <= limits.share * totals[count - 1]:
             chosen = {id(run) for run in order[:count]}
             return [run for run in runs if id(run) in chosen]
     return []
@@ -227,15 +251,17 @@ def _reason_alone(files: Sequence[Candidate]) -> Reason:
     return Reason.SETTINGS if any(c.lacks for c in files) else Reason.DELETES
 
 
-def _bin(run: _Run, policy: Policy) -> Bin:
-    return Bin(run.files, run.reason or Reason.SMALL, _output_count(run.size, len(run.files), policy))
+def _bin(run: _Run, limits: _Limits) -> Bin:
+    return Bin(run.files, run.reason or Reason.SMALL, _output_count(run.size, len(run.files), limits))
 
 
-def _outputs_if_full(size: int, inputs: int, policy: Policy) -> int | None:
+def _outputs_if_full(size: int, inputs: int, limits: _Limits) -> int | None:
     """How many files of the right size a bin of these bytes becomes; ``None``: it must take more files first."""
-    outputs = _output_count(size, inputs, policy)
-    is_whole = outputs * full_bytes(policy) <= size and size <= outputs * LARGEST_OUTPUT * policy.target_file_size_bytes
-    return outputs if is_whole or size >= policy.max_file_group_size_bytes else None
+    outputs = _output_count(size, inputs, limits)
+    # Fractions are as exact, and take ten times as long.
+    is_not_too_large = size * LARGEST_OUTPUT.denominator <= outputs * LARGEST_OUTPUT.numerator * limits.target
+    is_whole = outputs * limits.full <= size and is_not_too_large
+    return outputs if is_whole or size >= limits.largest_group else None
 
 
 def full_bytes(policy: Policy) -> int:
@@ -253,7 +279,7 @@ def largest_share(policy: Policy) -> Fraction:
     return max(_LARGEST_SHARE, Fraction(3, 2 * policy.min_input_files))
 
 
-def _output_count(size: int, inputs: int, policy: Policy) -> int:
+def _output_count(size: int, inputs: int, limits: _Limits) -> int:
     """The fewest outputs of which none is too large, yet none is small, and that are fewer than the inputs."""
-    wanted = math.ceil(size / (LARGEST_OUTPUT * policy.target_file_size_bytes))
-    return max(1, min(wanted, size // policy.min_file_size_bytes, inputs - 1))
+    wanted = -(-size * LARGEST_OUTPUT.denominator // (LARGEST_OUTPUT.numerator * limits.target))
+    return max(1, min(wanted, size // limits.smallest, inputs - 1))

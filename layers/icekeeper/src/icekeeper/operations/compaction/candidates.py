@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from icekeeper.model import (
     PartitionValue,
 )
 from icekeeper.operations.compaction.deleted_rows import equality_spread, known_deleted_rows
+from icekeeper.operations.compaction.file_age import added_ms, age_of, is_old_enough
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
 from icekeeper.operations.compaction.recipe import has_order
 from icekeeper.policy import Policy
@@ -30,6 +32,9 @@ from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.readable import why_unreadable
 
 __all__ = ["Candidate", "Candidates", "FileScope", "PassedOver", "TableState", "Tally", "select_candidates"]
+
+_NO_DELETES: tuple[ManifestEntry, ...] = ()
+_LACKS_NOTHING: frozenset[RewriteReason] = frozenset()
 
 FileScope: TypeAlias = Callable[[DataFile, int], bool]
 """Whether a data file of a spec id may be rewritten at all."""
@@ -168,37 +173,37 @@ def select_candidates(
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
     destinations = OutputPartitions(metadata, keep=policy.output_spec is OutputSpec.KEEP or index.has_equality_deletes)
     needs = {entry.file.key: 0 for entry in index.entries}
-    passed = PassedOver()
-    listed = array("q")
+    passed, listed = PassedOver(), array("q")
     partitions: dict[object, list[Candidate]] = {}
     by_partition: Counter[tuple[PartitionValue, ...]] = Counter()
+    latest_ms = now_ms - policy.min_data_age_ms
+    limit = _no_candidate_from(policy, clustered_by is not None)
+    # Of most files of a large table nothing is asked but their size.
+    asks_each = not index.is_empty or bool(lacking) or RewriteReason.SPEC in policy.rewrite_reason
     for live in state.live_files:
         file, spec_id = live.entry.file, live.manifest.partition_spec_id
         if file.content is not FileContent.DATA:
             continue
         listed.append(hash(file.file_path))
-        if index.has_equality_deletes:
+        needed, lacks = _NO_DELETES, _LACKS_NOTHING
+        if asks_each:
             by_partition[file.partition] += 1
-        needed = tuple(index.needed_by(live.entry, spec_id, types))
-        for entry in needed:
-            needs[entry.file.key] += 1
-        has_debt = policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
-        lacks = lacking.get(file.file_path, frozenset()) | _lacks_the_spec(file, spec_id, policy, destinations)
-        is_wanted = has_debt or lacks or _may_be_laid_anew(file, policy, clustered_by is not None)
-        if not is_wanted or not in_scope(file, spec_id):
+            needed = _needed(index, live, types, needs)
+            lacks = lacking.get(file.file_path, lacks) | _lacks_the_spec(file, spec_id, policy, destinations)
+        has_debt = bool(needed) and policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
+        if not ((has_debt or lacks or file.file_size_in_bytes < limit) and in_scope(file, spec_id)):
             continue
         if passed.takes(
             file,
             under_deletes=bool(needed) and not (policy.delete_compaction_enabled or policy.rewrite_all),
             unreadable=why_unreadable(file, needed, types),
-            too_young=not _old_enough(metadata, live.entry, now_ms - policy.min_data_age_ms),
+            too_young=not is_old_enough(metadata, live.entry, latest_ms),
         ):
             continue
         to = destinations.destination(file, spec_id)
         is_clustered = has_order(live, metadata, clustered_by, order_id)
         candidate = _candidate(metadata, live, needed, to, has_debt=has_debt, lacks=lacks, is_clustered=is_clustered)
-        key = partition_key(to.spec_id, to.partition), candidate.has_lineage
-        partitions.setdefault(key, []).append(candidate)
+        partitions.setdefault((partition_key(to.spec_id, to.partition), candidate.has_lineage), []).append(candidate)
     return Candidates(
         partitions=_listed_once(partitions.values(), listed),
         delete_needs=needs,
@@ -207,6 +212,16 @@ def select_candidates(
         passed_over=passed,
         specs_to_leave=frozenset(filter(destinations.may_deal_out, metadata.specs)),
     )
+
+
+def _needed(
+    index: DeleteIndex, live: LiveEntry, types: Mapping[int, str], needs: dict[FileKey, int]
+) -> tuple[ManifestEntry, ...]:
+    """The deletes that may remove rows of a data file; each is counted in ``needs``."""
+    needed = tuple(index.needed_by(live.entry, live.manifest.partition_spec_id, types))
+    for entry in needed:
+        needs[entry.file.key] += 1
+    return needed
 
 
 def _lacks_the_spec(file: DataFile, spec_id: int, policy: Policy, to: OutputPartitions) -> frozenset[RewriteReason]:
@@ -229,7 +244,7 @@ def _candidate(
     return Candidate(
         file=live.entry.file,
         spec_id=live.manifest.partition_spec_id,
-        age=_age(metadata, live.entry),
+        age=age_of(metadata, live.entry),
         manifest_path=live.manifest.manifest_path,
         identity=live.entry.identity,
         deletes=deletes,
@@ -237,7 +252,7 @@ def _candidate(
         has_debt=has_debt,
         lacks=lacks,
         is_clustered=is_clustered,
-        added_ms=_added_ms(metadata, live.entry),
+        added_ms=added_ms(metadata, live.entry),
     )
 
 
@@ -253,9 +268,11 @@ def _listed_once(partitions: Iterable[list[Candidate]], listed: Sequence[int]) -
     return tuple([c for c in files if counts[hash(c.file.file_path)] == 1] for files in partitions)
 
 
-def _may_be_laid_anew(file: DataFile, policy: Policy, may_be_clustered: bool) -> bool:
-    is_small = file.file_size_in_bytes < policy.min_file_size_bytes
-    return policy.rewrite_all or (policy.rewrite_enabled and (is_small or may_be_clustered))
+def _no_candidate_from(policy: Policy, may_be_clustered: bool) -> float:
+    """From this size in bytes on no file is a candidate for its size or order alone."""
+    if policy.rewrite_all or (policy.rewrite_enabled and may_be_clustered):
+        return math.inf
+    return policy.min_file_size_bytes if policy.rewrite_enabled else -math.inf
 
 
 def _is_indebted(file: DataFile, deletes: Sequence[ManifestEntry], policy: Policy) -> bool:
@@ -263,25 +280,3 @@ def _is_indebted(file: DataFile, deletes: Sequence[ManifestEntry], policy: Polic
         return True
     deleted = known_deleted_rows(file, deletes)
     return deleted > 0 and deleted >= policy.delete_compaction_min_ratio * file.record_count
-
-
-def _age(metadata: TableMetadata, entry: ManifestEntry) -> int:
-    """The file sequence number, or the data sequence number where another writer lost it.
-
-    v1 has neither: there it is the time of the snapshot that added the file, in epoch milliseconds.
-    """
-    if metadata.format_version > 1:
-        number = entry.file_sequence_number
-        return (entry.sequence_number if number is None else number) or 0
-    return _added_ms(metadata, entry) or 0
-
-
-def _added_ms(metadata: TableMetadata, entry: ManifestEntry) -> int | None:
-    snapshot = metadata.snapshots.get(entry.snapshot_id) if entry.snapshot_id is not None else None
-    return None if snapshot is None else snapshot.timestamp_ms
-
-
-def _old_enough(metadata: TableMetadata, entry: ManifestEntry, limit_ms: int) -> bool:
-    """Whether the file was added at ``limit_ms`` or before; a file whose snapshot has expired was."""
-    added_ms = _added_ms(metadata, entry)
-    return added_ms is None or added_ms <= limit_ms

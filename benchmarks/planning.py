@@ -1,0 +1,190 @@
+"""Planning compaction of a table with many live data files, whose metadata lies on this disk.
+
+    PYTHONPATH=tests python benchmarks/planning.py [--files 62500,250000,1000000] [--small 0.1] [--rounds 3] [--profile]
+
+One table of 1,000 partitions, as hourly commits leave it: manifests of 5,000 files in 50 partitions each, with
+statistics of ten columns (numbers, times, text), written by our own writer.  Data files do not exist: nobody looks at
+them.  ``--small`` is the share of files below the target size; the others are left alone.  *reading* decodes every live
+entry, *planning* is all that ``compact`` does before it reads rows, reading included.  Prints the medians of wall and
+CPU seconds and of the peak memory, each measured in a process of its own.  The claims: a million files within 60 s and
+1 GB, in linear time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import pstats
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
+from icekeeper.metadata.read_deletes import delete_index
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
+from icekeeper.operations.compaction.candidates import TableState
+from icekeeper.operations.compaction.plan import CompactionPlan, plan_compaction
+from icekeeper.storage.storage import Storage
+from support.plans import policy
+from support.tables import new_document, snapshot
+
+CHILD = "--child"
+PER_MANIFEST = 5000
+PARTITIONS, PARTITIONS_PER_MANIFEST = 1000, 50
+SNAPSHOT, MADE_MS = 4_000_000_000, 1_700_000_000_000
+KINDS = ("date", "long", "long", "int", "double", "timestamptz", "string", "string", "string", "boolean")
+WIDTHS = {"date": 4, "int": 4, "long": 8, "double": 8, "timestamptz": 8, "string": 16, "boolean": 1}
+
+
+def document(folder: str) -> dict[str, Any]:
+    """A table that is partitioned by its first column."""
+    fields = [{"id": n, "name": f"c{n}", "required": False, "type": kind} for n, kind in enumerate(KINDS, 1)]
+    spec = [{"name": "c1", "transform": "identity", "source-id": 1, "field-id": 1000}]
+    return new_document(folder, 2) | {
+        "schemas": [{"type": "struct", "schema-id": 0, "fields": fields}],
+        "partition-specs": [{"spec-id": 0, "fields": spec}],
+        "last-column-id": len(fields),
+    }
+
+
+def files(manifest: int, small: float) -> Iterator[DataFile]:
+    """The files that one manifest adds."""
+    chance = random.Random(manifest)
+    first = manifest * PARTITIONS_PER_MANIFEST
+    every = range(1, len(KINDS) + 1)
+    for number in range(PER_MANIFEST):
+        day, rows = (first + number % PARTITIONS_PER_MANIFEST) % PARTITIONS, chance.randrange(50_000, 90_000)
+        size = chance.randrange(10**6, 10**7) if chance.random() < small else chance.randrange(4 * 10**8, 6 * 10**8)
+        yield DataFile(
+            content=FileContent.DATA,
+            file_path=f"s3://bucket/warehouse/ns/t/data/c1={day}/{manifest:05}-{number:05}-{chance.getrandbits(128):032x}.parquet",
+            file_format="PARQUET",
+            partition=(day,),
+            record_count=rows,
+            file_size_in_bytes=size,
+            column_sizes={c: chance.randrange(10**4, 10**6) for c in every},
+            value_counts=dict.fromkeys(every, rows),
+            null_value_counts={c: chance.randrange(100) if c % 4 == 0 else 0 for c in every},
+            nan_value_counts={5: 0},
+            lower_bounds={c: chance.randbytes(WIDTHS[kind]) for c, kind in enumerate(KINDS, 1)},
+            upper_bounds={c: chance.randbytes(WIDTHS[kind]) for c, kind in enumerate(KINDS, 1)},
+            split_offsets=(4, 134_217_728, 268_435_456),
+            sort_order_id=0,
+        )
+
+
+def write_manifest(folder: str, small: float, number: int) -> ManifestFile:
+    """One manifest of the table in a folder."""
+    path = f"{folder}/metadata/m-{number:05}.avro"
+    entries = [ManifestEntry(EntryStatus.ADDED, SNAPSHOT, None, None, file) for file in files(number, small)]
+    encoded = encode_manifest(
+        TableMetadata(document(folder)),
+        spec_id=0,
+        content=ManifestContent.DATA,
+        entries=entries,
+        path=path,
+        snapshot=NewSnapshot(SNAPSHOT, 1),
+    )
+    Path(path).write_bytes(encoded.data)
+    return encoded.manifest
+
+
+def make_table(folder: Path, count: int, small: float) -> None:
+    """With so many live files, rounded to whole manifests."""
+    (folder / "metadata").mkdir(parents=True)
+    with ProcessPoolExecutor(2) as pool:
+        numbers = range(max(1, round(count / PER_MANIFEST)))
+        listed = list(pool.map(partial(write_manifest, str(folder), small), numbers))
+    path = folder / "metadata" / f"snap-{SNAPSHOT}.avro"
+    path.write_bytes(encode_manifest_list(2, listed, snapshot_id=SNAPSHOT, parent_snapshot_id=None, sequence_number=1))
+    raw = snapshot(SNAPSHOT, format_version=2, timestamp_ms=MADE_MS) | {"manifest-list": str(path)}
+    made = document(str(folder)) | {
+        "snapshots": [raw],
+        "current-snapshot-id": SNAPSHOT,
+        "refs": {"main": {"type": "branch", "snapshot-id": SNAPSHOT}},
+        "last-sequence-number": 1,
+    }
+    (folder / "table.json").write_text(json.dumps(made))
+
+
+def read_all(reader: TableReader) -> str:
+    """Every live entry, once."""
+    head = reader.metadata.current_snapshot
+    assert head is not None
+    found = sum(1 for _ in reader.live_entries(reader.manifests(head), ManifestContent.DATA))
+    return f"{found} files"
+
+
+def plan_all(reader: TableReader) -> str:
+    """As ``compact`` plans, by the default policy."""
+    head = reader.metadata.current_snapshot
+    assert head is not None
+    manifests = reader.manifests(head)
+    entries = reader.live_entries(manifests, ManifestContent.DATA)
+    state = TableState(reader.metadata, head, manifests, entries, delete_index(reader, manifests))
+    plan = plan_compaction(state, policy(), now_ms=MADE_MS)
+    assert isinstance(plan, CompactionPlan)
+    return f"{len(plan.input_files)} of {plan.files_considered} files in {len(plan.groups)} groups"
+
+
+PARTS: dict[str, Callable[[TableReader], str]] = {"reading": read_all, "planning": plan_all}
+
+
+def measure(folder: Path, part: str, profile: bool) -> dict[str, Any]:
+    """What one part costs this process."""
+    reader = TableReader(TableMetadata(json.loads((folder / "table.json").read_text())), Storage({}).read)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    profiler = cProfile.Profile()
+    if profile:
+        profiler.enable()
+    wall, cpu = time.perf_counter(), time.process_time()
+    told = PARTS[part](reader)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    if profile:
+        profiler.disable()
+        pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(25)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"told": told, "wall": wall, "cpu": cpu, "mb": peak / 1024, "mb_before": before / 1024}
+
+
+def main() -> None:
+    """Every size in turn."""
+    if sys.argv[1:2] == [CHILD]:
+        print(json.dumps(measure(Path(sys.argv[2]), sys.argv[3], "--profile" in sys.argv)))
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", default="62500,250000,1000000")
+    parser.add_argument("--small", type=float, default=0.1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--folder", type=Path, help="where the tables are kept for a next time")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="icekeeper-bench-") as scratch:
+        for count in map(int, options.files.split(",")):
+            folder = (options.folder or Path(scratch)) / f"{count}-{options.small}"
+            if not folder.exists():
+                make_table(folder, count, options.small)
+            for part in PARTS:
+                command = [sys.executable, __file__, CHILD, str(folder), part, *["--profile"] * options.profile]
+                runs = []
+                for _ in range(1 if options.profile else options.rounds):
+                    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+                    runs.append(json.loads(done.stdout))
+                wall, cpu, mb = (statistics.median(run[key] for run in runs) for key in ("wall", "cpu", "mb"))
+                print(f"{part:9} {wall:7.1f} s wall {cpu:7.1f} s CPU {mb:7.0f} MB   {runs[0]['told']}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Reads chosen fields of manifest entries as flat lists of values; all other fields are passed over.
+
+Fields are found by Avro ``field-id``, or by name where a writer left the ids out.  What is made here for a schema is
+used for every manifest that has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from icekeeper.metadata.avro_fields import is_field, record_of
+from icekeeper.metadata.avro_files import WriterSchema
+from icekeeper.metadata.avro_types import AvroTypes
+from icekeeper.metadata.avro_values import Reader, Skipper
+from icekeeper.metadata.stored_file import LATE_FIELDS, LateReader
+
+__all__ = ["ENTRY_FIELDS", "FILE_FIELDS", "LATE", "SPAN", "EntryColumns", "entry_columns", "interned"]
+
+ENTRY_FIELDS = {0: "status", 1: "snapshot_id", 3: "sequence_number", 4: "file_sequence_number"}
+FILE_FIELDS = {
+    134: "content",
+    100: "file_path",
+    101: "file_format",
+    102: "partition",
+    103: "record_count",
+    104: "file_size_in_bytes",
+    131: "key_metadata",
+    135: "equality_ids",
+    140: "sort_order_id",
+    142: "first_row_id",
+    143: "referenced_data_file",
+    144: "content_offset",
+    145: "content_size_in_bytes",
+}
+SPAN = (-1, -2)
+"""In place of ids of an entry's fields: where the entry begins and ends."""
+LATE = (-3, -4)
+"""In place of ids of a file's fields: where the stretch with its late fields begins and ends."""
+
+# Their values repeat from entry to entry.
+_REPEATED = frozenset({1, 101, 102})
+_MOST_INTERNED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class EntryColumns:
+    """How to read chosen fields of the entries of manifests that have one schema."""
+
+    read: Reader
+    """Reads one entry as a list: the value of each field in the order asked for, ``None`` where there is none."""
+    missing: frozenset[int]
+    """Ids of fields asked for that such manifests do not have."""
+    late: LateReader | None
+    """Reads the late fields, where they are encoded as the specification says."""
+
+
+def entry_columns(
+    written: WriterSchema,
+    entry: Sequence[int],
+    file: Sequence[int],
+    partition: Callable[[Mapping[str, Any]], Any] | None = None,
+) -> EntryColumns:
+    """How to read these fields of entries and of their data files, by id.
+
+    ``partition`` makes what is wanted of a partition record.
+
+    Raises:
+        LookupError: there is no data file in an entry.
+    """
+    schema, types = written.schema, written.types
+    slots = {field_id: slot for slot, field_id in enumerate((*entry, *file))}
+    steps: list[tuple[int, Any]] = []
+    found: set[int] = set()
+
+    def field_step(field: Mapping[str, Any], names: Mapping[int, str]) -> tuple[int, Any]:
+        for field_id, name in names.items():
+            if field_id in slots and is_field(field, field_id, name):
+                found.add(field_id)
+                return slots[field_id], _reader(types, field["type"], field_id, partition)
+        return -1, types.skipper(field["type"])
+
+    record = record_of(schema, 2, "data_file")
+    late = [i for i, f in enumerate(record["fields"]) if any(is_field(f, *one) for one in LATE_FIELDS.items())]
+    for field in schema["fields"]:
+        if not is_field(field, 2, "data_file"):
+            steps.append(field_step(field, ENTRY_FIELDS))
+            continue
+        if types.defined(field["type"]) != types.defined(record):
+            steps.append((-1, _present(types, field["type"])))
+        for number, part in enumerate(record["fields"]):
+            if late and number == late[0] and LATE[0] in slots:
+                steps.append((slots[LATE[0]], _position))
+            steps.append(field_step(part, FILE_FIELDS | LATE_FIELDS))
+            if late and number == late[-1] and LATE[1] in slots:
+                steps.append((slots[LATE[1]], _position))
+    if SPAN[0] in slots:
+        steps = [(slots[SPAN[0]], _position), *steps, (slots[SPAN[1]], _position)]
+    between = record["fields"][late[0] : late[-1] + 1] if late else []
+    missing = frozenset(field_id for field_id in slots if field_id >= 0) - found
+    empty = [0 if field_id in LATE else None for field_id in slots]
+    return EntryColumns(_list_reader(steps, empty), missing, LateReader.of(types, between))
+
+
+def _list_reader(steps: Sequence[tuple[int, Any]], empty: list[Any]) -> Reader:
+
+    def read(data: bytes, at: int) -> tuple[list[Any], int]:
+        values = empty.copy()
+        for slot, step in steps:
+            if slot < 0:
+                at = step(data, at)
+            else:
+                values[slot], at = step(data, at)
+        return values, at
+
+    return read
+
+
+def _position(data: bytes, at: int) -> tuple[int, int]:
+    return at, at
+
+
+def _present(types: AvroTypes, union: Any) -> Skipper:
+    """Passes over the branch of a record that may be null (BigQuery's ``data_file``), and demands that it is not."""
+    branches = [types.defined(branch) for branch in types.defined(union)]
+    wanted = next(i for i, b in enumerate(branches) if isinstance(b, dict) and b["type"] == "record")
+
+    def skip(data: bytes, at: int) -> int:
+        if data[at] != 2 * wanted:
+            raise ValueError("an entry has no data file")
+        return at + 1
+
+    return skip
+
+
+def _reader(types: AvroTypes, kind: Any, field_id: int, partition: Callable[[Mapping[str, Any]], Any] | None) -> Reader:
+    read = types.reader(kind)
+    if field_id not in _REPEATED:
+        return read
+    make = partition if field_id == 102 else None
+    return interned(read, types.skipper(kind), make)
+
+
+def interned(read: Reader, skip: Skipper, make: Callable[[Any], Any] | None = None) -> Reader:
+    """Reads values that repeat, as one object for equal bytes; ``make``: what is made of each."""
+    known: dict[bytes, Any] = {}
+
+    def value(data: bytes, at: int) -> tuple[Any, int]:
+        end = skip(data, at)
+        encoded = data[at:end]
+        if encoded in known:
+            return known[encoded], end
+        found, _ = read(data, at)
+        if make is not None:
+            found = make(found)
+        if len(known) >= _MOST_INTERNED:
+            known.clear()
+        known[encoded] = found
+        return found, end
+
+    return value
