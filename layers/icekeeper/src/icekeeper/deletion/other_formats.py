@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain, islice
 
 from icekeeper.pass_context.footprint import spelled_root
+from icekeeper.request_count import WorkThreads
 from icekeeper.storage.paths import is_under
 from icekeeper.storage.storage import Storage
 
@@ -44,7 +44,7 @@ def find_other_formats(storage: Storage, locations: Sequence[str], paths: Iterab
         StorageError: the store does not answer.
     """
     folders = sorted({folder for root in _few_roots(paths) for folder in _up_to(root, locations)})
-    with ThreadPoolExecutor(_PARALLEL_LOOKS, thread_name_prefix="format-look") as pool:
+    with WorkThreads(_PARALLEL_LOOKS, thread_name_prefix="format-look") as pool:
         found = pool.map(partial(_is_other_format, storage), folders)
         return frozenset(folder for folder, is_one in zip(folders, found, strict=True) if is_one)
 

@@ -16,6 +16,7 @@ from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Policy
 from icekeeper.report.outcome import PassOutcome
+from icekeeper.request_count import counting
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.store import StateStore
 
@@ -59,7 +60,7 @@ def maintain_table(asked: AskedPass) -> PassOutcome:
         PlanStale: the pass is not needed any more, or the table was replaced; nothing was begun.
         StorageError: the table cannot be loaded, or the state does not answer.
     """
-    with asked.state.kept_open():
+    with asked.state.kept_open(), counting():
         return _maintain(asked)
 
 

@@ -95,7 +95,7 @@ def projected_rows(
         TableUnsupported: it cannot be read as that schema.
     """
     try:
-        with storage.open_input(file.path) as stream:
+        with storage.open_input(file.path, file.file_size_in_bytes) as stream:
             rows = open_rows(stream, file.file_format)
             projection = Projection(rows.schema, schema, file.identity_values, file.name_mapping, must_hold)
             for batch in rows.batches(projection.file_columns):

@@ -21,6 +21,8 @@ class ReadableFile:
     """Column id → raw partition value of identity fields, for columns that the file does not hold."""
     name_mapping: Sequence[Mapping[str, Any]] | None = None
     """The table's ``schema.name-mapping.default``, for a file without field ids; ``None``: the table has none."""
+    file_size_in_bytes: int | None = None
+    """What its manifest entry says; ``None``: not known here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,4 +78,6 @@ class ReadTask:
 
     def readable(self, source: InputFile) -> ReadableFile:
         """One of the inputs, as :func:`.file_rows.projected_rows` takes it."""
-        return ReadableFile(source.path, source.file_format, source.identity_values, self.name_mapping)
+        return ReadableFile(
+            source.path, source.file_format, source.identity_values, self.name_mapping, source.file_size_in_bytes
+        )

@@ -1,14 +1,14 @@
 """Object storage: read, write, list and delete objects, and find out what a store allows.
 
-Bytes are read and written through PyIceberg's ``PyArrowFileIO``, so endpoints and authentication are PyIceberg's.
-Listing and batch deletion, which it lacks, use boto3 with the same properties.  Both are imported with the first object
-that is not on this machine.  Writes never ask whether a file exists: names are unique, and the question would list,
-which AWS table buckets refuse (platform 16).
+Bytes are written, and of large files read, through PyIceberg's ``PyArrowFileIO``, so endpoints and authentication are
+PyIceberg's.  Listing and batch deletion, which it lacks, use boto3 with the same properties, and so do reads of whole
+S3 objects, which PyArrow does with two requests (platform 50).  Both are imported with the first object that is not on
+this machine.  Writes never ask whether a file exists: names are unique, and the question would list, which AWS table
+buckets refuse (platform 16).
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from botocore.exceptions import BotoCoreError, ClientError
-from pyarrow.fs import LocalFileSystem
-from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO, PY_IO_IMPL
 
 from icekeeper.clock import ServerClock
 from icekeeper.errors import StorageError
 from icekeeper.masking import mask, remember_secrets
+from icekeeper.storage.arrow_files import ArrowFiles
 from icekeeper.storage.capabilities import can_delete_s3, can_list_s3
 from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.failures import describe_failure
@@ -30,18 +29,13 @@ from icekeeper.storage.listing import LISTING_THREADS, Division, ListedObject, d
 from icekeeper.storage.local import local_level, local_status, unlink, walk
 from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
 from icekeeper.storage.s3_listing import list_s3, s3_directory, s3_level, s3_status
-from icekeeper.storage.s3_settings import with_endpoint
-from icekeeper.storage.whole_reads import whole_reads
+from icekeeper.storage.s3_reads import ONE_READ_BYTES, ObjectEnd, read_beginning, read_end, read_object
+from icekeeper.storage.s3_settings import first_of, with_endpoint
 
 if TYPE_CHECKING:
-    from pyiceberg.io.pyarrow import PyArrowFileIO
-
     from icekeeper.storage.s3 import FailedKeys
 
 __all__ = ["Storage"]
-
-# Values of py-io-impl with which local files are read by PyArrow's own file system.
-_PLAIN_FILE_IO = (None, ARROW_FILE_IO, FSSPEC_FILE_IO)
 
 
 class Storage:
@@ -57,6 +51,7 @@ class Storage:
         self._properties = with_endpoint(properties)
         remember_secrets(self._properties)
         self._listing_threads = listing_threads
+        self._arrow = ArrowFiles(self._properties)
         self.s3_clock = ServerClock()
         self._lock = threading.Lock()
         self._answers: dict[tuple[str, str], bool] = {}
@@ -73,8 +68,25 @@ class Storage:
         Raises:
             StorageError: it does not exist, or the store failed.
         """
-        with self.translated(path), self._open(path) as stream:
-            return bytes(stream.read())
+        with self.translated(path):
+            if self._reads_by_s3(path):
+                return read_object(self._s3, path)
+            with self._arrow.open(path) as stream:
+                return bytes(stream.read())
+
+    def read_end(self, path: str, length: int) -> ObjectEnd:
+        """The last ``length`` bytes of an object, such as the footer of a Parquet file, and its whole size.
+
+        Raises:
+            StorageError: it does not exist, or the store failed.
+        """
+        with self.translated(path):
+            if self._reads_by_s3(path):
+                return read_end(self._s3, path, length)
+            with self._arrow.open(path) as stream:
+                size = int(stream.size())
+                start = max(0, size - length)
+                return ObjectEnd(bytes(stream.read_at(size - start, start)), size)
 
     def write(self, path: str, data: bytes) -> None:
         """Write a whole object, replacing one of that name.
@@ -82,17 +94,23 @@ class Storage:
         Raises:
             StorageError: the store failed; part of a local file may remain.
         """
-        with self.translated(path), self._create(path) as stream:
+        with self.translated(path), self._arrow.create(path) as stream:
             stream.write(data)
 
-    def open_input(self, path: str) -> pa.NativeFile:
+    def open_input(self, path: str, size: int | None = None) -> pa.NativeFile:
         """A seekable stream, for ``pyarrow.parquet.ParquetFile``; wrap later reads in :meth:`translated`.
+
+        An object of S3 that is small by ``size``, which a manifest or listing says, is read at once into memory.
 
         Raises:
             StorageError: the object does not exist, or the store failed.
         """
         with self.translated(path):
-            return self._open(path)
+            if size is not None and size <= ONE_READ_BYTES and self._reads_by_s3(path):
+                found = read_beginning(self._s3, path)
+                if isinstance(found, bytes):  # else it is larger than it should be
+                    return pa.BufferReader(found)
+            return self._arrow.open(path)
 
     def open_output(self, path: str) -> pa.NativeFile:
         """A stream that creates an object when it is closed, also as a context manager; wrap writes in
@@ -102,7 +120,7 @@ class Storage:
             StorageError: the store failed.
         """
         with self.translated(path):
-            return self._create(path)
+            return self._arrow.create(path)
 
     def size(self, path: str) -> int | None:
         """The object's size in bytes, ``None`` when there is no such object.
@@ -113,7 +131,7 @@ class Storage:
         with self.translated(path):
             try:
                 # Opening asks for the one object; a FileInfo would list when the object is missing.
-                with self._open(path) as stream:
+                with self._arrow.open(path) as stream:
                     return int(stream.size())
             except FileNotFoundError:
                 return None
@@ -230,18 +248,6 @@ class Storage:
             raise StorageError(mask(f"{path} {reason}", self._properties)) from error
 
     @cached_property
-    def _file_io(self) -> PyArrowFileIO:
-        from icekeeper.storage.file_systems import arrow_file_io
-
-        return arrow_file_io(self._properties)
-
-    @cached_property
-    def _local(self) -> LocalFileSystem:
-        if self._properties.get(PY_IO_IMPL) in _PLAIN_FILE_IO:
-            return LocalFileSystem()
-        return self._file_io.fs_by_scheme("file", "")
-
-    @cached_property
     def _s3(self) -> Any:
         from icekeeper.storage.s3 import s3_client
 
@@ -249,27 +255,14 @@ class Storage:
         self.s3_clock.listen(client)
         return client
 
-    def _filesystem(self, path: str) -> tuple[Any, str]:
-        # Not new_input(): it cuts a key at "?" and "#".
-        parts = split_path(path)
-        if is_local(path):
-            return self._local, os.path.abspath(parts.key)
-        try:
-            filesystem = self._file_io.fs_by_scheme(parts.scheme, parts.authority)
-        except ValueError as error:
-            raise StorageError(f"{path} is on a kind of storage that PyArrow does not know") from error
-        return filesystem, parts.key if parts.scheme in ("hdfs", "viewfs") else f"{parts.authority}/{parts.key}"
+    def _reads_by_s3(self, path: str) -> bool:
+        """Whether an object is read through boto3: not where only PyArrow renews the credentials, or a FileIO is set.
 
-    def _open(self, path: str) -> pa.NativeFile:
-        filesystem, key = self._filesystem(path)
-        stream = filesystem.open_input_file(key)
-        return stream if is_local(path) else whole_reads(stream, path)
-
-    def _create(self, path: str) -> pa.NativeFile:
-        filesystem, key = self._filesystem(path)
-        if is_local(path):
-            filesystem.create_dir(os.path.dirname(key), recursive=True)
-        return filesystem.open_output_stream(key)
+        Nor if its key has an empty part, which PyArrow refuses: it could be read, but not written.
+        """
+        if is_local(path) or split_path(path).scheme not in S3_SCHEMES or "//" in split_path(path).key:
+            return False
+        return self._arrow.is_plain and not first_of(self._properties, "role-arn", ("s3", "client"))
 
     def _list(self, prefix: str) -> Iterator[ListedObject]:
         objects, folders = self.divide(prefix)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ from icekeeper.errors import MaintenanceError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.operations.compaction.writing.parquet_options import writer_options
 from icekeeper.policy.choices import RewriteReason
+from icekeeper.request_count import WorkThreads
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.storage.storage import Storage
 
@@ -86,7 +86,7 @@ def files_lacking(
             return frozenset()
 
     found: dict[str, frozenset[RewriteReason]] = {}
-    with ThreadPoolExecutor(_PARALLEL_FOOTERS, thread_name_prefix="footer") as pool:
+    with WorkThreads(_PARALLEL_FOOTERS, thread_name_prefix="footer") as pool:
         for done, (path, lacking) in enumerate(zip(paths, pool.map(look, paths), strict=True), start=1):
             if lacking:
                 found[path] = lacking
