@@ -32,8 +32,8 @@ _current: ContextVar[_Documents | None] = ContextVar("icekeeper_kept_documents",
 
 @contextmanager
 def keeping_documents() -> Iterator[None]:
-    """Read no metadata file twice inside of the block; outside of one, each load reads it."""
-    before = _current.set(_Documents())
+    """Read no metadata file twice inside of the block, or of one around it; outside of all, each load reads it."""
+    before = _current.set(_current.get() or _Documents())
     try:
         yield
     finally:

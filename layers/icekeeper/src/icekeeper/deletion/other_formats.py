@@ -67,5 +67,7 @@ def _up_to(folder: str, locations: Sequence[str]) -> Iterator[str]:
 
 
 def _is_other_format(storage: Storage, folder: str) -> bool:
-    listed = (islice(storage.list_folder(f"{folder}/{name}"), _FILES_LOOKED_AT) for name in _MARKED)
+    there = storage.folders_in(folder)  # hardly ever one of them
+    marked = _MARKED if there is None else [name for name in _MARKED if name in there]
+    listed = (islice(storage.list_folder(f"{folder}/{name}"), _FILES_LOOKED_AT) for name in marked)
     return any(other_format_at(found.path) == folder for found in chain.from_iterable(listed))

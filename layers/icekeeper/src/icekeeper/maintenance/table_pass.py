@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.kept_documents import keeping_documents
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.errors import PlanStale, PolicyError, TableUnsupported
 from icekeeper.maintenance.run_pass import run_pass
@@ -60,7 +61,7 @@ def maintain_table(asked: AskedPass) -> PassOutcome:
         PlanStale: the pass is not needed any more, or the table was replaced; nothing was begun.
         StorageError: the table cannot be loaded, or the state does not answer.
     """
-    with asked.state.kept_open(), counting():
+    with asked.state.kept_open(), counting(), keeping_documents():
         return _maintain(asked)
 
 

@@ -121,8 +121,10 @@ def _part_of(answer: Mapping[str, Any], data: bytes, wanted: str) -> _Part | str
 
 def _is_empty(error: ClientError) -> bool:
     """Whether a store has refused a range because the object has no bytes (RFC 9110, "416 Range Not Satisfiable")."""
+    if error.response["Error"].get("Code") != "InvalidRange":
+        return False
     headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-    return error.response["Error"].get("Code") == "InvalidRange" and headers.get("content-range", _NONE) == _NONE
+    return str(headers.get("content-range", _NONE)) == _NONE
 
 
 def _known(error: ClientError, path: str) -> Exception:

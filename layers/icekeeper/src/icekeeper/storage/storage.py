@@ -10,10 +10,10 @@ buckets refuse (platform 16).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from botocore.exceptions import BotoCoreError, ClientError
@@ -23,17 +23,15 @@ from icekeeper.errors import StorageError
 from icekeeper.masking import mask, remember_secrets
 from icekeeper.storage.arrow_files import ArrowFiles
 from icekeeper.storage.capabilities import can_delete_s3, can_list_s3
+from icekeeper.storage.delete_objects import delete_objects
 from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.failures import describe_failure
 from icekeeper.storage.listing import LISTING_THREADS, Division, ListedObject, divide, in_parallel
-from icekeeper.storage.local import local_level, local_status, unlink, walk
+from icekeeper.storage.local import local_level, local_status, walk
 from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
-from icekeeper.storage.s3_listing import list_s3, s3_directory, s3_level, s3_status
+from icekeeper.storage.s3_listing import few_s3, list_s3, s3_directory, s3_level, s3_status
 from icekeeper.storage.s3_reads import ONE_READ_BYTES, ObjectEnd, read_beginning, read_end, read_object
 from icekeeper.storage.s3_settings import first_of, with_endpoint
-
-if TYPE_CHECKING:
-    from icekeeper.storage.s3 import FailedKeys
 
 __all__ = ["Storage"]
 
@@ -158,7 +156,22 @@ class Storage:
             if is_local(prefix):
                 return divide(prefix, lambda folder: local_level(folder, split_path(folder).key), self._listing_threads)
             client = self._s3
+            few = few_s3(client, prefix)  # a small table takes one request
+            if few is not None:
+                return Division(few, ())
             return divide(prefix, lambda folder: s3_level(client, folder), self._listing_threads)
+
+    def folders_in(self, prefix: str) -> frozenset[str] | None:
+        """Names of the folders directly below a directory, with one request; ``None``: they must be looked at each.
+
+        Raises:
+            StorageError: as :meth:`list` does.
+        """
+        if is_local(prefix):
+            return None  # links to folders are no part of a listing, but a folder is read through one
+        with self.translated(prefix):
+            level = s3_level(self._s3, prefix)
+        return None if level is None else frozenset(path.rstrip("/").rpartition("/")[2] for path in level.folders)
 
     def list_folder(self, prefix: str) -> Iterator[ListedObject]:
         """As :meth:`list`, by this thread alone."""
@@ -184,26 +197,7 @@ class Storage:
 
     def delete(self, paths: Iterable[str]) -> DeleteReport:
         """Delete objects; a path already gone counts as deleted.  Never raises for single paths."""
-        order = dict.fromkeys(paths)
-        failed: dict[str, str] = {}
-        transient: set[str] = set()
-        keys: dict[str, dict[str, list[str]]] = {}
-        for path in order:
-            parts = split_path(path)
-            if is_local(path):
-                if reason := unlink(parts.key):
-                    failed[path] = reason
-            elif parts.scheme in S3_SCHEMES:
-                # s3:// and s3a:// spellings of one object share a key
-                keys.setdefault(parts.authority, {}).setdefault(parts.key, []).append(path)
-            else:
-                failed[path] = "only S3 objects and local files can be deleted"
-        for bucket, spellings in keys.items():
-            unable = self._delete_s3(bucket, list(spellings))
-            transient.update(path for key in unable.transient for path in spellings[key])
-            for key, reason in (unable.for_good | unable.transient).items():
-                failed.update(dict.fromkeys(spellings[key], mask(reason, self._properties)))
-        return DeleteReport(tuple(path for path in order if path not in failed), failed, frozenset(transient))
+        return delete_objects(paths, lambda: self._s3, self._properties)
 
     def can_list(self, location: str) -> bool:
         """Whether this store lists files under a table's location; asked once per location.
@@ -272,12 +266,3 @@ class Storage:
     def _require_listable(self, path: str) -> None:
         if not is_local(path) and split_path(path).scheme not in S3_SCHEMES:
             raise StorageError(f"{path} cannot be listed: only S3 and local folders can")
-
-    def _delete_s3(self, bucket: str, keys: Sequence[str]) -> FailedKeys:
-        from icekeeper.storage.s3 import FailedKeys, delete_keys
-
-        try:
-            client = self._s3
-        except (BotoCoreError, ClientError) as error:  # an unknown profile, a role that may not be assumed
-            return FailedKeys(dict.fromkeys(keys, describe_failure(error, None)))
-        return delete_keys(client, bucket, keys)
