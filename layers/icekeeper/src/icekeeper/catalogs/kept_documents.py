@@ -1,7 +1,8 @@
 """Metadata files that a pass has read: one that its catalog's pointer still names is not read again.
 
-The pointer itself is asked with every load.  A metadata file never changes (specification, "Overview"), so the one that
-it names is as it was.  A file that this process wrote is read from the store like everything else (rule 133).
+The pointer itself is asked with every load.  A metadata file never changes (specification, "File System Operations"),
+so the one that it names is as it was.  A file that this process wrote is read from the store like everything else
+(rule 133).
 """
 
 from __future__ import annotations

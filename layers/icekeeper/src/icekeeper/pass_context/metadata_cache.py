@@ -1,8 +1,8 @@
 """Manifests and manifest lists that a pass has read: each is asked of the store once, whatever operation needs it.
 
-They never change (specification, "Overview"), so what was read stays right; which of them a table has, each operation
-asks anew.  What the pass itself writes is read like everything else: a file that did not arrive whole in the store must
-stop what deletes (rule 133).
+They never change (specification, "File System Operations"), so what was read stays right; which of them a table has,
+each operation asks anew.  What the pass itself writes is read like everything else: a file that did not arrive whole in
+the store must stop what deletes (rule 133).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ buckets refuse (platform 16).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
@@ -25,7 +25,7 @@ from icekeeper.storage.arrow_files import ArrowFiles
 from icekeeper.storage.capabilities import can_delete_s3, can_list_s3
 from icekeeper.storage.delete_objects import delete_objects
 from icekeeper.storage.delete_report import DeleteReport
-from icekeeper.storage.failures import describe_failure
+from icekeeper.storage.failures import describe_failure, is_refused
 from icekeeper.storage.listing import LISTING_THREADS, Division, ListedObject, divide, in_parallel
 from icekeeper.storage.local import local_level, local_status, walk
 from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
@@ -145,6 +145,29 @@ class Storage:
         """
         self._require_listable(prefix)
         return self._list(prefix)
+
+    def list_if_allowed(self, prefix: str) -> Sequence[ListedObject] | None:
+        """As :meth:`list`; ``None`` where :meth:`can_list` is false, which the listing itself then tells.
+
+        Raises:
+            StorageError: the store failed.
+        """
+        if is_local(prefix):
+            return list(self.list(prefix))
+        key = (can_list_s3.__name__, prefix)
+        if split_path(prefix).scheme not in S3_SCHEMES or self._answers.get(key) is False:
+            return None
+        with self.translated(prefix):
+            try:
+                few = few_s3(self._s3, prefix)
+            except ClientError as error:
+                if not is_refused(error):
+                    raise
+                self._answers[key] = False
+                return None
+        self._answers[key] = True
+        # From here on a refusal, of a folder below, is an error: what lies there is not known.
+        return list(self.list(prefix)) if few is None else few
 
     def divide(self, prefix: str) -> Division:
         """The first levels of a listing, and the folders whose :meth:`list_folder` completes it.

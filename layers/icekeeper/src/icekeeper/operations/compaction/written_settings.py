@@ -20,6 +20,7 @@ from icekeeper.operations.compaction.writing.parquet_options import writer_optio
 from icekeeper.policy.choices import RewriteReason
 from icekeeper.request_count import WorkThreads
 from icekeeper.rows.arrow_schema import leaf_columns
+from icekeeper.rows.parquet_footer import read_parquet_footer
 from icekeeper.storage.storage import Storage
 
 __all__ = ["BY_FOOTER", "WantedSettings", "files_lacking", "wanted_settings"]
@@ -79,8 +80,7 @@ def files_lacking(
 
     def look(path: str) -> frozenset[RewriteReason]:
         try:
-            with storage.translated(path), storage.open_input(path) as stream:
-                return wanted.lacking(pq.read_metadata(stream))
+            return wanted.lacking(read_parquet_footer(path, storage))
         except (MaintenanceError, pa.ArrowException, OSError) as error:
             log.warning("the footer of %s cannot be read, so the file is left alone: %s", path, error)
             return frozenset()
