@@ -1,4 +1,4 @@
-"""One request where several would tell no more: a listing that tells whether one is allowed, a footer without a size."""
+"""One request where several would tell no more: a listing that says whether it is allowed, a footer without a size."""
 
 from __future__ import annotations
 
