@@ -3,7 +3,8 @@
 Custom metrics are billed by the hour for every combination of name and dimensions, so ``METRICS_PER_TABLE`` decides how
 many there are.  Totals (dimension ``service``) are always written.  ``passes`` (the default) adds what each pass did,
 by table (``catalog``, ``service``, ``table``).  ``all`` also adds the health of each table of the lake, whose number
-grows with the lake and not with the work.  ``none`` writes totals only.  What a pass did is left out where it is 0.
+grows with the lake and not with the work.  ``none`` writes totals only.  What a pass did is left out where it is 0; the
+numbers of requests are written as totals only.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.report_table import TableReport
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
+from icekeeper.report.request_metrics import REQUESTS
 from icekeeper.state.lake_stats import LakeStats
 from observability import logger
 
@@ -60,7 +62,10 @@ def emit_table(item: Item, report: TableReport) -> None:
         refused = [one for one in report.outcome.operations if one.status is Status.REFUSED]
         totals["OrphanRemovalsRefused"] = sum(one.operation is Operation.REMOVE_ORPHANS for one in refused)
         done = {name: value for name, value in report.outcome.metrics.items() if value}
-        _emit(done, None if _wanted() == "none" else (item.catalog, item.table))
+        # Of each table they would cost more than the requests.
+        totals |= {name: value for name, value in done.items() if name.endswith(REQUESTS)}
+        of_table = {name: value for name, value in done.items() if not name.endswith(REQUESTS)}
+        _emit(of_table, None if _wanted() == "none" else (item.catalog, item.table))
     _emit(totals)
 
 

@@ -88,9 +88,7 @@ def test_small_files_are_read_at_the_same_time(tmp_path: Path) -> None:
     assert len(storage.reads) == 3
 
 
-def test_of_a_large_file_the_columns_of_some_rows_are_one_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_large_file_the_columns_of_some_rows_are_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row groups of ten rows, five of which make a batch, and a last one; besides, the footer."""
     monkeypatch.setattr(opened_inputs, "_SMALL_BYTES", 1)
     monkeypatch.setattr(file_rows, "BATCH_ROWS", 50)

@@ -82,8 +82,8 @@ def test_it_is_asked_for_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
         return body[:-1] if len(answers) == 1 else body
 
     data = bytes(range(256)) * 4
-    with store(data, first_short) as storage:
-        assert storage.read(PATH) == data
+    with store(data, first_short) as storage, storage.open_input(PATH) as stream:
+        assert stream.read() == data
     assert answers == [0, 1016, 0]  # the end alone, since the mark may have been sent by chance
 
 

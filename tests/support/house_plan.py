@@ -7,7 +7,19 @@ __all__ = ["FLOORS", "INNER_FLOORS", "PURE", "SIDE_EFFECTS", "UNKNOWN_TO"]
 # The ground floor first.  A room imports from floors below its own, never from its neighbours.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"masking"}),
-    frozenset({"activity", "amounts", "clock", "environment", "errors", "model", "operation_facts", "task_cores"}),
+    frozenset(
+        {
+            "activity",
+            "amounts",
+            "clock",
+            "environment",
+            "errors",
+            "model",
+            "operation_facts",
+            "request_count",
+            "task_cores",
+        }
+    ),
     frozenset({"metadata", "policy", "pyiceberg_private", "state", "storage"}),
     frozenset({"catalogs", "engines", "health", "partition_time", "report", "rows", "sweep_rhythm"}),
     frozenset({"commit", "table_policy", "policy_parts", "row_group_copy"}),

@@ -23,6 +23,7 @@ from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_aws, error_
 from icekeeper.errors import CommitConflict, MaintenanceError, StorageError
 from icekeeper.masking import mask
 from icekeeper.model import TableName
+from icekeeper.request_count import RequestKind, note_request
 from icekeeper.storage.failures import describe_failure
 from icekeeper.storage.s3 import aws_session, client_config
 
@@ -71,7 +72,9 @@ class AwsService:
 
         def client(attempts: int) -> Any:
             config = client_config(properties, attempts=attempts)
-            return session.client(self.client, endpoint_url=endpoint, config=config)
+            made = session.client(self.client, endpoint_url=endpoint, config=config)
+            made.meta.events.register("before-send", _count)
+            return made
 
         return AwsClients(repeating=client(3), once=client(1))
 
@@ -106,6 +109,11 @@ class AwsService:
         if isinstance(error, HTTPClientError | ResponseParserError) and not never_sent:
             return error_of(CommitAnswer.UNKNOWN, table, f"{self.title} did not answer")
         return unusable(error)  # nothing answers; or wrong parameters, no credentials: it was never sent
+
+
+def _count(**_: Any) -> None:
+    """Count each request as it is sent; an answer of ``None`` lets boto3 send it."""
+    note_request(RequestKind.CATALOG)
 
 
 def error_code(error: ClientError) -> str:

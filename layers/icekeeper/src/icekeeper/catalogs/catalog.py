@@ -70,7 +70,7 @@ class Catalog(Protocol):
         ...
 
     def load(self, table: TableName) -> LoadedTable:
-        """The table's newest state, never a cached one.
+        """The table's newest state: which one that is, the catalog is asked every time.
 
         Raises:
             PolicyError: there is no such table.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.kept_documents import keep_document, kept_document
 from icekeeper.clock import TOLD_SKEW_MS, Clock, ahead_ms
 from icekeeper.errors import (
     CommitConflict,
@@ -58,19 +59,24 @@ class PointerCatalog:
 
 
 def load_document(storage: Storage, location: str) -> TableMetadata:
-    """Read the metadata file that a pointer names.
+    """The metadata file that a pointer names; within a pass it is read once.
 
     Raises:
         MetadataUnreadable: it is missing or damaged.
         StorageError: the store cannot be reached.
     """
+    kept = kept_document(location)
+    if kept is not None:
+        return parse_document(kept, location)
     try:
         data = storage.read(location)
     except StorageError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise MetadataUnreadable(f"metadata file {location} does not exist") from error
         raise
-    return parse_document(data, location)
+    metadata = parse_document(data, location)
+    keep_document(location, data)
+    return metadata
 
 
 def next_metadata_location(metadata: TableMetadata, base_location: str) -> str:

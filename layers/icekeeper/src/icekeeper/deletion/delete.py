@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -17,6 +17,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.resolve_outcome import backoff_seconds
 from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.request_count import WorkThreads
 from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.storage import Storage
@@ -106,7 +107,7 @@ class _Deletion:
         running: deque[Future[DeleteReport]] = deque()
         self._fruitless = 0
         in_flight = self._context.policy.delete_threads
-        with ThreadPoolExecutor(in_flight, thread_name_prefix="delete") as pool:
+        with WorkThreads(in_flight, thread_name_prefix="delete") as pool:
             for start in range(0, len(paths), _BATCH):
                 if len(running) == in_flight:
                     again += self._settle(running.popleft().result())
@@ -156,6 +157,6 @@ def still_old(storage: Storage, paths: Iterable[str], older_than_ms: int) -> lis
     Raises:
         StorageError: the store could not tell.
     """
-    with ThreadPoolExecutor(_PARALLEL_LOOKS, thread_name_prefix="orphan-look") as pool:
+    with WorkThreads(_PARALLEL_LOOKS, thread_name_prefix="orphan-look") as pool:
         found = pool.map(storage.status, paths)
         return [f for f in found if f is not None and f.modified_ms is not None and f.modified_ms < older_than_ms]

@@ -7,12 +7,12 @@ might be such a one.  Both stop the deletion, unless a person says otherwise wit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from icekeeper.errors import MetadataUnreadable, OperationRefused, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import leading_uuid, parse_document
+from icekeeper.request_count import WorkThreads
 from icekeeper.storage.storage import Storage
 
 __all__ = ["ForeignMetadata", "foreign_metadata", "metadata_owner", "refuse_foreign"]
@@ -41,7 +41,7 @@ def foreign_metadata(storage: Storage, table: TableMetadata, paths: Iterable[str
         own = found.uuid == table.uuid and (found.uuid is not None or found.location == table.location)
         return None if own else found
 
-    with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="metadata-read") as pool:
+    with WorkThreads(_PARALLEL_READS, thread_name_prefix="metadata-read") as pool:
         return [found for found in pool.map(foreign, paths) if found is not None]
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain, islice
 
 from icekeeper.pass_context.footprint import spelled_root
+from icekeeper.request_count import WorkThreads
 from icekeeper.storage.paths import is_under
 from icekeeper.storage.storage import Storage
 
@@ -44,7 +44,7 @@ def find_other_formats(storage: Storage, locations: Sequence[str], paths: Iterab
         StorageError: the store does not answer.
     """
     folders = sorted({folder for root in _few_roots(paths) for folder in _up_to(root, locations)})
-    with ThreadPoolExecutor(_PARALLEL_LOOKS, thread_name_prefix="format-look") as pool:
+    with WorkThreads(_PARALLEL_LOOKS, thread_name_prefix="format-look") as pool:
         found = pool.map(partial(_is_other_format, storage), folders)
         return frozenset(folder for folder, is_one in zip(folders, found, strict=True) if is_one)
 
@@ -67,5 +67,7 @@ def _up_to(folder: str, locations: Sequence[str]) -> Iterator[str]:
 
 
 def _is_other_format(storage: Storage, folder: str) -> bool:
-    listed = (islice(storage.list_folder(f"{folder}/{name}"), _FILES_LOOKED_AT) for name in _MARKED)
+    there = storage.folders_in(folder)  # hardly ever one of them
+    marked = _MARKED if there is None else [name for name in _MARKED if name in there]
+    listed = (islice(storage.list_folder(f"{folder}/{name}"), _FILES_LOOKED_AT) for name in marked)
     return any(other_format_at(found.path) == folder for found in chain.from_iterable(listed))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
@@ -20,6 +19,7 @@ from icekeeper.deletion.neighbours import TableFolders, has_its_own_bucket, tabl
 from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.request_count import WorkThreads
 from icekeeper.state.claims import TableClaims
 from icekeeper.state.store import StateStore
 
@@ -99,7 +99,7 @@ def load_all(
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             return name, f"its metadata does not follow the specification: {type(error).__name__} {error}"
 
-    with ThreadPoolExecutor(_PARALLEL_LOADS, thread_name_prefix="table-load") as pool:
+    with WorkThreads(_PARALLEL_LOADS, thread_name_prefix="table-load") as pool:
         found = list(pool.map(load, names))
     readable = tuple(one for one in found if isinstance(one, TableFolders))
     for one in readable:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.other_heads import StrayMetadata, is_past
@@ -12,6 +11,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.reachability import References, metadata_files, statistics_files
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.pass_context.metadata_listing import read_listed_metadata
+from icekeeper.request_count import WorkThreads
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
@@ -44,7 +44,7 @@ def read_strays(storage: Storage, table: LoadedTable, listed: Iterable[ListedObj
         found = read_listed_metadata(storage, path)  # what is damaged, orphan removal decides about
         return StrayMetadata(path, found) if found is not None and _is_of(metadata, found) else None
 
-    with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="metadata-read") as pool:
+    with WorkThreads(_PARALLEL_READS, thread_name_prefix="metadata-read") as pool:
         return [found for found in pool.map(stray, unknown) if found is not None]
 
 

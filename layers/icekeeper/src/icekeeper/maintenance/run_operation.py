@@ -30,6 +30,8 @@ from icekeeper.operations.statistics.compute_statistics import compute_statistic
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, failed, refused, skipped
+from icekeeper.report.request_metrics import request_metrics
+from icekeeper.request_count import counting
 
 __all__ = ["OPERATIONS", "run_guarded", "run_operation"]
 
@@ -80,28 +82,39 @@ def run_guarded(
     operation_started(*told)
     started_s = time.perf_counter()
     context = replace(context, progress=progress_of(*told, context.progress))
-    try:
-        outcome = work(context)
-    except (OperationRefused, TableUnsupported) as error:
-        outcome = refused(operation, str(error))
-    except MetadataUnreadable as error:
-        outcome = (refused if FACTS[operation].is_destructive else failed)(operation, str(error))
-    except reraised:
-        raise
-    except PolicyError as error:  # a table dropped meanwhile, a malformed property: what was done is still reported
-        outcome = failed(operation, str(error))
-    except MaintenanceError as error:
-        outcome = failed(operation, f"{type(error).__name__}: {error}")
-    except Exception as error:  # a bug in one operation must not keep the others from running
-        log.exception("%s: %s broke", context.table, operation.value)
-        outcome = failed(operation, f"{type(error).__name__}: {error}")
-    finally:
-        remember_claims(context)
+    with counting() as sent:
+        outcome = _outcome(operation, context, work, reraised)
     seconds = time.perf_counter() - started_s
     operation_finished(*told, status=outcome.status.value, summary=outcome.summary, seconds=seconds)
     lost_lease = context.lease is not None and context.lease.is_lost
-    outcome = replace(outcome, metrics={**outcome.metrics, **context.stores.metrics}, lost_lease=lost_lease)
+    metrics = {**outcome.metrics, **context.stores.metrics, **request_metrics(operation.value, sent.counts)}
+    outcome = replace(outcome, metrics=metrics, lost_lease=lost_lease)
     return _only_planned(outcome, context) if context.dry_run else outcome
+
+
+def _outcome(
+    operation: Operation,
+    context: OperationContext,
+    work: Callable[[OperationContext], OperationOutcome],
+    reraised: tuple[type[Exception], ...],
+) -> OperationOutcome:
+    try:
+        return work(context)
+    except (OperationRefused, TableUnsupported) as error:
+        return refused(operation, str(error))
+    except MetadataUnreadable as error:
+        return (refused if FACTS[operation].is_destructive else failed)(operation, str(error))
+    except reraised:
+        raise
+    except PolicyError as error:  # a table dropped meanwhile, a malformed property: what was done is still reported
+        return failed(operation, str(error))
+    except MaintenanceError as error:
+        return failed(operation, f"{type(error).__name__}: {error}")
+    except Exception as error:  # a bug in one operation must not keep the others from running
+        log.exception("%s: %s broke", context.table, operation.value)
+        return failed(operation, f"{type(error).__name__}: {error}")
+    finally:
+        remember_claims(context)
 
 
 def _only_planned(outcome: OperationOutcome, context: OperationContext) -> OperationOutcome:

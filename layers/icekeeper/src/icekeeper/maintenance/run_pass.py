@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from icekeeper.catalogs.kept_documents import keeping_documents
 from icekeeper.engines.auto import AutoEngine
 from icekeeper.maintenance.begin_pass import PassStart, begin, head_id
 from icekeeper.maintenance.interrupted_pass import PassInterrupted, interrupted_outcome
@@ -20,6 +21,8 @@ from icekeeper.policy.unused_settings import unused_settings
 from icekeeper.policy_parts import PolicyPart, due_parts, forced_part, why_not_now
 from icekeeper.report.outcome import EngineTaken, OperationOutcome, PassOutcome, skipped
 from icekeeper.report.planned_order import looks_at_the_table
+from icekeeper.report.request_metrics import request_metrics
+from icekeeper.request_count import RequestCount, joined_count
 from icekeeper.state.schedules import ScheduleRun
 
 __all__ = ["run_pass"]
@@ -38,6 +41,11 @@ def run_pass(context: OperationContext, schedule: str | None = None) -> PassOutc
         StorageError: the table cannot be loaded at all, or the state not be read.
         PassInterrupted: by Ctrl-C, once the pass had begun; the journal has an entry for it.
     """
+    with joined_count() as sent, keeping_documents():
+        return _run_pass(context, schedule, sent)
+
+
+def _run_pass(context: OperationContext, schedule: str | None, sent: RequestCount) -> PassOutcome:
     resolved = context.resolved
     runs = remembered_turns(context)
     if schedule is None:
@@ -64,6 +72,7 @@ def run_pass(context: OperationContext, schedule: str | None = None) -> PassOutc
         dry_run=context.dry_run,
         operations=(*done, *_left_out(context, parts, runs)),
         staged=staged,
+        around=request_metrics("pass", sent.counts),
         # A real pass runs often, and may leave an operation to another one.
         warnings=tuple(unused_settings(context.resolved)) if context.dry_run else (),
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.kept_documents import keeping_documents
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.errors import PlanStale, PolicyError, TableUnsupported
 from icekeeper.maintenance.run_pass import run_pass
@@ -16,6 +17,7 @@ from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Policy
 from icekeeper.report.outcome import PassOutcome
+from icekeeper.request_count import counting
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.store import StateStore
 
@@ -59,7 +61,7 @@ def maintain_table(asked: AskedPass) -> PassOutcome:
         PlanStale: the pass is not needed any more, or the table was replaced; nothing was begun.
         StorageError: the table cannot be loaded, or the state does not answer.
     """
-    with asked.state.kept_open():
+    with asked.state.kept_open(), counting(), keeping_documents():
         return _maintain(asked)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from icekeeper.errors import MetadataUnreadable, StorageError
@@ -17,6 +17,7 @@ from icekeeper.metadata.manifest_read import (
     manifest_from_file,
 )
 from icekeeper.model import FileIdentity, FileKey, LiveEntry, LiveFile, ManifestContent, ManifestEntry, ManifestFile
+from icekeeper.request_count import WorkThreads
 
 __all__ = ["TableReader"]
 
@@ -164,7 +165,7 @@ class TableReader:
     def _fetch(self, paths: Iterable[str], kind: str) -> Iterator[tuple[str, bytes]]:
         """Paths with the bytes of their files, in order, fetched ahead in parallel."""
         waiting: deque[tuple[str, Future[bytes]]] = deque()
-        with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="manifest-read") as pool:
+        with WorkThreads(_PARALLEL_READS, thread_name_prefix="manifest-read") as pool:
             try:
                 for path in paths:
                     waiting.append((path, pool.submit(self._bytes, path, kind)))

@@ -21,8 +21,10 @@ from icekeeper.errors import CommitStateUnknown, MaintenanceError
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import Nothing, TableName
 from icekeeper.pass_context.allowed_locations import require_allowed
+from icekeeper.pass_context.counted_engine import CountedEngine
 from icekeeper.pass_context.footprint import Footprint, data_folders
 from icekeeper.pass_context.jobs import Job, running_job
+from icekeeper.pass_context.metadata_cache import MetadataCache
 from icekeeper.pass_context.newer_metadata import newer_metadata
 from icekeeper.pass_context.other_entries import metadata_of_other_entries
 from icekeeper.pass_context.planned_table import PlannedTable
@@ -72,6 +74,8 @@ class OperationContext:
     """Opens another catalog that is served here, by its name and warehouse; ``None`` where it cannot be opened."""
     footprint: Footprint = field(default_factory=Footprint)
     """The folders in which this pass has seen files of the table."""
+    cache: MetadataCache = field(default_factory=MetadataCache)
+    """The manifests and manifest lists that this pass has read."""
     running: Job | None = None
     """The rewrite that is running, if there is one."""
     lease: HeldLease | None = None
@@ -109,7 +113,7 @@ class OperationContext:
 
     def reader(self, loaded: LoadedTable) -> TableReader:
         """Reads what the table's metadata points at, and takes note of where its files lie."""
-        metadata, read = loaded.metadata, self.storage(loaded).read
+        metadata, read = loaded.metadata, partial(self.cache.read, read=self.storage(loaded).read)
         if self.planned is not None:  # what it names has not been written, and is nothing that was seen
             return TableReader(metadata, partial(self.planned.read, read=read))
         return TableReader(metadata, read, partial(self.footprint.see, own=data_folders(metadata)))
@@ -276,7 +280,7 @@ def operation_context(
         stores=stores,
         run_id=run_id,
         started_ms=clock() if started_ms is None else started_ms,
-        engine=engine,
+        engine=CountedEngine(engine),
         dry_run=dry_run,
         progress=progress,
         sleep=sleep,

@@ -22,10 +22,8 @@ def listed_metadata(storage: Storage, table: LoadedTable) -> Sequence[ListedObje
     Raises:
         StorageError: the store does not answer.
     """
-    directory = table.metadata.metadata_directory
-    if not storage.can_list(directory):
-        return ()
-    return [found for found in storage.list(directory) if is_metadata_file(found.path)]
+    listed = storage.list_if_allowed(table.metadata.metadata_directory)
+    return [found for found in listed or () if is_metadata_file(found.path)]
 
 
 def read_listed_metadata(storage: Storage, path: str) -> TableMetadata | None:

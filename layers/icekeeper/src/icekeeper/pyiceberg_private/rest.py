@@ -13,6 +13,8 @@ from pyiceberg.catalog.rest.scan_planning import StorageCredential
 from pyiceberg.exceptions import OAuthError, RESTError
 from requests.adapters import HTTPAdapter
 
+from icekeeper.request_count import RequestKind, note_request
+
 __all__ = ["BoundedRestCatalog", "SecondAttemptFailed", "rest_credentials", "rest_request"]
 
 # Connecting, and then between two bytes of an answer; a commit may wait for the server to write metadata.
@@ -40,6 +42,7 @@ class BoundedRestCatalog(RestCatalog):
             if isinstance(adapter, HTTPAdapter):
                 # urllib3 repeats a POST after errors that it cannot place, such as one of TLS amid an answer.
                 adapter.max_retries = adapter.max_retries.new(allowed_methods=READING, other=0)
+        session.hooks["response"].append(_count)
         return session
 
     def _config_headers(self, session: requests.Session) -> None:
@@ -47,6 +50,11 @@ class BoundedRestCatalog(RestCatalog):
         super()._config_headers(session)
         self.properties.setdefault(SIGV4_RETRIES, SIGV4_RETRIES_DEFAULT)
         session.request = functools.partial(session.request, timeout=REQUEST_TIMEOUT_S)  # type: ignore[method-assign]
+
+
+def _count(response: requests.Response, **_: Any) -> None:
+    """Count a request that was answered."""
+    note_request(RequestKind.CATALOG)
 
 
 def rest_request(

@@ -198,6 +198,8 @@ class PassOutcome:
     operations: tuple[OperationOutcome, ...]
     staged: StagedOutcome | None = None
     """``None`` where there were no failed loads to clean up after."""
+    around: Metrics = field(default_factory=dict)
+    """Metrics of what the pass did around its operations; their keys start with ``pass``."""
     warnings: tuple[str, ...] = ()
     """What went wrong beside the operations; it does not change how the pass ended."""
     engine: EngineTaken | None = None
@@ -215,7 +217,7 @@ class PassOutcome:
 
     @property
     def metrics(self) -> dict[str, int | float]:
-        """All metrics in one flat mapping; their keys start with the operation's name, or with ``staged``.
+        """All metrics in one flat mapping; their keys start with the operation's name, or with ``staged`` or ``pass``.
 
         Those of an operation that ran in several schedules are added up.
         """
@@ -225,7 +227,7 @@ class PassOutcome:
             for key, value in outcome.metrics.items():
                 is_sum = outcome.schedule is not None and key.startswith(own)
                 found[key] = value + found.get(key, 0) if is_sum else value
-        return {**found, **({} if self.staged is None else self.staged.metrics)}
+        return {**found, **({} if self.staged is None else self.staged.metrics), **self.around}
 
     @property
     def is_idle(self) -> bool:

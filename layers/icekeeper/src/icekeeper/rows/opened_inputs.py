@@ -60,5 +60,5 @@ def _held_bytes(source: InputFile) -> int:
 
 def _whole(source: InputFile, storage: Storage) -> pa.NativeFile | None:
     """The bytes of a file; ``None`` where it is larger than its manifest entry says, and would not fit."""
-    with storage.translated(source.path), storage.open_input(source.path) as stream:
+    with storage.translated(source.path), storage.open_input(source.path, source.file_size_in_bytes) as stream:
         return pa.BufferReader(stream.read_buffer()) if stream.size() <= _SMALL_BYTES else None

@@ -26,6 +26,8 @@ class ReadableFile:
     """The table's ``schema.name-mapping.default``, for a file without field ids; ``None``: the table has none."""
     row_group: int | None = None
     """The only row group of a Parquet file that is read; ``None``: the whole file is."""
+    file_size_in_bytes: int | None = None
+    """What its manifest entry says; ``None``: not known here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,5 +94,10 @@ class ReadTask:
     def readable(self, source: InputFile) -> ReadableFile:
         """One of the inputs, as :func:`.file_rows.projected_rows` takes it."""
         return ReadableFile(
-            source.path, source.file_format, source.identity_values, self.name_mapping, source.row_group
+            path=source.path,
+            file_format=source.file_format,
+            identity_values=source.identity_values,
+            name_mapping=self.name_mapping,
+            row_group=source.row_group,
+            file_size_in_bytes=source.file_size_in_bytes,
         )

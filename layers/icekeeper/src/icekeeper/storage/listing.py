@@ -6,11 +6,12 @@ An S3 listing gives a thousand keys per request, one request after the other; fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import Full, Queue
 from threading import Event
 from typing import NamedTuple, TypeVar
+
+from icekeeper.request_count import WorkThreads
 
 __all__ = ["LISTING_THREADS", "Division", "Level", "ListedObject", "divide", "in_parallel"]
 
@@ -58,7 +59,7 @@ def divide(root: str, level: Callable[[str], Level | None], threads: int = LISTI
     objects: list[ListedObject] = []
     whole: list[str] = []
     frontier = [root]
-    with ThreadPoolExecutor(threads, thread_name_prefix="listing") as pool:
+    with WorkThreads(threads, thread_name_prefix="listing") as pool:
         for _ in range(_LEVELS):
             if not frontier or len(frontier) + len(whole) >= wanted:
                 break
@@ -109,7 +110,7 @@ def in_parallel(sources: Sequence[Callable[[], Iterable[Item]]], threads: int = 
         finally:
             put(None)
 
-    with ThreadPoolExecutor(threads, thread_name_prefix="listing") as pool:
+    with WorkThreads(threads, thread_name_prefix="listing") as pool:
         try:
             for source in sources:
                 pool.submit(run, source)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +17,7 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from icekeeper.request_count import RequestKind, WorkThreads, note_request
 from icekeeper.storage.failures import TRANSIENT_CODES, describe_failure, failure_in_words, is_transient
 from icekeeper.storage.s3_settings import S3_CONNECT_TIMEOUT, S3_ENDPOINT, first_of, region_of
 
@@ -29,6 +29,12 @@ DELETE_THREADS = 8
 # As many as delete_threads and listing_threads allow.
 MAX_CONNECTIONS = 64
 DELETE_ATTEMPTS = 5
+_KINDS = {
+    "GetObject": RequestKind.GET,
+    "HeadObject": RequestKind.GET,
+    "DeleteObject": RequestKind.DELETE,
+    "DeleteObjects": RequestKind.DELETE,
+}
 
 
 def aws_session(properties: Mapping[str, str], prefixes: Sequence[str] = ("s3", "client")) -> Any:
@@ -84,7 +90,15 @@ def s3_client(properties: Mapping[str, str]) -> Any:
     # As PyArrow does it: servers behind an endpoint of their own seldom have a host name per bucket.
     style = "virtual" if virtual else "path" if endpoint else "auto"
     config = client_config(properties, s3={"addressing_style": style}, **more)
-    return aws_session(properties).client("s3", endpoint_url=endpoint, config=config)
+    client = aws_session(properties).client("s3", endpoint_url=endpoint, config=config)
+    client.meta.events.register("before-send.s3", _count)
+    return client
+
+
+def _count(event_name: str, **_: Any) -> None:
+    """Count each request as it is sent, repeated ones too; an answer of ``None`` lets boto3 send it."""
+    operation = event_name.rpartition(".")[2]
+    note_request(_KINDS.get(operation, RequestKind.PUT))
 
 
 @dataclass(slots=True)
@@ -102,7 +116,7 @@ def delete_keys(client: Any, bucket: str, keys: Sequence[str]) -> FailedKeys:
     """
     batches = [keys[start : start + DELETE_BATCH] for start in range(0, len(keys), DELETE_BATCH)]
     failed = FailedKeys()
-    with ThreadPoolExecutor(min(DELETE_THREADS, len(batches))) as pool:
+    with WorkThreads(min(DELETE_THREADS, len(batches))) as pool:
         for failures in pool.map(lambda batch: _delete_batch(client, bucket, batch), batches):
             failed.for_good.update(failures.for_good)
             failed.transient.update(failures.transient)

@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 from icekeeper.storage.listing import Level, ListedObject
 from icekeeper.storage.paths import split_path
 
-__all__ = ["list_s3", "s3_directory", "s3_level", "s3_status"]
+__all__ = ["few_s3", "list_s3", "s3_directory", "s3_level", "s3_status"]
 
 # The most that one answer holds.
 _PAGE = 1000
@@ -35,6 +35,13 @@ def s3_level(client: Any, prefix: str) -> Level | None:
         return None
     folders = [f"{_root(prefix)}/{found['Prefix']}" for found in page.get("CommonPrefixes", ())]
     return Level(list(_objects(prefix, page)), folders)
+
+
+def few_s3(client: Any, prefix: str) -> list[ListedObject] | None:
+    """Everything below a prefix, with one request; ``None`` when one answer does not hold it."""
+    parts = split_path(prefix)
+    page = client.list_objects_v2(Bucket=parts.authority, Prefix=s3_directory(parts.key), MaxKeys=_PAGE)
+    return None if page.get("IsTruncated") else list(_objects(prefix, page))
 
 
 def s3_status(client: Any, path: str) -> ListedObject | None:

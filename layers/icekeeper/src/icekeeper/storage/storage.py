@@ -1,47 +1,39 @@
 """Object storage: read, write, list and delete objects, and find out what a store allows.
 
-Bytes are read and written through PyIceberg's ``PyArrowFileIO``, so endpoints and authentication are PyIceberg's.
-Listing and batch deletion, which it lacks, use boto3 with the same properties.  Both are imported with the first object
-that is not on this machine.  Writes never ask whether a file exists: names are unique, and the question would list,
-which AWS table buckets refuse (platform 16).
+Bytes are written, and of large files read, through PyIceberg's ``PyArrowFileIO``, so endpoints and authentication are
+PyIceberg's.  Listing and batch deletion, which it lacks, use boto3 with the same properties, and so do reads of whole
+S3 objects, which PyArrow does with two requests (platform 50).  Both are imported with the first object that is not on
+this machine.  Writes never ask whether a file exists: names are unique, and the question would list, which AWS table
+buckets refuse (platform 16).
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from botocore.exceptions import BotoCoreError, ClientError
-from pyarrow.fs import LocalFileSystem
-from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO, PY_IO_IMPL
 
 from icekeeper.clock import ServerClock
 from icekeeper.errors import StorageError
 from icekeeper.masking import mask, remember_secrets
+from icekeeper.storage.arrow_files import ArrowFiles
 from icekeeper.storage.capabilities import can_delete_s3, can_list_s3
+from icekeeper.storage.delete_objects import delete_objects
 from icekeeper.storage.delete_report import DeleteReport
-from icekeeper.storage.failures import describe_failure
+from icekeeper.storage.failures import describe_failure, is_refused
 from icekeeper.storage.listing import LISTING_THREADS, Division, ListedObject, divide, in_parallel
-from icekeeper.storage.local import local_level, local_status, unlink, walk
+from icekeeper.storage.local import local_level, local_status, walk
 from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
-from icekeeper.storage.s3_listing import list_s3, s3_directory, s3_level, s3_status
-from icekeeper.storage.s3_settings import with_endpoint
-from icekeeper.storage.whole_reads import whole_reads
-
-if TYPE_CHECKING:
-    from pyiceberg.io.pyarrow import PyArrowFileIO
-
-    from icekeeper.storage.s3 import FailedKeys
+from icekeeper.storage.s3_listing import few_s3, list_s3, s3_directory, s3_level, s3_status
+from icekeeper.storage.s3_reads import ONE_READ_BYTES, ObjectEnd, read_beginning, read_end, read_object
+from icekeeper.storage.s3_settings import first_of, with_endpoint
 
 __all__ = ["Storage"]
-
-# Values of py-io-impl with which local files are read by PyArrow's own file system.
-_PLAIN_FILE_IO = (None, ARROW_FILE_IO, FSSPEC_FILE_IO)
 
 
 class Storage:
@@ -57,6 +49,7 @@ class Storage:
         self._properties = with_endpoint(properties)
         remember_secrets(self._properties)
         self._listing_threads = listing_threads
+        self._arrow = ArrowFiles(self._properties)
         self.s3_clock = ServerClock()
         self._lock = threading.Lock()
         self._answers: dict[tuple[str, str], bool] = {}
@@ -73,8 +66,25 @@ class Storage:
         Raises:
             StorageError: it does not exist, or the store failed.
         """
-        with self.translated(path), self._open(path) as stream:
-            return bytes(stream.read())
+        with self.translated(path):
+            if self._reads_by_s3(path):
+                return read_object(self._s3, path)
+            with self._arrow.open(path) as stream:
+                return bytes(stream.read())
+
+    def read_end(self, path: str, length: int) -> ObjectEnd:
+        """The last ``length`` bytes of an object, such as the footer of a Parquet file, and its whole size.
+
+        Raises:
+            StorageError: it does not exist, or the store failed.
+        """
+        with self.translated(path):
+            if self._reads_by_s3(path):
+                return read_end(self._s3, path, length)
+            with self._arrow.open(path) as stream:
+                size = int(stream.size())
+                start = max(0, size - length)
+                return ObjectEnd(bytes(stream.read_at(size - start, start)), size)
 
     def write(self, path: str, data: bytes) -> None:
         """Write a whole object, replacing one of that name.
@@ -82,17 +92,23 @@ class Storage:
         Raises:
             StorageError: the store failed; part of a local file may remain.
         """
-        with self.translated(path), self._create(path) as stream:
+        with self.translated(path), self._arrow.create(path) as stream:
             stream.write(data)
 
-    def open_input(self, path: str) -> pa.NativeFile:
+    def open_input(self, path: str, size: int | None = None) -> pa.NativeFile:
         """A seekable stream, for ``pyarrow.parquet.ParquetFile``; wrap later reads in :meth:`translated`.
+
+        An object of S3 that is small by ``size``, which a manifest or listing says, is read at once into memory.
 
         Raises:
             StorageError: the object does not exist, or the store failed.
         """
         with self.translated(path):
-            return self._open(path)
+            if size is not None and size <= ONE_READ_BYTES and self._reads_by_s3(path):
+                found = read_beginning(self._s3, path)
+                if isinstance(found, bytes):  # else it is larger than it should be
+                    return pa.BufferReader(found)
+            return self._arrow.open(path)
 
     def open_output(self, path: str) -> pa.NativeFile:
         """A stream that creates an object when it is closed, also as a context manager; wrap writes in
@@ -102,7 +118,7 @@ class Storage:
             StorageError: the store failed.
         """
         with self.translated(path):
-            return self._create(path)
+            return self._arrow.create(path)
 
     def size(self, path: str) -> int | None:
         """The object's size in bytes, ``None`` when there is no such object.
@@ -113,7 +129,7 @@ class Storage:
         with self.translated(path):
             try:
                 # Opening asks for the one object; a FileInfo would list when the object is missing.
-                with self._open(path) as stream:
+                with self._arrow.open(path) as stream:
                     return int(stream.size())
             except FileNotFoundError:
                 return None
@@ -130,6 +146,29 @@ class Storage:
         self._require_listable(prefix)
         return self._list(prefix)
 
+    def list_if_allowed(self, prefix: str) -> Sequence[ListedObject] | None:
+        """As :meth:`list`; ``None`` where :meth:`can_list` is false, which the listing itself then tells.
+
+        Raises:
+            StorageError: the store failed.
+        """
+        if is_local(prefix):
+            return list(self.list(prefix))
+        key = (can_list_s3.__name__, prefix)
+        if split_path(prefix).scheme not in S3_SCHEMES or self._answers.get(key) is False:
+            return None
+        with self.translated(prefix):
+            try:
+                few = few_s3(self._s3, prefix)
+            except ClientError as error:
+                if not is_refused(error):
+                    raise
+                self._answers[key] = False
+                return None
+        self._answers[key] = True
+        # From here on a refusal, of a folder below, is an error: what lies there is not known.
+        return list(self.list(prefix)) if few is None else few
+
     def divide(self, prefix: str) -> Division:
         """The first levels of a listing, and the folders whose :meth:`list_folder` completes it.
 
@@ -140,7 +179,22 @@ class Storage:
             if is_local(prefix):
                 return divide(prefix, lambda folder: local_level(folder, split_path(folder).key), self._listing_threads)
             client = self._s3
+            few = few_s3(client, prefix)  # a small table takes one request
+            if few is not None:
+                return Division(few, ())
             return divide(prefix, lambda folder: s3_level(client, folder), self._listing_threads)
+
+    def folders_in(self, prefix: str) -> frozenset[str] | None:
+        """Names of the folders directly below a directory, with one request; ``None``: they must be looked at each.
+
+        Raises:
+            StorageError: as :meth:`list` does.
+        """
+        if is_local(prefix):
+            return None  # links to folders are no part of a listing, but a folder is read through one
+        with self.translated(prefix):
+            level = s3_level(self._s3, prefix)
+        return None if level is None else frozenset(path.rstrip("/").rpartition("/")[2] for path in level.folders)
 
     def list_folder(self, prefix: str) -> Iterator[ListedObject]:
         """As :meth:`list`, by this thread alone."""
@@ -166,26 +220,7 @@ class Storage:
 
     def delete(self, paths: Iterable[str]) -> DeleteReport:
         """Delete objects; a path already gone counts as deleted.  Never raises for single paths."""
-        order = dict.fromkeys(paths)
-        failed: dict[str, str] = {}
-        transient: set[str] = set()
-        keys: dict[str, dict[str, list[str]]] = {}
-        for path in order:
-            parts = split_path(path)
-            if is_local(path):
-                if reason := unlink(parts.key):
-                    failed[path] = reason
-            elif parts.scheme in S3_SCHEMES:
-                # s3:// and s3a:// spellings of one object share a key
-                keys.setdefault(parts.authority, {}).setdefault(parts.key, []).append(path)
-            else:
-                failed[path] = "only S3 objects and local files can be deleted"
-        for bucket, spellings in keys.items():
-            unable = self._delete_s3(bucket, list(spellings))
-            transient.update(path for key in unable.transient for path in spellings[key])
-            for key, reason in (unable.for_good | unable.transient).items():
-                failed.update(dict.fromkeys(spellings[key], mask(reason, self._properties)))
-        return DeleteReport(tuple(path for path in order if path not in failed), failed, frozenset(transient))
+        return delete_objects(paths, lambda: self._s3, self._properties)
 
     def can_list(self, location: str) -> bool:
         """Whether this store lists files under a table's location; asked once per location.
@@ -230,18 +265,6 @@ class Storage:
             raise StorageError(mask(f"{path} {reason}", self._properties)) from error
 
     @cached_property
-    def _file_io(self) -> PyArrowFileIO:
-        from icekeeper.storage.file_systems import arrow_file_io
-
-        return arrow_file_io(self._properties)
-
-    @cached_property
-    def _local(self) -> LocalFileSystem:
-        if self._properties.get(PY_IO_IMPL) in _PLAIN_FILE_IO:
-            return LocalFileSystem()
-        return self._file_io.fs_by_scheme("file", "")
-
-    @cached_property
     def _s3(self) -> Any:
         from icekeeper.storage.s3 import s3_client
 
@@ -249,27 +272,14 @@ class Storage:
         self.s3_clock.listen(client)
         return client
 
-    def _filesystem(self, path: str) -> tuple[Any, str]:
-        # Not new_input(): it cuts a key at "?" and "#".
-        parts = split_path(path)
-        if is_local(path):
-            return self._local, os.path.abspath(parts.key)
-        try:
-            filesystem = self._file_io.fs_by_scheme(parts.scheme, parts.authority)
-        except ValueError as error:
-            raise StorageError(f"{path} is on a kind of storage that PyArrow does not know") from error
-        return filesystem, parts.key if parts.scheme in ("hdfs", "viewfs") else f"{parts.authority}/{parts.key}"
+    def _reads_by_s3(self, path: str) -> bool:
+        """Whether an object is read through boto3: not where only PyArrow renews the credentials, or a FileIO is set.
 
-    def _open(self, path: str) -> pa.NativeFile:
-        filesystem, key = self._filesystem(path)
-        stream = filesystem.open_input_file(key)
-        return stream if is_local(path) else whole_reads(stream, path)
-
-    def _create(self, path: str) -> pa.NativeFile:
-        filesystem, key = self._filesystem(path)
-        if is_local(path):
-            filesystem.create_dir(os.path.dirname(key), recursive=True)
-        return filesystem.open_output_stream(key)
+        Nor if its key has an empty part, which PyArrow refuses: it could be read, but not written.
+        """
+        if is_local(path) or split_path(path).scheme not in S3_SCHEMES or "//" in split_path(path).key:
+            return False
+        return self._arrow.is_plain and not first_of(self._properties, "role-arn", ("s3", "client"))
 
     def _list(self, prefix: str) -> Iterator[ListedObject]:
         objects, folders = self.divide(prefix)
@@ -279,12 +289,3 @@ class Storage:
     def _require_listable(self, path: str) -> None:
         if not is_local(path) and split_path(path).scheme not in S3_SCHEMES:
             raise StorageError(f"{path} cannot be listed: only S3 and local folders can")
-
-    def _delete_s3(self, bucket: str, keys: Sequence[str]) -> FailedKeys:
-        from icekeeper.storage.s3 import FailedKeys, delete_keys
-
-        try:
-            client = self._s3
-        except (BotoCoreError, ClientError) as error:  # an unknown profile, a role that may not be assumed
-            return FailedKeys(dict.fromkeys(keys, describe_failure(error, None)))
-        return delete_keys(client, bucket, keys)

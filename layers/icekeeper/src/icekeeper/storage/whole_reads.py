@@ -11,6 +11,8 @@ import os
 
 import pyarrow as pa
 
+from icekeeper.request_count import RequestKind, current_count
+
 __all__ = ["whole_reads"]
 
 _MARK_BYTES = 8
@@ -29,6 +31,7 @@ class _WholeReads:
         self._stream = stream
         self._path = path
         self._size = int(stream.size())
+        self._count = current_count()  # Arrow may read in threads of its own
 
     @property
     def closed(self) -> bool:
@@ -71,6 +74,8 @@ class _WholeReads:
         return view[-1] != mark[-1] or self._is_end(view[-len(mark) :], start + len(view) - len(mark))
 
     def _fill(self, view: memoryview, start: int, mark: bytes) -> None:
+        if self._count is not None:
+            self._count.add(RequestKind.GET)
         view[-len(mark) :] = mark
         self._stream.seek(start)
         self._stream.readinto(view)

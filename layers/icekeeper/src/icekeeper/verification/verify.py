@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.owned_locations import owned_locations
@@ -13,6 +12,7 @@ from icekeeper.metadata.reachability import statistics_files
 from icekeeper.metadata.statistics import StatisticsFile, statistics_by_snapshot
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
+from icekeeper.request_count import WorkThreads
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from icekeeper.verification.document_checks import document_problems
@@ -129,7 +129,7 @@ def _check_statistics(metadata: TableMetadata, storage: Storage, sizes: dict[str
                 return []  # told with all other files that are missing
             return [Problem(ProblemKind.UNREADABLE_METADATA, file.path, str(error))]
 
-    with ThreadPoolExecutor(_PARALLEL_REQUESTS, thread_name_prefix="verify") as pool:
+    with WorkThreads(_PARALLEL_REQUESTS, thread_name_prefix="verify") as pool:
         problems = [problem for found in pool.map(check, files) for problem in found]
     detail = "the table's entry for it cannot be understood"
     return problems + [Problem(ProblemKind.STATISTICS, path, detail) for path in unclear]
@@ -166,7 +166,7 @@ def _missing_or_wrong(loaded: LoadedTable, storage: Storage, sizes: dict[str, in
         for location in locations:
             known.update((normalise(found.path), found.size) for found in storage.list(location))
     ask = [path for path in sizes if normalise(path) not in known]
-    with ThreadPoolExecutor(_PARALLEL_REQUESTS, thread_name_prefix="verify") as pool:
+    with WorkThreads(_PARALLEL_REQUESTS, thread_name_prefix="verify") as pool:
         size_of: Callable[[str], int | None] = storage.size
         asked = dict(zip(ask, pool.map(size_of, ask), strict=True))
     for path, stated in sizes.items():

@@ -25,6 +25,7 @@ from icekeeper.operations.compaction.row_hash import WORD, row_checksum
 from icekeeper.rows.arrow_schema import fields_with, leaf_columns
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.leaf_values import leaf_values
+from icekeeper.rows.parquet_footer import read_parquet_footer
 from icekeeper.rows.read_task import ReadableFile
 from icekeeper.storage.storage import Storage
 
@@ -176,10 +177,10 @@ def proof_of_file(path: str, schema: Mapping[str, Any], storage: Storage, level:
     Raises:
         StorageError: the file is not there or cannot be read.
     """
-    with storage.translated(path), storage.open_input(path) as stream:
-        footer = pq.read_metadata(stream)
-        if level != FULL:
-            return _proof_of_footer(footer, _counted(stream, footer, schema), schema)
+    if level != FULL:
+        with storage.translated(path):
+            footer = read_parquet_footer(path, storage)
+            return _proof_of_footer(footer, _counted(path, footer, schema, storage), schema)
     read = RowProof(schema, level)
     for batch in projected_rows(ReadableFile(path), schema, storage):
         read.add(batch)
@@ -206,7 +207,7 @@ def _proof_of_footer(footer: pq.FileMetaData, counted: Evidence, schema: Mapping
     return Evidence(footer.num_rows, present, bounds, None)
 
 
-def _counted(stream: Any, footer: pq.FileMetaData, schema: Mapping[str, Any]) -> Evidence:
+def _counted(path: str, footer: pq.FileMetaData, schema: Mapping[str, Any], storage: Storage) -> Evidence:
     """Evidence of the columns that have no statistics (those of uuids, some of floats): these are read."""
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     leaves = enumerate(leaf_columns(schema))
@@ -214,9 +215,10 @@ def _counted(stream: Any, footer: pq.FileMetaData, schema: Mapping[str, Any]) ->
     fields = fields_with(schema["fields"], {leaf.field_id for leaf in unmeasured})
     read = RowProof({**schema, "fields": fields}, COUNTS)
     if unmeasured:
-        file = pq.ParquetFile(stream, metadata=footer)
-        for batch in file.iter_batches(columns=[leaf.parquet_path for leaf in unmeasured]):
-            read.add(batch)
+        with storage.open_input(path) as stream:
+            file = pq.ParquetFile(stream, metadata=footer)
+            for batch in file.iter_batches(columns=[leaf.parquet_path for leaf in unmeasured]):
+                read.add(batch)
     return read.evidence
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,9 @@ import pyarrow.parquet as pq
 from icekeeper.errors import MaintenanceError
 from icekeeper.operations.compaction.writing.parquet_options import writer_options
 from icekeeper.policy.choices import RewriteReason
+from icekeeper.request_count import WorkThreads
 from icekeeper.rows.arrow_schema import leaf_columns
+from icekeeper.rows.parquet_footer import read_parquet_footer
 from icekeeper.storage.storage import Storage
 
 __all__ = ["BY_FOOTER", "WantedSettings", "files_lacking", "wanted_settings"]
@@ -78,14 +79,13 @@ def files_lacking(
 
     def look(path: str) -> frozenset[RewriteReason]:
         try:
-            with storage.translated(path), storage.open_input(path) as stream:
-                return wanted.lacking(pq.read_metadata(stream))
+            return wanted.lacking(read_parquet_footer(path, storage))
         except (MaintenanceError, pa.ArrowException, OSError) as error:
             log.warning("the footer of %s cannot be read, so the file is left alone: %s", path, error)
             return frozenset()
 
     found: dict[str, frozenset[RewriteReason]] = {}
-    with ThreadPoolExecutor(_PARALLEL_FOOTERS, thread_name_prefix="footer") as pool:
+    with WorkThreads(_PARALLEL_FOOTERS, thread_name_prefix="footer") as pool:
         for done, (path, lacking) in enumerate(zip(paths, pool.map(look, paths), strict=True), start=1):
             if lacking:
                 found[path] = lacking

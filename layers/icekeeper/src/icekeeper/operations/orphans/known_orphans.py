@@ -7,7 +7,6 @@ The metadata log leads to the files of older snapshots, the state store to those
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -22,6 +21,7 @@ from icekeeper.metadata.table_reader import TableReader
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, skipped
+from icekeeper.request_count import WorkThreads
 from icekeeper.storage.paths import is_under
 from icekeeper.storage.storage import Storage
 
@@ -42,7 +42,7 @@ def known_orphans(context: OperationContext, table: LoadedTable, reason: str) ->
     needed.update(context.memory.pinned_metadata())
     known = chain(_of_history(table, storage), _of_failed_loads(context))
     candidates = sorted({path for path in known if path not in needed and is_under(path, home)})
-    with ThreadPoolExecutor(_PARALLEL_LOOKS, thread_name_prefix="orphan-look") as pool:
+    with WorkThreads(_PARALLEL_LOOKS, thread_name_prefix="orphan-look") as pool:
         is_there = pool.map(partial(_is_there, storage), candidates)
         there = [path for path, found in zip(candidates, is_there, strict=True) if found]
     metrics = {"remove_orphans.orphans_known": len(there)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -21,6 +20,7 @@ from icekeeper.operations.staging.unneeded import unneeded_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import gc_enabled
 from icekeeper.report.outcome import StagedOutcome
+from icekeeper.request_count import WorkThreads
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.storage.storage import Storage
 
@@ -139,7 +139,7 @@ def _files(context: OperationContext, loaded: LoadedTable, storage: Storage, loa
     files = [path for path in recorded_files(context.memory, load) if may_be_staged(loaded.metadata, path)]
     if load.origin is LoadOrigin.USER:
         return files
-    with ThreadPoolExecutor(_PARALLEL_LOOKS, thread_name_prefix="staged-look") as pool:
+    with WorkThreads(_PARALLEL_LOOKS, thread_name_prefix="staged-look") as pool:
         sizes = pool.map(storage.size, files)
         return [path for path, size in zip(files, sizes, strict=True) if size is not None]
 

@@ -1,0 +1,17 @@
+"""Requests as metrics: ``PREFIX.get_requests`` and so on, without zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from icekeeper.request_count import RequestKind
+
+__all__ = ["REQUESTS", "request_metrics"]
+
+REQUESTS = "_requests"
+"""How the keys of these metrics end."""
+
+
+def request_metrics(prefix: str, counts: Mapping[RequestKind, int]) -> dict[str, int]:
+    """The metrics of an operation, or of what a pass does around its operations (``pass``)."""
+    return {f"{prefix}.{kind.value}{REQUESTS}": number for kind, number in counts.items() if number}

@@ -1,0 +1,135 @@
+"""Reads S3 objects with one request each: no question for the size comes first.
+
+PyArrow asks for the size of an object (HEAD) before it reads it (platform 50).  Here the first bytes, or the last, are
+asked for right away; the answer says how large the object is (RFC 9110, "Content-Range").  That also shows an answer
+that is shorter than it should be (rule 123): such a read is repeated once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError
+
+from icekeeper.storage.paths import split_path
+
+__all__ = ["ONE_READ_BYTES", "ObjectEnd", "read_beginning", "read_end", "read_object"]
+
+ONE_READ_BYTES = 8 * 1024 * 1024
+"""So much of an object is asked for at once."""
+_ATTEMPTS = 2
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_NONE = "bytes */0"
+_MISSING = frozenset({"404", "NoSuchBucket", "NoSuchKey", "NotFound"})
+_FORBIDDEN = frozenset({"403", "AccessDenied"})
+
+
+class ObjectEnd(NamedTuple):
+    """The last bytes of an object, and its whole size."""
+
+    data: bytes
+    size: int
+
+
+class _Part(NamedTuple):
+    data: bytes
+    start: int
+    size: int
+    """Of the whole object."""
+    etag: str | None
+
+
+def read_object(client: Any, path: str) -> bytes:
+    """The whole object: one request up to :data:`ONE_READ_BYTES`, and one for each further so many bytes.
+
+    Raises:
+        FileNotFoundError: there is no such object.
+        PermissionError: the credentials may not read it.
+        OSError: the store answers with fewer bytes than it has.
+        ClientError, BotoCoreError: the store failed.
+    """
+    first = read_beginning(client, path)
+    if isinstance(first, bytes):
+        return first
+    parts = [first.data]
+    for start in range(len(first.data), first.size, ONE_READ_BYTES):
+        # The object may be replaced meanwhile: without its ETag the parts could be of two objects.
+        parts.append(_part(client, path, f"bytes={start}-{start + ONE_READ_BYTES - 1}", first.etag).data)
+    return b"".join(parts)
+
+
+def read_beginning(client: Any, path: str) -> bytes | _Part:
+    """The whole object if it has at most :data:`ONE_READ_BYTES`, else its first part.
+
+    Raises:
+        OSError, ClientError, BotoCoreError: as :func:`read_object`.
+    """
+    part = _part(client, path, f"bytes=0-{ONE_READ_BYTES - 1}")
+    return part.data if len(part.data) == part.size else part
+
+
+def read_end(client: Any, path: str, length: int) -> ObjectEnd:
+    """The last ``length`` bytes of an object, or all of a smaller one.
+
+    Raises:
+        OSError, ClientError, BotoCoreError: as :func:`read_object`.
+    """
+    part = _part(client, path, f"bytes=-{length}")
+    return ObjectEnd(part.data[-length:], part.size)
+
+
+def _part(client: Any, path: str, wanted: str, etag: str | None = None) -> _Part:
+    parts = split_path(path)
+    request: dict[str, str] = {"Bucket": parts.authority, "Key": parts.key, "Range": wanted}
+    if etag is not None:
+        request["IfMatch"] = etag
+    short = f"bytes {wanted.removeprefix('bytes=')}"
+    for _ in range(_ATTEMPTS):
+        try:
+            answer = client.get_object(**request)
+        except ClientError as error:
+            if _is_empty(error) and etag is None:
+                return _Part(b"", 0, 0, None)
+            raise _known(error, path) from error
+        try:
+            data = answer["Body"].read()
+        except (HTTPClientError, IncompleteReadError):  # the connection broke amid the answer
+            continue
+        found = _part_of(answer, data, wanted)
+        if isinstance(found, _Part):
+            return found
+        short = found
+    raise OSError(f"the store answered with fewer than the {short} of {path}")
+
+
+def _part_of(answer: Mapping[str, Any], data: bytes, wanted: str) -> _Part | str:
+    """What an answer holds; if that is less than was asked for, which bytes were, in words."""
+    etag = answer.get("ETag")
+    said = _CONTENT_RANGE.fullmatch(answer.get("ContentRange") or "")
+    if said is None:  # a store that knows no ranges sends the whole object
+        size = answer.get("ContentLength")
+        return _Part(data, 0, len(data), etag) if len(data) == size else f"{size} bytes"
+    size = int(said[3])
+    first, _, last = wanted.removeprefix("bytes=").partition("-")
+    start = int(first) if first else max(0, size - int(last))
+    end = min(size, int(last) + 1) if first else size
+    is_whole = int(said[1]) == start and len(data) == end - start
+    return _Part(data, start, size, etag) if is_whole else f"{end - start} bytes from {start}"
+
+
+def _is_empty(error: ClientError) -> bool:
+    """Whether a store has refused a range because the object has no bytes (RFC 9110, "416 Range Not Satisfiable")."""
+    if error.response["Error"].get("Code") != "InvalidRange":
+        return False
+    headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return str(headers.get("content-range", _NONE)) == _NONE
+
+
+def _known(error: ClientError, path: str) -> Exception:
+    """The error of Python's own that PyArrow raises for the same answer."""
+    code = error.response["Error"].get("Code", "")
+    if code in _MISSING:
+        return FileNotFoundError(path)
+    return PermissionError(path) if code in _FORBIDDEN else error
