@@ -1,7 +1,8 @@
 """Plans in which parts a store assembles an object: which bytes it copies itself, which are sent to it (pure).
 
-A store copies ranges of other objects as parts of a multipart upload.  Every part but the last has a least size, so what
-is shorter goes into a part that we send, together with bytes of its neighbours where it takes them to reach that size.
+A store copies ranges of other objects as parts of a multipart upload.  Every part but the last has a least size, so
+what is shorter goes into a part that we send, together with bytes of its neighbours where it takes them to reach that
+size.
 
 Source: Amazon S3 user guide, "Amazon S3 multipart upload limits"; S3 API reference, "UploadPartCopy"; platform 47.
 """
@@ -10,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from itertools import pairwise
+from typing import TypeAlias
 
 __all__ = [
     "LIMITS",
@@ -27,7 +29,8 @@ __all__ = [
 _MiB = 1024 * 1024
 
 
-class CopiedRange(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CopiedRange:
     """Bytes of an object from ``start`` to before ``end``, as they were when it had this ETag."""
 
     path: str
@@ -120,7 +123,7 @@ def _joined(contents: Iterable[Content]) -> Iterator[Content]:
             and isinstance(content, CopiedRange)
             and (waiting.path, waiting.etag, waiting.end) == (content.path, content.etag, content.start)
         ):
-            waiting = waiting._replace(end=content.end)
+            waiting = replace(waiting, end=content.end)
             continue
         if waiting is not None:
             yield waiting
@@ -161,15 +164,15 @@ def _stretches(contents: Iterable[Content], least: int) -> list[Part]:
 
 def _cut(content: CopiedRange, size: int) -> tuple[CopiedRange, CopiedRange]:
     middle = content.start + size
-    return content._replace(end=middle), content._replace(start=middle)
+    return replace(content, end=middle), replace(content, start=middle)
 
 
 def _divided(content: CopiedRange, most: int) -> Iterator[CopiedRange]:
     """Ranges of equal size, so that none is shorter than half of ``most`` unless the whole is."""
     count = -(-content.size // most)
     bounds = [content.start + content.size * number // count for number in range(count + 1)]
-    for start, end in zip(bounds, bounds[1:], strict=False):
-        yield content._replace(start=start, end=end)
+    for start, end in pairwise(bounds):
+        yield replace(content, start=start, end=end)
 
 
 def _portions(contents: Sequence[Content], most: int) -> Iterator[tuple[Content, ...]]:

@@ -60,6 +60,8 @@ class Storage:
         self.s3_clock = ServerClock()
         self._lock = threading.Lock()
         self._answers: dict[tuple[str, str], bool] = {}
+        self.no_range_copies: set[str] = set()
+        """Buckets that refused to copy ranges (:mod:`.range_copies`)."""
 
     def __reduce__(self) -> tuple[type[Storage], tuple[dict[str, str], int]]:
         return Storage, (self._properties, self._listing_threads)
@@ -139,7 +141,7 @@ class Storage:
         with self.translated(prefix):
             if is_local(prefix):
                 return divide(prefix, lambda folder: local_level(folder, split_path(folder).key), self._listing_threads)
-            client = self._s3
+            client = self.s3
             return divide(prefix, lambda folder: s3_level(client, folder), self._listing_threads)
 
     def list_folder(self, prefix: str) -> Iterator[ListedObject]:
@@ -149,7 +151,7 @@ class Storage:
                 yield ListedObject(f"{prefix.rstrip('/')}/{name}", size, modified_ms)
             return
         with self.translated(prefix):
-            yield from list_s3(self._s3, prefix)
+            yield from list_s3(self.s3, prefix)
 
     def status(self, path: str) -> ListedObject | None:
         """Size and age of one object as they are now, ``None`` when there is no such object.
@@ -160,7 +162,7 @@ class Storage:
         self._require_listable(path)
         with self.translated(path):
             if not is_local(path):
-                return s3_status(self._s3, path)
+                return s3_status(self.s3, path)
             found = local_status(split_path(path).key)
             return None if found is None else ListedObject(path, *found)
 
@@ -217,7 +219,7 @@ class Storage:
             key = (ask.__name__, location)
             if key not in self._answers:
                 with self.translated(location):
-                    self._answers[key] = ask(self._s3, parts.authority, s3_directory(parts.key))
+                    self._answers[key] = ask(self.s3, parts.authority, s3_directory(parts.key))
             return self._answers[key]
 
     @contextmanager
@@ -242,7 +244,8 @@ class Storage:
         return self._file_io.fs_by_scheme("file", "")
 
     @cached_property
-    def _s3(self) -> Any:
+    def s3(self) -> Any:
+        """A boto3 client with the same properties; the first call may raise what boto3 raises."""
         from icekeeper.storage.s3 import s3_client
 
         client = s3_client(self._properties)
@@ -284,7 +287,7 @@ class Storage:
         from icekeeper.storage.s3 import FailedKeys, delete_keys
 
         try:
-            client = self._s3
+            client = self.s3
         except (BotoCoreError, ClientError) as error:  # an unknown profile, a role that may not be assumed
             return FailedKeys(dict.fromkeys(keys, describe_failure(error, None)))
         return delete_keys(client, bucket, keys)
