@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from botocore.awsrequest import AWSResponse
 
 from icekeeper.model import DataFile, FileContent
 from icekeeper.row_group_copy.copyable import CopyableFile, CopyTarget
@@ -20,20 +22,20 @@ from icekeeper.storage.storage import Storage
 from support.copied import target_of
 from support.rewrites import rows, struct
 
-__all__ = ["FLAT", "judged", "large_file", "merged", "requests_of", "stored_entry"]
+__all__ = ["FLAT", "answering", "judged", "large_file", "merged", "requests_of", "stored_entry"]
 
 FLAT = struct((1, "id", "long"), (2, "noise", "long"), (3, "text", "string"))
 _TARGET = target_of(FLAT)
 
 
-def large_file(first: int, count: int = 800_000, **options: Any) -> bytes:
+def large_file(first: int, count: int = 700_000, seed: int = 0) -> bytes:
     """Rows with ids from ``first``, and noise that no codec makes smaller: 8 bytes a row; two row groups."""
-    noise = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(random.Random(first).randbytes(8 * count))])
+    some = random.Random(first + seed).randbytes(8 * count)
+    noise = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(some)])
     ids = pa.array(range(first, first + count), pa.int64())
     table = rows(FLAT, {"id": ids, "noise": noise, "text": pc.cast(pc.divide(ids, 100_000), pa.string())})
     sink = io.BytesIO()
-    usual: dict[str, Any] = {"compression": "zstd", "row_group_size": count // 2 + 1, "write_page_index": True}
-    pq.write_table(table, sink, **(usual | options))
+    pq.write_table(table, sink, compression="zstd", row_group_size=count // 2 + 1, write_page_index=True)
     return sink.getvalue()
 
 
@@ -82,3 +84,30 @@ def requests_of(storage: Storage) -> Iterator[list[str]]:
         yield seen
     finally:
         storage.s3.meta.events.unregister("before-call.s3", note)
+
+
+@contextmanager
+def answering(storage: Storage, call: str, status: int, code: str, first: int = 1) -> Iterator[None]:
+    """Requests of that name are answered with an error, from the ``first`` one on, and do not reach the store."""
+    count = 0
+    lock = threading.Lock()
+
+    def answer(request: Any, **_: Any) -> AWSResponse | None:
+        nonlocal count
+        with lock:
+            count += 1
+            if count < first:
+                return None
+        body = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+        return AWSResponse(request.url, status, {}, _Raw(body))
+
+    storage.s3.meta.events.register(f"before-send.s3.{call}", answer)
+    try:
+        yield
+    finally:
+        storage.s3.meta.events.unregister(f"before-send.s3.{call}", answer)
+
+
+class _Raw(io.BytesIO):
+    def stream(self, **_: Any) -> Iterator[bytes]:
+        yield self.read()
