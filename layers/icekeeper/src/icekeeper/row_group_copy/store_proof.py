@@ -1,4 +1,4 @@
-"""Proof for a new file that its store assembled of ranges nobody read (rules 32, 131).
+"""Proof for a new file that its store assembled of ranges nobody read (rule 32, rule 131).
 
 It rests on the store: that it copied each range from the object with the ETag that was seen when its footer was read,
 and put the parts together in order.  What can be seen of that is compared: the ETags of the parts and of the object

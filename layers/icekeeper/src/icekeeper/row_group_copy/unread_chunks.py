@@ -1,4 +1,4 @@
-"""Checks column chunks whose bytes nobody reads, by what footer and page indexes say of them (pure, rule 131).
+"""Checks column chunks whose bytes nobody reads, by what footer and page indexes say of them (pure) (rule 131).
 
 A footer that claims a chunk to end before its last page does is read well where the rest of the page follows all the
 same, and not in a copy, where something else follows.  So what ends a chunk must be certain: an offset index whose

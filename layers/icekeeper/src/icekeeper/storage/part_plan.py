@@ -4,7 +4,7 @@ A store copies ranges of other objects as parts of a multipart upload.  Every pa
 what is shorter goes into a part that we send, together with bytes of its neighbours where it takes them to reach that
 size.
 
-Source: Amazon S3 user guide, "Amazon S3 multipart upload limits"; S3 API reference, "UploadPartCopy"; platform 47.
+Source: Amazon S3 user guide, "Amazon S3 multipart upload limits"; S3 API reference, "UploadPartCopy" (platform 47).
 """
 
 from __future__ import annotations

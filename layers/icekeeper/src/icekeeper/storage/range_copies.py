@@ -6,7 +6,7 @@ would tell, so the first object of a bucket does, and its refusal is remembered.
 Whoever gets no object writes it in another way, as the same bytes.  So no harm is done by a store that completes an
 upload although its completion seemed to have failed.
 
-Source: Amazon S3 API reference, "UploadPartCopy", "CompleteMultipartUpload"; platform 47.
+Source: Amazon S3 API reference, "UploadPartCopy", "CompleteMultipartUpload" (platform 47).
 """
 
 from __future__ import annotations
