@@ -88,9 +88,7 @@ def test_parts_of_what_was_announced_take_no_request(storage: Storage, requests:
     assert sorted(requests.sent) == [("a", 0, 100), ("a", 100, 200)]
 
 
-def test_what_was_not_announced_is_read_and_what_was_is_left_out(
-    storage: Storage, requests: Requests
-) -> None:
+def test_what_was_not_announced_is_read_and_what_was_is_left_out(storage: Storage, requests: Requests) -> None:
     announced = reads((0, 10), (20, 30), (40, 50))
     with reading_ahead(storage, announced) as read:
         stream = RangedStream(read, "a", None)

@@ -73,7 +73,9 @@ def copy_in_store(
     """
     if not may_copy_ranges(storage, path) or not _is_worth_it(layout):
         return None
-    described = _described(layout, schema, storage)
+    with storage.translated(path):
+        reads = direct_reads(storage)
+    described = _described(layout, schema, storage, reads)
     if not isinstance(described, list):
         return described
     files = [placement.file for placement in layout.placements]
@@ -126,11 +128,13 @@ def _data(layout: Layout) -> Iterator[Content]:
     yield from ranges[1:]
 
 
-def _described(layout: Layout, schema: ParquetSchema, storage: Storage) -> list[_Description] | NotCopyable | None:
+def _described(
+    layout: Layout, schema: ParquetSchema, storage: Storage, reads: ReadRange
+) -> list[_Description] | NotCopyable | None:
     """What is said of every input; ``None``: where a chunk of one ends is not certain."""
     found: list[_Description] = []
     start = layout.offset_indexes_start
-    read = partial(_read, schema=schema, storage=storage, reads=direct_reads(storage))
+    read = partial(_read, schema=schema, storage=storage, reads=reads)
     with ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix="page-indexes") as pool:
         for first in range(0, len(layout.placements), _READ_AT_ONCE):
             some = layout.placements[first : first + _READ_AT_ONCE]
