@@ -1,10 +1,11 @@
 """The same merge by copying row groups, by decoding with plain pyarrow, and by ``cat``, in turn, in one process each.
 
-    python benchmarks/row_group_copy.py [--files 200] [--rows 50000] [--rounds 3]
+    python benchmarks/row_group_copy.py [--files 200] [--rows 50000] [--rounds 3] [--store [--delay-ms 20]]
 
 Prints medians of seconds, CPU seconds and peak memory, and ratios to ``cat``.  The copy reads footers, judges, copies,
 reads back and proves; imports and the making of files are not counted.  Files are made once with pyarrow and are the
-same for all; rows are counted afterwards.
+same for all; rows are counted afterwards.  With ``--store`` the files lie in SeaweedFS, which copies them itself or is
+streamed from and to (``store_copies.py``).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from merge import SCHEMA, make_file
+from store_copies import compare_in_store
 
 from icekeeper.model import DataFile, FileContent
 from icekeeper.row_group_copy.copyable import copy_target
@@ -97,6 +99,8 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=200)
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--store", action="store_true")
+    parser.add_argument("--delay-ms", type=float, default=20)
     arguments = parser.parse_args()
     found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as name:
@@ -108,6 +112,9 @@ def main() -> None:
             pq.write_table(table, path, compression="zstd", store_decimal_as_integer=True, write_page_index=True)
         size = sum(path.stat().st_size for path in inputs) / 1e6
         print(f"{arguments.files} files, {size:.0f} MB, {arguments.files * arguments.rows} rows")
+        if arguments.store:
+            compare_in_store(inputs, arguments.rounds, arguments.delay_ms)
+            return
         output = Path(name) / "output.parquet"
         for _ in range(arguments.rounds):
             for way in WAYS:

@@ -175,7 +175,7 @@ def test_the_probe_leaves_no_delete_marker_in_a_versioned_bucket(seaweedfs: Seaw
 @pytest.mark.parametrize("place", ["seaweedfs"], indirect=True)
 def test_listing_and_deletion_go_beyond_one_page(place: Place) -> None:
     paths = {f"{place.location}/data/{i:04d}.parquet" for i in range(1203)}
-    client, bucket = place.storage._s3, place.location.split("/")[2]
+    client, bucket = place.storage.s3, place.location.split("/")[2]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda path: client.put_object(Bucket=bucket, Key=path.split("/", 3)[3], Body=b"x"), paths))
     assert {item.path for item in place.storage.list(place.location)} == paths
@@ -237,7 +237,7 @@ def test_keys_are_taken_literally(place: Place) -> None:
 @pytest.mark.parametrize("place", ["bucket"], indirect=True)
 def test_a_key_with_an_empty_part_is_listed_and_deleted_but_pyarrow_cannot_read_it(place: Place) -> None:
     path = f"{place.location}//data/a"
-    place.storage._s3.put_object(Bucket=place.location.split("/")[2], Key="t//data/a", Body=b"x")
+    place.storage.s3.put_object(Bucket=place.location.split("/")[2], Key="t//data/a", Body=b"x")
     assert [item.path for item in place.storage.list(place.location)] == [path]
     with pytest.raises(StorageError, match="Empty path component"):
         place.storage.read(path)

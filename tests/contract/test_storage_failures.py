@@ -49,7 +49,7 @@ def test_throttled_deletions_are_tried_again(moto_server: MotoServer, monkeypatc
     paths = [f"s3://{bucket}/t/{i}" for i in range(3)]
     for path in paths:
         storage.write(path, b"x")
-    original, calls = storage._s3.delete_objects, []
+    original, calls = storage.s3.delete_objects, []
 
     def throttled(**arguments: object) -> dict[str, object]:
         """The first two answers lose the first key to throttling; the last key is locked for ever."""
@@ -63,7 +63,7 @@ def test_throttled_deletions_are_tried_again(moto_server: MotoServer, monkeypatc
             original(Bucket=bucket, Delete={"Objects": rest})
         return {"Errors": errors}
 
-    monkeypatch.setattr(storage._s3, "delete_objects", throttled)
+    monkeypatch.setattr(storage.s3, "delete_objects", throttled)
     report = storage.delete(paths)
     assert calls == [["t/0", "t/1", "t/2"], ["t/0"], ["t/0"]]
     assert report.deleted == tuple(paths[:2])

@@ -5,6 +5,10 @@ cores, medians of three): 2.6 times the CPU of ``cat`` and 3.2 times its wall ti
 encoding with plain pyarrow takes 11.4 and 13.4 times.  Half of what ``cat`` does not do is two checksums of every byte.
 A column chunk costs about 0.1 ms besides, so that 2,000 columns in row groups of 16 MB take five times as long.
 
+With ``--store`` (20 files, 395 MB, SeaweedFS behind 20 ms a request, a machine busier still): where the store copies,
+0.8 % of the data pass through us, in 0.7 CPU s; streaming passes 301 % (read, written, read back), with 3.2 times the
+CPU and 2.2 times the wall time, without reading ahead 3.8 times.
+
 For whoever wires it into an operation:
 
 * ``copyable.copy_target`` says what outputs must be; ``merge.copyable_file`` judges each input by its manifest entry
@@ -21,6 +25,8 @@ For whoever wires it into an operation:
   requires what the table requires.  A planner groups by it.
 * Small row groups stay small.  ``min_row_group_copy_bytes`` bounds the average of a file, so that an output of copyable
   files is copyable again.  Its default must come from measured scans, and from how large a footer readers put up with.
-* Reading back for the proof costs as many bytes again.  A store that copies parts on its side needs another proof for
-  the bytes; ``proof`` compares facts and bytes apart for that reason.
+* Reading back for the proof costs as many bytes again.  Where the inputs and the output are on S3 and large, the store
+  copies (``store_copy``), with a proof of its own (``store_proof``); ``merge_files`` decides.  ``write_copy`` and
+  ``store_copy`` must write the same bytes for one layout: a store may complete an upload that seemed to have failed.
+  What is written between the ranges of inputs makes a part of 5 MiB there; it costs less behind all of them.
 """

@@ -12,6 +12,7 @@ from icekeeper.row_group_copy.footer_structs import FileMetaData
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
 from icekeeper.row_group_copy.thrift_bytes import read_exactly
 from icekeeper.storage.storage import Storage
+from icekeeper.storage.whole_reads import etag_of
 
 __all__ = ["FRAME", "MAGIC", "Footer", "framed", "read_footer"]
 
@@ -32,6 +33,8 @@ class Footer:
     file_size: int
     start: int
     thrift: bytes
+    etag: str | None = None
+    """What the file had before its footer was read, if its store is S3."""
 
     def metadata(self) -> FileMetaData:
         """The footer, understood anew with every call: the answer may be changed.
@@ -90,7 +93,7 @@ def _read(path: str, stream: Any, promised: int | None) -> Footer:
         raise CannotCopy(f"has a footer of {length} bytes; up to {_MOST} are copied")
     if length + FRAME > len(tail):
         tail = _range(stream, start, size)
-    return Footer(path, size, start, tail[-FRAME - length : -FRAME])
+    return Footer(path, size, start, tail[-FRAME - length : -FRAME], etag_of(stream))
 
 
 def _range(stream: Any, start: int, end: int) -> bytes:

@@ -6,15 +6,19 @@ from collections.abc import Collection, Sequence
 
 from icekeeper.errors import RowsNotKept
 from icekeeper.model import DataFile, FileContent
+from icekeeper.row_group_copy.copied_input import WrittenCopy
 from icekeeper.row_group_copy.copyable import CopyTarget, judge_file
 from icekeeper.row_group_copy.copyable_file import CopyableFile
 from icekeeper.row_group_copy.entry_metrics import check_metrics, merged_metrics, with_lineage_bounds
 from icekeeper.row_group_copy.footer import read_footer
-from icekeeper.row_group_copy.layout import lay_out
+from icekeeper.row_group_copy.layout import Layout, lay_out
 from icekeeper.row_group_copy.part_metrics import part_entry
 from icekeeper.row_group_copy.proof import disproof
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
-from icekeeper.row_group_copy.write_copy import WrittenCopy, write_copy
+from icekeeper.row_group_copy.schema_fit import ParquetSchema
+from icekeeper.row_group_copy.store_copy import StoredCopy, copy_in_store
+from icekeeper.row_group_copy.store_proof import store_disproof
+from icekeeper.row_group_copy.write_copy import write_copy
 from icekeeper.rows.lineage import InheritedLineage
 from icekeeper.storage.storage import Storage
 
@@ -94,13 +98,23 @@ def merge_files(
         except CannotCopy as refused:
             return NotCopyable(file.path, str(refused))
     schema = target.schema.with_nullability(inputs[0][1].nullability)
-    written = write_copy(layout, path, schema, storage)
-    if isinstance(written, NotCopyable):
-        return written
-    problem = disproof(written, schema, storage)
+    written = _proven(layout, path, schema, storage)
+    return written if isinstance(written, NotCopyable) else _entry(entries, written, target)
+
+
+def _proven(layout: Layout, path: str, schema: ParquetSchema, storage: Storage) -> WrittenCopy | NotCopyable:
+    """The new file, assembled by its store where that can, else streamed, in both cases with its proof."""
+    stored = copy_in_store(layout, path, schema, storage)
+    if isinstance(stored, StoredCopy):
+        written, problem = stored.written, store_disproof(stored, schema, storage)
+    else:
+        streamed = stored or write_copy(layout, path, schema, storage)
+        if isinstance(streamed, NotCopyable):
+            return streamed
+        written, problem = streamed, disproof(streamed, schema, storage)
     if problem is not None:
         raise RowsNotKept(problem, [path])
-    return _entry(entries, written, target)
+    return written
 
 
 def _part_entry(entry: DataFile, file: CopyableFile, target: CopyTarget) -> DataFile:

@@ -15,16 +15,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icekeeper.row_group_copy.chunk_checks import Piece
+from icekeeper.row_group_copy.chunk_checks import Piece, joined
+from icekeeper.row_group_copy.copied_input import CopiedRowGroup, WrittenCopy
 from icekeeper.row_group_copy.evidence import RowGroupFacts, row_group_facts
+from icekeeper.row_group_copy.input_streams import stream_of_pieces
 from icekeeper.row_group_copy.lineage_proof import other_lineage
 from icekeeper.row_group_copy.refusal import CannotCopy
 from icekeeper.row_group_copy.schema_fit import ParquetSchema
 from icekeeper.row_group_copy.stream import checksums
-from icekeeper.row_group_copy.write_copy import CopiedRowGroup, WrittenCopy
 from icekeeper.storage.storage import Storage
+from icekeeper.storage.whole_reads import etag_of
 
-__all__ = ["disproof"]
+__all__ = ["disproof", "other_facts"]
 
 
 def disproof(written: WrittenCopy, schema: ParquetSchema, storage: Storage) -> str | None:
@@ -41,8 +43,8 @@ def disproof(written: WrittenCopy, schema: ParquetSchema, storage: Storage) -> s
             facts = list(row_group_facts(file.metadata, schema.columns))
             expected = [group.lineage for group in written.row_groups]
             return (
-                _other_facts(written.row_groups, facts)
-                or _other_bytes(written.row_groups, facts, stream)
+                other_facts(written.row_groups, facts)
+                or _other_bytes(written, facts, stream, storage)
                 or (other_lineage(expected, facts, file) if schema.has_lineage else None)
                 or _undecodable(written.row_groups, facts, file)
             )
@@ -50,7 +52,8 @@ def disproof(written: WrittenCopy, schema: ParquetSchema, storage: Storage) -> s
             return f"it cannot be read back: {str(error).splitlines()[0]}"
 
 
-def _other_facts(copied: Sequence[CopiedRowGroup], found: Sequence[RowGroupFacts]) -> str | None:
+def other_facts(copied: Sequence[CopiedRowGroup], found: Sequence[RowGroupFacts]) -> str | None:
+    """What Arrow sees in the new footer that is not as it was in those of the inputs, in words; ``None``: nothing."""
     if len(copied) != len(found):
         return f"{len(copied)} row groups were copied, Arrow sees {len(found)}"
     for number, (before, after) in enumerate(zip(copied, found, strict=True)):
@@ -64,9 +67,11 @@ def _other_facts(copied: Sequence[CopiedRowGroup], found: Sequence[RowGroupFacts
     return None
 
 
-def _other_bytes(copied: Sequence[CopiedRowGroup], found: Sequence[RowGroupFacts], stream: Any) -> str | None:
-    read = checksums(stream, [piece for one in found for piece in one.pieces])
-    for number, (before, after) in enumerate(zip(copied, found, strict=True)):
+def _other_bytes(written: WrittenCopy, found: Sequence[RowGroupFacts], stream: Any, storage: Storage) -> str | None:
+    pieces = sorted(piece for one in found for piece in one.pieces)
+    with stream_of_pieces(stream, written.path, etag_of(stream), joined(pieces), storage) as ahead:
+        read = checksums(ahead, pieces)
+    for number, (before, after) in enumerate(zip(written.row_groups, found, strict=True)):
         if before.checksums != tuple(read[piece] for piece in after.pieces):
             return f"row group {number} has other bytes than were read from {before.source}"
     return None

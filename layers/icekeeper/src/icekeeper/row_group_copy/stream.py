@@ -10,8 +10,9 @@ from icekeeper.row_group_copy.evidence import checksum
 from icekeeper.row_group_copy.footer_structs import ColumnMetaData
 from icekeeper.row_group_copy.pages import PageWalk
 from icekeeper.row_group_copy.refusal import CannotCopy
+from icekeeper.storage.s3_ranges import ObjectChanged
 
-__all__ = ["BLOCK_BYTES", "blocks", "checksums", "copy_ranges", "read_pieces"]
+__all__ = ["BLOCK_BYTES", "blocks", "checksums", "copy_ranges", "cuts", "read_pieces"]
 
 BLOCK_BYTES = 8 * 1024 * 1024
 """What is in memory at once of the data; large enough that requests to a store cost little."""
@@ -19,20 +20,30 @@ _NEAR = 64 * 1024
 """Pieces this near to each other are read with one request."""
 
 
+def cuts(piece: Piece) -> Iterator[Piece]:
+    """The blocks in which a piece is read."""
+    for start in range(piece.start, piece.end, BLOCK_BYTES):
+        yield Piece(start, min(start + BLOCK_BYTES, piece.end))
+
+
 def blocks(stream: Any, piece: Piece) -> Iterator[memoryview]:
     """The bytes of a piece in order.
 
     Raises:
-        CannotCopy: the file has become shorter.
+        CannotCopy: the file has become shorter, or is another one.
     """
-    position = piece.start
-    stream.seek(position)
-    while position < piece.end:
-        block = memoryview(stream.read_buffer(min(BLOCK_BYTES, piece.end - position)))
-        if not len(block):
-            raise CannotCopy("became shorter while it was read")
-        yield block
-        position += len(block)
+    stream.seek(piece.start)
+    for cut in cuts(piece):
+        missing = cut.size
+        while missing:
+            try:
+                block = memoryview(stream.read_buffer(missing))
+            except ObjectChanged as error:
+                raise CannotCopy("changed after its footer was read") from error
+            if not len(block):
+                raise CannotCopy("became shorter while it was read")
+            yield block
+            missing -= len(block)
 
 
 def copy_ranges(

@@ -53,6 +53,8 @@ class Storage:
         self.s3_clock = ServerClock()
         self._lock = threading.Lock()
         self._answers: dict[tuple[str, str], bool] = {}
+        self.no_range_copies: set[str] = set()
+        """Buckets that refused to copy ranges (:mod:`.range_copies`)."""
 
     def __reduce__(self) -> tuple[type[Storage], tuple[dict[str, str], int]]:
         return Storage, (self._properties, self._listing_threads)
@@ -68,7 +70,7 @@ class Storage:
         """
         with self.translated(path):
             if self._reads_by_s3(path):
-                return read_object(self._s3, path)
+                return read_object(self.s3, path)
             with self._arrow.open(path) as stream:
                 return bytes(stream.read())
 
@@ -80,7 +82,7 @@ class Storage:
         """
         with self.translated(path):
             if self._reads_by_s3(path):
-                return read_end(self._s3, path, length)
+                return read_end(self.s3, path, length)
             with self._arrow.open(path) as stream:
                 size = int(stream.size())
                 start = max(0, size - length)
@@ -105,7 +107,7 @@ class Storage:
         """
         with self.translated(path):
             if size is not None and size <= ONE_READ_BYTES and self._reads_by_s3(path):
-                found = read_beginning(self._s3, path)
+                found = read_beginning(self.s3, path)
                 if isinstance(found, bytes):  # else it is larger than it should be
                     return pa.BufferReader(found)
             return self._arrow.open(path)
@@ -159,7 +161,7 @@ class Storage:
             return None
         with self.translated(prefix):
             try:
-                few = few_s3(self._s3, prefix)
+                few = few_s3(self.s3, prefix)
             except ClientError as error:
                 if not is_refused(error):
                     raise
@@ -178,7 +180,7 @@ class Storage:
         with self.translated(prefix):
             if is_local(prefix):
                 return divide(prefix, lambda folder: local_level(folder, split_path(folder).key), self._listing_threads)
-            client = self._s3
+            client = self.s3
             few = few_s3(client, prefix)  # a small table takes one request
             if few is not None:
                 return Division(few, ())
@@ -193,7 +195,7 @@ class Storage:
         if is_local(prefix):
             return None  # links to folders are no part of a listing, but a folder is read through one
         with self.translated(prefix):
-            level = s3_level(self._s3, prefix)
+            level = s3_level(self.s3, prefix)
         return None if level is None else frozenset(path.rstrip("/").rpartition("/")[2] for path in level.folders)
 
     def list_folder(self, prefix: str) -> Iterator[ListedObject]:
@@ -203,7 +205,7 @@ class Storage:
                 yield ListedObject(f"{prefix.rstrip('/')}/{name}", size, modified_ms)
             return
         with self.translated(prefix):
-            yield from list_s3(self._s3, prefix)
+            yield from list_s3(self.s3, prefix)
 
     def status(self, path: str) -> ListedObject | None:
         """Size and age of one object as they are now, ``None`` when there is no such object.
@@ -214,13 +216,13 @@ class Storage:
         self._require_listable(path)
         with self.translated(path):
             if not is_local(path):
-                return s3_status(self._s3, path)
+                return s3_status(self.s3, path)
             found = local_status(split_path(path).key)
             return None if found is None else ListedObject(path, *found)
 
     def delete(self, paths: Iterable[str]) -> DeleteReport:
         """Delete objects; a path already gone counts as deleted.  Never raises for single paths."""
-        return delete_objects(paths, lambda: self._s3, self._properties)
+        return delete_objects(paths, lambda: self.s3, self._properties)
 
     def can_list(self, location: str) -> bool:
         """Whether this store lists files under a table's location; asked once per location.
@@ -252,7 +254,7 @@ class Storage:
             key = (ask.__name__, location)
             if key not in self._answers:
                 with self.translated(location):
-                    self._answers[key] = ask(self._s3, parts.authority, s3_directory(parts.key))
+                    self._answers[key] = ask(self.s3, parts.authority, s3_directory(parts.key))
             return self._answers[key]
 
     @contextmanager
@@ -265,7 +267,8 @@ class Storage:
             raise StorageError(mask(f"{path} {reason}", self._properties)) from error
 
     @cached_property
-    def _s3(self) -> Any:
+    def s3(self) -> Any:
+        """A boto3 client with the same properties; the first call may raise what boto3 raises."""
         from icekeeper.storage.s3 import s3_client
 
         client = s3_client(self._properties)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from icekeeper.request_count import RequestKind, current_count
 
-__all__ = ["whole_reads"]
+__all__ = ["etag_of", "whole_reads"]
 
 _MARK_BYTES = 8
 _ATTEMPTS = 2
@@ -21,7 +21,19 @@ _ATTEMPTS = 2
 
 def whole_reads(stream: pa.NativeFile, path: str) -> pa.NativeFile:
     """The same seekable stream; a read that is answered short is repeated once, then raises ``OSError``."""
-    return pa.PythonFile(_WholeReads(stream, path), mode="r")
+    opened = _Stream(_WholeReads(stream, path), mode="r")
+    found = stream.metadata() or {}
+    opened.etag = found["ETag"].decode() if "ETag" in found else None
+    return opened
+
+
+def etag_of(stream: pa.NativeFile) -> str | None:
+    """The ETag that an S3 object had when it was opened; ``None``: the store is another one, or did not tell."""
+    return stream.etag if isinstance(stream, _Stream) else None
+
+
+class _Stream(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
+    etag: str | None = None
 
 
 class _WholeReads:

@@ -1,0 +1,78 @@
+"""Writes what follows the copied bytes: new lineage columns, the page indexes, the footer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from icekeeper.row_group_copy.copied_input import CopiedInput
+from icekeeper.row_group_copy.footer import framed
+from icekeeper.row_group_copy.new_footer import footer_bytes
+from icekeeper.row_group_copy.new_row_groups import MovedRowGroups, move_row_groups
+from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
+from icekeeper.row_group_copy.schema_fit import ParquetSchema
+from icekeeper.row_group_copy.spliced_lineage import spliced
+from icekeeper.row_group_copy.write_lineage import write_lineage
+from icekeeper.storage.storage import Storage
+
+__all__ = ["Tail", "write_tail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What was written."""
+
+    inputs: tuple[CopiedInput, ...]
+    """The inputs with their new lineage columns."""
+    split_offsets: tuple[int, ...]
+    """Where each row group begins in the new file."""
+
+
+def write_tail(
+    sink: Any, start: int, inputs: Sequence[CopiedInput], schema: ParquetSchema, storage: Storage
+) -> Tail | NotCopyable:
+    """Write the end of the new file to ``sink``, which is at byte ``start`` of it.
+
+    Raises:
+        StorageError: row ids of an input cannot be read, or the file not written.
+    """
+    copied = list(inputs)
+    parts: list[MovedRowGroups] = []
+    current = copied[0]
+    try:
+        for number, current in enumerate(inputs):
+            lineage = write_lineage(current.placement.file, sink, start, schema, storage)
+            copied[number] = replace(current, lineage=lineage)
+            start += sum(new.chunks.place.size for new in lineage if new is not None)
+        offset_indexes = start + sum(one.column_index_bytes for one in copied)
+        for current in copied:
+            placed = replace(current, placement=replace(current.placement, column_indexes_start=start))
+            parts.append(_moved(placed, offset_indexes, schema))
+            start += len(parts[-1].column_indexes)
+            offset_indexes += len(parts[-1].offset_indexes)
+        _write_end(sink, copied, parts, schema)
+    except CannotCopy as error:
+        return NotCopyable(current.placement.file.path, str(error))
+    return Tail(tuple(copied), tuple(offset for moved in parts for offset in moved.split_offsets))
+
+
+def _moved(copied: CopiedInput, offset_indexes_start: int, schema: ParquetSchema) -> MovedRowGroups:
+    """The row groups of an input in the new file, with their new lineage columns."""
+    groups = copied.placement.file.carried()
+    new = spliced(copied.placement, groups, copied.lineage)
+    indexes, pages = copied.indexes | new.indexes, copied.pages | new.pages
+    return move_row_groups(groups, new.placement, offset_indexes_start, schema, indexes, pages)
+
+
+def _write_end(
+    sink: Any, copied: Sequence[CopiedInput], parts: Sequence[MovedRowGroups], schema: ParquetSchema
+) -> None:
+    for part in parts:
+        sink.write(part.column_indexes)
+    for part in parts:
+        sink.write(part.offset_indexes)
+    files = [one.placement.file for one in copied]
+    row_groups = [group for part in parts for group in part.row_groups]
+    writers = {new.chunks.created_by for one in copied for new in one.lineage if new is not None}
+    sink.write(framed(footer_bytes(files, row_groups, schema, writers)))

@@ -1,0 +1,203 @@
+"""One file made of several by the store itself: SeaweedFS copies the row groups, we send page indexes and a footer."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from botocore.exceptions import ClientError
+
+from icekeeper.demo.seaweedfs import SeaweedFSServer
+from icekeeper.errors import StorageError
+from icekeeper.model import DataFile
+from icekeeper.storage.part_plan import Part
+from icekeeper.storage.range_copies import AssembledObject, NotAssembled, assemble
+from icekeeper.storage.storage import Storage
+from support.stored import answering, judged, large_file, merged, requests_of, stored_entry
+
+# Seeds are no matter of chance; the last two are of one size.
+FILES = [large_file(0), large_file(1_000_000, seed=1), large_file(1_000_000, seed=2)]
+ROWS = pa.concat_tables([pq.read_table(io.BytesIO(data)) for data in FILES])
+
+
+@pytest.fixture(scope="module")
+def properties(seaweedfs: SeaweedFSServer) -> dict[str, str]:
+    seaweedfs.create_table_bucket("store-copies")
+    return seaweedfs.catalog_properties("store-copies")
+
+
+@pytest.fixture(scope="module")
+def inputs(properties: dict[str, str]) -> list[Any]:
+    """Nobody changes these."""
+    storage, folder = Storage(properties), f"{properties['warehouse']}ns/inputs/data"
+    return judged(storage, [stored_entry(storage, f"{folder}/{n}.parquet", data) for n, data in enumerate(FILES)])
+
+
+@pytest.fixture
+def storage(properties: dict[str, str]) -> Storage:
+    return Storage(properties)
+
+
+@pytest.fixture
+def folder(properties: dict[str, str]) -> str:
+    return f"{properties['warehouse']}ns/t{uuid.uuid4().hex}/data"
+
+
+def uploads(storage: Storage, folder: str) -> list[Any]:
+    return list(storage.s3.list_multipart_uploads(Bucket=folder.split("/")[2]).get("Uploads", ()))
+
+
+def test_the_store_copies_and_a_reader_finds_every_row(storage: Storage, folder: str, inputs: list[Any]) -> None:
+    """And the bytes are those that streaming writes."""
+    with requests_of(storage) as requests:
+        made = merged(storage, inputs, f"{folder}/new.parquet")
+    assert isinstance(made, DataFile)
+    assert Counter(requests) == {
+        "GetObject": 3 + 1 + 3 * 2,  # page indexes; the magic, and bytes of every part in both files
+        "CreateMultipartUpload": 1,
+        "UploadPartCopy": 3,
+        "UploadPart": 1,
+        "CompleteMultipartUpload": 1,
+    }
+    assert (made.record_count, made.split_offsets and made.split_offsets[0]) == (2_100_000, 4)
+    data = storage.read(made.file_path)
+    assert made.file_size_in_bytes == len(data)
+    assert pq.read_table(io.BytesIO(data)).equals(ROWS)
+    storage.no_range_copies.add(folder.split("/")[2])
+    streamed = merged(storage, inputs, f"{folder}/streamed.parquet")
+    assert isinstance(streamed, DataFile)
+    assert storage.read(streamed.file_path) == data
+
+
+@pytest.mark.parametrize(("status", "code", "first"), [(403, "AccessDenied", 1), (500, "InternalError", 2)])
+def test_where_the_store_does_not_copy_the_bytes_are_streamed(
+    storage: Storage, folder: str, inputs: list[Any], status: int, code: str, first: int
+) -> None:
+    """A refusal is remembered, a failure midway is not; neither leaves an upload."""
+    storage.s3.meta.config.retries["total_max_attempts"] = 1
+    with answering(storage, "UploadPartCopy", status, code, first):
+        made = merged(storage, inputs[:2], f"{folder}/new.parquet")
+    assert isinstance(made, DataFile)
+    assert pq.read_table(io.BytesIO(storage.read(made.file_path))).equals(ROWS[:1_400_000])
+    assert uploads(storage, folder) == []
+    with requests_of(storage) as requests:
+        merged(storage, inputs[:2], f"{folder}/next.parquet")
+    assert ("UploadPartCopy" in requests) == (status == 500)
+
+
+@pytest.mark.parametrize("in_store", [True, False])
+def test_a_file_that_was_exchanged_after_it_was_judged_is_refused(
+    storage: Storage, folder: str, inputs: list[Any], in_store: bool
+) -> None:
+    """By one of the same size, too."""
+    changed = f"{folder}/changed.parquet"
+    inputs = [inputs[0], *judged(storage, [stored_entry(storage, changed, FILES[1])])]
+    storage.write(changed, FILES[2].ljust(len(FILES[1]))[: len(FILES[1])])
+    if not in_store:
+        storage.no_range_copies.add(folder.split("/")[2])
+    refused = merged(storage, inputs, f"{folder}/new.parquet")
+    assert str(refused) == f"{changed} changed after its footer was read"
+    assert storage.size(f"{folder}/new.parquet") is None
+    assert uploads(storage, folder) == []
+
+
+def test_a_small_neighbour_rides_in_a_part_that_is_sent(storage: Storage, folder: str, inputs: list[Any]) -> None:
+    """Together with bytes of the file before it, which are read for that."""
+    small = large_file(9_000_000, 1_000)
+    between = judged(storage, [stored_entry(storage, f"{folder}/small.parquet", small)])
+    twice = large_file(0, 1_450_000)
+    large = judged(storage, [stored_entry(storage, f"{folder}/large.parquet", twice)])
+    with requests_of(storage) as requests:
+        made = merged(storage, [*large, *between, inputs[0]], f"{folder}/new.parquet")
+    assert isinstance(made, DataFile)
+    assert (requests.count("UploadPartCopy"), requests.count("UploadPart")) == (2, 2)
+    expected = pa.concat_tables(pq.read_table(io.BytesIO(data)) for data in (twice, small, FILES[0]))
+    assert pq.read_table(io.BytesIO(storage.read(made.file_path))).equals(expected)
+
+
+def test_small_files_are_streamed(storage: Storage, folder: str) -> None:
+    """More than a third of their bytes would be sent."""
+    small = [stored_entry(storage, f"{folder}/s{n}.parquet", large_file(n * 1000, 1000)) for n in range(2)]
+    with requests_of(storage) as requests:
+        made = merged(storage, judged(storage, small), f"{folder}/new.parquet")
+    assert isinstance(made, DataFile)
+    assert "CreateMultipartUpload" not in requests
+
+
+def test_parts_that_the_store_mixes_up_are_seen(
+    storage: Storage, folder: str, inputs: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranges of one size, of files of one shape: the footer suits both, and both decode."""
+
+    def mixed_up(storage: Storage, path: str, parts: Sequence[Part]) -> AssembledObject | NotAssembled:
+        first, one, other, end = parts
+        assert one.size == other.size
+        return assemble(storage, path, (first, other, one, end))
+
+    monkeypatch.setattr("icekeeper.row_group_copy.store_copy.assemble", mixed_up)
+    with pytest.raises(
+        StorageError, match=r"rows were not kept: byte \d+ and those that follow are not those from \d+ of"
+    ):
+        merged(storage, inputs, f"{folder}/new.parquet")
+
+
+def test_an_object_that_is_exchanged_before_it_is_proven_is_seen(
+    storage: Storage, folder: str, inputs: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exchanged(storage: Storage, path: str, parts: Sequence[Part]) -> AssembledObject | NotAssembled:
+        made = assemble(storage, path, parts)
+        storage.write(path, storage.read(path))
+        return made
+
+    monkeypatch.setattr("icekeeper.row_group_copy.store_copy.assemble", exchanged)
+    with pytest.raises(StorageError, match="rows were not kept: the object has the ETag "):
+        merged(storage, inputs[:1], f"{folder}/new.parquet")
+
+
+def test_how_seaweedfs_copies_ranges(storage: Storage, folder: str) -> None:
+    """(platform 47)"""
+    client, bucket = storage.s3, folder.split("/")[2]
+    data = FILES[0] + FILES[1]
+    storage.write(f"{folder}/whole.parquet", data)
+    key, least = f"{folder}/whole.parquet".split("/", 3)[3], 5 * 1024 * 1024
+    to = {"Bucket": bucket, "Key": key.replace("whole", "parts")}
+    etag = client.head_object(Bucket=bucket, Key=key)["ETag"]
+
+    def copy(upload: dict[str, str], start: int, size: int, seen: str = etag) -> str:
+        answer = client.upload_part_copy(
+            **upload,
+            PartNumber=1,
+            CopySource={"Bucket": bucket, "Key": key},
+            CopySourceIfMatch=seen,
+            CopySourceRange=f"bytes={start}-{start + size - 1}",
+        )
+        return str(answer["CopyPartResult"]["ETag"])
+
+    def failed(call: Callable[[], object]) -> str:
+        with pytest.raises(ClientError) as raised:
+            call()
+        return str(raised.value.response["Error"]["Code"])
+
+    for size, too_small in ((least - 1, True), (least, False)):
+        upload = {**to, "UploadId": client.create_multipart_upload(**to)["UploadId"]}
+        assert failed(lambda upload=upload: copy(upload, 0, least, '"other"')) == "PreconditionFailed"  # type: ignore[misc]
+        assert failed(lambda upload=upload: copy(upload, len(data) - 9, least)) == "InvalidRange"  # type: ignore[misc]
+        parts = [copy(upload, 7, size), client.upload_part(**upload, PartNumber=2, Body=b"end")["ETag"]]
+        named = {"Parts": [{"PartNumber": n, "ETag": found} for n, found in enumerate(parts, 1)]}
+        if too_small:
+            complete = partial(client.complete_multipart_upload, **upload, MultipartUpload=named)
+            assert failed(complete) == "EntityTooSmall"
+            other_range = copy(upload, 8, least)
+            client.abort_multipart_upload(**upload)
+        else:
+            client.complete_multipart_upload(**upload, MultipartUpload=named)
+            assert storage.read(f"{folder}/parts.parquet") == data[7 : 7 + size] + b"end"
+            assert parts[0] == other_range != hashlib.md5(data[7 : 7 + size]).hexdigest()

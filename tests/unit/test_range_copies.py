@@ -1,0 +1,225 @@
+"""A store assembles an object, or leaves nothing behind and says why it did not (platform 47)."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
+
+from icekeeper.storage.part_etags import PartEtag, etag_problem
+from icekeeper.storage.part_plan import CopiedRange, OwnBytes, Part, SentPart
+from icekeeper.storage.range_copies import AssembledObject, NotAssembled, assemble, may_copy_ranges
+from icekeeper.storage.s3_ranges import read_s3_range
+from icekeeper.storage.storage import Storage
+
+TO = "s3://bucket/t/new"
+SOURCE = CopiedRange("s3a://other/t/a b", '"etag"', 2, 6)
+PARTS: Sequence[Part] = (SOURCE, SentPart((OwnBytes(b"x"), SOURCE)), SOURCE, SentPart((OwnBytes(b"end"),)))
+
+
+def failure(status: int, code: str) -> ClientError:
+    return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "Call")
+
+
+class PaperS3:
+    """What an upload consists of; ``fails`` may raise instead of an answer to a call of that name and number."""
+
+    def __init__(self, fails: Callable[[str, int], None] = lambda call, number: None) -> None:
+        self.objects: dict[str, bytes] = {"other/t/a b": b"0123456789"}
+        self.parts: dict[int, bytes] = {}
+        self.calls: list[str] = []
+        self.open_uploads = 0
+        self.meta = type("Meta", (), {"endpoint_url": "http://store"})
+        self._fails = fails
+        self._lock = threading.Lock()
+
+    def _called(self, name: str) -> None:
+        with self._lock:
+            self.calls.append(name)
+            number = self.calls.count(name)
+        self._fails(name, number)
+
+    def create_multipart_upload(self, **_: Any) -> dict[str, Any]:
+        self._called("create")
+        self.open_uploads += 1
+        return {"UploadId": "1"}
+
+    def upload_part_copy(self, **asked: Any) -> dict[str, Any]:
+        self._called("copy")
+        assert asked["CopySourceIfMatch"] == '"etag"'
+        data = self._range(asked["CopySource"], asked["CopySourceRange"])
+        return {"CopyPartResult": {"ETag": self._keep(asked["PartNumber"], data)}}
+
+    def upload_part(self, **asked: Any) -> dict[str, Any]:
+        self._called("send")
+        return {"ETag": f'"{self._keep(asked["PartNumber"], asked["Body"])}"'}
+
+    def get_object(self, **asked: Any) -> dict[str, Any]:
+        self._called("get")
+        return {"Body": io.BytesIO(self._range(asked, asked["Range"]))}
+
+    def _range(self, address: dict[str, str], asked: str) -> bytes:
+        first, _, last = asked.removeprefix("bytes=").partition("-")
+        return self.objects[f"{address['Bucket']}/{address['Key']}"][int(first) : int(last) + 1]
+
+    def _keep(self, number: int, data: bytes) -> str:
+        assert self.open_uploads == 1
+        self.parts[number] = data
+        return hashlib.md5(data).hexdigest()
+
+    def complete_multipart_upload(self, **asked: Any) -> dict[str, Any]:
+        self._called("complete")
+        named = asked["MultipartUpload"]["Parts"]
+        self.objects["bucket/t/new"] = b"".join(self.parts[part["PartNumber"]] for part in named)
+        self.open_uploads -= 1
+        etags = b"".join(bytes.fromhex(part["ETag"].strip('"')) for part in named)
+        return {"ETag": f'"{hashlib.md5(etags).hexdigest()}-{len(named)}"'}
+
+    def abort_multipart_upload(self, **_: Any) -> None:
+        self._called("abort")
+        self.open_uploads -= 1
+        self.parts.clear()
+
+
+def storage_over(client: PaperS3) -> Storage:
+    storage = Storage({})
+    storage.__dict__["s3"] = client
+    return storage
+
+
+def failing(name: str, error: BaseException, number: int = 1) -> Callable[[str, int], None]:
+    def fail(call: str, count: int) -> None:
+        if (call, count) == (name, number):
+            raise error
+
+    return fail
+
+
+def test_parts_become_an_object_in_their_order() -> None:
+    client = PaperS3()
+    made = assemble(storage_over(client), TO, PARTS)
+    assert isinstance(made, AssembledObject)
+    assert client.objects["bucket/t/new"] == b"2345x23452345end"
+    assert (made.size, client.open_uploads) == (16, 0)
+    assert [part.md5 is None for part in made.part_etags] == [True, False, True, False]
+    assert etag_problem(made.etag, made.part_etags) is None
+
+
+REFUSED = [(403, "AccessDenied"), (405, "MethodNotAllowed"), (501, "NotImplemented"), (400, "InvalidRequest")]
+
+
+@pytest.mark.parametrize(("status", "code"), REFUSED)
+@pytest.mark.parametrize("call", ["create", "copy", "complete"])
+def test_a_store_that_refuses_is_not_asked_again(call: str, status: int, code: str) -> None:
+    client = PaperS3(failing(call, failure(status, code)))
+    storage = storage_over(client)
+    assert may_copy_ranges(storage, TO)
+    made = assemble(storage, TO, PARTS)
+    assert isinstance(made, NotAssembled)
+    assert (made.path, made.source_changed, code in made.reason) == (TO, False, True)
+    assert not may_copy_ranges(storage, "s3a://bucket/another")
+    assert may_copy_ranges(storage, "s3://another/t")
+    assert (client.open_uploads, "bucket/t/new" in client.objects) == (0, False)
+
+
+PASSING = [
+    failure(503, "SlowDown"),
+    failure(500, "InternalError"),
+    failure(404, "NoSuchKey"),
+    EndpointConnectionError(endpoint_url="http://store"),
+]
+
+
+@pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__ + str(error)[-30:])
+@pytest.mark.parametrize("call", ["copy", "send", "get", "complete"])
+def test_what_fails_midway_leaves_nothing_and_is_tried_with_the_next_object(call: str, error: Exception) -> None:
+    client = PaperS3(failing(call, error))
+    storage = storage_over(client)
+    assert isinstance(assemble(storage, TO, PARTS), NotAssembled)
+    assert may_copy_ranges(storage, TO)
+    assert (client.open_uploads, "bucket/t/new" in client.objects) == (0, False)
+
+
+@pytest.mark.parametrize("status", [412, 416])
+@pytest.mark.parametrize("call", ["copy", "get"])
+def test_a_source_that_is_another_one_is_named(call: str, status: int) -> None:
+    """Nothing is told of the store by that."""
+    client = PaperS3(failing(call, failure(status, "PreconditionFailed")))
+    storage = storage_over(client)
+    assert assemble(storage, TO, PARTS) == NotAssembled(SOURCE.path, "changed after its footer was read", True)
+    assert may_copy_ranges(storage, TO)
+    assert client.open_uploads == 0
+
+
+def test_an_interruption_leaves_no_upload() -> None:
+    client = PaperS3(failing("complete", KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        assemble(storage_over(client), TO, PARTS)
+    assert client.open_uploads == 0
+
+
+def test_the_upload_is_aborted_after_its_last_part_has_ended() -> None:
+    """A part that arrived later would stay in the store, and cost."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def fails(call: str, number: int) -> None:
+        if call == "send":
+            begun.set()
+            assert may_end.wait(10)
+        elif call == "copy" and number == 1:
+            assert begun.wait(10)
+            threading.Timer(0.05, may_end.set).start()
+            raise failure(500, "InternalError")
+
+    client = PaperS3(fails)
+    assert isinstance(assemble(storage_over(client), TO, (SOURCE, PARTS[-1])), NotAssembled)
+    assert (client.calls[-1], client.parts) == ("abort", {})
+
+
+def test_local_files_and_other_stores_are_not_copied_by_a_store() -> None:
+    storage = Storage({})
+    assert not any(may_copy_ranges(storage, path) for path in ("/tmp/x", "file:///tmp/x", "gs://bucket/x"))
+
+
+@pytest.mark.parametrize("short", [0, 7, 8])
+def test_a_short_answer_is_asked_for_again_and_then_an_error(short: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """(rule 123)"""
+    client = PaperS3()
+    for answers in ([short] * 2 + [9], [short] * 3):
+        bodies = iter([io.BytesIO(bytes(size)) for size in answers])
+        monkeypatch.setattr(client, "get_object", lambda bodies=bodies, **_: {"Body": next(bodies)})
+        if answers[-1] == 9:
+            assert read_s3_range(client, "s3://b/k", 0, 9) == bytes(9)
+            continue
+        with pytest.raises(OSError, match=f"answered with {short} of the 9 bytes from 0 of s3://b/k"):
+            read_s3_range(client, "s3://b/k", 0, 9)
+
+
+def _md5(text: bytes) -> str:
+    return hashlib.md5(text).hexdigest()
+
+
+_SENT = PartEtag(f'"{_md5(b"b")}"', _md5(b"b"))
+_COPIED = PartEtag(_md5(b"a"))
+_WHOLE = _md5(bytes.fromhex(_md5(b"a")) + bytes.fromhex(_md5(b"b")))
+TOLD: list[tuple[str, list[PartEtag], str | None]] = [
+    (f'"{_WHOLE}-2"', [_COPIED, _SENT], None),
+    (f"{_WHOLE}-2", [_COPIED, _SENT], None),
+    (f'"{_WHOLE}-3"', [_COPIED, _SENT], "the store made it of 3 parts instead of 2"),
+    (f'"{_WHOLE}-2"', [_SENT, _COPIED], "its ETag is not that of its parts"),
+    (f'"{_WHOLE}-2"', [_SENT, PartEtag(_md5(b"c"), _md5(b"d"))], "the store holds other bytes than were sent to it"),
+    # Of a store whose ETags are no MD5 nothing is told but the number of parts.
+    (f'"{_WHOLE}-2"', [_COPIED, PartEtag(_md5(b"c"), _md5(b"d"))], None),
+    ('"anything"', [_COPIED, _SENT], None),
+    (f'"{_WHOLE}-2"', [PartEtag("anything"), _SENT], None),
+]
+
+
+@pytest.mark.parametrize(("etag", "parts", "problem"), TOLD)
+def test_etags_are_believed_where_they_are_md5s(etag: str, parts: list[PartEtag], problem: str | None) -> None:
+    assert etag_problem(etag, parts) == problem
