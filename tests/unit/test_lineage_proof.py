@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from icekeeper.errors import StorageError
-from icekeeper.row_group_copy import new_lineage, write_copy, write_lineage
+from icekeeper.row_group_copy import new_lineage, write_tail, write_lineage
 from icekeeper.row_group_copy.footer_structs import FileMetaData, Statistics
 from icekeeper.row_group_copy.lineage_facts import LineageFacts
 from icekeeper.row_group_copy.spliced_lineage import WrittenLineage
@@ -78,7 +78,7 @@ def exchanged(patch: Patch) -> None:
         facts = first.chunks.lineage, second.chunks.lineage
         return (_with(second, facts[0]), _with(first, facts[1]), *rest)
 
-    swapped(patch, write_copy, "write_lineage", written)
+    swapped(patch, write_tail, "write_lineage", written)
 
 
 def _with(one: WrittenLineage, facts: LineageFacts) -> WrittenLineage:
@@ -92,7 +92,7 @@ def unknown(patch: Patch) -> None:
         first, *rest = original(*arguments)
         return (replace(first, chunks=replace(first.chunks, lineage=None)), *rest)
 
-    swapped(patch, write_copy, "write_lineage", written)
+    swapped(patch, write_tail, "write_lineage", written)
 
 
 def other_bounds(patch: Patch) -> None:
