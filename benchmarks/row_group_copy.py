@@ -3,9 +3,9 @@
     python benchmarks/row_group_copy.py [--files 200] [--rows 50000] [--rounds 3] [--store [--delay-ms 20]]
 
 Prints medians of seconds, CPU seconds and peak memory, and ratios to ``cat``.  The copy reads footers, judges, copies,
-reads back and proves; imports and the making of files are not counted.  Files are made once with pyarrow and are the
-same for all; rows are counted afterwards.  With ``--store`` the files lie in SeaweedFS, which copies them itself or is
-streamed from and to (``store_copies.py``).
+reads back and proves, ``copy v3`` with row ids and last changes for every row besides; imports and the making of files
+are not counted.  Files are made once with pyarrow and are the same for all; rows are counted afterwards.  With
+``--store`` the files lie in SeaweedFS, which copies them itself or is streamed from and to (``store_copies.py``).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,6 +32,7 @@ from icekeeper.row_group_copy.copyable import copy_target
 from icekeeper.row_group_copy.merge import copyable_file, merge_files
 from icekeeper.row_group_copy.refusal import NotCopyable
 from icekeeper.rows.arrow_schema import leaf_columns
+from icekeeper.rows.lineage import with_lineage
 from icekeeper.storage.storage import Storage
 
 _BLOCK = 8 * 1024 * 1024
@@ -38,10 +40,21 @@ _BLOCK = 8 * 1024 * 1024
 
 def by_copy(inputs: Sequence[Path], output: Path) -> None:
     """Judge, copy, prove."""
+    copied(inputs, output, SCHEMA)
+
+
+def by_copy_with_lineage(inputs: Sequence[Path], output: Path) -> None:
+    """The same for files of a v3 table, as other writers leave them: without columns of row lineage."""
+    copied(inputs, output, with_lineage(SCHEMA))
+
+
+def copied(inputs: Sequence[Path], output: Path, schema: Mapping[str, Any]) -> None:
+    """Copy files into one of that schema; a row's id is its number."""
     storage = Storage({})
-    target = copy_target(SCHEMA, "zstd", 1, {leaf.field_id: "none" for leaf in leaf_columns(SCHEMA)})
+    target = copy_target(schema, "zstd", 1, {leaf.field_id: "none" for leaf in leaf_columns(schema)})
     judged = []
-    for path in inputs:
+    first_row_id = 0
+    for number, path in enumerate(inputs, start=1):
         entry = DataFile(
             content=FileContent.DATA,
             file_path=str(path),
@@ -49,8 +62,10 @@ def by_copy(inputs: Sequence[Path], output: Path) -> None:
             partition=(),
             record_count=pq.read_metadata(path).num_rows,
             file_size_in_bytes=path.stat().st_size,
+            first_row_id=first_row_id,
         )
-        file = copyable_file(entry, target, storage)
+        first_row_id += entry.record_count
+        file = copyable_file(entry, target, storage, number)
         if isinstance(file, NotCopyable):
             raise SystemExit(str(file))
         judged.append((entry, file))
@@ -81,7 +96,12 @@ def by_cat(inputs: Sequence[Path], output: Path) -> None:
                 shutil.copyfileobj(source, sink, _BLOCK)
 
 
-WAYS: dict[str, Callable[[Sequence[Path], Path], None]] = {"cat": by_cat, "copy": by_copy, "decode": by_decoding}
+WAYS: dict[str, Callable[[Sequence[Path], Path], None]] = {
+    "cat": by_cat,
+    "copy": by_copy,
+    "copy v3": by_copy_with_lineage,
+    "decode": by_decoding,
+}
 
 
 def measured(way: str, inputs: Sequence[Path], output: Path) -> tuple[float, float, float]:

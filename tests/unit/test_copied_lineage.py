@@ -223,3 +223,34 @@ def test_stored_ids_without_statistics_are_decoded(tmp_path: Path) -> None:
     made = made_of([stored], tmp_path / "copy.parquet")
     assert row_ids(made.file_path) == [(0, 1, 4), (1, 51, 5), (2, 3, 9)]
     assert pa.types.is_int64(pq.read_schema(made.file_path).field("_row_id").type)
+
+
+def test_stored_ids_whose_bounds_are_no_values_are_decoded(tmp_path: Path) -> None:
+    """The manifest would be told bounds that no row has."""
+
+    def cut(metadata: FileMetaData) -> None:
+        for chunk in metadata.row_groups[0].columns[-2:]:
+            told = chunk.meta_data.statistics
+            assert told is not None
+            told.max_value, told.is_max_value_exact = (99).to_bytes(8, "little"), False
+
+    stored = lineage_file(tmp_path / "in.parquet", 0, ([1, 2, 3], [4, 5, 6]))
+    path = with_metadata(Path(stored.entry.file_path), cut)
+    made = made_of([Input(entry_of(path, first_row_id=0), 9)], tmp_path / "copy.parquet")
+    assert row_ids(made.file_path) == [(0, 1, 4), (1, 2, 5), (2, 3, 6)]
+    told = pq.read_metadata(made.file_path).row_group(0).column(11).statistics
+    assert (told.min, told.max) == (1, 3)
+
+
+def test_a_file_whose_lineage_another_writer_encoded_names_several_writers(tmp_path: Path) -> None:
+    """Readers work around faults of a writer by its name, which must not stand for pages of others (rule 129)."""
+
+    def by_java(metadata: FileMetaData) -> None:
+        metadata.created_by = b"parquet-mr version 1.13.1 (build 1)"
+
+    path = with_metadata(parquet_file(tmp_path / "in.parquet", mixed_rows(0)), by_java)
+    made = made_of([Input(entry_of(path, first_row_id=0), 9)], tmp_path / "copy.parquet")
+    assert "several writers" in pq.read_metadata(made.file_path).created_by
+    without_ids = copied([path], tmp_path / "without.parquet")
+    assert isinstance(without_ids, DataFile)
+    assert pq.read_metadata(without_ids.file_path).created_by.startswith("parquet-mr version 1.13.1")

@@ -161,7 +161,12 @@ UNKNOWN: dict[str, tuple[dict[str, Any], list[int], str, str]] = {
     "NaN elsewhere": ({"nan": 25}, [0], "truncate(16)", "does not count the NaN of column x"),
     "nulls of a part": ({"change": without_nulls}, [0, 1], "counts", "does not count the nulls of column x"),
     "bounds that are cut": ({"change": cut_texts}, [0], "full", "without bounds of column t"),
-    "bounds that are missing": ({"change": without_bounds}, [0], "truncate(16)", "without bounds of column id"),
+    "bounds that one row group lacks": (
+        {"change": without_bounds},
+        [0, 2],
+        "truncate(16)",
+        "without bounds of column id",
+    ),
 }
 
 
@@ -205,3 +210,16 @@ def test_a_part_with_lineage_has_the_bounds_of_its_own_rows(tmp_path: Path) -> N
     assert isinstance(made, DataFile), str(made)
     assert made.lower_bounds == {1: b"\x19" + bytes(7), 2147483540: b"\x7d" + bytes(7), 2147483539: b"\7" + bytes(7)}
     assert (made.upper_bounds or {})[2147483540] == b"\x95" + bytes(7)
+
+
+def test_counts_of_a_part_are_known_where_all_values_of_the_file_are_alike(tmp_path: Path) -> None:
+    """All of them NaN, or null: the footer need not count them."""
+    values = {**floats(30), "x": [math.nan] * 30, "t": [None] * 30}
+    entry = whole(tmp_path / "in", values, without_nulls)
+    target = target_of(FLOATS, mode="full")
+    made = merge_files([(entry, judged(entry, target).only([1]))], str(tmp_path / "copy.parquet"), target, STORAGE)
+    assert isinstance(made, DataFile), str(made)
+    assert made.value_counts == {1: 10, 2: 10, 3: 10}
+    assert made.null_value_counts == {1: 0, 2: 0, 3: 10}
+    assert made.nan_value_counts == {2: 10}
+    assert set(made.lower_bounds or {}) == set(made.upper_bounds or {}) == {1}

@@ -158,3 +158,13 @@ def test_row_ids_are_proven_in_every_batch(inputs: list[Input], tmp_path: Path, 
         found = row_ids(str(tmp_path / f"copy-{batch}.parquet"))
         assert found[:60] == [(n, 5000 + n, 7) for n in range(60)]
         assert found[60:64] == [(60, 8000, 9), (61, 101, 101), (62, 102, 102), (63, 103, 103)]
+
+
+def test_of_every_input_another_column_is_decoded_too(tmp_path: Path) -> None:
+    """Lineage columns are smaller than all others; that they decode says nothing of what was copied."""
+    source = plain_file(tmp_path / "in.parquet", 0, 5000, 7, rows=25, use_dictionary=False)
+    path = Path(source.entry.file_path)
+    data = path.read_bytes().replace(b"\x28\xb5\x2f\xfd", b"\xd7\x4a\xd0\x02")  # where Zstandard's frames begin
+    path.write_bytes(data)
+    with pytest.raises(StorageError, match="rows were not kept: it cannot be read back: "):
+        merged([source], tmp_path / "copy.parquet")
