@@ -88,9 +88,7 @@ def test_small_files_are_read_at_the_same_time(tmp_path: Path) -> None:
     assert len(storage.reads) == 3
 
 
-def test_of_a_large_file_the_columns_of_some_rows_are_one_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_large_file_the_columns_of_some_rows_are_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row groups of ten rows, five of which make a batch, and a last one; besides, the footer."""
     monkeypatch.setattr(opened_inputs, "_SMALL_BYTES", 1)
     monkeypatch.setattr(file_rows, "BATCH_ROWS", 50)
@@ -125,7 +123,7 @@ def test_a_missing_file_fails_in_its_turn(tmp_path: Path) -> None:
     """By its name; the rows of the files before it come first, and nothing after it."""
     inputs = [made(tmp_path, 0), InputFile("s3://bucket/gone.parquet", 1, 1), made(tmp_path, 2)]
     found: list[int] = []
-    with pytest.raises(StorageError, match="gone.parquet"):
-        for batch in read_rows(task(SCHEMA, inputs, tmp_path), Far(tmp_path), Tally()):
-            found += batch.column(0).to_pylist()
+    reading = read_rows(task(SCHEMA, inputs, tmp_path), Far(tmp_path), Tally())
+    with pytest.raises(StorageError, match=r"gone\.parquet"):
+        found.extend(i for batch in reading for i in batch.column(0).to_pylist())
     assert found == list(range(100))

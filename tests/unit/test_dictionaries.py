@@ -103,7 +103,7 @@ def test_the_writer_does_as_told(tmp_path: Path) -> None:
     """A unique number goes without, a text, an element and a nested number have one; values are the same when read."""
     tags = {"type": "list", "element-id": 4, "element": "string", "element-required": False}
     schema = struct((1, "id", "long"), (2, "text", "string"), (3, "tags", tags), (5, "in", struct((6, "x", "int"))))
-    shuffled = random.Random(1).sample(range(5000), 5000)  # noqa: S311 - no secret
+    shuffled = random.Random(1).sample(range(5000), 5000)
     table = rows(
         schema,
         {
