@@ -1,6 +1,6 @@
 """The decoding path of compaction beside bare pyarrow, which reads and writes the same rows in the same layout.
 
-    PYTHONPATH=benchmarks python benchmarks/decoding.py [--files 40] [--rows 230000] [--rounds 3] [--only append] [--dictionaries]
+    python benchmarks/decoding.py [--files 40] [--rows 230000] [--rounds 3] [--only append] [--dictionaries]
 
 One process, no engine, so that nothing but the work unit is measured.  The bare side gives what ours wrote: the same
 files, row groups, codec and level, page index and statistics, without any check, metric or proof.  It knows beforehand
@@ -271,7 +271,8 @@ def main() -> int:
             make_file(path, number, options.rows)
         size = sum(path.stat().st_size for path in files)
         print(f"{len(files)} files, {size / 1e6:.0f} MB, {options.files * options.rows:,} rows")
-        print(f"{'':10} {'ours wall':>9} {'cpu':>7} {'peak':>8}   {'bare wall':>9} {'cpu':>7} {'peak':>8}   ours / bare")
+        head = f"{'wall':>9} {'cpu':>7} {'peak':>8}"
+        print(f"{'ours':>15}{head[5:]}   {'bare':>4}{head[4:]}   ours / bare")
         for kind, case in cases(files, options.rows, folder).items():
             if kind in options.only and not measured(
                 kind, case, folder, rounds=options.rounds, dictionaries=options.dictionaries

@@ -123,7 +123,7 @@ def test_a_missing_file_fails_in_its_turn(tmp_path: Path) -> None:
     """By its name; the rows of the files before it come first, and nothing after it."""
     inputs = [made(tmp_path, 0), InputFile("s3://bucket/gone.parquet", 1, 1), made(tmp_path, 2)]
     found: list[int] = []
-    with pytest.raises(StorageError, match="gone.parquet"):
-        for batch in read_rows(task(SCHEMA, inputs, tmp_path), Far(tmp_path), Tally()):
-            found += batch.column(0).to_pylist()
+    reading = read_rows(task(SCHEMA, inputs, tmp_path), Far(tmp_path), Tally())
+    with pytest.raises(StorageError, match=r"gone\.parquet"):
+        found.extend(i for batch in reading for i in batch.column(0).to_pylist())
     assert found == list(range(100))

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,7 +125,7 @@ def ids_only(ids: list[int]) -> pa.Table:
 def test_keys_are_hashed_once_for_many_small_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not for each of them: hashing many keys costs more than to look few rows up."""
     calls: list[int] = []
-    index_in = equality.pc.index_in
+    index_in = pc.index_in
 
     def counted(column: pa.Array, **options: Any) -> pa.Array:
         calls.append(len(column))
@@ -132,7 +133,7 @@ def test_keys_are_hashed_once_for_many_small_files(tmp_path: Path, monkeypatch: 
 
     files = [([number], 1, True) for number in range(20)]
     work, expected = made(tmp_path, files, [(list(range(5, 3005)), 2)])
-    monkeypatch.setattr(equality.pc, "index_in", counted)
+    monkeypatch.setattr(pc, "index_in", counted)
     found = [i for batch in read_rows(work, Storage({}), Tally()) for i in batch.column(0).to_pylist()]
     assert found == expected == list(range(5))
     assert calls == [3000, 20]  # the keys among themselves, then all rows at once

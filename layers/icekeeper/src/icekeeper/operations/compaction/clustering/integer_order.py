@@ -74,8 +74,5 @@ def _sorted(packed: pa.Array, bits: int) -> pa.Array:
     order: pa.Array | None = None
     for shift in range(0, max(1, bits), _DIGIT_BITS):
         digit = pc.bit_wise_and(pc.shift_right(packed, shift), (1 << _DIGIT_BITS) - 1).cast(pa.uint16())
-        if order is None:
-            order = pc.array_sort_indices(digit)
-        else:
-            order = order.take(pc.array_sort_indices(digit.take(order)))
+        order = pc.array_sort_indices(digit) if order is None else order.take(pc.array_sort_indices(digit.take(order)))
     return order

@@ -67,16 +67,14 @@ def _pays(sampled: pa.Array, scale: float, limit: int) -> bool:
     """Whether a dictionary for ``scale`` times as many values as were sampled is short, as far as is known."""
     if isinstance(sampled, pa.ExtensionArray):
         sampled = sampled.storage
-    present = len(sampled) - sampled.null_count
+    present = int(len(sampled) - sampled.null_count)
     if not present:
         return True
     width = _plain_bytes(sampled) / present
     values = present * scale
-    distinct = _likely_distinct(pc.count_distinct(sampled, mode="only_valid").as_py(), present, values)
+    distinct = _likely_distinct(int(pc.count_distinct(sampled, mode="only_valid").as_py()), present, values)
     dictionary = distinct * width
-    if dictionary > _MARGIN * limit:
-        return False
-    return dictionary + values * _index_bits(distinct) / 8 < values * width
+    return dictionary <= _MARGIN * limit and dictionary + values * _index_bits(distinct) / 8 < values * width
 
 
 def _likely_distinct(seen: int, sampled: int, values: float) -> float:
@@ -108,11 +106,11 @@ def _kinds(seen: int, drawn: int) -> float:
 def _plain_bytes(values: pa.Array) -> float:
     """The bytes that the values take in pages without a dictionary (Parquet format, "Encodings", PLAIN)."""
     kind = values.type
-    present = len(values) - values.null_count
+    present = int(len(values) - values.null_count)
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return 4.0 * present + float(pc.sum(pc.binary_length(values)).as_py() or 0)
     if pa.types.is_decimal(kind):
-        return float(present * _decimal_bytes(kind.precision))
+        return float(present * _decimal_bytes(int(kind.precision)))
     return float(present * kind.bit_width / 8)
 
 
