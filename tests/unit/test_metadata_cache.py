@@ -49,7 +49,11 @@ def test_what_could_not_be_read_is_read_again() -> None:
     assert cache.read("m", store.read) == FILE
 
 
-@pytest.mark.parametrize("damaged", [b"", b"Obj\x01", FILE[:-1], FILE[:-40], FILE + b"x", b"no Avro" * 20])
+@pytest.mark.parametrize(
+    "damaged",
+    [b"", b"Obj\x01", FILE[:-1], FILE[:-40], FILE + b"x", b"no Avro" * 20],
+    ids=["nothing", "magic", "cut", "cut more", "longer", "other"],  # a file has random bytes, a test's name must not
+)
 def test_what_is_not_whole_is_read_again(damaged: bytes) -> None:
     assert not is_whole_avro(damaged)
     store, cache = Store(m=damaged), MetadataCache()
