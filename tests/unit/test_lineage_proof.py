@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from icekeeper.errors import StorageError
-from icekeeper.row_group_copy import new_lineage, write_tail, write_lineage
+from icekeeper.row_group_copy import new_lineage, write_lineage, write_tail
 from icekeeper.row_group_copy.footer_structs import FileMetaData, Statistics
 from icekeeper.row_group_copy.lineage_facts import LineageFacts
 from icekeeper.row_group_copy.spliced_lineage import WrittenLineage
