@@ -147,7 +147,7 @@ def test_partitions_of_equal_numbers_stay_apart() -> None:
 
 
 def test_arrays_in_several_blocks_with_their_sizes_are_read() -> None:
-    """As writers encode them that do not know the number of items before."""
+    """As writers encode them that do not know the number of items before (rule 132)."""
     schema = fastavro.parse_schema(json.loads(fastavro.reader(io.BytesIO(written([STORED]))).metadata["avro.schema"]))
     record = io.BytesIO()
     fastavro.schemaless_writer(record, schema, {"status": 1, "data_file": STORED})

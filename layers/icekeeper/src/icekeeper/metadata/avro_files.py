@@ -71,7 +71,7 @@ class OpenedFile:
                         raise EOFError("a record ends behind its block")
                     yield value, data
                 if at != len(data):
-                    raise ValueError("a block holds more than its records")
+                    raise ValueError("a block holds more than its records")  # (rule 132)
         except Exception as error:  # truncated blocks surface as EOFError, IndexError, ValueError, zlib.error
             raise MetadataUnreadable(f"{self.path} is damaged or truncated: {_first_line(error)}") from error
 

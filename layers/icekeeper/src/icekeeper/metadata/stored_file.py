@@ -48,7 +48,7 @@ class LateReader:
     def of(cls, types: AvroTypes, stretch: Sequence[Mapping[str, Any]]) -> LateReader | None:
         """For a stretch of these fields; ``None``: a late one is no array of numbers, or of pairs of numbers or bytes.
 
-        Such arrays can be read whenever they could be passed over, so nothing is found to be damaged later on.
+        Such arrays can be read whenever they could be passed over, so no damage is found later on (rule 132).
         """
         readers: dict[str, Reader] = {}
         before: list[Skipper] = []
