@@ -17,6 +17,7 @@ from icekeeper.row_group_copy.new_row_groups import MovedRowGroups, indexes_of, 
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
 from icekeeper.row_group_copy.schema_fit import ParquetSchema
 from icekeeper.row_group_copy.stream import copy_ranges, read_pieces
+from icekeeper.storage.part_upload import bounded_output
 from icekeeper.storage.storage import Storage
 
 __all__ = ["CopiedRowGroup", "WrittenCopy", "agreed_facts", "write_copy", "write_end"]
@@ -51,7 +52,7 @@ def write_copy(layout: Layout, path: str, schema: ParquetSchema, storage: Storag
     parts: list[tuple[MovedRowGroups, list[CopiedRowGroup]]] = []
     try:
         files = [one.file for one in layout.placements]
-        with storage.translated(path), storage.open_output(path) as sink, input_streams(files, storage) as opened:
+        with storage.translated(path), bounded_output(storage, path) as sink, input_streams(files, storage) as opened:
             sink.write(MAGIC)
             start = layout.offset_indexes_start
             for placement in layout.placements:
