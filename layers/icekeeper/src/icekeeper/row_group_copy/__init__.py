@@ -6,8 +6,8 @@ encoding with plain pyarrow takes 11.4 and 13.4 times.  Half of what ``cat`` doe
 A column chunk costs about 0.1 ms besides, so that 2,000 columns in row groups of 16 MB take five times as long.
 
 With ``--store`` (20 files, 395 MB, SeaweedFS behind 20 ms a request, a machine busier still): where the store copies,
-0.8 % of the data pass through us, in 0.7 CPU s; streaming passes 301 % (read, written, read back), with 3.2 times the
-CPU and 2.2 times the wall time, without reading ahead 3.8 times.
+0.8 % of the data pass through us, in 0.7 CPU s; streaming passes 301 % (read, written, read back), with three to four
+times the CPU and twice the wall time, and up to 1.7 times longer without reading ahead.
 
 Row ids and last changes of a v3 table, encoded for every row and decoded for the proof, double that: in one run of 100
 such files, 200 MB, 5,000,000 rows, on a machine with a load above 20, the copy took 5.4 times the CPU of ``cat``, with

@@ -20,6 +20,7 @@ from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
 from icekeeper.row_group_copy.schema_fit import ParquetSchema
 from icekeeper.row_group_copy.stream import copy_ranges, read_pieces
 from icekeeper.row_group_copy.write_tail import write_tail
+from icekeeper.storage.part_upload import bounded_output
 from icekeeper.storage.storage import Storage
 
 __all__ = ["write_copy"]
@@ -35,7 +36,7 @@ def write_copy(layout: Layout, path: str, schema: ParquetSchema, storage: Storag
     copied: list[CopiedInput] = []
     try:
         files = [one.file for one in layout.placements]
-        with storage.translated(path), storage.open_output(path) as sink, input_streams(files, storage) as opened:
+        with storage.translated(path), bounded_output(storage, path) as sink, input_streams(files, storage) as opened:
             sink.write(MAGIC)
             for placement in layout.placements:
                 with storage.translated(placement.file.path):

@@ -1,0 +1,97 @@
+"""S3 on paper: uploads in parts, ranges of one object, and calls that fail as a test asks for."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from icekeeper.storage.storage import Storage
+
+__all__ = ["PaperS3", "failing", "failure", "storage_over"]
+
+
+def failure(status: int, code: str) -> ClientError:
+    return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "Call")
+
+
+class PaperS3:
+    """What an upload consists of; ``fails`` may raise instead of an answer to a call of that name and number."""
+
+    def __init__(self, fails: Callable[[str, int], None] = lambda call, number: None) -> None:
+        self.objects: dict[str, bytes] = {"other/t/a b": b"0123456789"}
+        self.parts: dict[int, bytes] = {}
+        self.calls: list[str] = []
+        self.open_uploads = 0
+        self.meta = type("Meta", (), {"endpoint_url": "http://store"})
+        self._fails = fails
+        self._lock = threading.Lock()
+
+    def _called(self, name: str) -> None:
+        with self._lock:
+            self.calls.append(name)
+            number = self.calls.count(name)
+        self._fails(name, number)
+
+    def create_multipart_upload(self, **_: Any) -> dict[str, Any]:
+        self._called("create")
+        self.open_uploads += 1
+        return {"UploadId": "1"}
+
+    def upload_part_copy(self, **asked: Any) -> dict[str, Any]:
+        self._called("copy")
+        assert asked["CopySourceIfMatch"] == '"etag"'
+        data = self._range(asked["CopySource"], asked["CopySourceRange"])
+        return {"CopyPartResult": {"ETag": self._keep(asked["PartNumber"], data)}}
+
+    def upload_part(self, **asked: Any) -> dict[str, Any]:
+        self._called("send")
+        return {"ETag": f'"{self._keep(asked["PartNumber"], asked["Body"])}"'}
+
+    def get_object(self, **asked: Any) -> dict[str, Any]:
+        self._called("get")
+        return {"Body": io.BytesIO(self._range(asked, asked["Range"]))}
+
+    def put_object(self, **asked: Any) -> None:
+        self._called("put")
+        self.objects[f"{asked['Bucket']}/{asked['Key']}"] = asked["Body"]
+
+    def _range(self, address: dict[str, str], asked: str) -> bytes:
+        first, _, last = asked.removeprefix("bytes=").partition("-")
+        return self.objects[f"{address['Bucket']}/{address['Key']}"][int(first) : int(last) + 1]
+
+    def _keep(self, number: int, data: bytes) -> str:
+        assert self.open_uploads == 1
+        self.parts[number] = data
+        return hashlib.md5(data).hexdigest()
+
+    def complete_multipart_upload(self, **asked: Any) -> dict[str, Any]:
+        self._called("complete")
+        named = asked["MultipartUpload"]["Parts"]
+        self.objects["bucket/t/new"] = b"".join(self.parts[part["PartNumber"]] for part in named)
+        self.open_uploads -= 1
+        etags = b"".join(bytes.fromhex(part["ETag"].strip('"')) for part in named)
+        return {"ETag": f'"{hashlib.md5(etags).hexdigest()}-{len(named)}"'}
+
+    def abort_multipart_upload(self, **_: Any) -> None:
+        self._called("abort")
+        self.open_uploads -= 1
+        self.parts.clear()
+
+
+def storage_over(client: PaperS3) -> Storage:
+    storage = Storage({})
+    storage.__dict__["s3"] = client
+    return storage
+
+
+def failing(name: str, error: BaseException, number: int = 1) -> Callable[[str, int], None]:
+    def fail(call: str, count: int) -> None:
+        if (call, count) == (name, number):
+            raise error
+
+    return fail
