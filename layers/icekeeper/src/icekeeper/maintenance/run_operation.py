@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial, update_wrapper
 
 from icekeeper.activity import operation_finished, operation_started, progress_of
+from icekeeper.catalogs.kept_documents import keeping_documents
 from icekeeper.deletion.claims import remember_claims
 from icekeeper.errors import (
     MaintenanceError,
@@ -82,7 +83,7 @@ def run_guarded(
     operation_started(*told)
     started_s = time.perf_counter()
     context = replace(context, progress=progress_of(*told, context.progress))
-    with counting() as sent:
+    with counting() as sent, keeping_documents():
         outcome = _outcome(operation, context, work, reraised)
     seconds = time.perf_counter() - started_s
     operation_finished(*told, status=outcome.status.value, summary=outcome.summary, seconds=seconds)

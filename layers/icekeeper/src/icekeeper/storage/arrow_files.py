@@ -52,6 +52,17 @@ class ArrowFiles:
         note_request(RequestKind.GET)  # for the size (platform 50)
         return whole_reads(filesystem.open_input_file(key), path)
 
+    def read_end(self, path: str, length: int) -> tuple[bytes, int]:
+        """The last ``length`` bytes of a file, or all of a smaller one, and its size.
+
+        Raises:
+            OSError, pa.ArrowException, StorageError: as :meth:`open`.
+        """
+        with self.open(path) as stream:
+            size = int(stream.size())
+            start = max(0, size - length)
+            return bytes(stream.read_at(size - start, start)), size
+
     def create(self, path: str) -> pa.NativeFile:
         """A stream that creates the file when it is closed; folders of a local one are made.
 

@@ -8,8 +8,10 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from icekeeper.storage.failures import is_refused
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.s3_listing import few_s3
 
-__all__ = ["can_delete_s3", "can_list_s3"]
+__all__ = ["can_delete_s3", "can_list_s3", "few_if_allowed"]
 
 
 def can_list_s3(client: Any, bucket: str, directory: str) -> bool:
@@ -26,6 +28,20 @@ def can_list_s3(client: Any, bucket: str, directory: str) -> bool:
             raise
         return False
     return True
+
+
+def few_if_allowed(client: Any, prefix: str) -> tuple[bool, list[ListedObject] | None]:
+    """Whether a prefix can be listed, and all that lies below it where one answer holds that.
+
+    Raises:
+        ClientError, BotoCoreError: as :func:`can_list_s3`.
+    """
+    try:
+        return True, few_s3(client, prefix)
+    except ClientError as error:
+        if not is_refused(error):
+            raise
+        return False, None
 
 
 def can_delete_s3(client: Any, bucket: str, directory: str) -> bool:

@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError
 
 from icekeeper.storage.paths import split_path
+from icekeeper.storage.s3_settings import first_of
 
-__all__ = ["ONE_READ_BYTES", "ObjectEnd", "read_beginning", "read_end", "read_object"]
+__all__ = ["ONE_READ_BYTES", "ObjectEnd", "can_boto3_read", "read_beginning", "read_end", "read_object"]
 
 ONE_READ_BYTES = 8 * 1024 * 1024
 """So much of an object is asked for at once."""
+_PREFIXES = ("s3", "client")
 _ATTEMPTS = 2
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _NONE = "bytes */0"
@@ -39,6 +41,21 @@ class _Part(NamedTuple):
     size: int
     """Of the whole object."""
     etag: str | None
+
+
+def can_boto3_read(properties: Mapping[str, str]) -> bool:
+    """Whether boto3 reads whatever PyArrow reads: it does not renew the credentials of a role, and needs some.
+
+    Raises:
+        BotoCoreError: there is no such profile.
+    """
+    if first_of(properties, "role-arn", _PREFIXES):
+        return False
+    if first_of(properties, "access-key-id", _PREFIXES) or properties.get("s3.anonymous"):
+        return True
+    from icekeeper.storage.s3 import has_credentials  # imports boto3
+
+    return has_credentials(properties, _PREFIXES)
 
 
 def read_object(client: Any, path: str) -> bytes:

@@ -22,16 +22,16 @@ from icekeeper.clock import ServerClock
 from icekeeper.errors import StorageError
 from icekeeper.masking import mask, remember_secrets
 from icekeeper.storage.arrow_files import ArrowFiles
-from icekeeper.storage.capabilities import can_delete_s3, can_list_s3
+from icekeeper.storage.capabilities import can_delete_s3, can_list_s3, few_if_allowed
 from icekeeper.storage.delete_objects import delete_objects
 from icekeeper.storage.delete_report import DeleteReport
-from icekeeper.storage.failures import describe_failure, is_refused
+from icekeeper.storage.failures import describe_failure
 from icekeeper.storage.listing import LISTING_THREADS, Division, ListedObject, divide, in_parallel
 from icekeeper.storage.local import local_level, local_status, walk
 from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
 from icekeeper.storage.s3_listing import few_s3, list_s3, s3_directory, s3_level, s3_status
-from icekeeper.storage.s3_reads import ONE_READ_BYTES, ObjectEnd, read_beginning, read_end, read_object
-from icekeeper.storage.s3_settings import first_of, with_endpoint
+from icekeeper.storage.s3_reads import ONE_READ_BYTES, ObjectEnd, can_boto3_read, read_beginning, read_end, read_object
+from icekeeper.storage.s3_settings import with_endpoint
 
 __all__ = ["Storage"]
 
@@ -83,10 +83,7 @@ class Storage:
         with self.translated(path):
             if self._reads_by_s3(path):
                 return read_end(self.s3, path, length)
-            with self._arrow.open(path) as stream:
-                size = int(stream.size())
-                start = max(0, size - length)
-                return ObjectEnd(bytes(stream.read_at(size - start, start)), size)
+            return ObjectEnd(*self._arrow.read_end(path, length))
 
     def write(self, path: str, data: bytes) -> None:
         """Write a whole object, replacing one of that name.
@@ -160,16 +157,10 @@ class Storage:
         if split_path(prefix).scheme not in S3_SCHEMES or self._answers.get(key) is False:
             return None
         with self.translated(prefix):
-            try:
-                few = few_s3(self.s3, prefix)
-            except ClientError as error:
-                if not is_refused(error):
-                    raise
-                self._answers[key] = False
-                return None
-        self._answers[key] = True
-        # From here on a refusal, of a folder below, is an error: what lies there is not known.
-        return list(self.list(prefix)) if few is None else few
+            self._answers[key], few = few_if_allowed(self.s3, prefix)
+        if not self._answers[key]:
+            return None
+        return list(self.list(prefix)) if few is None else few  # of a folder below, a refusal is an error
 
     def divide(self, prefix: str) -> Division:
         """The first levels of a listing, and the folders whose :meth:`list_folder` completes it.
@@ -276,13 +267,18 @@ class Storage:
         return client
 
     def _reads_by_s3(self, path: str) -> bool:
-        """Whether an object is read through boto3: not where only PyArrow renews the credentials, or a FileIO is set.
+        """Whether an object is read through boto3, and not as PyArrow alone can read it.
 
-        Nor if its key has an empty part, which PyArrow refuses: it could be read, but not written.
+        That is where no credentials are needed or a role's are renewed, and where a FileIO is set.  A key with an empty
+        part, which PyArrow refuses, is refused as ever: it could be read, but not written.
         """
         if is_local(path) or split_path(path).scheme not in S3_SCHEMES or "//" in split_path(path).key:
             return False
-        return self._arrow.is_plain and not first_of(self._properties, "role-arn", ("s3", "client"))
+        return self._boto_reads
+
+    @cached_property
+    def _boto_reads(self) -> bool:
+        return self._arrow.is_plain and can_boto3_read(self._properties)
 
     def _list(self, prefix: str) -> Iterator[ListedObject]:
         objects, folders = self.divide(prefix)
