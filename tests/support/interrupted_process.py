@@ -33,13 +33,14 @@ __all__ = [
 ]
 
 
-def partitioned(command: Command) -> Table:
-    """Two partitions of five files: two file groups, so that processes of their own rewrite them."""
+def partitioned(command: Command, partitions: int = 2) -> Table:
+    """Partitions of five files, each a file group; seven of them are work enough for processes of their own."""
     schema = Schema(NestedField(1, "id", LongType(), required=False), NestedField(2, "p", LongType(), required=False))
     spec = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="p"))
     table = command.catalog.create_table("ns.t", schema, partition_spec=spec)
     for number in range(5):
-        table.append(pa.table({"id": pa.array([number, number], pa.int64()), "p": pa.array([0, 1], pa.int64())}))
+        ids, keys = [number] * partitions, list(range(partitions))
+        table.append(pa.table({"id": pa.array(ids, pa.int64()), "p": pa.array(keys, pa.int64())}))
     return table
 
 
