@@ -60,12 +60,12 @@ def test_a_group_for_one_worker_is_sorted_into_files_that_do_not_overlap(
     """Every file is sorted, the files follow one another, no row is lost, and a second pass has nothing to do."""
     fill(table, 6, 20_000)
     before = both_read(table)
-    compacted(table, engine=engine, target_file_size_mb="0.2", **BY_ID)
+    compacted(table, engine=engine, target_file_size_mb="0.05", **BY_ID)
     files = by_lower(table.data_files())
     assert len(files) > 1
     assert [i for file in files for i in column(file)] == sorted(table.ids())
     assert both_read(table) == before
-    assert compacted(table, target_file_size_mb="0.2", **BY_ID).reason == NOTHING_ELIGIBLE
+    assert compacted(table, target_file_size_mb="0.05", **BY_ID).reason == NOTHING_ELIGIBLE
     assert table.verify().problems == ()
 
 
