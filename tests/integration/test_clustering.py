@@ -60,12 +60,12 @@ def test_a_group_for_one_worker_is_sorted_into_files_that_do_not_overlap(
     """Every file is sorted, the files follow one another, no row is lost, and a second pass has nothing to do."""
     fill(table, 6, 20_000)
     before = both_read(table)
-    compacted(table, engine=engine, target_file_size_mb="0.2", **BY_ID)
+    compacted(table, engine=engine, target_file_size_mb="0.05", **BY_ID)
     files = by_lower(table.data_files())
     assert len(files) > 1
     assert [i for file in files for i in column(file)] == sorted(table.ids())
     assert both_read(table) == before
-    assert compacted(table, target_file_size_mb="0.2", **BY_ID).reason == NOTHING_ELIGIBLE
+    assert compacted(table, target_file_size_mb="0.05", **BY_ID).reason == NOTHING_ELIGIBLE
     assert table.verify().problems == ()
 
 
@@ -89,7 +89,7 @@ def test_rows_of_one_key_stay_in_their_order_and_become_several_files(table: Mai
     """A sort by a column that holds one value keeps the order of rows, also when no worker may hold them all."""
     for n in range(6):
         table.append(*range(n * 20_000, (n + 1) * 20_000))
-    compacted(table, strategy="sort", sort_order="part", target_file_size_mb="0.1")
+    compacted(table, strategy="sort", sort_order="part", target_file_size_mb="0.05")
     files = by_lower(table.data_files())
     assert len(files) > 2
     assert [i for file in files for i in column(file)] == list(range(120_000))
