@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from icekeeper.metadata.single_value import encode
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.row_group_copy.copyable_file import CopyableFile
@@ -223,3 +224,20 @@ def test_counts_of_a_part_are_known_where_all_values_of_the_file_are_alike(tmp_p
     assert made.null_value_counts == {1: 0, 2: 0, 3: 10}
     assert made.nan_value_counts == {2: 10}
     assert set(made.lower_bounds or {}) == set(made.upper_bounds or {}) == {1}
+
+
+def test_a_zero_in_a_bound_of_a_part_has_the_sign_that_lies_outside(tmp_path: Path) -> None:
+    """Some writers tell the zero that they saw, and both signs are there."""
+
+    def swapped(metadata: FileMetaData) -> None:
+        told = metadata.row_groups[1].columns[1].meta_data.statistics
+        assert told is not None
+        told.min_value, told.max_value = encode("double", 0.0), encode("double", -0.0)
+
+    values = {**floats(30), "x": [0.0, -0.0] * 15}
+    entry = whole(tmp_path / "in", values, swapped)
+    target = target_of(FLOATS, mode="full")
+    made = merge_files([(entry, judged(entry, target).only([1]))], str(tmp_path / "copy.parquet"), target, STORAGE)
+    assert isinstance(made, DataFile), str(made)
+    assert (made.lower_bounds or {})[2] == encode("double", -0.0)
+    assert (made.upper_bounds or {})[2] == encode("double", 0.0)

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.errors import StorageError
@@ -168,3 +170,23 @@ def test_of_every_input_another_column_is_decoded_too(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(StorageError, match="rows were not kept: it cannot be read back: "):
         merged([source], tmp_path / "copy.parquet")
+
+
+def test_row_ids_of_another_number_of_rows_are_refused(inputs: list[Input], tmp_path: Path, monkeypatch: Patch) -> None:
+    """Fewer than the other columns have, or more than Arrow puts into a row group."""
+    original = write_lineage._stored_values
+    monkeypatch.setattr(write_lineage, "_stored_values", lambda file, number: original(file, number).slice(1))
+    path = inputs[1].entry.file_path
+    to = tmp_path / "copy.parquet"
+    assert str(merged([inputs[1]], to)) == f"{path} has row ids of 24 rows in a row group of 25"
+    monkeypatch.undo()
+
+    def in_two(original: Any, table: Any, group: Any) -> Any:
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, row_group_size=10)
+        return memoryview(sink.getvalue())
+
+    swapped(monkeypatch, new_lineage, "_encoded", in_two)
+    sentence = f"{path} has a row group of 25 rows, more than Arrow writes into one"
+    assert str(merged([inputs[1]], to)) == sentence
+    assert not to.exists()
