@@ -16,6 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
+from icekeeper.pyiceberg_private.transactions import copy_metadata_once
 from local_stack.moto_dynamodb import dynamodb_that_keeps_its_promises
 from local_stack.moto_server import MotoServer, running_moto
 from support.aws_models import share_aws_models
@@ -28,6 +29,8 @@ os.environ["TZ"] = "UTC"
 time.tzset()
 
 share_aws_models()
+# Most tests begin with some appends of PyIceberg's.
+copy_metadata_once()
 
 # Thousands of tests and their modules live until the end: looking through them for garbage, again and again, takes a
 # fifth of the collection alone and finds none there.

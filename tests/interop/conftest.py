@@ -1,10 +1,18 @@
-"""The evolved table, compacted once per run and format version."""
+"""The evolved table, compacted once per run and format version, in the worker that has Spark."""
 
 from __future__ import annotations
 
 import pytest
 
 from support.compacted import Compacted, compact_evolved
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two workers would each make these tables, which takes longer than most tests that look at them."""
+    for item in items:
+        if not {"compacted", "moved"}.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session", params=[1, 2], ids=["v1", "v2"])

@@ -18,8 +18,13 @@ from icekeeper.engines.java import find_java_home
 from icekeeper.engines.spark import LOCAL_SETTINGS
 
 _JAR = "iceberg-spark-runtime-3.5_2.12-1.10.2.jar"
-# A session lives for minutes and runs each query a few times: the second compiler costs more than its code saves.
-_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+# A session lives for minutes and runs each query a few times: the second compiler costs more than its code saves.  With
+# one compiler the JVM keeps 48 MB for code, sweeps them over and over, and compiles again what it threw out; so it gets
+# room, as it does for classes and for young objects.
+_SHORT_LIVED = (
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -XX:MetaspaceSize=256m -Xmn400m"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 
 
 def iceberg_jar() -> Path:
@@ -52,6 +57,11 @@ def start_spark(scratch: Path) -> SparkSession:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.adaptive.enabled": "false",
+        # Nobody looks at a page of Spark's: what it would show of each query and its plan is kept alive for it.
+        "spark.sql.ui.retainedExecutions": "1",
+        "spark.ui.retainedJobs": "1",
+        "spark.ui.retainedStages": "1",
+        "spark.ui.retainedTasks": "10",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(warehouse),
         "spark.sql.catalogImplementation": "in-memory",

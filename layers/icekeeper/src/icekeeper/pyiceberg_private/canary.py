@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, cast
+from typing import Any
 
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
+from pyiceberg.table import Transaction, update
 from pyiceberg.utils.config import Config
 
 __all__ = ["missing_names"]
@@ -26,6 +27,7 @@ def missing_names() -> tuple[str, ...]:
         },
         SqlCatalog: {"_iceberg_type_filter": ("self",)},
         _InclusiveMetricsEvaluator: {"eval": ("self", "file")},
+        update: {"update_table_metadata": ("base_metadata", "updates", "enforce_validation", "metadata_location")},
         Config: {"get_known_catalogs": ("self",), "get_catalog_config": ("self", "catalog_name")},
     }
     missing = []
@@ -34,7 +36,11 @@ def missing_names() -> tuple[str, ...]:
             function = getattr(owner, name, None)
             if function is None or tuple(inspect.signature(function).parameters) != parameters:
                 missing.append(f"{owner.__name__}.{name}({', '.join(parameters)})")
-    sources = cast(dict[Any, tuple[str, ...]], {RestCatalog: ("self._session",), SqlCatalog: ("self.engine",)})
+    sources: dict[Any, tuple[str, ...]] = {
+        RestCatalog: ("self._session",),
+        SqlCatalog: ("self.engine",),
+        Transaction: ("self._table", "self._updates"),
+    }
     for owner, attributes in sources.items():
         source = inspect.getsource(owner.__init__)
         missing += [f"{owner.__name__}: {name}" for name in attributes if f"{name} = " not in source]
