@@ -34,7 +34,7 @@ class Listings:
 
 def storage_with(client: Any) -> Storage:
     storage = Storage({})
-    storage.__dict__["_s3"] = client
+    storage.__dict__["s3"] = client
     return storage
 
 

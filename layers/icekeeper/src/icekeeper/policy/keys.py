@@ -13,7 +13,7 @@ from typing import Any
 
 from icekeeper.clock import HOUR_MS
 from icekeeper.policy.choices import Ownership
-from icekeeper.policy.rewrite_keys import MEGABYTE, RewriteKeys, key
+from icekeeper.policy.rewrite_keys import RewriteKeys, key
 from icekeeper.policy.values import (
     Amount,
     OptionalAmount,
@@ -26,7 +26,7 @@ from icekeeper.policy.values import (
     TimePatternText,
 )
 
-__all__ = ["DEPLOYMENT_KEYS", "MEGABYTE", "POLICY_KEYS", "Policy", "nearest_keys"]
+__all__ = ["DEPLOYMENT_KEYS", "POLICY_KEYS", "Policy", "nearest_keys"]
 
 _SHOWN_KEYS = 3
 

@@ -16,7 +16,8 @@ from icekeeper.clock import HOUR_MS
 from icekeeper.environment import variables_set
 from icekeeper.errors import PolicyError
 from icekeeper.policy.foreign_names import name_here
-from icekeeper.policy.keys import DEPLOYMENT_KEYS, MEGABYTE, POLICY_KEYS
+from icekeeper.policy.keys import DEPLOYMENT_KEYS, POLICY_KEYS
+from icekeeper.policy.rewrite_keys import MEGABYTE
 
 __all__ = ["BOUND_KEYS", "OVERRIDE_SOURCE", "SCHEDULE_PREFIX", "TABLE_PREFIX", "Layer", "gc_enabled", "layers_for"]
 

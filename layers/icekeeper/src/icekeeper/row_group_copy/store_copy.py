@@ -8,11 +8,11 @@ streamed, as they are where the store copies no ranges.  Both ways write the sam
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 
+from icekeeper.request_count import WorkThreads
 from icekeeper.row_group_copy.copied_input import (
     CopiedInput,
     CopiedRowGroup,
@@ -118,7 +118,7 @@ def _inputs(
     """What is said of every input; ``None``: where a chunk of one ends is not certain."""
     found: list[CopiedInput] = []
     read = partial(_read, schema=schema, storage=storage, reads=reads)
-    with ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix="page-indexes") as pool:
+    with WorkThreads(_READ_AT_ONCE, thread_name_prefix="page-indexes") as pool:
         for first in range(0, len(layout.placements), _READ_AT_ONCE):
             some = layout.placements[first : first + _READ_AT_ONCE]
             for placement, running in [(one, pool.submit(read, one)) for one in some]:

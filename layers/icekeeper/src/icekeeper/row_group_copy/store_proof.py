@@ -15,12 +15,12 @@ all of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from icekeeper.request_count import WorkThreads
 from icekeeper.row_group_copy.copied_input import CopiedRowGroup
 from icekeeper.row_group_copy.evidence import RowGroupFacts, row_group_facts
 from icekeeper.row_group_copy.footer import MAGIC
@@ -96,7 +96,7 @@ def _other_bytes(stored: StoredCopy, storage: Storage) -> str | None:
         here, there = pair
         return read(here) != (MAGIC if there is None else read(there))
 
-    with ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix="compared-bytes") as pool:
+    with WorkThreads(_READ_AT_ONCE, thread_name_prefix="compared-bytes") as pool:
         for (here, there), unlike in zip(pairs, pool.map(differs, pairs), strict=True):
             if unlike and there is None:
                 return "it does not begin as a Parquet file"

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import pyarrow as pa
 
+from icekeeper.request_count import WorkThreads
 from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
@@ -35,7 +36,7 @@ def opened_inputs(inputs: Sequence[InputFile], storage: Storage) -> Iterator[tup
     waiting = deque(inputs)
     ahead: deque[tuple[InputFile, Future[pa.NativeFile | None] | None]] = deque()
     held = 0
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="icekeeper-fetch") as pool:
+    with WorkThreads(_THREADS, thread_name_prefix="icekeeper-fetch") as pool:
         try:
             while ahead or waiting:
                 while waiting and (not ahead or (held < _AHEAD_BYTES and len(ahead) < _AHEAD_FILES)):

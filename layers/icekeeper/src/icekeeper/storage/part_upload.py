@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from icekeeper.request_count import WorkThreads
 from icekeeper.storage.paths import S3_SCHEMES, split_path
 from icekeeper.storage.storage import Storage
 
@@ -35,7 +36,7 @@ def bounded_output(storage: Storage, path: str) -> Iterator[Any]:
         with storage.open_output(path) as stream:
             yield stream
         return
-    with ThreadPoolExecutor(_UNDER_WAY, thread_name_prefix="part-upload") as pool:
+    with WorkThreads(_UNDER_WAY, thread_name_prefix="part-upload") as pool:
         upload = _PartUpload(storage.s3, path, pool)
         try:
             yield upload
@@ -49,7 +50,7 @@ def bounded_output(storage: Storage, path: str) -> Iterator[Any]:
 class _PartUpload:
     """What was written, as parts; the last one is sent with ``complete``."""
 
-    def __init__(self, client: Any, path: str, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, client: Any, path: str, pool: WorkThreads) -> None:
         where = split_path(path)
         self._client = client
         self._object = {"Bucket": where.authority, "Key": where.key}

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Semaphore
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from icekeeper.request_count import WorkThreads
 from icekeeper.storage.failures import describe_failure, is_refused, is_transient
 from icekeeper.storage.part_etags import PartEtag
 from icekeeper.storage.part_plan import CopiedRange, OwnBytes, Part, SentPart
@@ -117,7 +117,7 @@ def _completed(upload: _Upload, path: str, parts: Sequence[Part]) -> AssembledOb
         with sending:
             return _sent(upload, number, part)
 
-    with ThreadPoolExecutor(min(_AT_ONCE, len(parts)), thread_name_prefix="parts") as pool:
+    with WorkThreads(min(_AT_ONCE, len(parts)), thread_name_prefix="parts") as pool:
         running = [pool.submit(transfer, number, part) for number, part in enumerate(parts, 1)]
         try:
             etags = tuple(one.result() for one in running)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
+from icekeeper.request_count import WorkThreads
 from icekeeper.storage.paths import S3_SCHEMES, split_path
 from icekeeper.storage.s3_ranges import read_s3_range
 from icekeeper.storage.storage import Storage
@@ -57,7 +58,7 @@ def direct_reads(storage: Storage) -> ReadRange:
 class _ReadAhead:
     """Reads that were announced, in their order, or parts of them; what was not, is read when it is asked for."""
 
-    def __init__(self, fetch: ReadRange, announced: Iterable[Read], pool: ThreadPoolExecutor) -> None:
+    def __init__(self, fetch: ReadRange, announced: Iterable[Read], pool: WorkThreads) -> None:
         self._fetch = fetch
         self._announced = iter(announced)
         self._pool = pool
@@ -99,7 +100,7 @@ def reading_ahead(storage: Storage, announced: Iterable[Read]) -> Iterator[ReadR
         BotoCoreError: there are no credentials.
     """
     fetch = direct_reads(storage)
-    with ThreadPoolExecutor(_UNDER_WAY, thread_name_prefix="read-ahead") as pool:
+    with WorkThreads(_UNDER_WAY, thread_name_prefix="read-ahead") as pool:
         try:
             yield _ReadAhead(fetch, announced, pool).read
         finally:

@@ -11,7 +11,6 @@ import pyarrow as pa
 from icekeeper.errors import MaintenanceError, RowsNotKept
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.clustering.work import write_clustered
-from icekeeper.operations.compaction.copying.work import write_copied
 from icekeeper.operations.compaction.partition_rows import makes_fewer_files, write_partitions
 from icekeeper.operations.compaction.proven_write import write_proven
 from icekeeper.operations.compaction.task import RewriteResult, RewriteTask, Routing
@@ -65,6 +64,9 @@ class _Work:
     def run(self) -> None:
         task = self.task
         if task.copying is not None:
+            # Workers that only decode start without it, and without Thrift.
+            from icekeeper.operations.compaction.copying.work import write_copied
+
             copied = write_copied(task, task.copying, self.storage)
             if copied is not None:
                 self.files, self.tally, self.bytes_copied = tuple(copied.files), copied.tally, copied.bytes_copied

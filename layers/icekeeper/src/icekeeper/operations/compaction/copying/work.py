@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from icekeeper.operations.compaction.writing.parquet_options import codec_name, 
 from icekeeper.operations.compaction.writing.write import write_data_file
 from icekeeper.operations.compaction.written_settings import wanted_settings
 from icekeeper.policy.choices import RewriteReason
+from icekeeper.request_count import WorkThreads
 from icekeeper.row_group_copy.copyable import CopyTarget, copy_target
 from icekeeper.row_group_copy.copyable_file import CopyableFile
 from icekeeper.row_group_copy.merge import copyable_file, merge_files
@@ -93,7 +93,7 @@ def _judged(task: RewriteTask, copying: Copying, target: CopyTarget, storage: St
         return None if lacks_filters else found
 
     asked = sorted(copying.entries)
-    with ThreadPoolExecutor(_FOOTERS_AT_ONCE, thread_name_prefix="footer") as pool:
+    with WorkThreads(_FOOTERS_AT_ONCE, thread_name_prefix="footer") as pool:
         answers = pool.map(judge, asked)
         return {i: found for i, found in zip(asked, answers, strict=True) if found is not None}
 
