@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.row_group_copy.copyable import CopyableFile
+from icekeeper.row_group_copy.copyable_file import CopyableFile
 from icekeeper.row_group_copy.input_streams import input_streams
 from icekeeper.row_group_copy.merge import copyable_file
 from icekeeper.storage.read_ahead import RangedStream, Read, can_read_ahead, reading_ahead
