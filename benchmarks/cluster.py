@@ -1,6 +1,6 @@
 """Sorting and z-ordering a file group, beside a plain pyarrow sort of the same files in the same run.
 
-    python benchmarks/cluster.py [--files 60] [--rows 50000] [--rounds 1] [--java]
+    python -m benchmarks.cluster [--files 60] [--rows 50000] [--rounds 1] [--java]
 
 The plain sort reads everything into memory, sorts by two columns and writes files of the same target size in one
 process: the least that anyone's sort must do.  ``--java`` adds Iceberg-Java's rewrite_data_files of the same rows and
@@ -24,8 +24,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from merge import PROCESSES, SCHEMA, make_file
 
+from benchmarks.merge import PROCESSES, SCHEMA, make_file
 from icekeeper.engines.engine import Engine
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine, local_session

@@ -1,6 +1,6 @@
 """Rewriting many manifests by Icekeeper and by Iceberg-Java 1.10.2, in turn, in one run.
 
-    PYTHONPATH=tests python benchmarks/manifests.py [--manifests 1000] [--entries 200] [--columns 15] [--rounds 1]
+    PYTHONPATH=tests python -m benchmarks.manifests [--manifests 1000] [--entries 200] [--columns 15] [--rounds 1]
 
 One table, as hourly commits leave it: every manifest holds as many files in every partition, with statistics of all
 columns.  Both sides rewrite its manifests from the same snapshot: ours on the local engine in two processes, Java's
@@ -23,9 +23,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from compaction import jvm_cpu, own_cpu, timed
 from pyspark.sql import SparkSession
 
+from benchmarks.compaction import jvm_cpu, own_cpu, timed
 from icekeeper.engines.local import LocalEngine
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_blocks import ManifestAssembler, entry_blocks

@@ -1,0 +1,92 @@
+"""Icekeeper: one operation of a pass over a table in a SQL catalog, from loading the table to the commit.
+
+What counts is :meth:`Runtime.maintain`, as the command calls it; imports and the engine's start do not.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from pyiceberg.catalog.sql import SqlCatalog
+
+from benchmarks.peers.serve import Answer, Task, serve
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.engines.engine import Engine
+from icekeeper.engines.local import LocalEngine
+from icekeeper.model import TableName
+from icekeeper.policy.keys import POLICY_KEYS
+from icekeeper.runtime import Runtime
+from icekeeper.state.sqlite.store import SqliteStateStore
+
+_TABLE = TableName(("ns",), "t")
+_ENGINES = ExitStack()
+_started: dict[str, Engine] = {}
+_number = itertools.count()
+_COPY_KEY, _NEVER = "min_row_group_copy_bytes", str(2**40)
+"""Row groups below so many bytes are decoded; no row group has as many as the latter."""
+
+
+def _engine(name: str) -> Engine:
+    if name not in _started:
+        if name == "spark":
+            from icekeeper.engines.spark import SparkEngine, local_session
+
+            _started[name] = SparkEngine(_ENGINES.enter_context(local_session()).sparkContext)
+        else:
+            _started[name] = LocalEngine()
+    return _started[name]
+
+
+def _known(settings: dict[str, str]) -> dict[str, str]:
+    """Settings that this version has.
+
+    Raises:
+        ValueError: it lacks one.
+    """
+    for key in settings:
+        if key not in POLICY_KEYS:
+            raise ValueError(f"this version has no policy key {key}")
+    return settings
+
+
+def _copying(task: Task) -> dict[str, str]:
+    """Whether row groups are copied where they can be: as by default, or never."""
+    if "copy" not in task:
+        return {}
+    if task["copy"]:
+        _known({_COPY_KEY: ""})
+        return {}
+    return {_COPY_KEY: _NEVER} if _COPY_KEY in POLICY_KEYS else {}
+
+
+def prepare(task: Task) -> Callable[[], Answer]:
+    """Registers the table in a new catalog with a state of its own."""
+    folder = Path(task["scratch"]) / f"icekeeper-{next(_number)}"
+    folder.mkdir(parents=True)
+    properties = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": folder.as_uri()}
+    pyiceberg = SqlCatalog("bench", **properties)
+    pyiceberg.create_namespace("ns")
+    pyiceberg.register_table("ns.t", task["metadata_location"])
+    pyiceberg.close()
+    runtime = Runtime(open_catalog("bench", properties), SqliteStateStore(folder / "state.db"), environment={})
+    engine = _engine(task.get("engine", "local"))
+    settings = _known({"operations": task["operation"], **task.get("settings", {}), **_copying(task)})
+
+    def run() -> Answer:
+        outcome = runtime.maintain(_TABLE, settings, engine, dry_run=bool(task.get("dry_run")))
+        if outcome.status.value != "succeeded":
+            raise RuntimeError(outcome.summary)
+        return {
+            "metadata_location": runtime.catalog.load(_TABLE).metadata_location,
+            "summary": outcome.summary,
+        }
+
+    return run
+
+
+if __name__ == "__main__":
+    with _ENGINES:
+        serve(prepare)
