@@ -1,8 +1,8 @@
 """What work costs: wall seconds, CPU seconds and peak memory of a process with all its children, a JVM among them.
 
 Read from ``/proc`` at the beginning and the end, so nothing is started or imported within what is measured.  CPU
-seconds have a resolution of 10 ms.  Peak memory is the largest resident set of all processes together, sampled, or that of the
-largest one alone as the kernel remembers it, whichever is more; shared pages count once for each process.
+seconds have a resolution of 10 ms.  Peak memory is the largest resident set of all processes together, sampled, or that
+of the largest one alone as the kernel remembers it, whichever is more; shared pages count once for each process.
 """
 
 from __future__ import annotations
@@ -63,12 +63,14 @@ def _session(leader: int) -> list[_Process]:
             continue
         try:
             text = Path(f"/proc/{name}/stat").read_text()
+            fields = text.rpartition(")")[2].split()
+            if int(fields[3]) != leader:
+                continue
+            # Not by the command's name: a child that Java has just forked has that of a thread.
+            is_java = os.readlink(f"/proc/{name}/exe").endswith("/java")
         except OSError:  # ended meanwhile
             continue
-        command, _, rest = text.partition("(")[2].rpartition(")")
-        fields = rest.split()
-        if int(fields[3]) == leader:
-            found.append(_Process(int(name), command == "java", sum(map(int, fields[11:15]))))
+        found.append(_Process(int(name), is_java, sum(map(int, fields[11:15]))))
     return found
 
 

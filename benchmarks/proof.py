@@ -7,13 +7,15 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pyiceberg.table import StaticTable
 
+from benchmarks.metadata_proof import LiveFiles, history_problem, live_file_digest
 from icekeeper.demo.duckdb_reader import TableChecksum, read_checksum
 
-__all__ = ["Expected", "NotProven", "expected_rows", "prove"]
+__all__ = ["Expected", "NotProven", "expected_rows", "files_opened", "prove"]
 
 _FILES_QUERY = """
 import json, sys, duckdb
@@ -36,9 +38,14 @@ class NotProven(Exception):
 class Expected:
     """What the table must hold afterwards."""
 
-    rows: TableChecksum
+    rows: TableChecksum | None
+    """``None`` where the table has none to read."""
     bytes: int
     most_files: int | None
+    live: LiveFiles | None = None
+    table_folder: Path = Path()
+    kept_snapshots: int = 0
+    orphans: int = 0
 
 
 def expected_rows(metadata_location: str) -> TableChecksum:
@@ -47,7 +54,7 @@ def expected_rows(metadata_location: str) -> TableChecksum:
 
 
 def prove(kind: str, answer: Mapping[str, Any], expected: Expected) -> str:
-    """What was found to be right, in words.
+    """What was found to be right, in words; ``kind`` is an entrant's or a row's.
 
     Raises:
         NotProven: something was not.
@@ -57,12 +64,23 @@ def prove(kind: str, answer: Mapping[str, Any], expected: Expected) -> str:
             raise NotProven(f"{answer['bytes']} bytes instead of {expected.bytes}")
         return f"{expected.bytes:,} bytes"
     try:
+        if kind == "plan":
+            return f"{answer['planned']:,} files planned"
+        if kind == "orphans":
+            return _orphans(answer, expected)
+        if kind == "history":
+            return _history(answer, expected)
+        if kind == "live_files":
+            return _live(answer, expected)
         if kind == "files":
             found, files = _rows_of_files(answer["files"]), len(answer["files"])
         else:
             found, files = read_checksum(answer["metadata_location"]), live_files(answer["metadata_location"])
+    except NotProven:
+        raise
     except Exception as error:
         raise NotProven(f"it cannot be read: {error}") from error
+    assert expected.rows is not None
     if found != expected.rows:
         raise NotProven(f"DuckDB reads other rows: {found.rows:,} instead of {expected.rows.rows:,}, or other values")
     if expected.most_files is not None and files > expected.most_files:
@@ -70,9 +88,36 @@ def prove(kind: str, answer: Mapping[str, Any], expected: Expected) -> str:
     return f"DuckDB: {found.rows:,} rows, checksum as before; {files} data file(s)"
 
 
+def _orphans(answer: Mapping[str, Any], expected: Expected) -> str:
+    if answer["planned"] != expected.orphans:
+        raise NotProven(f"{answer['planned']:,} orphans were found, there are {expected.orphans:,}")
+    return f"{expected.orphans:,} orphans"
+
+
+def _history(answer: Mapping[str, Any], expected: Expected) -> str:
+    problem = history_problem(answer, expected.table_folder, expected.kept_snapshots)
+    if problem is not None:
+        raise NotProven(problem)
+    return f"PyIceberg: {expected.kept_snapshots} snapshots, just the data files that they need"
+
+
+def _live(answer: Mapping[str, Any], expected: Expected) -> str:
+    found = live_file_digest(answer["metadata_location"])
+    if found != expected.live:
+        raise NotProven(f"DuckDB reads {found.files:,} live files, or others than before")
+    manifests = len(StaticTable.from_metadata(answer["metadata_location"]).inspect.manifests())
+    return f"DuckDB: {found.files:,} live files as before; {manifests} manifests"
+
+
 def live_files(metadata_location: str) -> int:
     """Data files of the current snapshot, as PyIceberg reads its manifests."""
     return int(StaticTable.from_metadata(metadata_location).inspect.data_files().num_rows)
+
+
+def files_opened(metadata_location: str, predicates: Sequence[str]) -> int:
+    """Files that PyIceberg would open for each predicate, added up."""
+    table = StaticTable.from_metadata(metadata_location)
+    return sum(len(list(table.scan(row_filter=predicate).plan_files())) for predicate in predicates)
 
 
 def _rows_of_files(paths: Sequence[str]) -> TableChecksum:

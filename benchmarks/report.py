@@ -23,6 +23,7 @@ _FIGURES = {
     "cpu_s": ("CPU", "s"),
     "peak_mb": ("memory", "MB"),
     "peak_mb_beside_java": ("memory", "MB"),
+    "files_opened": ("files opened", ""),
 }
 
 
@@ -32,7 +33,7 @@ def as_json(found: RowFound, rounds: int) -> dict[str, Any]:
     for name, entry in found.found.items():
         entrants[name] = {"title": CONTESTANTS[name].title}
         if entry.costs:
-            entrants[name] |= {"median": _rounded(asdict(medians(entry.costs))), "proof": entry.proof}
+            entrants[name] |= {"median": _rounded(asdict(medians(entry.costs)) | entry.more), "proof": entry.proof}
             entrants[name]["runs"] = [_rounded(asdict(cost)) for cost in entry.costs]
         else:
             entrants[name]["error"] = entry.error

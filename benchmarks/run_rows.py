@@ -10,14 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from benchmarks.contestants import CONTESTANTS, Entrant
 from benchmarks.measure import Contestant, ContestantFailed, Cost
+from benchmarks.metadata_proof import live_file_digest
 from benchmarks.peers.environment import PeersEnvironment
 from benchmarks.peers.rest_catalog import RestCatalogServer
-from benchmarks.proof import Expected, NotProven, expected_rows, prove
+from benchmarks.proof import Expected, NotProven, expected_rows, files_opened, prove
 from benchmarks.suite import Row
-from benchmarks.tables.datasets import WARM_UP, dataset
+from benchmarks.tables.datasets import dataset
 from benchmarks.tables.kept_table import KeptTable
+from benchmarks.tables.metadata_tables import LISTING
 
 __all__ = ["Found", "RowFound", "Ways", "run_row"]
 
@@ -43,6 +47,8 @@ class Found:
 
     costs: list[Cost] = field(default_factory=list)
     proof: str = ""
+    more: dict[str, float] = field(default_factory=dict)
+    """Figures that are no costs, of the last run."""
     error: str = ""
 
 
@@ -59,7 +65,7 @@ class RowFound:
 def run_row(row: Row, scale: float, ways: Ways) -> RowFound:
     """Measure one row; what fails is told in the result."""
     table = dataset(ways.work, row.dataset, scale)
-    expected = Expected(expected_rows(table.metadata_location), table.data_bytes, row.most_files)
+    expected = _expected(row, table)
     found = {name: Found() for name in row.entrants if name not in ways.without}
     running: dict[str, Contestant] = {}
     try:
@@ -73,7 +79,7 @@ def run_row(row: Row, scale: float, ways: Ways) -> RowFound:
             for name, contestant in list(running.items()):
                 entry = found[name]
                 try:
-                    cost, entry.proof = _one_run(name, contestant, row, table, expected, ways)
+                    cost, entry.proof, entry.more = _one_run(name, contestant, row, table, expected, ways)
                     entry.costs.append(cost)
                     ways.say(
                         f"  {CONTESTANTS[name].title:28} {cost.wall_s:7.2f} s {cost.cpu_s:7.2f} CPU s "
@@ -87,8 +93,21 @@ def run_row(row: Row, scale: float, ways: Ways) -> RowFound:
         for contestant in running.values():
             contestant.close()
         table.set_back()
-    data = {"files": len(table.data_files), "bytes": table.data_bytes, "rows": expected.rows.rows}
+    data = {"files": len(table.data_files), "bytes": table.data_bytes, "rows": 0}
+    if expected.rows is not None:
+        data["rows"] = expected.rows.rows
+    elif expected.live is not None:
+        data["files"] = expected.live.files
     return RowFound(row, scale, data, found)
+
+
+def _expected(row: Row, table: KeptTable) -> Expected:
+    if row.proof is None:
+        return Expected(expected_rows(table.metadata_location), table.data_bytes, row.most_files)
+    live, orphans = live_file_digest(table.metadata_location), 0
+    if row.proof == "orphans":
+        orphans = pq.read_metadata(table.folder / LISTING).num_rows - live.files
+    return Expected(None, 0, None, live, table.folder, int(row.task.get("keep", 0)), orphans)
 
 
 def _started(name: str, row: Row, ways: Ways) -> Contestant:
@@ -105,7 +124,7 @@ def _started(name: str, row: Row, ways: Ways) -> Contestant:
         [str(python), "-m", f"benchmarks.peers.{entrant.module}"], environment, logs / f"{name}.log"
     )
     try:
-        warm_up = dataset(ways.work, WARM_UP, 1)
+        warm_up = dataset(ways.work, *row.warm_up)
         contestant.run(_task(entrant, row, warm_up, ways))
         warm_up.set_back()
     except ContestantFailed:
@@ -116,7 +135,7 @@ def _started(name: str, row: Row, ways: Ways) -> Contestant:
 
 def _one_run(
     name: str, contestant: Contestant, row: Row, table: KeptTable, expected: Expected, ways: Ways
-) -> tuple[Cost, str]:
+) -> tuple[Cost, str, dict[str, float]]:
     entrant = CONTESTANTS[name]
     table.set_back()
     task = _task(entrant, row, table, ways)
@@ -125,7 +144,10 @@ def _one_run(
         cost, answer = contestant.run(task)
         if "rest_table" in answer:
             answer["metadata_location"] = ways.rest.metadata_location(answer["rest_table"])
-        return cost, prove(entrant.proof, answer, expected)
+        proof, more = prove(row.proof or entrant.proof, answer, expected), {}
+        if row.predicates:
+            more["files_opened"] = float(files_opened(answer["metadata_location"], row.predicates))
+        return cost, proof, more
     finally:
         shutil.rmtree(task["scratch"], ignore_errors=True)
 
@@ -140,11 +162,11 @@ def _task(entrant: Entrant, row: Row, table: KeptTable, ways: Ways) -> dict[str,
         "table_folder": str(table.folder),
         "scratch": str(scratch),
         "warehouse": str(ways.work / "warehouse"),
-        "settings": dict(row.settings),
+        "settings": {key: value.format(table_folder=table.folder) for key, value in row.settings.items()},
         **row.task,
         **entrant.task,
     }
-    if entrant.proof != "table":
+    if entrant.proof in ("files", "bytes"):
         task["data_files"] = [str(path) for path in table.data_files]
     if entrant.module == "iceberg_compaction":
         task |= {"rest_uri": ways.rest.uri, "rest_table": ways.rest.register(table.metadata_location)}

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.tables.datasets import WARM_UP
+
 __all__ = ["ROWS", "Row", "Target", "rows_named"]
 
 MB = 1024 * 1024
@@ -40,6 +42,12 @@ class Row:
     """Policy keys for Icekeeper."""
     most_files: int | None = None
     """A result with more data files has not done the work."""
+    warm_up: tuple[str, float] = (WARM_UP, 1)
+    """The dataset, and its scale, of the same operation that everybody does once before."""
+    proof: str | None = None
+    """How results are proven, where the entrants' own way does not fit: see :mod:`benchmarks.proof`."""
+    predicates: Sequence[str] = ()
+    """Of each, how many files a reader would open afterwards is counted: figure ``files_opened``, their sum."""
     quick_scale: float | None = None
     """The scale in ``make bench-quick``; ``None``: not in it."""
 
@@ -54,6 +62,56 @@ def _against(ours: str, limits: Mapping[str, Mapping[str, float]]) -> tuple[Targ
 _ALL = ("cat", "pyarrow", "duckdb", "polars", "icekeeper_decoding", "icekeeper_spark", "rust", "zamboni", "java")
 _ONE_OUTPUT: Mapping[str, Any] = {"target_bytes": 2048 * MB}
 _ONE_OUTPUT_SETTINGS = {"target_file_size_mb": "2048", "rewrite_all": "true"}
+
+
+def _deletes(key: str, title: str, of_java: float, peers: Sequence[str]) -> Row:
+    """A rewrite that applies deletes; the dataset has the row's name."""
+    return Row(
+        key,
+        title,
+        key,
+        "compact",
+        ("icekeeper", *peers),
+        (
+            Target("wall_s", "icekeeper", of_java, "java"),
+            Target("cpu_s", "icekeeper", of_java, "java"),
+            Target("peak_mb_beside_java", "icekeeper", 400),
+        ),
+        task=_ONE_OUTPUT,
+        settings=_ONE_OUTPUT_SETTINGS,
+        most_files=1,
+        quick_scale=1 / 4 if key in ("deletes_spread", "cdc") else None,
+    )
+
+
+def _clustering(operation: str, settings: Mapping[str, str], entrants: Sequence[str]) -> Row:
+    """A rewrite of everything in an order of two columns."""
+    return Row(
+        operation,
+        f"{'z-order' if operation == 'zorder' else operation} by two columns",
+        "append_only",
+        operation,
+        entrants,
+        (
+            Target("wall_s", "icekeeper", 0.5, "java"),
+            Target("cpu_s", "icekeeper", 0.5, "java"),
+            Target("files_opened", "icekeeper", 1.0, "java"),
+            Target("peak_mb_beside_java", "icekeeper", 400),
+        ),
+        task={"target_bytes": 32 * MB, "columns": ["user_id", "at"]},
+        settings={"target_file_size_mb": "32", "rewrite_all": "true", **settings},
+        predicates=_PREDICATES,
+        quick_scale=1 / 4 if operation == "sort" else None,
+    )
+
+
+_PREDICATES = (
+    *(f"user_id == {value}" for value in (7, 123_456, 500_000, 777_777, 999_999)),
+    "user_id >= 250000 and user_id < 260000",
+    "user_id >= 600000 and user_id < 700000",
+    "at >= '2023-11-15T04:00:00+00:00' and at < '2023-11-15T04:10:00+00:00'",
+    "user_id >= 100000 and user_id < 200000 and at >= '2023-11-15T04:00:00+00:00' and at < '2023-11-15T06:00:00+00:00'",
+)
 
 ROWS: Sequence[Row] = (
     Row(
@@ -88,6 +146,65 @@ ROWS: Sequence[Row] = (
         settings=_ONE_OUTPUT_SETTINGS,
         most_files=1,
         quick_scale=1 / 4,
+    ),
+    _deletes("deletes_clustered", "1 % position deletes, clustered", 0.15, ("rust", "zamboni", "java")),
+    _deletes("deletes_spread", "1 % position deletes, spread", 0.35, ("rust", "zamboni", "java")),
+    _deletes("vectors_clustered", "1 % deletion vectors, clustered", 0.15, ("zamboni", "java")),
+    _deletes("vectors_spread", "1 % deletion vectors, spread", 0.35, ("zamboni", "java")),
+    _deletes("cdc", "CDC equality deletes, 20 files of 10,000 keys", 0.3, ("rust", "zamboni", "java")),
+    _clustering("sort", {"strategy": "sort", "sort_order": "user_id, at"}, ("icekeeper", "zamboni", "java")),
+    _clustering("zorder", {"strategy": "zorder", "zorder_columns": "user_id,at"}, ("icekeeper", "java")),
+    Row(
+        "rewrite_manifests",
+        "rewrite 1,000 manifests of 500 entries",
+        "many_manifests",
+        "rewrite_manifests",
+        ("icekeeper", "rust", "java"),
+        (*_against("icekeeper", {"java": {"wall_s": 0.5}}), Target("peak_mb_beside_java", "icekeeper", 400)),
+        proof="live_files",
+        warm_up=("many_manifests", 0.01),
+        quick_scale=1 / 20,
+    ),
+    Row(
+        "plan_million_files",
+        "plan of 1 M live data files",
+        "million_files",
+        "compact",
+        ("icekeeper",),
+        (Target("wall_s", "icekeeper", 60), Target("peak_mb_beside_java", "icekeeper", 1024)),
+        task={"dry_run": True},
+        proof="plan",
+        warm_up=("many_manifests", 0.01),
+    ),
+    Row(
+        "expire_snapshots",
+        "expire 2,000 of 2,100 snapshots, 100,000 files",
+        "long_history",
+        "expire_snapshots",
+        ("icekeeper", "rust", "java"),
+        (*_against("icekeeper", {"java": {"wall_s": 0.3}}), Target("peak_mb_beside_java", "icekeeper", 400)),
+        task={"keep": 100},
+        settings={"snapshot_retention_hours": "0", "max_snapshots_to_keep": "100"},
+        proof="history",
+        warm_up=("long_history", 0.06),
+        quick_scale=1 / 10,
+    ),
+    Row(
+        "remove_orphans",
+        "orphans, 1 M listed files against 1 M references (dry run)",
+        "orphans",
+        "remove_orphans",
+        ("icekeeper", "java"),
+        (*_against("icekeeper", {"java": {"wall_s": 0.7}}), Target("peak_mb_beside_java", "icekeeper", 300)),
+        task={
+            "dry_run": True,
+            "view": "listing",
+            "view_query": "select file_path, last_modified from parquet.`{table_folder}/listing.parquet`",
+        },
+        settings={"orphan_inventory": "{table_folder}/listing.parquet", "orphan_max_delete_ratio": "1"},
+        proof="orphans",
+        warm_up=("orphans", 0.01),
+        quick_scale=1 / 20,
     ),
 )
 

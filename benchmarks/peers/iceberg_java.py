@@ -103,14 +103,14 @@ def prepare(task: Task) -> Callable[[], Answer]:
     session = _session(str(folder.parents[1]))
     table = f"{folder.parent.name}.{folder.name}"
     if "view_query" in task:
-        session.sql(f"create or replace temp view {task['view']} as {task['view_query']}")
+        session.sql(f"create or replace temp view {task['view']} as {task['view_query'].format(**task)}")
     call = _call(task, table)
 
     def run() -> Answer:
         rows = session.sql(call).collect()
         version = (folder / "metadata" / "version-hint.text").read_text().strip()
         found: Answer = {"metadata_location": str(folder / "metadata" / f"v{version}.metadata.json")}
-        return found | {"rows": len(rows), "summary": str(rows[0].asDict()) if rows else ""}
+        return found | {"planned": len(rows), "summary": str(rows[0].asDict()) if rows else ""}
 
     return run
 

@@ -25,6 +25,7 @@ _TABLE = TableName(("ns",), "t")
 _ENGINES = ExitStack()
 _started: dict[str, Engine] = {}
 _number = itertools.count()
+_OPERATIONS = {"sort": "compact", "zorder": "compact"}
 _COPY_KEY, _NEVER = "min_row_group_copy_bytes", str(2**40)
 """Row groups below so many bytes are decoded; no row group has as many as the latter."""
 
@@ -73,7 +74,10 @@ def prepare(task: Task) -> Callable[[], Answer]:
     pyiceberg.close()
     runtime = Runtime(open_catalog("bench", properties), SqliteStateStore(folder / "state.db"), environment={})
     engine = _engine(task.get("engine", "local"))
-    settings = _known({"operations": task["operation"], **task.get("settings", {}), **_copying(task)})
+    operation = str(task["operation"])
+    settings = _known(
+        {"operations": _OPERATIONS.get(operation, operation), **task.get("settings", {}), **_copying(task)}
+    )
 
     def run() -> Answer:
         outcome = runtime.maintain(_TABLE, settings, engine, dry_run=bool(task.get("dry_run")))
@@ -82,6 +86,7 @@ def prepare(task: Task) -> Callable[[], Answer]:
         return {
             "metadata_location": runtime.catalog.load(_TABLE).metadata_location,
             "summary": outcome.summary,
+            "planned": sum(len(operation.files_planned) for operation in outcome.operations),
         }
 
     return run

@@ -2,70 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
+from benchmarks.tables.deleted_rows import make_cdc, make_deleted_positions
+from benchmarks.tables.event_tables import make_append_only, make_partitioned, make_sorted_runs, make_wide
 from benchmarks.tables.kept_table import KeptTable, kept_table
-from benchmarks.tables.rows import EVENT_COLUMNS, data_file, event_rows, schema_of, wide_rows, write_file
-from benchmarks.tables.table_writer import TableWriter
-from icekeeper.model import DataFile
+from benchmarks.tables.metadata_tables import make_long_history, make_many_manifests, make_orphans
 
 __all__ = ["DATASETS", "WARM_UP", "dataset"]
 
-EVENTS = schema_of(EVENT_COLUMNS)
 WARM_UP = "warm_up"
 """Four small files: what a contestant does before anything is measured."""
-_FILES_A_SNAPSHOT = 50
-_WIDE_COLUMNS = 2_000
 
 
-def _event_file(folder: Path, rows: int, number: int) -> DataFile:
-    path, table = folder / "data" / f"{number:05d}.parquet", event_rows(number * rows, rows)
-    write_file(path, table)
-    return data_file(path, EVENTS, table)
-
-
-def _wide_file(folder: Path, rows: int, schema: Mapping[str, Any], number: int) -> DataFile:
-    path, table = folder / "data" / f"{number:05d}.parquet", wide_rows(number * rows, rows, _WIDE_COLUMNS)
-    write_file(path, table)
-    return data_file(path, schema, table)
-
-
-def in_processes(make: Callable[[int], DataFile], files: int) -> list[DataFile]:
-    """The files with the numbers from 0 on, made by as many processes as there are cores."""
-    with ProcessPoolExecutor() as pool:
-        return list(pool.map(make, range(files), chunksize=max(1, files // 32)))
-
-
-def append_files(writer: TableWriter, files: Sequence[DataFile], a_snapshot: int = _FILES_A_SNAPSHOT) -> None:
-    """Commit them, so many at a time."""
-    for first in range(0, len(files), a_snapshot):
-        writer.add_snapshot(files[first : first + a_snapshot])
-
-
-def _append_only(folder: Path, files: int, rows: int) -> None:
-    writer = TableWriter(folder, EVENTS)
-    append_files(writer, in_processes(partial(_event_file, folder, rows), files))
-    writer.save()
-
-
-def _wide(folder: Path, files: int, rows: int) -> None:
-    names = [("id", "long"), *((f"c{n:04d}", "string" if n % 3 == 2 else "double") for n in range(1, _WIDE_COLUMNS))]
-    schema = schema_of(names)
-    writer = TableWriter(folder, schema)
-    append_files(writer, in_processes(partial(_wide_file, folder, rows, schema), files))
-    writer.save()
+def _deleted(clustered: bool, vectors: bool) -> Callable[[Path, float], None]:
+    return lambda folder, scale: make_deleted_positions(
+        folder, max(2, round(12 * scale)), 1_000_000, clustered=clustered, vectors=vectors
+    )
 
 
 DATASETS: Mapping[str, Callable[[Path, float], None]] = {
-    WARM_UP: lambda folder, scale: _append_only(folder, 4, 2_000),
-    "append_only": lambda folder, scale: _append_only(folder, max(4, round(200 * scale)), 50_000),
-    "append_only_16mb": lambda folder, scale: _append_only(folder, max(2, round(20 * scale)), 550_000),
-    "tiny_files": lambda folder, scale: _append_only(folder, max(8, round(2_000 * scale)), 950),
-    "wide": lambda folder, scale: _wide(folder, max(2, round(100 * scale)), 1_000),
+    WARM_UP: lambda folder, scale: make_append_only(folder, 4, 2_000),
+    "append_only": lambda folder, scale: make_append_only(folder, max(4, round(200 * scale)), 50_000),
+    "append_only_16mb": lambda folder, scale: make_append_only(folder, max(2, round(20 * scale)), 550_000),
+    "tiny_files": lambda folder, scale: make_append_only(folder, max(8, round(2_000 * scale)), 950),
+    "wide": lambda folder, scale: make_wide(folder, max(2, round(100 * scale)), 1_000),
+    "sorted_runs": lambda folder, scale: make_sorted_runs(folder, max(4, round(20 * scale)), 500_000),
+    "many_partitions": lambda folder, scale: make_partitioned(folder, max(10, round(5_000 * scale)), 2, 300),
+    "deletes_clustered": _deleted(True, False),
+    "deletes_spread": _deleted(False, False),
+    "vectors_clustered": _deleted(True, True),
+    "vectors_spread": _deleted(False, True),
+    "many_manifests": lambda folder, scale: make_many_manifests(folder, max(4, round(1_000 * scale)), 500),
+    "million_files": lambda folder, scale: make_many_manifests(folder, max(4, round(2_000 * scale)), 500),
+    "long_history": lambda folder, scale: make_long_history(folder, round(2_100 * scale) + 5, 48, 10),
+    "orphans": lambda folder, scale: make_orphans(folder, round(1_000_000 * scale)),
+    "cdc": lambda folder, scale: make_cdc(
+        folder, max(2, round(8 * scale)), 1_000_000, max(2, round(20 * scale)), 10_000
+    ),
 }
 
 

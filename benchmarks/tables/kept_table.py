@@ -30,12 +30,12 @@ class KeptTable:
     @property
     def data_files(self) -> list[Path]:
         """The Parquet files of the table as it was made, delete files among them."""
-        found = sorted(path.relative_to(self.originals) for path in self.originals.rglob("*.parquet"))
+        found = sorted(path.relative_to(self.originals) for path in (self.originals / "data").rglob("*.parquet"))
         return [self.folder / path for path in found]
 
     @property
     def data_bytes(self) -> int:
-        return sum(path.stat().st_size for path in self.originals.rglob("*.parquet"))
+        return sum(path.stat().st_size for path in (self.originals / "data").rglob("*.parquet"))
 
     def set_back(self) -> None:
         """Remove what a run added, bring back what it removed."""

@@ -91,11 +91,20 @@ def _with_ids(names: Sequence[str], columns: Sequence[Any]) -> pa.Table:
     return pa.table(list(columns), schema=pa.schema(fields))
 
 
-def write_file(path: Path, rows: pa.Table) -> None:
-    """As Iceberg's writers do: zstd, page index, decimals as integers (specification, "Parquet")."""
+def write_file(path: Path, rows: pa.Table, row_group_rows: int | None = None) -> None:
+    """As Iceberg's writers do: zstd, page index, decimals as integers (specification, "Parquet").
+
+    A row group has so many rows, one million unless said.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(
-        rows, path, compression="zstd", compression_level=3, store_decimal_as_integer=True, write_page_index=True
+        rows,
+        path,
+        row_group_size=row_group_rows,
+        compression="zstd",
+        compression_level=3,
+        store_decimal_as_integer=True,
+        write_page_index=True,
     )
 
 

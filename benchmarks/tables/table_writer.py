@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
+from icekeeper.metadata.manifest_write import EncodedManifest, NewSnapshot, encode_manifest, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 
 __all__ = ["START", "TableWriter"]
@@ -21,6 +21,7 @@ __all__ = ["START", "TableWriter"]
 START = "metadata/v1.metadata.json"
 """Where the metadata are, below the table's folder."""
 _CREATED_MS = 1_760_000_000_000
+_FIRST_SNAPSHOT = 4_000_000_000
 
 
 class TableWriter:
@@ -68,13 +69,39 @@ class TableWriter:
             self._document["next-row-id"] = 0
 
     @property
-    def _metadata(self) -> TableMetadata:
+    def metadata(self) -> TableMetadata:
+        """As they are so far."""
         return TableMetadata(self._document)
 
-    def add_snapshot(self, data: Sequence[DataFile] = (), deletes: Sequence[DataFile] = ()) -> None:
-        """One more snapshot, with one manifest of the data files and one of the delete files."""
+    @property
+    def _next(self) -> NewSnapshot:
         number = self._document["last-sequence-number"] + 1
-        snapshot = NewSnapshot(4_000_000_000 + number, number)
+        return NewSnapshot(_FIRST_SNAPSHOT + number, number)
+
+    def encoded(self, files: Iterable[DataFile], path: str = "") -> EncodedManifest:
+        """A manifest of data files that the next snapshot adds; it is not written."""
+        return self._encoded(ManifestContent.DATA, files, self._next, path)
+
+    def add_manifests(self, manifests: Sequence[ManifestFile], files: int) -> None:
+        """One more snapshot, of v2, which adds these manifests of so many data files, as they are written already."""
+        snapshot = self._next
+        number = snapshot.sequence_number
+        self._manifests += [
+            replace(manifest, sequence_number=number, added_snapshot_id=snapshot.snapshot_id) for manifest in manifests
+        ]
+        path = self._write_list(snapshot)
+        self._append(snapshot, path, {"added-data-files": str(files), "total-data-files": str(files)}, 0)
+
+    def add_snapshot(
+        self, data: Sequence[DataFile] = (), deletes: Sequence[DataFile] = (), *, keep_manifests: int | None = None
+    ) -> None:
+        """One more snapshot, with one manifest of the data files and one of the delete files.
+
+        ``keep_manifests``: so many of the manifests before it stay in the table.
+        """
+        snapshot = self._next
+        if keep_manifests is not None:
+            del self._manifests[: max(0, len(self._manifests) - keep_manifests)]
         added = [
             self._manifest(ManifestContent(kind), files, snapshot)
             for kind, files in ((ManifestContent.DATA, data), (ManifestContent.DELETES, deletes))
@@ -87,21 +114,27 @@ class TableWriter:
                 for manifest in added
             ]
         self._manifests += added
+        path = self._write_list(snapshot)
+        totals = self._totals(data, deletes)
+        self._append(snapshot, path, totals, sum(file.record_count for file in data), overwrites=bool(deletes))
+
+    def _write_list(self, snapshot: NewSnapshot) -> Path:
         path = self.folder / "metadata" / f"snap-{snapshot.snapshot_id}.avro"
-        parent = self._document["current-snapshot-id"]
         path.write_bytes(
             encode_manifest_list(
                 self._document["format-version"],
                 self._manifests,
                 snapshot_id=snapshot.snapshot_id,
-                parent_snapshot_id=parent,
-                sequence_number=number,
-                first_row_id=next_row_id,
+                parent_snapshot_id=self._document["current-snapshot-id"],
+                sequence_number=snapshot.sequence_number,
+                first_row_id=self._document.get("next-row-id"),
             )
         )
-        self._append(snapshot, path, data, deletes)
+        return path
 
-    def _append(self, snapshot: NewSnapshot, path: Path, data: Sequence[DataFile], deletes: Sequence[DataFile]) -> None:
+    def _append(
+        self, snapshot: NewSnapshot, path: Path, totals: Mapping[str, str], rows: int, *, overwrites: bool = False
+    ) -> None:
         """Put the snapshot into the document."""
         document, number = self._document, snapshot.sequence_number
         raw: dict[str, Any] = {
@@ -109,13 +142,12 @@ class TableWriter:
             "sequence-number": number,
             "timestamp-ms": _CREATED_MS + number,
             "manifest-list": str(path),
-            "summary": {"operation": "append" if not deletes else "overwrite", **self._totals(data, deletes)},
+            "summary": {"operation": "overwrite" if overwrites else "append", **totals},
             "schema-id": 0,
         }
         if document["current-snapshot-id"] is not None:
             raw["parent-snapshot-id"] = document["current-snapshot-id"]
         if "next-row-id" in document:
-            rows = sum(file.record_count for file in data)
             raw |= {"first-row-id": document["next-row-id"], "added-rows": rows}
             document["next-row-id"] += rows
         document["snapshots"].append(raw)
@@ -146,12 +178,15 @@ class TableWriter:
 
     def _manifest(self, content: ManifestContent, files: Sequence[DataFile], snapshot: NewSnapshot) -> ManifestFile:
         path = self.folder / "metadata" / f"{uuid.uuid4()}-m0.avro"
-        entries = [ManifestEntry(EntryStatus.ADDED, snapshot.snapshot_id, None, None, file) for file in files]
-        encoded = encode_manifest(
-            self._metadata, spec_id=0, content=content, entries=entries, path=str(path), snapshot=snapshot
-        )
+        encoded = self._encoded(content, files, snapshot, str(path))
         path.write_bytes(encoded.data)
         return encoded.manifest
+
+    def _encoded(
+        self, content: ManifestContent, files: Iterable[DataFile], snapshot: NewSnapshot, path: str
+    ) -> EncodedManifest:
+        entries = [ManifestEntry(EntryStatus.ADDED, snapshot.snapshot_id, None, None, file) for file in files]
+        return encode_manifest(self.metadata, spec_id=0, content=content, entries=entries, path=path, snapshot=snapshot)
 
     def save(self) -> None:
         """Write the metadata file and Hadoop's hint to it."""
