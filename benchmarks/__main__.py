@@ -61,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             output.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
             print("\n".join(["", *contest_table(rows[row.key]), ""]), flush=True)
     finally:
+        ways.close()
         ways.rest.close()
     print("\n".join(target_lines(rows)), "\n")
     print("\n".join(beside_last(rows, last_results(mode))))

@@ -19,6 +19,8 @@ class Entrant:
     """What its module needs of the peers' environment; nothing: it runs in Icekeeper's own."""
     task: Mapping[str, Any] = field(default_factory=dict)
     """What every task of it says besides."""
+    stays: bool = False
+    """Its process serves all rows: it takes long to start.  Its memory is then that of all rows so far."""
     proof: str = "table"
     """How its result is proven: ``table``, ``files`` (of Parquet) or ``bytes``."""
 
@@ -31,7 +33,7 @@ CONTESTANTS: Mapping[str, Entrant] = {
     "icekeeper_decoding": Entrant("Icekeeper, decoding", "icekeeper", task={"copy": False}),
     "icekeeper_copy": Entrant("Icekeeper, row-group copy", "icekeeper", task={"copy": True}),
     "icekeeper_spark": Entrant("Icekeeper on Spark, decoding", "icekeeper", task={"copy": False, "engine": "spark"}),
-    "java": Entrant("Iceberg-Java 1.10.2", "iceberg_java", _JAVA),
+    "java": Entrant("Iceberg-Java 1.10.2", "iceberg_java", _JAVA, stays=True),
     "rust": Entrant("iceberg-compaction (Rust)", "iceberg_compaction", ("iceberg-compaction",)),
     "zamboni": Entrant("iceberg-zamboni 0.7", "zamboni", ("iceberg-zamboni", "duckdb")),
     "pyarrow": Entrant("bare pyarrow", "bare_pyarrow", ("pyarrow",), proof="files"),

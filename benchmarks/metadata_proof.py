@@ -20,6 +20,7 @@ connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
 spec = importlib.util.find_spec("duckdb_extension_avro")
 extension = next(pathlib.Path(spec.origin).parent.glob("extensions/*/*.duckdb_extension"))
 connection.execute(f"LOAD '{extension}'")
+connection.execute("SET enable_progress_bar = false")
 paths = json.load(sys.stdin)
 rows = total = 0
 for first in range(0, len(paths), 50):

@@ -17,7 +17,7 @@ from benchmarks.measure import Contestant, ContestantFailed, Cost
 from benchmarks.metadata_proof import live_file_digest
 from benchmarks.peers.environment import PeersEnvironment
 from benchmarks.peers.rest_catalog import RestCatalogServer
-from benchmarks.proof import Expected, NotProven, expected_rows, files_opened, prove
+from benchmarks.proof import Expected, NotProven, expected_rows, expected_upserts, files_opened, prove
 from benchmarks.suite import Row
 from benchmarks.tables.datasets import dataset
 from benchmarks.tables.kept_table import KeptTable
@@ -39,6 +39,13 @@ class Ways:
     without: frozenset[str]
     """Contestants that are left out on request."""
     say: Callable[[str], None]
+    staying: dict[str, Contestant] = field(default_factory=dict)
+    """Processes that serve all rows."""
+
+    def close(self) -> None:
+        """End what stayed."""
+        for contestant in self.staying.values():
+            contestant.close()
 
 
 @dataclass(slots=True)
@@ -90,8 +97,11 @@ def run_row(row: Row, scale: float, ways: Ways) -> RowFound:
                     ways.say(f"  {CONTESTANTS[name].title}: {entry.error}")
                     running.pop(name).close()
     finally:
-        for contestant in running.values():
-            contestant.close()
+        for name, contestant in running.items():
+            if CONTESTANTS[name].stays:
+                ways.staying[name] = contestant
+            else:
+                contestant.close()
         table.set_back()
     data = {"files": len(table.data_files), "bytes": table.data_bytes, "rows": 0}
     if expected.rows is not None:
@@ -103,7 +113,10 @@ def run_row(row: Row, scale: float, ways: Ways) -> RowFound:
 
 def _expected(row: Row, table: KeptTable) -> Expected:
     if row.proof is None:
-        return Expected(expected_rows(table.metadata_location), table.data_bytes, row.most_files)
+        upserts = row.dataset == "cdc"
+        paths = [str(path) for path in table.data_files]
+        rows = expected_upserts(paths) if upserts else expected_rows(table.metadata_location)
+        return Expected(rows, table.data_bytes, row.most_files)
     live, orphans = live_file_digest(table.metadata_location), 0
     if row.proof == "orphans":
         orphans = pq.read_metadata(table.folder / LISTING).num_rows - live.files
@@ -120,7 +133,7 @@ def _started(name: str, row: Row, ways: Ways) -> Contestant:
     environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
     logs = ways.work / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    contestant = Contestant(
+    contestant = ways.staying.pop(name, None) or Contestant(
         [str(python), "-m", f"benchmarks.peers.{entrant.module}"], environment, logs / f"{name}.log"
     )
     try:

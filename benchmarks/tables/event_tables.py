@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -27,6 +28,7 @@ __all__ = [
 
 EVENTS = schema_of(EVENT_COLUMNS)
 _FILES_A_SNAPSHOT = 50
+_FEW_FILES = 4
 _WIDE_COLUMNS = 2_000
 
 
@@ -61,8 +63,10 @@ def _partition_file(folder: Path, rows: int, partitions: int, number: int) -> Da
 
 
 def in_processes(make: Callable[[int], DataFile], files: int) -> list[DataFile]:
-    """The files with the numbers from 0 on, made by as many processes as there are cores."""
-    with ProcessPoolExecutor() as pool:
+    """The files with the numbers from 0 on, made by as many processes as there are cores where that pays."""
+    if files <= _FEW_FILES:
+        return [make(number) for number in range(files)]
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
         return list(pool.map(make, range(files), chunksize=max(1, files // 32)))
 
 

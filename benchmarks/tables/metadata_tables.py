@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,7 +26,7 @@ _DAY = {"source-id": 1, "field-id": 1000, "name": "p", "transform": "identity"}
 _NUMBERS = schema_of([("p", "int"), *((f"c{n}", "long") for n in range(2, _COLUMNS + 1))])
 _MARK = b"manifest-00000"
 # So many that the same statistics never come twice within what deflate looks back to.
-_TEMPLATES = 32
+_TEMPLATES = 20
 _ORPHAN_EVERY = 100
 _FILES_A_MANIFEST = 10_000
 _OLD_US = 1_600_000_000_000_000
@@ -95,8 +93,7 @@ def make_orphans(folder: Path, files: int) -> None:
     """Manifests hold every file but each hundredth; a list names all of them.  No file exists."""
     writer = TableWriter(folder, _NUMBERS)
     firsts = range(0, files, _FILES_A_MANIFEST)
-    with ProcessPoolExecutor() as pool:
-        made = list(pool.map(partial(_orphan_manifest, folder, files), firsts))
+    made = [_orphan_manifest(folder, files, first) for first in firsts]
     writer.add_manifests([manifest for manifest, _ in made], sum(count for _, count in made))
     names = [_numbered(folder, number) for number in range(files)]
     pq.write_table(
