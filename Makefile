@@ -45,6 +45,7 @@ lint: $(STAMP) ## check style, format and types
 bench: $(STAMP) ## measure everything beside the peers and record it in docs/performance.* (ROWS="..." picks rows; hours)
 	$(BIN)/python -m benchmarks --quick --record $(ROWS)
 	$(BIN)/python -m benchmarks --record $(ROWS)
+	$(BIN)/python -m benchmarks --growth --record $(ROWS)
 
 bench-quick: $(STAMP) ## measure small tables beside the peers, and print ratios beside the last recorded ones (5 minutes)
 	$(BIN)/python -m benchmarks --quick $(ROWS)

@@ -54,7 +54,10 @@ class Expected:
     live: LiveFiles | None = None
     table_folder: Path = Path()
     kept_snapshots: int = 0
-    orphans: int = 0
+    counted: int = 0
+    """Orphans, or tables of a fleet."""
+    s3: Mapping[str, str] | None = None
+    """PyIceberg's properties where the table is in a store."""
 
 
 def expected_rows(metadata_location: str) -> TableChecksum:
@@ -83,8 +86,8 @@ def prove(kind: str, answer: Mapping[str, Any], expected: Expected) -> str:
     try:
         if kind == "plan":
             return f"{answer['planned']:,} files planned"
-        if kind == "orphans":
-            return _orphans(answer, expected)
+        if kind in ("orphans", "detected"):
+            return _counted(answer, expected)
         if kind == "history":
             return _history(answer, expected)
         if kind == "live_files":
@@ -92,7 +95,10 @@ def prove(kind: str, answer: Mapping[str, Any], expected: Expected) -> str:
         if kind == "files":
             found, files = _rows_of_files(answer["files"]), len(answer["files"])
         else:
-            found, files = read_checksum(answer["metadata_location"]), live_files(answer["metadata_location"])
+            found, files = (
+                read_checksum(answer["metadata_location"], s3=expected.s3),
+                live_files(answer["metadata_location"], expected.s3 or {}),
+            )
     except NotProven:
         raise
     except Exception as error:
@@ -105,10 +111,10 @@ def prove(kind: str, answer: Mapping[str, Any], expected: Expected) -> str:
     return f"DuckDB: {found.rows:,} rows, checksum as before; {files} data file(s)"
 
 
-def _orphans(answer: Mapping[str, Any], expected: Expected) -> str:
-    if answer["planned"] != expected.orphans:
-        raise NotProven(f"{answer['planned']:,} orphans were found, there are {expected.orphans:,}")
-    return f"{expected.orphans:,} orphans"
+def _counted(answer: Mapping[str, Any], expected: Expected) -> str:
+    if answer["planned"] != expected.counted:
+        raise NotProven(f"{answer['planned']:,} were found, there are {expected.counted:,}")
+    return f"{expected.counted:,} found"
 
 
 def _history(answer: Mapping[str, Any], expected: Expected) -> str:
@@ -126,9 +132,9 @@ def _live(answer: Mapping[str, Any], expected: Expected) -> str:
     return f"DuckDB: {found.files:,} live files as before; {manifests} manifests"
 
 
-def live_files(metadata_location: str) -> int:
+def live_files(metadata_location: str, properties: Mapping[str, str]) -> int:
     """Data files of the current snapshot, as PyIceberg reads its manifests."""
-    return int(StaticTable.from_metadata(metadata_location).inspect.data_files().num_rows)
+    return int(StaticTable.from_metadata(metadata_location, dict(properties)).inspect.data_files().num_rows)
 
 
 def files_opened(metadata_location: str, predicates: Sequence[str]) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.chart import chart
+from benchmarks.growth import growth_lines
 from benchmarks.report import contest_table, target_lines
 
 __all__ = ["last_results", "page_part", "record"]
@@ -26,22 +27,26 @@ def last_results(mode: str) -> dict[str, Any]:
 
 def record(mode: str, rows: Mapping[str, Any]) -> None:
     """Put these rows in the place of what was recorded of them; write page and chart anew from all that is recorded."""
-    kept = {name: last_results(name) for name in ("full", "quick")}
-    kept[mode] |= {key: {k: v for k, v in row.items() if k != "runs"} for key, row in rows.items()}
+    kept = {name: last_results(name) for name in ("full", "quick", "growth")}
+    kept[mode] |= json.loads(json.dumps(dict(rows)))
     for row in kept[mode].values():
-        for entrant in row["entrants"].values():
+        for entrant in row.get("entrants", {}).values():
             entrant.pop("runs", None)
     _JSON.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
-    _CHART.write_text(chart(kept["full"]))
+    shown = kept["quick"] | kept["full"]
+    _CHART.write_text(chart(shown))
     before, _, rest = _PAGE.read_text().partition(_BEGIN)
     _, _, after = rest.partition(_END)
-    _PAGE.write_text(before + "\n".join([_BEGIN, "", *page_part(kept["full"]), _END]) + after)
+    _PAGE.write_text(before + "\n".join([_BEGIN, "", *page_part(shown, kept["growth"]), _END]) + after)
 
 
-def page_part(rows: Mapping[str, Any]) -> Iterator[str]:
-    """The targets, then every row with its contestants."""
+def page_part(rows: Mapping[str, Any], growth: Mapping[str, Any]) -> Iterator[str]:
+    """The targets, growth, then every row with its contestants; small tables where no full ones were measured."""
     yield from target_lines(rows)
     yield ""
+    if growth:
+        yield from growth_lines(growth)
+        yield ""
     for row in rows.values():
         yield f"### {row['title'][:1].upper()}{row['title'][1:]}"
         yield ""

@@ -24,6 +24,7 @@ _FIGURES = {
     "peak_mb": ("memory", "MB"),
     "peak_mb_beside_java": ("memory", "MB"),
     "files_opened": ("files opened", ""),
+    "bytes_ratio": ("bytes through us", "× the data"),
 }
 
 

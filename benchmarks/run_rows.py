@@ -117,10 +117,13 @@ def _expected(row: Row, table: KeptTable) -> Expected:
         paths = [str(path) for path in table.data_files]
         rows = expected_upserts(paths) if upserts else expected_rows(table.metadata_location)
         return Expected(rows, table.data_bytes, row.most_files)
+    if row.proof == "detected":
+        return Expected(None, 0, None, counted=sum(1 for _ in table.originals.rglob("*.metadata.json")))
     live, orphans = live_file_digest(table.metadata_location), 0
     if row.proof == "orphans":
         orphans = pq.read_metadata(table.folder / LISTING).num_rows - live.files
-    return Expected(None, 0, None, live, table.folder, int(row.task.get("keep", 0)), orphans)
+    kept = int(row.task.get("keep", 0))
+    return Expected(None, 0, None, live, table.folder, kept_snapshots=kept, counted=orphans)
 
 
 def _started(name: str, row: Row, ways: Ways) -> Contestant:

@@ -46,6 +46,8 @@ class Row:
     """The dataset, and its scale, of the same operation that everybody does once before."""
     proof: str | None = None
     """How results are proven, where the entrants' own way does not fit: see :mod:`benchmarks.proof`."""
+    store_delay_ms: float | None = None
+    """On SeaweedFS, so many milliseconds before every request; ``None``: on this disk.  Only Icekeeper takes part."""
     predicates: Sequence[str] = ()
     """Of each, how many files a reader would open afterwards is counted: figure ``files_opened``, their sum."""
     quick_scale: float | None = None
@@ -80,7 +82,7 @@ def _deletes(key: str, title: str, of_java: float, peers: Sequence[str]) -> Row:
         task=_ONE_OUTPUT,
         settings=_ONE_OUTPUT_SETTINGS,
         most_files=1,
-        quick_scale=1 / 4 if key in ("deletes_spread", "cdc") else None,
+        quick_scale={"deletes_spread": 1 / 6, "cdc": 1 / 4}.get(key),
     )
 
 
@@ -101,7 +103,37 @@ def _clustering(operation: str, settings: Mapping[str, str], entrants: Sequence[
         task={"target_bytes": 32 * MB, "columns": ["user_id", "at"]},
         settings={"target_file_size_mb": "32", "rewrite_all": "true", **settings},
         predicates=_PREDICATES,
-        quick_scale=1 / 4 if operation == "sort" else None,
+        quick_scale=1 / 8 if operation == "sort" else None,
+    )
+
+
+def _on_store(key: str, title: str, data: str, entrant: str, targets: Sequence[Target]) -> Row:
+    """A rewrite in a table bucket, 20 ms before every request."""
+    return Row(
+        key,
+        title,
+        data,
+        "compact",
+        (entrant,),
+        targets,
+        settings=_ONE_OUTPUT_SETTINGS,
+        most_files=1,
+        store_delay_ms=20,
+    )
+
+
+def _detection(key: str, title: str, seconds: float, *, seen: bool) -> Row:
+    """A scan of a fleet; ``seen``: not the first one."""
+    return Row(
+        key,
+        title,
+        "fleet",
+        "detect",
+        ("icekeeper_detect",),
+        (Target("wall_s", "icekeeper_detect", seconds), Target("peak_mb", "icekeeper_detect", 512)),
+        task={"seen": seen},
+        proof="detected",
+        warm_up=("fleet", 0.01),
     )
 
 
@@ -129,7 +161,7 @@ ROWS: Sequence[Row] = (
         task=_ONE_OUTPUT,
         settings=_ONE_OUTPUT_SETTINGS,
         most_files=1,
-        quick_scale=1 / 4,
+        quick_scale=1 / 8,
     ),
     Row(
         "append_only_copy",
@@ -154,6 +186,30 @@ ROWS: Sequence[Row] = (
     _deletes("cdc", "CDC equality deletes, 20 files of 10,000 keys", 0.3, ("rust", "zamboni", "java")),
     _clustering("sort", {"strategy": "sort", "sort_order": "user_id, at"}, ("icekeeper", "zamboni", "java")),
     _clustering("zorder", {"strategy": "zorder", "zorder_columns": "user_id,at"}, ("icekeeper", "java")),
+    _on_store(
+        "store_decode",
+        "append-only on SeaweedFS, decoding",
+        "append_only",
+        "icekeeper_decoding",
+        (Target("peak_mb_beside_java", "icekeeper_decoding", 400),),
+    ),
+    _on_store(
+        "store_copy",
+        "files of 16 MB and more on SeaweedFS, copied by the store",
+        "append_only_16mb",
+        "icekeeper_copy",
+        (Target("bytes_ratio", "icekeeper_copy", 0.02), Target("peak_mb_beside_java", "icekeeper_copy", 150)),
+    ),
+    Row(
+        "small_table",
+        "a small table's whole pass, 60 files",
+        "small_table",
+        "compact,rewrite_position_deletes,expire_snapshots,remove_orphans,rewrite_manifests",
+        ("icekeeper",),
+        (Target("wall_s", "icekeeper", 1.0),),
+        settings={"orphan_sweep_interval_hours": "0"},
+        quick_scale=1,
+    ),
     Row(
         "rewrite_manifests",
         "rewrite 1,000 manifests of 500 entries",
@@ -206,6 +262,8 @@ ROWS: Sequence[Row] = (
         warm_up=("orphans", 0.01),
         quick_scale=1 / 20,
     ),
+    _detection("detect_first", "detect 10,000 tables, first scan", 20, seen=False),
+    _detection("detect_next", "detect 10,000 tables, next scan", 10, seen=True),
 )
 
 

@@ -63,15 +63,24 @@ def _copying(task: Task) -> dict[str, str]:
     return {_COPY_KEY: _NEVER} if _COPY_KEY in POLICY_KEYS else {}
 
 
-def prepare(task: Task) -> Callable[[], Answer]:
-    """Registers the table in a new catalog with a state of its own."""
-    folder = Path(task["scratch"]) / f"icekeeper-{next(_number)}"
-    folder.mkdir(parents=True)
+def _registered(folder: Path, metadata_location: str) -> dict[str, str]:
+    """The properties of a new SQL catalog that has the table."""
     properties = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": folder.as_uri()}
     pyiceberg = SqlCatalog("bench", **properties)
     pyiceberg.create_namespace("ns")
-    pyiceberg.register_table("ns.t", task["metadata_location"])
+    pyiceberg.register_table("ns.t", metadata_location)
     pyiceberg.close()
+    return properties
+
+
+def prepare(task: Task) -> Callable[[], Answer]:
+    """Opens the catalog, a new one that has the table unless the task names one, with a state of its own."""
+    folder = Path(task["scratch"]) / f"icekeeper-{next(_number)}"
+    folder.mkdir(parents=True)
+    if "catalog" in task:
+        properties, table = dict(task["catalog"]), TableName.parse(task["table"])
+    else:
+        properties, table = _registered(folder, task["metadata_location"]), _TABLE
     runtime = Runtime(open_catalog("bench", properties), SqliteStateStore(folder / "state.db"), environment={})
     engine = _engine(task.get("engine", "local"))
     operation = str(task["operation"])
@@ -80,11 +89,11 @@ def prepare(task: Task) -> Callable[[], Answer]:
     )
 
     def run() -> Answer:
-        outcome = runtime.maintain(_TABLE, settings, engine, dry_run=bool(task.get("dry_run")))
+        outcome = runtime.maintain(table, settings, engine, dry_run=bool(task.get("dry_run")))
         if outcome.status.value != "succeeded":
             raise RuntimeError(outcome.summary)
         return {
-            "metadata_location": runtime.catalog.load(_TABLE).metadata_location,
+            "metadata_location": runtime.catalog.load(table).metadata_location,
             "summary": outcome.summary,
             "planned": sum(len(operation.files_planned) for operation in outcome.operations),
         }

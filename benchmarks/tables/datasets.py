@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks.tables.deleted_rows import make_cdc, make_deleted_positions
 from benchmarks.tables.event_tables import make_append_only, make_partitioned, make_sorted_runs, make_wide
+from benchmarks.tables.fleet import make_fleet
 from benchmarks.tables.kept_table import KeptTable, kept_table
 from benchmarks.tables.metadata_tables import make_long_history, make_many_manifests, make_orphans
 
@@ -24,6 +25,7 @@ def _deleted(clustered: bool, vectors: bool) -> Callable[[Path, float], None]:
 
 DATASETS: Mapping[str, Callable[[Path, float], None]] = {
     WARM_UP: lambda folder, scale: make_append_only(folder, 4, 2_000),
+    "small_table": lambda folder, scale: make_append_only(folder, max(2, round(60 * scale)), 1_000),
     "append_only": lambda folder, scale: make_append_only(folder, max(4, round(200 * scale)), 50_000),
     "append_only_16mb": lambda folder, scale: make_append_only(folder, max(2, round(20 * scale)), 550_000),
     "tiny_files": lambda folder, scale: make_append_only(folder, max(8, round(2_000 * scale)), 950),
@@ -37,6 +39,7 @@ DATASETS: Mapping[str, Callable[[Path, float], None]] = {
     "many_manifests": lambda folder, scale: make_many_manifests(folder, max(4, round(1_000 * scale)), 500),
     "million_files": lambda folder, scale: make_many_manifests(folder, max(4, round(2_000 * scale)), 500),
     "long_history": lambda folder, scale: make_long_history(folder, round(2_100 * scale) + 5, 48, 10),
+    "fleet": lambda folder, scale: make_fleet(folder, round(10_000 * scale)),
     "orphans": lambda folder, scale: make_orphans(folder, round(1_000_000 * scale)),
     "cdc": lambda folder, scale: make_cdc(
         folder, max(2, round(8 * scale)), 1_000_000, max(2, round(20 * scale)), 10_000

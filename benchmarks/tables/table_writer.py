@@ -16,12 +16,37 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import EncodedManifest, NewSnapshot, encode_manifest, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 
-__all__ = ["START", "TableWriter"]
+__all__ = ["CREATED_MS", "START", "TableWriter", "empty_document"]
 
 START = "metadata/v1.metadata.json"
 """Where the metadata are, below the table's folder."""
-_CREATED_MS = 1_760_000_000_000
+CREATED_MS = 1_760_000_000_000
 _FIRST_SNAPSHOT = 4_000_000_000
+
+
+def empty_document(location: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata of a table of format v2 without snapshots, partitions and properties."""
+    return {
+        "format-version": 2,
+        "table-uuid": str(uuid.uuid4()),
+        "location": location,
+        "last-updated-ms": CREATED_MS,
+        "last-column-id": max(field["id"] for field in schema["fields"]),
+        "current-schema-id": 0,
+        "schemas": [schema],
+        "default-spec-id": 0,
+        "partition-specs": [{"spec-id": 0, "fields": []}],
+        "last-partition-id": 999,
+        "default-sort-order-id": 0,
+        "sort-orders": [{"order-id": 0, "fields": []}],
+        "properties": {},
+        "current-snapshot-id": None,
+        "refs": {},
+        "snapshots": [],
+        "snapshot-log": [],
+        "metadata-log": [],
+        "last-sequence-number": 0,
+    }
 
 
 class TableWriter:
@@ -40,30 +65,16 @@ class TableWriter:
         (folder / "metadata").mkdir(parents=True, exist_ok=True)
         self.schema = schema
         self._manifests: list[ManifestFile] = []
-        self._document: dict[str, Any] = {
+        self._document = empty_document(str(folder), schema)
+        self._document |= {
             "format-version": format_version,
-            "table-uuid": str(uuid.uuid4()),
-            "location": str(folder),
-            "last-updated-ms": _CREATED_MS,
-            "last-column-id": max(field["id"] for field in schema["fields"]),
-            "current-schema-id": 0,
-            "schemas": [schema],
-            "default-spec-id": 0,
             "partition-specs": [{"spec-id": 0, "fields": list(partition_fields)}],
             "last-partition-id": 999 + len(partition_fields),
-            "default-sort-order-id": 0,
-            "sort-orders": [{"order-id": 0, "fields": []}],
             "properties": {
                 "write.delete.mode": "merge-on-read",
                 "write.parquet.compression-codec": "zstd",
                 **(properties or {}),
             },
-            "current-snapshot-id": None,
-            "refs": {},
-            "snapshots": [],
-            "snapshot-log": [],
-            "metadata-log": [],
-            "last-sequence-number": 0,
         }
         if format_version == 3:
             self._document["next-row-id"] = 0
@@ -140,7 +151,7 @@ class TableWriter:
         raw: dict[str, Any] = {
             "snapshot-id": snapshot.snapshot_id,
             "sequence-number": number,
-            "timestamp-ms": _CREATED_MS + number,
+            "timestamp-ms": CREATED_MS + number,
             "manifest-list": str(path),
             "summary": {"operation": "overwrite" if overwrites else "append", **totals},
             "schema-id": 0,
@@ -151,12 +162,12 @@ class TableWriter:
             raw |= {"first-row-id": document["next-row-id"], "added-rows": rows}
             document["next-row-id"] += rows
         document["snapshots"].append(raw)
-        document["snapshot-log"].append({"snapshot-id": snapshot.snapshot_id, "timestamp-ms": _CREATED_MS + number})
+        document["snapshot-log"].append({"snapshot-id": snapshot.snapshot_id, "timestamp-ms": CREATED_MS + number})
         document["refs"] = {"main": {"snapshot-id": snapshot.snapshot_id, "type": "branch"}}
         document |= {
             "current-snapshot-id": snapshot.snapshot_id,
             "last-sequence-number": number,
-            "last-updated-ms": _CREATED_MS + number,
+            "last-updated-ms": CREATED_MS + number,
         }
 
     def _totals(self, data: Sequence[DataFile], deletes: Sequence[DataFile]) -> dict[str, str]:
