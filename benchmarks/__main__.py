@@ -17,9 +17,10 @@ from benchmarks.peers.environment import make_environment
 from benchmarks.peers.rest_catalog import RestCatalogServer
 from benchmarks.record import last_results, record
 from benchmarks.report import as_json, beside_last, contest_table, target_lines
+from benchmarks.row import Row
 from benchmarks.run_rows import Ways, run_row
 from benchmarks.run_store_rows import run_store_row
-from benchmarks.suite import Row, rows_named
+from benchmarks.suite import rows_named
 
 WORK = Path(__file__).parents[1] / "build" / "benchmarks"
 

@@ -33,6 +33,8 @@ CONTESTANTS: Mapping[str, Entrant] = {
     "icekeeper_decoding": Entrant("Icekeeper, decoding", "icekeeper", task={"copy": False}),
     "icekeeper_copy": Entrant("Icekeeper, row-group copy", "icekeeper", task={"copy": True}),
     "icekeeper_spark": Entrant("Icekeeper on Spark, decoding", "icekeeper", task={"copy": False, "engine": "spark"}),
+    "icekeeper_one_executor": Entrant("Icekeeper, one executor", "icekeeper", task={"engine": "executors-1"}),
+    "icekeeper_two_executors": Entrant("Icekeeper, two executors", "icekeeper", task={"engine": "executors-2"}),
     "icekeeper_detect": Entrant("Icekeeper, detection", "icekeeper_detect"),
     "java": Entrant("Iceberg-Java 1.10.2", "iceberg_java", _JAVA, stays=True),
     "rust": Entrant("iceberg-compaction (Rust)", "iceberg_compaction", ("iceberg-compaction",)),

@@ -13,8 +13,8 @@ from typing import Any
 
 from benchmarks.contestants import CONTESTANTS
 from benchmarks.measure import medians
+from benchmarks.row import Target
 from benchmarks.run_rows import RowFound
-from benchmarks.suite import Target
 
 __all__ = ["as_json", "beside_last", "contest_table", "target_lines"]
 
@@ -26,6 +26,10 @@ _FIGURES = {
     "files_opened": ("files opened", ""),
     "bytes_ratio": ("bytes through us", "× the data"),
 }
+
+
+_MORE = ("files_opened", "requests", "store_mb", "bytes_ratio")
+"""Figures of some rows only: files that readers open for the row's predicates; what passed to and from a store."""
 
 
 def as_json(found: RowFound, rounds: int) -> dict[str, Any]:
@@ -81,15 +85,16 @@ def contest_table(row: Mapping[str, Any]) -> Iterator[str]:
         f"medians of {row['rounds']}, {row['date']}, commit {row['commit']}, load {row['machine']['load']:g}."
     )
     yield ""
-    yield "| contestant | wall s | CPU s | memory MB | of it without Java |"
-    yield "|---|---|---|---|---|"
+    yield "| contestant | wall s | CPU s | memory MB | of it without Java | besides |"
+    yield "|---|---|---|---|---|---|"
     for entrant in row["entrants"].values():
         if "error" in entrant:
-            yield f"| {entrant['title']} | not measured: {entrant['error'].replace('|', '/')} | | | |"
+            yield f"| {entrant['title']} | not measured: {entrant['error'].replace('|', '/')} | | | | |"
         else:
             m = entrant["median"]
             cells = f"{m['wall_s']:.2f} | {m['cpu_s']:.2f} | {m['peak_mb']:.0f} | {m['peak_mb_beside_java']:.0f}"
-            yield f"| {entrant['title']} | {cells} |"
+            more = ", ".join(f"{name.replace('_', ' ')} {m[name]:.3g}" for name in _MORE if name in m)
+            yield f"| {entrant['title']} | {cells} | {more} |"
 
 
 def target_lines(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from benchmarks.metadata_proof import live_file_digest
 from benchmarks.peers.environment import PeersEnvironment
 from benchmarks.peers.rest_catalog import RestCatalogServer
 from benchmarks.proof import Expected, NotProven, expected_rows, expected_upserts, files_opened, prove
-from benchmarks.suite import Row
+from benchmarks.row import Row
 from benchmarks.tables.datasets import dataset
 from benchmarks.tables.kept_table import KeptTable
 from benchmarks.tables.metadata_tables import LISTING
@@ -116,7 +116,8 @@ def _expected(row: Row, table: KeptTable) -> Expected:
         upserts = row.dataset == "cdc"
         paths = [str(path) for path in table.data_files]
         rows = expected_upserts(paths) if upserts else expected_rows(table.metadata_location)
-        return Expected(rows, table.data_bytes, row.most_files)
+        most = row.most_files if row.most_share is None else round(row.most_share * len(paths))
+        return Expected(rows, table.data_bytes, most)
     if row.proof == "detected":
         return Expected(None, 0, None, counted=sum(1 for _ in table.originals.rglob("*.metadata.json")))
     live, orphans = live_file_digest(table.metadata_location), 0

@@ -9,8 +9,8 @@ from pathlib import Path
 from benchmarks.contestants import CONTESTANTS
 from benchmarks.measure import Contestant, ContestantFailed, Cost
 from benchmarks.proof import Expected, NotProven, expected_rows, prove
+from benchmarks.row import Row
 from benchmarks.run_rows import Found, RowFound, Ways
-from benchmarks.suite import Row
 from benchmarks.tables.datasets import dataset
 from benchmarks.tables.kept_table import KeptTable
 from benchmarks.tables.stored_table import Store, running_store

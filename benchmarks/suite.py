@@ -6,52 +6,13 @@ A target compares a figure of ours with the same figure of another contestant in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.tables.datasets import WARM_UP
+from benchmarks.row import Row, Target
 
-__all__ = ["ROWS", "Row", "Target", "rows_named"]
+__all__ = ["ROWS", "rows_named"]
 
 MB = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """``figure`` of ``ours`` is at most ``at_most`` times that of ``against``, or at most that many units."""
-
-    figure: str
-    ours: str
-    at_most: float
-    against: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table; every entrant does the same operation on the same table."""
-
-    key: str
-    title: str
-    dataset: str
-    operation: str
-    entrants: Sequence[str]
-    targets: Sequence[Target]
-    task: Mapping[str, Any] = field(default_factory=dict)
-    """What every entrant is told."""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Policy keys for Icekeeper."""
-    most_files: int | None = None
-    """A result with more data files has not done the work."""
-    warm_up: tuple[str, float] = (WARM_UP, 1)
-    """The dataset, and its scale, of the same operation that everybody does once before."""
-    proof: str | None = None
-    """How results are proven, where the entrants' own way does not fit: see :mod:`benchmarks.proof`."""
-    store_delay_ms: float | None = None
-    """On SeaweedFS, so many milliseconds before every request; ``None``: on this disk.  Only Icekeeper takes part."""
-    predicates: Sequence[str] = ()
-    """Of each, how many files a reader would open afterwards is counted: figure ``files_opened``, their sum."""
-    quick_scale: float | None = None
-    """The scale in ``make bench-quick``; ``None``: not in it."""
 
 
 def _against(ours: str, limits: Mapping[str, Mapping[str, float]]) -> tuple[Target, ...]:
@@ -199,6 +160,49 @@ ROWS: Sequence[Row] = (
         "append_only_16mb",
         "icekeeper_copy",
         (Target("bytes_ratio", "icekeeper_copy", 0.02), Target("peak_mb_beside_java", "icekeeper_copy", 150)),
+    ),
+    Row(
+        "two_executors",
+        "two Spark executors against one, 5 GB in 160 groups",
+        "many_groups",
+        "compact",
+        ("icekeeper_one_executor", "icekeeper_two_executors"),
+        (Target("wall_s", "icekeeper_two_executors", 1 / 1.8, "icekeeper_one_executor"),),
+        settings=_ONE_OUTPUT_SETTINGS,
+        most_share=1 / 16,
+    ),
+    Row(
+        "many_partitions",
+        "5,000 partitions of two tiny files",
+        "many_partitions",
+        "compact",
+        ("icekeeper", "zamboni", "java"),
+        (Target("wall_s", "icekeeper", 0.35, "java"), Target("peak_mb_beside_java", "icekeeper", 400)),
+        task=_ONE_OUTPUT,
+        settings={**_ONE_OUTPUT_SETTINGS, "min_input_files": "2"},
+        most_share=1 / 2,
+    ),
+    Row(
+        "tiny_files",
+        "2,000 files of 50 KB",
+        "tiny_files",
+        "compact",
+        ("cat", "pyarrow", "icekeeper", "rust", "zamboni", "java"),
+        (Target("wall_s", "icekeeper", 0.35, "java"), Target("cpu_s", "icekeeper", 0.35, "java")),
+        task=_ONE_OUTPUT,
+        settings=_ONE_OUTPUT_SETTINGS,
+        most_files=1,
+    ),
+    Row(
+        "wide",
+        "2,000 columns",
+        "wide",
+        "compact",
+        ("cat", "pyarrow", "icekeeper", "rust", "zamboni", "java"),
+        (Target("wall_s", "icekeeper", 0.35, "java"), Target("cpu_s", "icekeeper", 0.35, "java")),
+        task=_ONE_OUTPUT,
+        settings=_ONE_OUTPUT_SETTINGS,
+        most_files=1,
     ),
     Row(
         "small_table",

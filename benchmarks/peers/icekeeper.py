@@ -6,6 +6,8 @@ What counts is :meth:`Runtime.maintain`, as the command calls it; imports and th
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -36,9 +38,27 @@ def _engine(name: str) -> Engine:
             from icekeeper.engines.spark import SparkEngine, local_session
 
             _started[name] = SparkEngine(_ENGINES.enter_context(local_session()).sparkContext)
+        elif name.startswith("executors-"):
+            _started[name] = _executors(int(name.removeprefix("executors-")))
         else:
             _started[name] = LocalEngine()
     return _started[name]
+
+
+def _executors(count: int) -> Engine:
+    """A Spark cluster on this machine: executors of one core in processes of their own."""
+    from pyspark.sql import SparkSession
+
+    from icekeeper.engines.java import find_java_home
+    from icekeeper.engines.spark import LOCAL_SETTINGS, SparkEngine
+
+    os.environ |= {"JAVA_HOME": find_java_home(), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    builder = SparkSession.builder.master(f"local-cluster[{count},1,1024]").appName("icekeeper-benchmarks")
+    for key, value in LOCAL_SETTINGS.items():
+        builder = builder.config(key, value)
+    session = builder.config("spark.log.level", "ERROR").getOrCreate()
+    _ENGINES.callback(session.stop)
+    return SparkEngine(session.sparkContext)
 
 
 def _known(settings: dict[str, str]) -> dict[str, str]:

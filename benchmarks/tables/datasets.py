@@ -32,6 +32,7 @@ DATASETS: Mapping[str, Callable[[Path, float], None]] = {
     "wide": lambda folder, scale: make_wide(folder, max(2, round(100 * scale)), 1_000),
     "sorted_runs": lambda folder, scale: make_sorted_runs(folder, max(4, round(20 * scale)), 500_000),
     "many_partitions": lambda folder, scale: make_partitioned(folder, max(10, round(5_000 * scale)), 2, 300),
+    "many_groups": lambda folder, scale: make_partitioned(folder, max(2, round(160 * scale)), 16, 50_000),
     "deletes_clustered": _deleted(True, False),
     "deletes_spread": _deleted(False, False),
     "vectors_clustered": _deleted(True, True),
