@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,6 +43,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the rows, print them, keep them as JSON."""
     options = _options(arguments)
+    # As on Ctrl-C: contestants are ended, tables set back.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     work: Path = options.work.resolve()
     (work / "results").mkdir(parents=True, exist_ok=True)
     mode = "growth" if options.growth else "quick" if options.quick else "full"

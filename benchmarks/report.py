@@ -24,6 +24,7 @@ _FIGURES = {
     "peak_mb": ("memory", "MB"),
     "peak_mb_beside_java": ("memory", "MB"),
     "files_opened": ("files opened", ""),
+    "requests": ("requests", ""),
     "bytes_ratio": ("bytes through us", "× the data"),
 }
 
@@ -60,7 +61,7 @@ def _judged(target: Target, entrants: Mapping[str, Any]) -> dict[str, Any]:
     figure, unit = _FIGURES[target.figure]
     ours = entrants.get(target.ours, {}).get("median")
     if target.against is None:
-        text, measured = f"{figure} ≤ {target.at_most:g} {unit}", ours and ours[target.figure]
+        text, measured = f"{figure} ≤ {target.at_most:g} {unit}".rstrip(), ours and ours[target.figure]
     else:
         text = f"{figure} ≤ {target.at_most:g} × {CONTESTANTS[target.against].title}"
         theirs = entrants.get(target.against, {}).get("median")

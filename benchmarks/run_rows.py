@@ -106,8 +106,8 @@ def run_row(row: Row, scale: float, ways: Ways) -> RowFound:
     data = {"files": len(table.data_files), "bytes": table.data_bytes, "rows": 0}
     if expected.rows is not None:
         data["rows"] = expected.rows.rows
-    elif expected.live is not None:
-        data["files"] = expected.live.files
+    else:
+        data["files"] = expected.counted if expected.live is None else expected.live.files
     return RowFound(row, scale, data, found)
 
 

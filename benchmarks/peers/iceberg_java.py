@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ def _session(warehouse: str) -> SparkSession:
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("snowpark-connect-deps-iceberg is not installed")
     os.environ |= {"JAVA_HOME": _java_home(), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    scratch = tempfile.mkdtemp(prefix="icekeeper-bench-spark-")
+    scratch = str(Path(warehouse).parent / "spark")
     options = {
         "spark.driver.memory": "4g",
         "spark.driver.host": "127.0.0.1",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -47,6 +48,7 @@ def _engine(name: str) -> Engine:
 
 def _executors(count: int) -> Engine:
     """A Spark cluster on this machine: executors of one core in processes of their own."""
+    import pyspark
     from pyspark.sql import SparkSession
 
     from icekeeper.engines.java import find_java_home
@@ -57,6 +59,8 @@ def _executors(count: int) -> Engine:
     for key, value in LOCAL_SETTINGS.items():
         builder = builder.config(key, value)
     session = builder.config("spark.log.level", "ERROR").getOrCreate()
+    # Where such a cluster's workers keep their logs, whatever is configured.
+    _ENGINES.callback(shutil.rmtree, Path(pyspark.__file__).parent / "work", ignore_errors=True)
     _ENGINES.callback(session.stop)
     return SparkEngine(session.sparkContext)
 
