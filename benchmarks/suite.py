@@ -268,10 +268,11 @@ ROWS: Sequence[Row] = (
         (*_against("icekeeper", {"java": {"wall_s": 0.7}}), Target("peak_mb_beside_java", "icekeeper", 300)),
         task={
             "dry_run": True,
+            "listing": "{table_folder}/listing.parquet",
             "view": "listing",
             "view_query": "select file_path, last_modified from parquet.`{table_folder}/listing.parquet`",
         },
-        settings={"orphan_inventory": "{table_folder}/listing.parquet", "orphan_max_delete_ratio": "1"},
+        settings={"orphan_max_delete_ratio": "1"},
         proof="orphans",
         warm_up=("orphans", 0.01),
         quick_scale=1 / 20,

@@ -9,10 +9,14 @@ import itertools
 import os
 import shutil
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
+from functools import partialmethod
 from pathlib import Path
+from unittest import mock
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
 
 from benchmarks.peers.serve import Answer, Task, serve
@@ -23,6 +27,8 @@ from icekeeper.model import TableName
 from icekeeper.policy.keys import POLICY_KEYS
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.storage import Storage
 
 _TABLE = TableName(("ns",), "t")
 _ENGINES = ExitStack()
@@ -63,6 +69,14 @@ def _executors(count: int) -> Engine:
     _ENGINES.callback(shutil.rmtree, Path(pyspark.__file__).parent / "work", ignore_errors=True)
     _ENGINES.callback(session.stop)
     return SparkEngine(session.sparkContext)
+
+
+def _listed(storage: Storage, listing: str, prefix: str) -> Iterator[ListedObject]:
+    """A listing that comes from a file, as Java's does: the files themselves are not there."""
+    for batch in pq.ParquetFile(listing).iter_batches(columns=["path", "size", "last_modified"]):
+        times = batch["last_modified"].cast(pa.int64()).to_pylist()
+        for path, size, time_us in zip(batch["path"].to_pylist(), batch["size"].to_pylist(), times, strict=True):
+            yield ListedObject(path, size, time_us // 1000)
 
 
 def _known(settings: dict[str, str]) -> dict[str, str]:
@@ -112,8 +126,11 @@ def prepare(task: Task) -> Callable[[], Answer]:
         {"operations": _OPERATIONS.get(operation, operation), **task.get("settings", {}), **_copying(task)}
     )
 
+    listing = task["listing"].format(**task) if "listing" in task else None
+
     def run() -> Answer:
-        outcome = runtime.maintain(table, settings, engine, dry_run=bool(task.get("dry_run")))
+        with mock.patch.object(Storage, "list", partialmethod(_listed, listing)) if listing else nullcontext():
+            outcome = runtime.maintain(table, settings, engine, dry_run=bool(task.get("dry_run")))
         if outcome.status.value != "succeeded":
             raise RuntimeError(outcome.summary)
         return {
