@@ -27,7 +27,7 @@ def prepare(task: Task) -> Callable[[], Answer]:
     catalog.create_namespace("ns")
     catalog.register_table("ns.t", task["metadata_location"])
     session = CatalogSession.from_catalog(catalog, threads=_THREADS)
-    order = ", ".join(task["columns"]) if task["operation"] == "sort" else None
+    order = ", ".join(f'"{column}"' for column in task["columns"]) if task["operation"] == "sort" else None
     config = CompactionConfig(target_file_size_bytes=int(task["target_bytes"]), rewrite_all=True, sort_expression=order)
     compactor = TableCompactor(session, "ns.t", config)
 
