@@ -1,6 +1,6 @@
 # Every target does its own set-up, with uv (platform 13).  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pipeline quick test nightly lint definition wheel layer clean
+.PHONY: help setup demo pipeline quick test nightly lint bench bench-quick definition wheel layer clean
 .SUFFIXES:
 
 VENV := .venv
@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SOURCES := layers/icekeeper/src
 
 help: ## show the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## create .venv with everything pinned in constraints.txt
 
@@ -41,6 +41,14 @@ lint: $(STAMP) ## check style, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(SOURCES) tests benchmarks functions glue_jobs state_machine local_stack layers/build_layer.py
 	$(BIN)/cfn-lint template.yaml
+
+bench: $(STAMP) ## measure everything beside the peers and record it in docs/performance.* (ROWS="..." picks rows; hours)
+	$(BIN)/python -m benchmarks --quick --record $(ROWS)
+	$(BIN)/python -m benchmarks --record $(ROWS)
+	$(BIN)/python -m benchmarks --growth --record $(ROWS)
+
+bench-quick: $(STAMP) ## measure small tables beside the peers, and print ratios beside the last recorded ones (5 minutes)
+	$(BIN)/python -m benchmarks --quick $(ROWS)
 
 definition: $(STAMP) ## write the state machine's definition anew, from state_machine/
 	$(BIN)/python -m state_machine > functions/maintain_tables.asl.yaml.new

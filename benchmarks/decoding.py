@@ -1,6 +1,6 @@
 """The decoding path of compaction beside bare pyarrow, which reads and writes the same rows in the same layout.
 
-    python benchmarks/decoding.py [--files 40] [--rows 230000] [--rounds 3] [--only append] [--dictionaries]
+    python -m benchmarks.decoding [--files 40] [--rows 230000] [--rounds 3] [--only append] [--dictionaries]
 
 One process, no engine, so that nothing but the work unit is measured.  The bare side gives what ours wrote: the same
 files, row groups, codec and level, page index and statistics, without any check, metric or proof.  It knows beforehand
@@ -28,9 +28,9 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from merge import SCHEMA, make_file
 from pyroaring import BitMap64
 
+from benchmarks.merge import SCHEMA, make_file
 from icekeeper.model import FileContent
 from icekeeper.operations.compaction.clustering import work as clustering
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn

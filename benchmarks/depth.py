@@ -1,6 +1,6 @@
 """What clustering costs and leaves over a thousand rounds of new data, by limit and tier factor; plans only, no bytes.
 
-    python benchmarks/depth.py [--appends 1000]
+    python -m benchmarks.depth [--appends 1000]
 
 Each round appends one sorted run of 1,000 rows and plans as a pass does.  Keys: random (every run covers everything),
 in order (as of time), in order with late rows, and hot (most runs over few keys).  Printed: rows written per row

@@ -1,6 +1,6 @@
 """Expiry of a table with a long history, by Icekeeper and by Iceberg-Java 1.10.2, and of a wide one by us alone.
 
-    PYTHONPATH=tests python benchmarks/expiry.py [--snapshots 2000] [--wide 5000x200] [--no-java]
+    PYTHONPATH=tests python -m benchmarks.expiry [--snapshots 2000] [--wide 5000x200] [--no-java]
 
 *long*: real local files; every snapshot replaces one of ten data files by a new one, in a manifest of its own, so each
 that expires frees a data file, a manifest and a manifest list.  All but the newest ten expire: by us, with every

@@ -1,6 +1,6 @@
 """Two weeks of a fleet by the real detection and the operations' planners: no bytes are read or written, only counted.
 
-    PYTHONPATH=tests python benchmarks/fleet_fortnight.py [--tables 1000] [--days 14] [--one-in 5] [--set KEY=VALUE]...
+    PYTHONPATH=tests python -m benchmarks.fleet_fortnight [--tables 1000] [--days 14] [--one-in 5] [--set KEY=VALUE]...
 
 Every hour writers of twelve kinds commit (``tests/support/paper_lives.py``), the scanner assesses every table by its
 metadata document and a state store, and proposes at most ``max_jobs_per_detection``; workers run their passes, at most

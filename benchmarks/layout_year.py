@@ -1,6 +1,6 @@
 """A year of compaction by the pure planner: no bytes are read or written, only files counted.
 
-    PYTHONPATH=tests python benchmarks/layout_year.py [--days 365] [--table NAME] [--set KEY=VALUE]...
+    PYTHONPATH=tests python -m benchmarks.layout_year [--days 365] [--table NAME] [--set KEY=VALUE]...
 
 Every hour writers commit, the planner plans, and what it plans is carried out on paper.  Detection, which sees counters
 only, is asked as well: what it would have proposed in vain, and what it would have missed.  The tables:

@@ -1,6 +1,6 @@
 """The same merge three ways, in turn: two bare processes with plain pyarrow, the local engine, the Spark engine.
 
-    python benchmarks/merge.py [--files 200] [--rows 50000] [--rounds 3]
+    python -m benchmarks.merge [--files 200] [--rows 50000] [--rounds 3]
 
 Prints seconds, rows and ratios to the bare processes; these, the Spark session and its Python workers are started
 before the clock, the local engine's processes are not.

@@ -1,6 +1,6 @@
 """Orphans of a table with a million files, found by Icekeeper and by Iceberg-Java 1.10.2.
 
-    PYTHONPATH=tests python benchmarks/orphans.py [--files 1000000] [--local-files 50000] [--no-java]
+    PYTHONPATH=tests python -m benchmarks.orphans [--files 1000000] [--local-files 50000] [--no-java]
 
 One table, whose manifests hold every file but each hundredth.  First a listing of a million paths that exist nowhere:
 ours comes out of a generator behind the storage seam, Java gets the same paths as ``file_list_view``.  Then a folder

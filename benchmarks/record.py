@@ -1,0 +1,54 @@
+"""The dated results that the repository keeps: ``docs/performance.json``, and the part of the page made from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chart import chart
+from benchmarks.growth import growth_lines
+from benchmarks.report import contest_table, target_lines
+
+__all__ = ["last_results", "page_part", "record"]
+
+_DOCS = Path(__file__).parents[1] / "docs"
+_JSON, _PAGE, _CHART = _DOCS / "performance.json", _DOCS / "performance.md", _DOCS / "performance.svg"
+_BEGIN, _END = "<!-- measured: written by python -m benchmarks --record -->", "<!-- end of measured -->"
+
+
+def last_results(mode: str) -> dict[str, Any]:
+    """Rows by key, of the last run of that mode that was recorded."""
+    kept: dict[str, Any] = json.loads(_JSON.read_text()) if _JSON.exists() else {}
+    found: dict[str, Any] = kept.get(mode, {})
+    return found
+
+
+def record(mode: str, rows: Mapping[str, Any]) -> None:
+    """Put these rows in the place of what was recorded of them; write page and chart anew from all that is recorded."""
+    kept = {name: last_results(name) for name in ("full", "quick", "growth")}
+    kept[mode] |= json.loads(json.dumps(dict(rows)))
+    for row in kept[mode].values():
+        for entrant in row.get("entrants", {}).values():
+            entrant.pop("runs", None)
+    _JSON.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+    shown = kept["quick"] | kept["full"]
+    _CHART.write_text(chart(shown))
+    before, _, rest = _PAGE.read_text().partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    _PAGE.write_text(before + "\n".join([_BEGIN, "", *page_part(shown, kept["growth"]), _END]) + after)
+
+
+def page_part(rows: Mapping[str, Any], growth: Mapping[str, Any]) -> Iterator[str]:
+    """The targets, growth, then every row with its contestants; small tables where no full ones were measured."""
+    yield from target_lines(rows)
+    yield ""
+    if growth:
+        yield from growth_lines(growth)
+        yield ""
+    for row in rows.values():
+        yield f"### {row['title'][:1].upper()}{row['title'][1:]}"
+        yield ""
+        yield from contest_table(row)
+        yield ""

@@ -1,0 +1,145 @@
+"""Results as JSON and as Markdown: measured, wanted, met or missed, and the ratios of the last dated table."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contestants import CONTESTANTS
+from benchmarks.measure import medians
+from benchmarks.row import Target
+from benchmarks.run_rows import RowFound
+
+__all__ = ["as_json", "beside_last", "contest_table", "target_lines"]
+
+_FIGURES = {
+    "wall_s": ("wall", "s"),
+    "cpu_s": ("CPU", "s"),
+    "peak_mb": ("memory", "MB"),
+    "peak_mb_beside_java": ("memory", "MB"),
+    "files_opened": ("files opened", ""),
+    "requests": ("requests", ""),
+    "bytes_ratio": ("bytes through us", "× the data"),
+}
+
+
+_MORE = ("files_opened", "requests", "store_mb", "bytes_ratio")
+"""Figures of some rows only: files that readers open for the row's predicates; what passed to and from a store."""
+
+
+def as_json(found: RowFound, rounds: int) -> dict[str, Any]:
+    """All of one row; every figure of every run, and what each target makes of the medians."""
+    entrants: dict[str, Any] = {}
+    for name, entry in found.found.items():
+        entrants[name] = {"title": CONTESTANTS[name].title}
+        if entry.costs:
+            entrants[name] |= {"median": _rounded(asdict(medians(entry.costs)) | entry.more), "proof": entry.proof}
+            entrants[name]["runs"] = [_rounded(asdict(cost)) for cost in entry.costs]
+        else:
+            entrants[name]["error"] = entry.error
+    return {
+        "title": found.row.title,
+        "date": datetime.date.today().isoformat(),
+        "commit": _commit(),
+        "machine": _machine(),
+        "scale": found.scale,
+        "rounds": rounds,
+        "data": dict(found.data),
+        "entrants": entrants,
+        "targets": [_judged(target, entrants) for target in found.row.targets],
+    }
+
+
+def _judged(target: Target, entrants: Mapping[str, Any]) -> dict[str, Any]:
+    """The target in words, what was measured (``None``: nothing), and whether it is met."""
+    figure, unit = _FIGURES[target.figure]
+    ours = entrants.get(target.ours, {}).get("median")
+    if target.against is None:
+        text, measured = f"{figure} ≤ {target.at_most:g} {unit}".rstrip(), ours and ours[target.figure]
+    else:
+        text = f"{figure} ≤ {target.at_most:g} × {CONTESTANTS[target.against].title}"
+        theirs = entrants.get(target.against, {}).get("median")
+        measured = ours[target.figure] / max(theirs[target.figure], 0.01) if ours and theirs else None
+    return {
+        "ours": CONTESTANTS[target.ours].title,
+        "text": text,
+        "measured": None if measured is None else round(measured, 3),
+        "met": None if measured is None else measured <= target.at_most,
+    }
+
+
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in values.items()}
+
+
+def contest_table(row: Mapping[str, Any]) -> Iterator[str]:
+    """A row's contestants, as lines of Markdown."""
+    data = row["data"]
+    yield (
+        f"{data['files']:,} files, {data['bytes'] / 1e6:,.0f} MB, {data['rows']:,} rows; scale {row['scale']:g}, "
+        f"medians of {row['rounds']}, {row['date']}, commit {row['commit']}, load {row['machine']['load']:g}."
+    )
+    yield ""
+    yield "| contestant | wall s | CPU s | memory MB | of it without Java | besides |"
+    yield "|---|---|---|---|---|---|"
+    for entrant in row["entrants"].values():
+        if "error" in entrant:
+            yield f"| {entrant['title']} | not measured: {entrant['error'].replace('|', '/')} | | | | |"
+        else:
+            m = entrant["median"]
+            cells = f"{m['wall_s']:.2f} | {m['cpu_s']:.2f} | {m['peak_mb']:.0f} | {m['peak_mb_beside_java']:.0f}"
+            more = ", ".join(f"{name.replace('_', ' ')} {m[name]:.3g}" for name in _MORE if name in m)
+            yield f"| {entrant['title']} | {cells} | {more} |"
+
+
+def target_lines(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Every target of every row, as lines of Markdown."""
+    yield "| work | who | target | measured | |"
+    yield "|---|---|---|---|---|"
+    for row in rows.values():
+        for target in row["targets"]:
+            verdict = {True: "met", False: "**missed**", None: "not measured"}[target["met"]]
+            measured = "" if target["measured"] is None else f"{target['measured']:.3g}"
+            yield f"| {row['title']} | {target['ours']} | {target['text']} | {measured} | {verdict} |"
+
+
+def beside_last(rows: Mapping[str, Mapping[str, Any]], last: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """What was measured now beside what the last dated table says, for people to judge; nothing fails by it."""
+    for key, row in rows.items():
+        before = {(t["ours"], t["text"]): t for t in last.get(key, {}).get("targets", ())}
+        for target in row["targets"]:
+            then = before.get((target["ours"], target["text"]), {}).get("measured")
+            now = target["measured"]
+            change = f"{now / then:5.2f} × of then" if now is not None and then else ""
+            shown = [f"{value:8.3g}" if value is not None else "       –" for value in (now, then)]
+            verdict = {True: "met", False: "missed", None: "not measured"}[target["met"]]
+            yield (
+                f"{row['title'][:44]:44} {target['ours'][:26]:26} {target['text'][:44]:44} now {shown[0]}, "
+                f"then {shown[1]}  {change:16} {verdict}"
+            )
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def _machine() -> dict[str, Any]:
+    """What says how far figures may be compared; ``load`` is that of the last minute."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "processor": models[0] if models else platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(pages / 2**30),
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+    }

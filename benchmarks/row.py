@@ -1,0 +1,51 @@
+"""What a row of the suite is: an operation on a table, who takes part, what is wanted of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.tables.datasets import WARM_UP
+
+__all__ = ["Row", "Target"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """``figure`` of ``ours`` is at most ``at_most`` times that of ``against``, or at most that many units."""
+
+    figure: str
+    ours: str
+    at_most: float
+    against: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table; every entrant does the same operation on the same table."""
+
+    key: str
+    title: str
+    dataset: str
+    operation: str
+    entrants: Sequence[str]
+    targets: Sequence[Target]
+    task: Mapping[str, Any] = field(default_factory=dict)
+    """What every entrant is told."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Policy keys for Icekeeper."""
+    most_files: int | None = None
+    """A result with more data files has not done the work."""
+    most_share: float | None = None
+    """The same, as a share of the table's data files."""
+    warm_up: tuple[str, float] = (WARM_UP, 1)
+    """The dataset, and its scale, of the same operation that everybody does once before."""
+    proof: str | None = None
+    """How results are proven, where the entrants' own way does not fit: see :mod:`benchmarks.proof`."""
+    store_delay_ms: float | None = None
+    """On SeaweedFS, so many milliseconds before every request; ``None``: on this disk.  Only Icekeeper takes part."""
+    predicates: Sequence[str] = ()
+    """Of each, how many files a reader would open afterwards is counted: figure ``files_opened``, their sum."""
+    quick_scale: float | None = None
+    """The scale in ``make bench-quick``; ``None``: not in it."""

@@ -1,0 +1,190 @@
+"""Runs a row: everybody is started and warm, then they take turns, and every result is proven before it counts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from benchmarks.contestants import CONTESTANTS, Entrant
+from benchmarks.measure import Contestant, ContestantFailed, Cost
+from benchmarks.metadata_proof import live_file_digest
+from benchmarks.peers.environment import PeersEnvironment
+from benchmarks.peers.rest_catalog import RestCatalogServer
+from benchmarks.proof import Expected, NotProven, expected_rows, expected_upserts, files_opened, prove
+from benchmarks.row import Row
+from benchmarks.tables.datasets import dataset
+from benchmarks.tables.kept_table import KeptTable
+from benchmarks.tables.metadata_tables import LISTING
+
+__all__ = ["Found", "RowFound", "Ways", "run_row"]
+
+_ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What all rows share."""
+
+    work: Path
+    peers: PeersEnvironment
+    rest: RestCatalogServer
+    rounds: int
+    without: frozenset[str]
+    """Contestants that are left out on request."""
+    say: Callable[[str], None]
+    staying: dict[str, Contestant] = field(default_factory=dict)
+    """Processes that serve all rows."""
+
+    def close(self) -> None:
+        """End what stayed."""
+        for contestant in self.staying.values():
+            contestant.close()
+
+
+@dataclass(slots=True)
+class Found:
+    """Of one contestant: its runs, or why there are none."""
+
+    costs: list[Cost] = field(default_factory=list)
+    proof: str = ""
+    more: dict[str, float] = field(default_factory=dict)
+    """Figures that are no costs, of the last run."""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RowFound:
+    """Of a row; ``data`` tells how much there was to do."""
+
+    row: Row
+    scale: float
+    data: Mapping[str, int]
+    found: Mapping[str, Found]
+
+
+def run_row(row: Row, scale: float, ways: Ways) -> RowFound:
+    """Measure one row; what fails is told in the result."""
+    table = dataset(ways.work, row.dataset, scale)
+    expected = _expected(row, table)
+    found = {name: Found() for name in row.entrants if name not in ways.without}
+    running: dict[str, Contestant] = {}
+    try:
+        for name, entry in found.items():
+            try:
+                running[name] = _started(name, row, ways)
+            except ContestantFailed as error:
+                entry.error = str(error)
+                ways.say(f"  {CONTESTANTS[name].title}: {entry.error}")
+        for _ in range(ways.rounds):
+            for name, contestant in list(running.items()):
+                entry = found[name]
+                try:
+                    cost, entry.proof, entry.more = _one_run(name, contestant, row, table, expected, ways)
+                    entry.costs.append(cost)
+                    ways.say(
+                        f"  {CONTESTANTS[name].title:28} {cost.wall_s:7.2f} s {cost.cpu_s:7.2f} CPU s "
+                        f"{cost.peak_mb_beside_java:6.0f} MB"
+                    )
+                except (ContestantFailed, NotProven) as error:
+                    entry.error, entry.costs[:] = str(error), []
+                    ways.say(f"  {CONTESTANTS[name].title}: {entry.error}")
+                    running.pop(name).close()
+    finally:
+        for name, contestant in running.items():
+            if CONTESTANTS[name].stays:
+                ways.staying[name] = contestant
+            else:
+                contestant.close()
+        table.set_back()
+    data = {"files": len(table.data_files), "bytes": table.data_bytes, "rows": 0}
+    if expected.rows is not None:
+        data["rows"] = expected.rows.rows
+    else:
+        data["files"] = expected.counted if expected.live is None else expected.live.files
+    return RowFound(row, scale, data, found)
+
+
+def _expected(row: Row, table: KeptTable) -> Expected:
+    if row.proof is None:
+        upserts = row.dataset == "cdc"
+        paths = [str(path) for path in table.data_files]
+        rows = expected_upserts(paths) if upserts else expected_rows(table.metadata_location)
+        most = row.most_files if row.most_share is None else round(row.most_share * len(paths))
+        return Expected(rows, table.data_bytes, most)
+    if row.proof == "detected":
+        return Expected(None, 0, None, counted=sum(1 for _ in table.originals.rglob("*.metadata.json")))
+    live, orphans = live_file_digest(table.metadata_location), 0
+    if row.proof == "orphans":
+        orphans = pq.read_metadata(table.folder / LISTING).num_rows - live.files
+    kept = int(row.task.get("keep", 0))
+    return Expected(None, 0, None, live, table.folder, kept_snapshots=kept, counted=orphans)
+
+
+def _started(name: str, row: Row, ways: Ways) -> Contestant:
+    """The contestant, after it has done the same operation on a small table."""
+    entrant = CONTESTANTS[name]
+    why = ways.peers.reason(entrant.packages)
+    if why is not None:
+        raise ContestantFailed(why)
+    python = ways.peers.python if entrant.packages else Path(sys.executable)
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    logs = ways.work / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    contestant = ways.staying.pop(name, None) or Contestant(
+        [str(python), "-m", f"benchmarks.peers.{entrant.module}"], environment, logs / f"{name}.log"
+    )
+    try:
+        warm_up = dataset(ways.work, *row.warm_up)
+        contestant.run(_task(entrant, row, warm_up, ways))
+        warm_up.set_back()
+    except ContestantFailed:
+        contestant.close()
+        raise
+    return contestant
+
+
+def _one_run(
+    name: str, contestant: Contestant, row: Row, table: KeptTable, expected: Expected, ways: Ways
+) -> tuple[Cost, str, dict[str, float]]:
+    entrant = CONTESTANTS[name]
+    table.set_back()
+    task = _task(entrant, row, table, ways)
+    os.sync()  # what others left to be written would be paid by this one
+    try:
+        cost, answer = contestant.run(task)
+        if "rest_table" in answer:
+            answer["metadata_location"] = ways.rest.metadata_location(answer["rest_table"])
+        proof, more = prove(row.proof or entrant.proof, answer, expected), {}
+        if row.predicates:
+            more["files_opened"] = float(files_opened(answer["metadata_location"], row.predicates))
+        return cost, proof, more
+    finally:
+        shutil.rmtree(task["scratch"], ignore_errors=True)
+
+
+def _task(entrant: Entrant, row: Row, table: KeptTable, ways: Ways) -> dict[str, Any]:
+    scratch = ways.work / "scratch"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    task: dict[str, Any] = {
+        "operation": row.operation,
+        "metadata_location": table.metadata_location,
+        "table_folder": str(table.folder),
+        "scratch": str(scratch),
+        "warehouse": str(ways.work / "warehouse"),
+        "settings": {key: value.format(table_folder=table.folder) for key, value in row.settings.items()},
+        **row.task,
+        **entrant.task,
+    }
+    if entrant.proof in ("files", "bytes"):
+        task["data_files"] = [str(path) for path in table.data_files]
+    if entrant.module == "iceberg_compaction":
+        task |= {"rest_uri": ways.rest.uri, "rest_table": ways.rest.register(table.metadata_location)}
+    return task

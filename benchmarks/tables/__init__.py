@@ -1,0 +1,1 @@
+"""The tables that contestants work on: made once, kept in the work folder, set back before every run."""
