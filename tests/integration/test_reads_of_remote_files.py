@@ -32,8 +32,9 @@ class Far(Storage):
         self._counting = threading.Lock()
         self.meeting: threading.Barrier | None = None
 
-    def _open(self, path: str) -> pa.NativeFile:
-        return pa.PythonFile(_Counted(self, self._folder / path.removeprefix("s3://bucket/")), mode="r")
+    def open_input(self, path: str, size: int | None = None) -> pa.NativeFile:
+        with self.translated(path):
+            return pa.PythonFile(_Counted(self, self._folder / path.removeprefix("s3://bucket/")), mode="r")
 
     def read_once(self, name: str) -> None:
         with self._counting:

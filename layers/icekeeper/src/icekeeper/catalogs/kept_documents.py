@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Lock
 
-__all__ = ["keep_document", "keeping_documents", "kept_document"]
+__all__ = ["keep_document", "keeping_documents", "kept_document", "reading_anew"]
 
 _MOST_FILES = 16
 _MOST_BYTES = 16 * 1024 * 1024
@@ -35,6 +35,16 @@ _current: ContextVar[_Documents | None] = ContextVar("icekeeper_kept_documents",
 def keeping_documents() -> Iterator[None]:
     """Read no metadata file twice inside of the block, or of one around it; outside of all, each load reads it."""
     before = _current.set(_current.get() or _Documents())
+    try:
+        yield
+    finally:
+        _current.reset(before)
+
+
+@contextmanager
+def reading_anew() -> Iterator[None]:
+    """Read every metadata file from its store inside of the block, for who must know that it can still be read."""
+    before = _current.set(None)
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.kept_documents import reading_anew
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.held_files import HeldFiles
 from icekeeper.deletion.neighbours import TableFolders
@@ -98,7 +99,8 @@ class SharedReferences:
         """
         for key, known in tuple(self._followed.items()):
             try:
-                now = known.catalog.load(known.table.name)
+                with reading_anew():
+                    now = known.catalog.load(known.table.name)
             except PolicyError:
                 continue  # dropped meanwhile; its files stay protected in this pass
             except MaintenanceError as error:
@@ -135,7 +137,8 @@ class SharedReferences:
 
     def _load_again(self, followed: _Followed) -> None:
         try:
-            now = followed.catalog.load(followed.table.name)
+            with reading_anew():
+                now = followed.catalog.load(followed.table.name)
         except PolicyError:
             return  # dropped meanwhile; its files stay protected in this pass
         before = followed.table

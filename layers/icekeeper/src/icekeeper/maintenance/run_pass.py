@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.kept_documents import keeping_documents
-from icekeeper.engines.auto import AutoEngine
 from icekeeper.maintenance.begin_pass import PassStart, begin, head_id
 from icekeeper.maintenance.interrupted_pass import PassInterrupted, interrupted_outcome
 from icekeeper.maintenance.not_due import of_part, remembered_turns, why_waiting
@@ -15,6 +14,7 @@ from icekeeper.maintenance.record_pass import DonePart, conclude, with_warnings
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operations.staging.clean import clean_staged_files
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.counted_engine import CountedEngine
 from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.policy import Operation
 from icekeeper.policy.unused_settings import unused_settings
@@ -92,7 +92,7 @@ def _run_pass(context: OperationContext, schedule: str | None, sent: RequestCoun
 def _recorded(
     context: OperationContext, started: PassStart, outcome: PassOutcome, parts: Sequence[DonePart]
 ) -> PassOutcome:
-    reason = context.engine.reason if isinstance(context.engine, AutoEngine) else None
+    reason = context.engine.reason if isinstance(context.engine, CountedEngine) else None
     outcome = replace(with_warnings(outcome), engine=EngineTaken(context.engine.name, reason))
     log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
     if context.dry_run:

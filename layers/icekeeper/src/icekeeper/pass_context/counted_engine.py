@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from icekeeper.engines.auto import AutoEngine
 from icekeeper.engines.engine import Engine
 from icekeeper.request_count import RequestCount, RequestKind, counting, current_count
 
@@ -39,9 +40,10 @@ class CountedEngine:
         """See :class:`icekeeper.engines.engine.Engine`."""
         return self._engine.name
 
-    def __getattr__(self, name: str) -> Any:
-        """Whatever else the engine tells of itself."""
-        return getattr(self._engine, name)
+    @property
+    def reason(self) -> str | None:
+        """Why this engine did the work; ``None``: somebody named it."""
+        return self._engine.reason if isinstance(self._engine, AutoEngine) else None
 
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
