@@ -27,7 +27,7 @@ from benchmarks.merge import make_file
 from icekeeper.engines.java import find_java_home
 
 MEGABYTE = 1024 * 1024
-SIZES_MB = (2, 4, 8, 16, 32, 64, 128)
+SIZES_MB = (8, 12, 16, 20, 24, 32, 96)
 """Spark's ``parquet.block.size``: what it holds in memory for a row group, about as much as it writes."""
 _ROWS_AT_ONCE, _MEGABYTES_AT_ONCE = 500_000, 20
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from icekeeper.engines.local import LocalEngine
 from icekeeper.metadata.manifest_write import EncodedManifest
+from icekeeper.metadata.uuid_order import uuid_section
 from icekeeper.model import (
     EntryStatus,
     Nothing,
@@ -63,17 +64,24 @@ def test_entries_are_the_same_multiset_with_everything_they_inherited(
 def test_summaries_hold_for_readers_of_either_order(
     stored: list[EncodedManifest], target: int, lane_bytes: int | None
 ) -> None:
-    """Of uuids; and there are always some, for Spark's ``manifests`` table."""
+    """Of uuids; and there are always some, for Spark's ``manifests`` table.
+
+    But where a plan could not foresee uuids that hardly exist: at an end of an order, and not told by bounds that hold
+    in the other one.
+    """
     planned = plan(stored, policy(min_manifests_to_rewrite=2), target)
     if not isinstance(planned, ManifestPlan):
         return
     after, into = rewritten(TABLE, stored, planned, target, HERE, lane_bytes)
     for m in (m for m in after if m.manifest in into.written):
-        assert m.manifest.partitions is not None
         if m.manifest.partition_spec_id != 2:
+            assert m.manifest.partitions is not None
+            continue
+        found = [entry.file.partition[1] for _, entry in entries_of(TABLE, [m])]
+        if m.manifest.partitions is None:
+            assert any(isinstance(key, bytes) and uuid_section(key) % 2 for key in found)
             continue
         summary = m.manifest.partitions[1]
-        found = [entry.file.partition[1] for _, entry in entries_of(TABLE, [m])]
         assert summary.contains_null == (None in found)
         for key in found:
             if isinstance(key, bytes):
