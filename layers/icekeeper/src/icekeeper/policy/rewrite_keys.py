@@ -69,8 +69,8 @@ class RewriteKeys(BaseModel):
     )
     price_per_1000_gets: Amount = key(Fraction(4, 10000), "US dollars for 1,000 reading requests")
     price_per_1000_puts: Amount = key(Fraction(5, 1000), "US dollars for 1,000 writing requests")
-    # benchmarks/scan_row_groups.py: full scans by DuckDB take 2 to 4 % more CPU where they have 15 to 22 MB than where they
-    # have 66 MB, and 4 % and more below; pyarrow's take none, and files grow by less than 1 %.
+    # benchmarks/scan_row_groups.py: full scans by DuckDB take 2 to 4 % more CPU where they have 15 to 22 MB than where
+    # they have 66 MB, and 4 % and more below; pyarrow's take none, and files grow by less than 1 %.
     min_row_group_copy_bytes: OptionalCount = key(
         16 * MEGABYTE,
         "merging copies row groups of files in which they have so many bytes on average; none: of no file",
