@@ -19,7 +19,7 @@ WARM_UP = "warm_up"
 
 def _deleted(clustered: bool, vectors: bool) -> Callable[[Path, float], None]:
     return lambda folder, scale: make_deleted_positions(
-        folder, max(2, round(12 * scale)), 1_000_000, clustered=clustered, vectors=vectors
+        folder, max(2, round(6 * scale)), 2_200_000, clustered=clustered, vectors=vectors
     )
 
 
