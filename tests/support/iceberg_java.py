@@ -59,8 +59,9 @@ def start_spark(scratch: Path) -> SparkSession:
         "spark.sql.adaptive.enabled": "false",
         # Nobody looks at a page of Spark's: what it would show of each query and its plan is kept alive for it.
         "spark.sql.ui.retainedExecutions": "1",
-        "spark.ui.retainedJobs": "1",
-        "spark.ui.retainedStages": "1",
+        # The engine asks how a job's stages went, so some are kept.
+        "spark.ui.retainedJobs": "50",
+        "spark.ui.retainedStages": "50",
         "spark.ui.retainedTasks": "10",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(warehouse),
