@@ -18,6 +18,8 @@ from pyiceberg.types import IntegerType
 from icekeeper.model import FileContent
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.row_group_copy.footer import Footer
+from icekeeper.row_group_copy.refusal import CannotCopy
 from support.deletes import commit_deletes, compacted, create_by_region, equality_delete, position_delete, region_rows
 from support.maintained_table import ID_AND_PART, MaintainedTable, maintained_table, new_table
 
@@ -226,3 +228,18 @@ def test_row_groups_without_deleted_rows_are_copied_and_the_others_decoded(table
     assert outcome.metrics["compact.bytes_copied"] > 0
     assert table.live_deletes() == Counter()
     table.assert_sound()
+
+
+def test_a_footer_that_only_arrow_refuses_is_decoded_where_filters_are_wanted(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows can be read by their columns all the same; the worker must not end."""
+
+    def refuse(footer: Footer) -> None:
+        raise CannotCopy("has a footer that Arrow cannot read")
+
+    write(table, 400, 500)
+    want_filters(table)
+    monkeypatch.setattr(Footer, "seen_by_arrow", refuse)
+    assert compact(table).metrics["compact.bytes_copied"] == 0
+    assert table.readers_agree() == sorted(table.ids())

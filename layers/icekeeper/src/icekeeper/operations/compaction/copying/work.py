@@ -24,7 +24,7 @@ from icekeeper.request_count import WorkThreads
 from icekeeper.row_group_copy.copyable import CopyTarget, copy_target
 from icekeeper.row_group_copy.copyable_file import CopyableFile
 from icekeeper.row_group_copy.merge import copyable_file, merge_files
-from icekeeper.row_group_copy.refusal import NotCopyable
+from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
 from icekeeper.rows.read import Tally
 from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.storage import Storage
@@ -89,7 +89,12 @@ def _judged(task: RewriteTask, copying: Copying, target: CopyTarget, storage: St
         found = copyable_file(copying.entries[number], target, storage, task.inputs[number].sequence_number)
         if isinstance(found, NotCopyable):
             return None
-        lacks_filters = wanted.bloom_columns and RewriteReason.BLOOM in wanted.lacking(found.footer.seen_by_arrow())
+        if not wanted.bloom_columns:
+            return found
+        try:
+            lacks_filters = RewriteReason.BLOOM in wanted.lacking(found.footer.seen_by_arrow())
+        except CannotCopy:
+            return None
         return None if lacks_filters else found
 
     asked = sorted(copying.entries)
