@@ -26,6 +26,7 @@ from icekeeper.report.outcome import Status
 from icekeeper.report.request_metrics import REQUESTS
 from icekeeper.state.lake_stats import LakeStats
 from observability import logger
+from usage import note_metrics
 
 __all__ = ["emit_detection", "emit_run", "emit_table"]
 
@@ -102,6 +103,7 @@ def _emit(values: Mapping[str, int | float], table: tuple[str, str] | None = Non
     With ``table``, the names of a catalog and a table, they have these dimensions too; without ``total`` only these.
     """
     names = sorted(values)
+    note_metrics(values, of_table=table is not None, total=total)
     of_table = {} if table is None else {"catalog": table[0], "table": table[1]}
     for start in range(0, len(names), _MAX_METRICS):
         metrics = EphemeralMetrics(namespace="Icekeeper", service=_SERVICE)

@@ -16,6 +16,7 @@ from icekeeper.errors import MaintenanceError
 from icekeeper.masking import masked, masked_document
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
+from usage import metered, note_log_bytes
 
 __all__ = ["about", "deployment", "function", "logger"]
 
@@ -23,7 +24,9 @@ Handler: TypeAlias = Callable[[dict[str, Any], Any], dict[str, Any]]
 
 
 def _without_secrets(line: Mapping[str, Any]) -> str:
-    return json.dumps(masked_document(line), ensure_ascii=False, default=lambda other: masked(str(other)))
+    told = json.dumps(masked_document(line), ensure_ascii=False, default=lambda other: masked(str(other)))
+    note_log_bytes(len(told.encode()) + 1)
+    return told
 
 
 # Named like the package, whose loggers are then its children, so that their lines look the same.
@@ -37,14 +40,16 @@ def deployment() -> Deployment:
 
 
 def function(handler: Handler) -> Handler:
-    """Decorates a handler: all its log lines have the field ``run_id``, and no field of the call before."""
+    """Decorates a handler: all its log lines have the field ``run_id``, and no field of the call before; what the call
+    uses is recorded."""
 
     @functools.wraps(handler)
     def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
         if isinstance(event, Mapping):
             logger.append_keys(run_id=event.get("run_id"))
         try:
-            return handler(event, context)
+            with metered(deployment, context):
+                return handler(event, context)
         except MaintenanceError as error:
             logger.error("%s: %s", type(error).__name__, error)
             raise

@@ -8,6 +8,7 @@ from cloudwatch import emit_run, emit_table
 from icekeeper.pipeline.events import ReportRunEvent, ReportTableEvent, parse_event
 from icekeeper.pipeline.report_run import report_run
 from icekeeper.pipeline.report_table import report_table
+from icekeeper.pipeline.usage import note_pass
 from idempotency import once
 from observability import about, deployment, function, logger
 
@@ -31,6 +32,8 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
         report = report_table(deployment(), asked)
         logger.info("pass %s: %s", report.status, report.summary, extra={"status": report.status})
         emit_table(asked.item, report)
+        if report.outcome is not None:
+            note_pass(report.outcome)
         return report.to_json()
 
     plan = None if asked.plan is None else asked.plan.digest

@@ -14,6 +14,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "clock",
             "environment",
             "errors",
+            "metering",
             "model",
             "operation_facts",
             "request_count",
@@ -22,7 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     ),
     frozenset({"metadata", "policy", "pyiceberg_private", "state", "storage"}),
     frozenset({"catalogs", "engines", "health", "partition_time", "report", "rows", "sweep_rhythm"}),
-    frozenset({"commit", "table_policy", "policy_parts", "row_group_copy"}),
+    frozenset({"commit", "costs", "table_policy", "policy_parts", "row_group_copy"}),
     frozenset({"pass_context"}),
     frozenset({"deletion"}),
     frozenset({"operations"}),
@@ -71,7 +72,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset(
             {
                 *("detection_mark", "held_lease", "lake_stats", "pending_deletions", "quarantine", "requests"),
-                *("schedules", "slots", "staging"),
+                *("schedules", "slots", "staging", "usage"),
             }
         ),
         frozenset({"store"}),

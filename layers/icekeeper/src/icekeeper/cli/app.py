@@ -48,6 +48,7 @@ from icekeeper.cli.console import (
     print_usage_error,
     tell,
 )
+from icekeeper.cli.cost import cost
 from icekeeper.cli.health import health
 from icekeeper.cli.history import history
 from icekeeper.cli.orphans import orphans
@@ -84,6 +85,7 @@ app.command()(health)
 app.command()(advise)
 app.command()(orphans)
 app.command()(history)
+app.command()(cost)
 app.command()(request)
 app.command()(run)
 

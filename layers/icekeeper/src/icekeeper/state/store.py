@@ -21,6 +21,7 @@ from icekeeper.state.requests import RequestStore
 from icekeeper.state.schedules import ScheduleRun, ScheduleStore
 from icekeeper.state.slack import Slack
 from icekeeper.state.staging import StagedLoad, StagingStore
+from icekeeper.state.usage import UsageStore
 
 __all__ = ["UNTIL_REMOVED_MS", "Glance", "LastSeen", "PassRecord", "Pin", "PinKind", "StateStore"]
 
@@ -118,6 +119,9 @@ class StateStore(Protocol):
 
     @property
     def claims(self) -> ClaimStore: ...
+
+    @property
+    def usage(self) -> UsageStore: ...
 
     def kept_open(self) -> AbstractContextManager[None]:
         """Within the block, calls of this thread share what it costs to open the store; they mean the same."""

@@ -8,6 +8,7 @@ from botocore.exceptions import BotoCoreError
 
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.state.address import STATE_VARIABLE, TableAddress
+from icekeeper.state.dynamodb.consumed import count_consumed
 from icekeeper.state.dynamodb.table import DynamoTable
 
 __all__ = ["open_table"]
@@ -29,6 +30,8 @@ def open_table(address: TableAddress) -> DynamoTable:
             raise PolicyError(
                 f"the region of the state table {address.name} is not known: add ?region=REGION to {STATE_VARIABLE}"
             )
-        return DynamoTable(session.client("dynamodb", endpoint_url=address.endpoint, config=_CLIENT), address.name)
+        client = session.client("dynamodb", endpoint_url=address.endpoint, config=_CLIENT)
+        count_consumed(client)
+        return DynamoTable(client, address.name)
     except (BotoCoreError, ValueError) as error:
         raise StorageError(f"the state table {address.name} cannot be used: {error}") from error

@@ -35,7 +35,7 @@ _LONGEST_SORT_KEY = 1024
 
 
 def encoded(item: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """DynamoDB's attribute values for text, whole numbers, booleans and bytes; values of ``None`` are left out."""
+    """DynamoDB's attribute values for text, whole numbers, booleans, bytes and sets of text; ``None`` is left out."""
     return {name: _encoded(value) for name, value in item.items() if value is not None}
 
 
@@ -103,10 +103,18 @@ def _encoded(value: Any) -> dict[str, Any]:
             return {"N": str(value)}
         case bytes():
             return {"B": value}
+        case frozenset():
+            return {"SS": sorted(value)}
         case _:
             return {"S": str(value)}
 
 
 def _decoded(attribute: Mapping[str, Any]) -> Any:
     ((kind, value),) = attribute.items()
-    return int(value) if kind == "N" else value
+    match kind:
+        case "N":
+            return int(value)
+        case "SS":
+            return frozenset(value)
+        case _:
+            return value

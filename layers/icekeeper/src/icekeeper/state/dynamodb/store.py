@@ -27,6 +27,7 @@ from icekeeper.state.dynamodb.schedules import DynamoSchedules, schedules_of
 from icekeeper.state.dynamodb.staging import LOADS, DynamoStaging, load_of
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
 from icekeeper.state.dynamodb.take_over import EARLIER_SEEN, take_over
+from icekeeper.state.dynamodb.usage import DynamoUsage
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.slack import read_slack, slack_text
 from icekeeper.state.staging import StagedLoad
@@ -59,6 +60,7 @@ class DynamoStateStore:
         self.lake_stats = DynamoLakeStats(table)
         self.schedules = DynamoSchedules(table)
         self.claims = DynamoClaims(table)
+        self.usage = DynamoUsage(table)
 
     def kept_open(self) -> AbstractContextManager[None]:
         return nullcontext()  # the client keeps its connections as it is

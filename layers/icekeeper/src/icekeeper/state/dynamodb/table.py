@@ -151,6 +151,23 @@ class DynamoTable:
         with self.translated():
             self.client.put_item(TableName=self.name, Item=encoded(_versioned(item)))
 
+    def add(self, pk: str, sk: str, more: Mapping[str, int | frozenset[str]], *, keep_ms: int) -> None:
+        """Add numbers and members of sets to the attributes of an item, which is made if it is not there.
+
+        A request whose answer was lost may be repeated by boto3 and count twice: for figures, not for decisions.
+        """
+        names = {f"#{number}": name for number, name in enumerate(more)}
+        values = {f":{number}": value for number, value in enumerate(more.values())}
+        added = ", ".join(f"#{number} :{number}" for number in range(len(more)))
+        with self.translated():
+            self.client.update_item(
+                TableName=self.name,
+                Key=encoded({"pk": pk, "sk": sk}),
+                UpdateExpression=f"ADD {added} SET expires_s = :expires",
+                ExpressionAttributeNames=names,
+                ExpressionAttributeValues=encoded({**values, ":expires": self.expires_s(keep_ms)}),
+            )
+
     def delete(self, pk: str, sk: str) -> None:
         """Remove an item, if it is there."""
         with self.translated():

@@ -9,7 +9,7 @@ from icekeeper.state.sqlite.rekey import key_by_uuid
 
 __all__ = ["SCHEMA_VERSION", "upgrade"]
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 # The key of a table up to version 8.
 _NAMES = "catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL, uuid TEXT NOT NULL"
 _BY_NAMES = "catalog, warehouse, table_name, uuid"
@@ -83,6 +83,10 @@ _UPGRADES: Mapping[int, Callable[[sqlite3.Connection], None]] = {
         idle INTEGER NOT NULL, PRIMARY KEY (table_key, place, schedule))""",
     ),
     12: _statements("ALTER TABLE last_seen ADD COLUMN slack TEXT"),
+    13: _statements(
+        """CREATE TABLE used (hour TEXT NOT NULL, name TEXT NOT NULL, amount INTEGER NOT NULL,
+        PRIMARY KEY (hour, name)) WITHOUT ROWID""",
+    ),
 }
 
 

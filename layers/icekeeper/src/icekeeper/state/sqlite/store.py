@@ -18,6 +18,7 @@ from icekeeper.state.sqlite.quarantine import SqliteQuarantine
 from icekeeper.state.sqlite.requests import SqliteRequests
 from icekeeper.state.sqlite.schedules import SqliteSchedules, read_schedules
 from icekeeper.state.sqlite.staging import SqliteStaging, read_loads
+from icekeeper.state.sqlite.usage import SqliteUsage
 from icekeeper.state.store import Glance, LastSeen, PassRecord, Pin, PinKind
 
 __all__ = ["SqliteStateStore", "state_path"]
@@ -52,6 +53,7 @@ class SqliteStateStore:
         self.lake_stats = SqliteLakeStats(self._file)
         self.schedules = SqliteSchedules(self._file)
         self.claims = SqliteClaims(self._file)
+        self.usage = SqliteUsage(self._file)
 
     def kept_open(self) -> AbstractContextManager[None]:
         return self._file.kept_open()

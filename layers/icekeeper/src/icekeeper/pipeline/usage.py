@@ -1,0 +1,44 @@
+"""Records in the state what this process used that AWS bills."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from icekeeper.metering import Amount, process_meter
+from icekeeper.pipeline.deployment import Deployment
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import PassOutcome
+from icekeeper.report.request_metrics import request_key
+from icekeeper.request_count import RequestKind
+from icekeeper.state.usage import HourOfUse, hour_of
+
+__all__ = ["STORE_AMOUNTS", "note_pass", "record_use"]
+
+STORE_AMOUNTS: Mapping[RequestKind, Amount] = {
+    RequestKind.GET: Amount.STORE_GETS,
+    RequestKind.PUT: Amount.STORE_PUTS,
+}
+"""The requests that are billed."""
+
+
+def record_use(deployment: Deployment, metrics: frozenset[str] = frozenset()) -> None:
+    """Add what was counted since the last time to the hour of now.
+
+    Raises:
+        StorageError: the state cannot be written; what was counted is lost.
+    """
+    amounts = {amount.value: number for amount, number in process_meter.take().items()}
+    deployment.state.usage.add(HourOfUse(hour_of(deployment.clock()), amounts, metrics))
+
+
+def note_pass(outcome: PassOutcome) -> None:
+    """Count what the operations of a pass used and what they compacted, from their outcomes."""
+    for name, value in outcome.metrics.items():
+        for kind, amount in STORE_AMOUNTS.items():
+            if name.endswith(request_key(kind)):
+                process_meter.add(amount, int(value))
+    compacted = outcome.metrics.get(f"{Operation.COMPACT.value}.files_merged", 0)
+    if compacted:
+        process_meter.add(Amount.COMPACTIONS)
+        process_meter.add(Amount.COMPACTED_FILES, int(compacted))
+        process_meter.add(Amount.COMPACTED_BYTES, int(outcome.metrics.get("compact.bytes_read", 0)))

@@ -1,0 +1,41 @@
+"""Counts the request units that DynamoDB bills: each answer tells its own, where it was asked to.
+
+Sources: Amazon DynamoDB API reference, "ReturnConsumedCapacity"; developer guide, "Read and write request units".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from icekeeper.metering import Amount, Meter, process_meter
+
+__all__ = ["count_consumed"]
+
+_UNITS: Mapping[str, Amount] = {
+    **dict.fromkeys(("GetItem", "BatchGetItem", "Query", "Scan"), Amount.STATE_READ_UNITS),
+    **dict.fromkeys(
+        ("PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"), Amount.STATE_WRITE_UNITS
+    ),
+}
+
+
+def count_consumed(client: Any, meter: Meter = process_meter) -> None:
+    """Have every request of a client count its units; an answer that tells none counts for one."""
+
+    def ask(params: dict[str, Any], model: Any, **_: object) -> None:
+        if model.name in _UNITS:
+            params.setdefault("ReturnConsumedCapacity", "TOTAL")
+
+    def note(parsed: Mapping[str, Any], model: Any, **_: object) -> None:
+        amount = _UNITS.get(model.name)
+        if amount is not None and "Error" not in parsed:
+            meter.add(amount, _thousandths(parsed.get("ConsumedCapacity")))
+
+    client.meta.events.register("before-parameter-build.dynamodb", ask)
+    client.meta.events.register("after-call.dynamodb", note)
+
+
+def _thousandths(consumed: Any) -> int:
+    tables = consumed if isinstance(consumed, list) else [consumed or {}]
+    return sum(round(1000 * float(table.get("CapacityUnits", 1))) for table in tables)
