@@ -1,6 +1,6 @@
 # Every target does its own set-up, with uv (platform 13).  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pipeline quick test nightly lint bench bench-quick definition wheel layer clean
+.PHONY: help setup demo pipeline smoke quick test nightly lint bench bench-quick definition wheel layer clean
 .SUFFIXES:
 
 VENV := .venv
@@ -27,6 +27,9 @@ demo: $(STAMP) ## make a messy local table bucket healthy, with proof
 pipeline: $(STAMP) ## run the whole stack on this machine: one compaction fails on purpose, the rest is done
 	@$(BIN)/python -m local_stack
 
+smoke: $(STAMP) ## check a deployed stack with a scratch table: make smoke STACK=icekeeper
+	$(BIN)/python -m smoke $(STACK)
+
 quick: $(STAMP) ## run rules, properties and contracts, without Java and servers: for every change
 	$(BIN)/python -m pytest -q -r fE -n 2 --quick tests/unit tests/property tests/contract
 
@@ -39,7 +42,7 @@ nightly: $(STAMP) ## 2,000 random cases of every property, and what takes minute
 lint: $(STAMP) ## check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(SOURCES) tests benchmarks functions glue_jobs state_machine local_stack layers/build_layer.py
+	$(BIN)/mypy $(SOURCES) tests benchmarks functions glue_jobs state_machine local_stack smoke layers/build_layer.py
 	$(BIN)/cfn-lint template.yaml
 
 bench: $(STAMP) ## measure everything beside the peers and record it in docs/performance.* (ROWS="..." picks rows; hours)

@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 
 # What Lambda itself logs of a call: START, END and REPORT (AWS Lambda developer guide, "Log format").
 _PLATFORM_LOG_BYTES = 400
+# A line of the embedded metric format without its metrics, and what each adds beside its name, which it holds twice.
+_METRICS_LINE_BYTES = 250
+_METRIC_BYTES = 45
 _metric_names: set[str] = set()
 _started_here = False
 
@@ -53,7 +56,8 @@ def note_log_bytes(number: int) -> None:
 
 
 def note_metrics(values: Mapping[str, float], *, of_table: bool, total: bool) -> None:
-    """Count metrics that were written, those of a table, those of all, or both."""
+    """Count metrics that were written, those of a table, those of all, or both, and the log line that holds them."""
+    note_log_bytes(_METRICS_LINE_BYTES + sum(2 * len(name) + _METRIC_BYTES for name in values))
     if of_table:
         process_meter.add(Amount.TABLE_METRIC_HOURS, len(values))
     if total:

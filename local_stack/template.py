@@ -90,6 +90,10 @@ class Template:
                 properties = _merged(self._document.get("Globals", {}).get("Function", {}), properties)
             yield logical_id, self.resolve(properties)
 
+    def outputs(self) -> dict[str, str]:
+        """The stack's outputs, resolved."""
+        return {name: str(self.resolve(one["Value"])) for name, one in self._document.get("Outputs", {}).items()}
+
     def name(self, logical_id: str) -> str:
         """What a resource is called in this stack."""
         return (

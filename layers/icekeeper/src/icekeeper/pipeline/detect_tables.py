@@ -93,6 +93,7 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
         forced=True,
         settings=settings,
         wait=wanted.wait,
+        in_job=wanted.in_job,
         schedules=tuple(part.schedule for part in parts if part.schedule is not None),
         only_schedules=wanted.schedule is not None,
     )

@@ -71,6 +71,8 @@ class MachineInput(_Event):
     """Whether to wait while another run maintains the table, rather than be refused."""
     schedule: str | None = None
     """The schedule of the table's policy that runs, due or not; without one, what is due does."""
+    in_job: bool = False
+    """Whether operations that have a Glue job run there, however small the table is."""
 
     @field_validator("table")
     @classmethod
@@ -85,6 +87,8 @@ class MachineInput(_Event):
             raise ValueError(f"settings are longer than {_MAX_SETTINGS} bytes, which no payload has room for")
         if self.table is None and self.catalog is not None:
             raise ValueError("a catalog is named, but no table in it; name both, or neither to scan the fleet")
+        if self.table is None and self.in_job:
+            raise ValueError("in_job is for a run over one table: name it")
         if self.table is None and self.schedule is not None:
             raise ValueError("a schedule is named, but no table that has it; a scan runs every schedule that is due")
         try:
@@ -120,6 +124,7 @@ class Item(_Event):
     forced: bool = False
     settings: Mapping[str, str] = Field(default_factory=dict)
     wait: bool = False
+    in_job: bool = False
     schedules: tuple[str, ...] = ()
     """The schedules of its policy that the pass carries out."""
     only_schedules: bool = False

@@ -100,7 +100,7 @@ def _document(
     limits = deployment.settings.limits
     # Cleaning up after failed loads is no operation that a policy could leave out.
     wanted = {CLEAN_STAGED, *(operation.value for part in parts for operation in part.operations)}
-    outgrown = outgrown_steps(deployment.control, event.item)
+    outgrown = STEPS if event.item.in_job else outgrown_steps(deployment.control, event.item)
     routes: dict[str, Route] = {}
     for step in STEP_FACTS:
         # Beyond the last attempt no step runs: a step that found its plan stale again would be planned again for ever.

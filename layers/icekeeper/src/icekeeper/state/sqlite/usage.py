@@ -30,7 +30,9 @@ class SqliteUsage:
         rows = self._file.read(
             "SELECT hour, name, amount FROM used WHERE hour BETWEEN ? AND ? ORDER BY hour, name", first, last
         )
-        return tuple(_hour(hour, dict(row[1:] for row in named)) for hour, named in groupby(rows, key=lambda row: row[0]))
+        return tuple(
+            _hour(hour, dict(row[1:] for row in named)) for hour, named in groupby(rows, key=lambda row: row[0])
+        )
 
 
 def _hour(hour: str, named: dict[str, int]) -> HourOfUse:

@@ -1,0 +1,75 @@
+"""What an operator sees of a stack from outside, put where AWS shows it: outputs, logs, metrics.
+
+moto neither makes the stack from the template nor reads what functions print, so both are told to it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from local_stack.functions import DEPLOYED
+from local_stack.metrics import metrics_in
+from local_stack.stack import LocalStack
+
+__all__ = ["OutsideView"]
+
+
+
+class OutsideView:
+    """One stack, seen from outside; entered before the stack is looked at."""
+
+    def __init__(self, stack: LocalStack) -> None:
+        self._stack = stack
+        self._delivered: dict[str, int] = {}
+
+    def describe(self, **parameters: str) -> str:
+        """Have CloudFormation know the stack by its outputs, and by some parameters; returns its name."""
+        outputs = self._stack.template.outputs()
+        # Any resource: CloudFormation takes no stack without one.
+        document = {
+            "Parameters": {name: {"Type": "String"} for name in parameters},
+            "Resources": {"Topic": {"Type": "AWS::SNS::Topic"}},
+            "Outputs": {name: {"Value": value} for name, value in outputs.items()},
+        }
+        self._stack.moto.client("cloudformation").create_stack(
+            StackName=self._stack.template.stack,
+            TemplateBody=json.dumps(document),
+            Parameters=[{"ParameterKey": name, "ParameterValue": value} for name, value in parameters.items()],
+        )
+        return self._stack.template.stack
+
+    def deliver(self, *_: object) -> None:
+        """Give CloudWatch what functions printed since the last time: log lines, and the metrics in them."""
+        logs, cloudwatch = (self._stack.moto.client(service) for service in ("logs", "cloudwatch"))
+        for name, function in DEPLOYED.items():
+            if function not in self._stack.functions.values():
+                continue
+            done = self._delivered.get(name, 0)
+            new = function.invocations[done:]
+            self._delivered[name] = done + len(new)
+            printed = "".join(call.output for call in new)
+            if printed:
+                _put_lines(logs, name, printed)
+                for metric in metrics_in(printed):
+                    cloudwatch.put_metric_data(
+                        Namespace="Icekeeper",
+                        MetricData=[
+                            {
+                                "MetricName": metric.name,
+                                "Value": metric.value,
+                                "Dimensions": [{"Name": n, "Value": v} for n, v in metric.dimensions.items()],
+                            }
+                        ],
+                    )
+
+
+def _put_lines(logs: Any, function: str, printed: str) -> None:
+    group, stream = f"/aws/lambda/{function}", "local"
+    if not logs.describe_log_groups(logGroupNamePrefix=group)["logGroups"]:
+        logs.create_log_group(logGroupName=group)
+        logs.create_log_stream(logGroupName=group, logStreamName=stream)
+    now_ms = time.time_ns() // 1_000_000
+    events = [{"timestamp": now_ms, "message": line} for line in printed.splitlines() if line]
+    logs.put_log_events(logGroupName=group, logStreamName=stream, logEvents=events)

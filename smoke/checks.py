@@ -1,0 +1,58 @@
+"""The checks, in order; each says in a sentence what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from smoke.deployed_stack import DeployedStack, Run
+from smoke.scratch_table import FILES, ScratchTable
+
+__all__ = ["Found", "check_stack"]
+
+_OPERATIONS = "compact,rewrite_manifests"
+_LOGS_S, _METRICS_S = 120.0, 600.0
+_DENIED = ("AccessDenied", "not authorized to perform")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one check found."""
+
+    what: str
+    is_well: bool
+    sentence: str
+
+
+def check_stack(stack: DeployedStack, scratch: ScratchTable, catalog: str, *, limit_s: float) -> Iterator[Found]:
+    """Have the stack maintain the scratch table, in functions and in a Glue job, and look at everything it leaves.
+
+    ``limit_s`` is how long each run may take.
+    """
+    lines: list[str] = []
+    for where, in_job in (("function", False), ("glue", True)):
+        scratch.append()
+        before = scratch.file_count()
+        run = stack.run(
+            {"table": scratch.name, "catalog": catalog, "operations": _OPERATIONS, "in_job": in_job, "wait": True},
+            limit_s=limit_s,
+        )
+        yield from _of_run(where, run, scratch, before)
+        lines += stack.lines_of_run(run.run_id, limit_s=_LOGS_S)
+    denied = [line for line in lines if any(word in line for word in _DENIED)]
+    yield Found("logs", bool(lines), f"functions logged {len(lines)} lines that name their run")
+    yield Found("rights", not denied, denied[0] if denied else "nothing that functions asked for was denied")
+    has_metric = stack.has_metric("PassesSucceeded", limit_s=_METRICS_S)
+    yield Found("metrics", has_metric, f"CloudWatch {'has' if has_metric else 'does not have'} PassesSucceeded")
+
+
+def _of_run(where: str, run: Run, scratch: ScratchTable, before: int) -> Iterator[Found]:
+    what = {"function": "pass in functions", "glue": "pass in a Glue job"}[where]
+    yield Found(what, run.status == "SUCCEEDED", f"run {run.run_id}: {run.told}")
+    route = run.routes.get("compact")
+    yield Found(f"{what}: where", route == where, f"compaction was planned for {route or 'nothing'}")
+    after = scratch.file_count()
+    merged = f"{before} files before, {after} after"
+    yield Found(f"{what}: files", after <= before - FILES + 1, merged)
+    wrong = scratch.wrong_rows()
+    yield Found(f"{what}: rows", wrong is None, wrong or f"all {scratch.written} rows are there, each as written")

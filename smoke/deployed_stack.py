@@ -1,0 +1,150 @@
+"""A stack as AWS tells of it: its outputs, its runs, and what functions and jobs left."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+
+__all__ = ["DeployedStack", "Run"]
+
+_PAUSE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run over one table that has ended."""
+
+    run_id: str
+    status: str
+    """As Step Functions has it: ``SUCCEEDED``, ``FAILED``, …"""
+    told: str
+    """The summary of the table's pass, or why there is none."""
+    operations: Mapping[str, Mapping[str, Any]]
+    """The outcome of each operation, from the control bucket."""
+    routes: Mapping[str, str]
+    """Where each step was planned to run: ``function`` or ``glue``."""
+
+
+class DeployedStack:
+    """One stack; ``sleep`` is called between two looks at what goes on."""
+
+    def __init__(self, name: str, session: boto3.Session, sleep: Callable[[float], object] = time.sleep) -> None:
+        """Read the stack's outputs and parameters.
+
+        Raises:
+            BotoCoreError, ClientError: there is no such stack, or it must not be read.
+        """
+        self._session = session
+        self._sleep = sleep
+        (described,) = session.client("cloudformation").describe_stacks(StackName=name)["Stacks"]
+        self.outputs = {one["OutputKey"]: one["OutputValue"] for one in described.get("Outputs", ())}
+        self.parameters = {one["ParameterKey"]: one["ParameterValue"] for one in described.get("Parameters", ())}
+
+    @property
+    def table_bucket(self) -> str | None:
+        """The first table bucket that the stack serves by its name."""
+        buckets = self.parameters.get("TableBucketArns", "").split(",")
+        return next((arn.strip() for arn in buckets if arn.strip() and "*" not in arn), None)
+
+    def run(self, machine_input: Mapping[str, Any], *, limit_s: float) -> Run:
+        """Run the state machine over one table, and wait for its end.
+
+        Raises:
+            TimeoutError: it still runs after ``limit_s``.
+        """
+        client, run_id = self._session.client("stepfunctions"), f"smoke-{uuid.uuid4()}"
+        machine = self.outputs["StateMachineArn"]
+        started = client.start_execution(stateMachineArn=machine, name=run_id, input=json.dumps(machine_input))
+        arn = started["executionArn"]
+        for _ in self._looks(limit_s):
+            described = client.describe_execution(executionArn=arn)
+            if described["status"] not in ("RUNNING", "PENDING_REDRIVE"):
+                break
+        else:
+            raise TimeoutError(f"the run {run_id} still goes on after {limit_s:g} s; look at it in the console")
+        report = self._document(f"runs/{run_id}/report.json") or {}
+        told = str(described.get("cause") or report.get("summary") or described["status"])
+        passed, plan = (self._document_of_table(run_id, name) or {} for name in ("pass.json", "plan.json"))
+        told = str(passed.get("summary") or told)
+        operations = {one["operation"]: one for one in passed.get("operations", ())}
+        return Run(run_id, described["status"], told, operations, plan.get("routes", {}))
+
+    def lines_of_run(self, run_id: str, *, limit_s: float) -> list[str]:
+        """What functions logged of a run; CloudWatch may take some seconds until it shows any."""
+        client, found = self._session.client("logs"), list[str]()
+        for _ in self._looks(limit_s):
+            found = [line for group in self._log_groups() for line in _lines(client, group, run_id)]
+            if found:
+                break
+        return found
+
+    def has_metric(self, name: str, *, limit_s: float) -> bool:
+        """Whether CloudWatch has this metric in Icekeeper's namespace; a new one takes minutes to be listed."""
+        client = self._session.client("cloudwatch")
+        return any(client.list_metrics(Namespace="Icekeeper", MetricName=name)["Metrics"] for _ in self._looks(limit_s))
+
+    def _log_groups(self) -> list[str]:
+        """Those of all functions that the state machine calls."""
+        client = self._session.client("lambda")
+        machine = self._session.client("stepfunctions").describe_state_machine(
+            stateMachineArn=self.outputs["StateMachineArn"]
+        )
+        names = _functions(machine["definition"])
+        configured = [client.get_function_configuration(FunctionName=name) for name in names]
+        return [
+            one.get("LoggingConfig", {}).get("LogGroup") or f"/aws/lambda/{one['FunctionName']}" for one in configured
+        ]
+
+    def _document(self, key: str) -> dict[str, Any] | None:
+        client = self._session.client("s3")
+        try:
+            found = client.get_object(Bucket=self.outputs["ControlBucketName"], Key=key)
+        except client.exceptions.NoSuchKey:
+            return None
+        document: dict[str, Any] = json.loads(found["Body"].read())
+        return document
+
+    def _document_of_table(self, run_id: str, name: str) -> dict[str, Any] | None:
+        """The run's only document of this name: it has one table, whose folder has a name of its own."""
+        pages = self._session.client("s3").get_paginator("list_objects_v2")
+        listed = pages.paginate(Bucket=self.outputs["ControlBucketName"], Prefix=f"runs/{run_id}/")
+        keys = [one["Key"] for page in listed for one in page.get("Contents", ()) if one["Key"].endswith(f"/{name}")]
+        return self._document(keys[0]) if keys else None
+
+    def _looks(self, limit_s: float) -> Iterator[None]:
+        """Yields whenever it is time to look, the last time at the limit."""
+        for _ in range(max(1, round(limit_s / _PAUSE_S))):
+            yield
+            self._sleep(_PAUSE_S)
+        yield
+
+
+def _lines(client: Any, group: str, run_id: str) -> Iterator[str]:
+    pages = client.get_paginator("filter_log_events")
+    try:
+        for page in pages.paginate(logGroupName=group, filterPattern=f'"{run_id}"'):
+            yield from (event["message"] for event in page["events"])
+    except client.exceptions.ResourceNotFoundException:
+        return  # of a function that was never called
+
+
+def _functions(definition: str) -> list[str]:
+    """The functions that a definition calls, wherever in it."""
+    found: set[str] = set()
+
+    def look(part: Any) -> None:
+        if isinstance(part, dict):
+            parameters = part.get("Parameters")
+            if isinstance(parameters, dict) and isinstance(parameters.get("FunctionName"), str):
+                found.add(parameters["FunctionName"])
+            for inner in part.values():
+                look(inner)
+
+    look(json.loads(definition))
+    return sorted(found)

@@ -1,0 +1,104 @@
+"""``make smoke`` against the local stack: what it finds well, what it finds wrong, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from icekeeper.demo.seaweedfs import running_seaweedfs
+from icekeeper.state.open import open_state
+from local_stack.moto_server import REGION, running_moto
+from local_stack.outside_view import OutsideView
+from local_stack.stack import LocalStack, deployed
+from smoke.__main__ import main
+
+CATALOG = "lake"
+Smoked: TypeAlias = tuple[LocalStack, Callable[..., int]]
+
+
+@pytest.fixture(scope="module")
+def smoked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Smoked]:
+    """A stack over an empty table bucket, and the command for it."""
+    folder: Path = tmp_path_factory.mktemp("smoke")
+    with running_seaweedfs(folder) as server, running_moto() as moto:
+        server.create_table_bucket("smoke")
+        properties = {"type": "rest", **server.catalog_properties("smoke")}
+        with deployed(moto, parameters={"Catalogs": CATALOG}) as stack:
+            lines = "".join(f"    {key}: '{value}'\n" for key, value in properties.items())
+            stack.put_control("config/pyiceberg.yaml", f"catalog:\n  {CATALOG}:\n{lines}")
+            view = OutsideView(stack)
+            name = view.describe()
+
+            def look(seconds: float) -> None:
+                view.deliver()
+                time.sleep(min(seconds, 0.05))
+
+            def smoke(*arguments: str) -> int:
+                return main(
+                    [name, "--region", REGION, "--timeout", "12000", *arguments], properties=properties, sleep=look
+                )
+
+            yield stack, smoke
+            assert load_catalog(CATALOG, **properties).list_namespaces() == []
+
+
+@pytest.mark.slow
+@pytest.mark.seaweedfs
+def test_a_stack_that_works_is_told_to(smoked: Smoked, capsys: pytest.CaptureFixture[str]) -> None:
+    stack, smoke = smoked
+    code = smoke("--catalog", CATALOG)
+    told = capsys.readouterr().out
+    assert (code, "the stack works" in told) == (0, True), told
+    assert [run.state for run in stack.jobs["compact_data_files"].runs] == ["SUCCEEDED"]
+    for expected in (
+        "pass in functions: files: 6 files before, 1 after",
+        "pass in a Glue job: where: compaction was planned for glue",
+        "pass in a Glue job: rows: all 1200 rows are there, each as written",
+    ):
+        assert f"ok     {expected}" in told, told
+    # What its functions recorded is what icekeeper cost makes the bill of.
+    used = Counter[str]()
+    state = open_state({"ICEKEEPER_STATE": f"dynamodb://{stack.template.name('StateTable')}"})
+    hours = state.usage.between("2026-01-01T00", "2100-01-01T00")
+    for hour in hours:
+        used.update(hour.amounts)
+    calls = [call for function in stack.functions.values() for call in function.invocations]
+    assert used["lambda_calls"] == len(calls)
+    assert (used["compactions"], used["compacted_files"]) == (2, 12)
+    assert {"PassesSucceeded", "TablesScanned"} <= {name for hour in hours for name in hour.metrics}
+    # Lambda's own lines, and at least one of the function's.
+    assert used["log_bytes"] > 600 * len(calls)
+    assert used["lambda_mb_ms"] > 0
+    assert used["state_read_units"] > 0
+    assert used["state_write_units"] > 0
+    assert used["store_gets"] > 0
+    assert used["store_puts"] > 0
+
+
+def test_what_is_wrong_is_told(smoked: Smoked, capsys: pytest.CaptureFixture[str]) -> None:
+    stack, smoke = smoked
+
+    def denied(event: object) -> object:
+        raise PermissionError("AccessDenied: not authorized to perform: s3tables:GetTable")
+
+    stack.stand_in({"detect": denied}, {})
+    try:
+        assert smoke("--catalog", CATALOG) == 1
+    finally:
+        stack.stand_in({}, {})
+    told = capsys.readouterr().out
+    assert "WRONG  pass in functions: run smoke-" in told
+    assert "WRONG  pass in functions: files: 6 files before, 6 after" in told
+    assert "ok     pass in functions: rows: all 600 rows are there, each as written" in told
+    assert "check(s) found something wrong" in told
+
+
+def test_a_stack_that_is_not_there_is_a_wrong_call(smoked: Smoked, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["no-such-stack", "--region", REGION]) == 2
+    assert "the stack no-such-stack cannot be read: " in capsys.readouterr().err
