@@ -28,7 +28,7 @@ pipeline: $(STAMP) ## run the whole stack on this machine: one compaction fails 
 	@$(BIN)/python -m local_stack
 
 smoke: $(STAMP) ## check a deployed stack with a scratch table: make smoke STACK=icekeeper
-	$(BIN)/python -m smoke $(STACK)
+	$(BIN)/python -m smoke $(STACK) $(if $(CATALOG),--catalog $(CATALOG))
 
 quick: $(STAMP) ## run rules, properties and contracts, without Java and servers: for every change
 	$(BIN)/python -m pytest -q -r fE -n 2 --quick tests/unit tests/property tests/contract

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -113,3 +115,10 @@ def test_what_was_taken_from_a_meter_is_not_there_again() -> None:
 
 def test_hours_are_counted_over_days() -> None:
     assert hours_between("2026-02-28T23", "2026-03-01T01") == 2
+
+
+def test_the_page_names_every_price() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "costs.md").read_text()
+    told = dict(re.findall(r"^\| `(\w+)` \| ([0-9.]+) \|", page, re.MULTILINE))
+    priced = {name: getattr(US_EAST_1, name) for name in US_EAST_1.__slots__ if name not in ("month", "region")}
+    assert {name: float(price) for name, price in told.items()} == priced
