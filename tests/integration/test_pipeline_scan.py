@@ -30,7 +30,7 @@ def test_a_scan_proposes_what_needs_work_and_what_was_requested(pipeline: Pipeli
     assert (asked.forced, asked.priority, dict(asked.settings)) == (True, 1.0, {"operations": "compact"})
     acquire_table_lease(pipeline.deployment, "run-3", asked)
     plan = pipeline.plan(asked, "run-3")
-    assert {step for step, route in plan.routes.items() if route != "none"} == {"compact", "clean_staged"}
+    assert {step for step, route in plan.routes.items() if route != "none"} == {"compact"}
     assert pipeline.deployment.state.requests.pending() == ()
 
 

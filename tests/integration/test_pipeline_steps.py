@@ -31,8 +31,7 @@ from support.pipeline_deployment import HOUR_MS, RUN, Pipeline
 def test_a_whole_pass_step_by_step(pipeline: Pipeline) -> None:
     item, plan = pipeline.begin()
     assert {step for step in STEPS if plan.routes[step] != "none"} == {
-        *("compact", "rewrite_position_deletes", "expire_snapshots", "remove_orphans", "rewrite_manifests"),
-        "clean_staged",
+        *("compact", "rewrite_position_deletes", "expire_snapshots", "remove_orphans", "rewrite_manifests")
     }
     assert set(plan.routes.values()) == {"none", "function"}
     rows = sorted(pipeline.table.table.scan().to_arrow().column("id").to_pylist())
@@ -122,7 +121,7 @@ def test_a_policy_that_changes_makes_the_plan_stale(pipeline: Pipeline) -> None:
     with pytest.raises(PlanStale, match=r"policy of ns\.t changed"):
         pipeline.run(item, plan, "compact")
     again = pipeline.plan(item, attempt=2)
-    assert {step for step, route in again.routes.items() if route != "none"} == {"clean_staged"}
+    assert {step for step, route in again.routes.items() if route != "none"} == set()
     assert pipeline.report(item, again).status == "succeeded"
 
 

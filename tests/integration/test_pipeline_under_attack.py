@@ -42,7 +42,7 @@ def test_what_a_run_over_the_fleet_is_told_holds_for_its_passes(pipeline: Pipeli
     assert dict(item.settings) == {"operations": "compact", "target_file_size_mb": "64"}
     acquire_table_lease(pipeline.deployment, RUN, item)
     plan = pipeline.plan(item)
-    assert {step for step, route in plan.routes.items() if route != "none"} == {"compact", "clean_staged"}
+    assert {step for step, route in plan.routes.items() if route != "none"} == {"compact"}
     # A request goes by its own, or nobody would claim it.
     filed = MaintenanceRequest(identity=item.identity, requested_ms=1, settings={"operations": "rewrite_manifests"})
     pipeline.clock.now_ms += 24 * 3_600_000

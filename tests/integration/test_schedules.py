@@ -240,9 +240,7 @@ def test_a_schedule_is_forced_by_the_input_of_the_state_machine(local_catalog: S
     pipeline = Pipeline(table, tmp_path)
     item, plan = pipeline.begin(schedule="nightly")
     assert (item.schedules, item.only_schedules) == (("nightly",), True)
-    assert {step for step, route in plan.routes.items() if route != "none"} == {
-        *("compact", "rewrite_manifests", "clean_staged")
-    }
+    assert {step for step, route in plan.routes.items() if route != "none"} == {*("compact", "rewrite_manifests")}
     pipeline.run(item, plan, "compact")
     report = pipeline.report(item, plan)
     assert report.outcome is not None

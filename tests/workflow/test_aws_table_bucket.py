@@ -34,7 +34,7 @@ ALL_OFF = (
     {FILES: {"status": "disabled"}},
 )
 # What is never done in any of them: nothing else may be skipped.
-BEGIN, END = ["Lease", "Plan"], ["CleanStaged", "ReportTable", "Release"]
+BEGIN, END = ["Lease", "Plan"], ["ReportTable", "Release"]
 
 
 def unknown(action: str) -> tuple[str, str]:

@@ -42,7 +42,7 @@ def test_payloads_stay_small(scripted_stack: LocalStack, local_catalog: SqlCatal
     assert len(json.dumps(plan)) < 64 * 1024
     assert execution.child.tasks == [
         *("Lease", "Plan", "Compact", "RewritePositionDeletes", "ExpireSnapshots", "RewriteManifests"),
-        *("CleanStaged", "ReportTable", "Release"),
+        *("ReportTable", "Release"),
     ]
     assert execution.largest_payload < MOST_BYTES, execution.largest_payload
 

@@ -47,7 +47,7 @@ def test_a_scheduled_run_finds_the_table_keeps_its_rows_and_tells_it(lake: Local
     child = execution.child
     assert child.tasks == [
         *("Lease", "Plan", "Compact", "RewritePositionDeletes", "ExpireSnapshots"),
-        *("ListOrphans", "RemoveOrphans", "RewriteManifests", "CleanStaged", "ReportTable", "Release"),
+        *("ListOrphans", "RemoveOrphans", "RewriteManifests", "ReportTable", "Release"),
     ]
     assert child.output["status"] == "succeeded"
     assert lake.table.readers_agree() == rows

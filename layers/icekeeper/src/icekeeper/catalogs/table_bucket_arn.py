@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["TableBucketArn"]
+__all__ = ["TableBucketArn", "is_table_bucket"]
 
 # Amazon S3 API reference, "TableBucketARN"; servers that emulate AWS allow other accounts and names.
 _ARN = re.compile(r"arn:[a-z0-9-]+:s3tables:(?P<region>[a-z0-9-]*):(?P<account>[^:]*):bucket/(?P<name>[^:/,*\s]+)")
@@ -35,3 +35,8 @@ class TableBucketArn:
 
     def __str__(self) -> str:
         return self.text
+
+
+def is_table_bucket(warehouse: str) -> bool:
+    """Whether a catalog's warehouse is a table bucket, by its ARN."""
+    return _ARN.fullmatch(warehouse) is not None

@@ -167,6 +167,13 @@ class PlanEvent(_Event):
     attempt: int = Field(default=1, ge=1)
 
 
+class WholePassEvent(_Event):
+    """Carry out as much of one table's pass as one call can."""
+
+    run_id: str
+    item: Item
+
+
 class PlanReference(_Event):
     """Where a plan is: never its content, which may be of any size (a Step Functions payload holds 256 KB)."""
 

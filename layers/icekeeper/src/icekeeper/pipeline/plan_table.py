@@ -15,6 +15,7 @@ from icekeeper.maintenance.not_due import remembered_turns, why_no_statistics, w
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.maintenance.served_request import why_needless
 from icekeeper.operation_facts import CLEAN_STAGED, STEP_FACTS, STEPS
+from icekeeper.operations.staging.clean import may_clean
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
@@ -99,7 +100,8 @@ def _document(
     size = table_size(_head_summary(context, loaded), _bytes_to_compact(compaction))
     limits = deployment.settings.limits
     # Cleaning up after failed loads is no operation that a policy could leave out.
-    wanted = {CLEAN_STAGED, *(operation.value for part in parts for operation in part.operations)}
+    cleaning = {CLEAN_STAGED} if may_clean(context) else set()
+    wanted = {*cleaning, *(operation.value for part in parts for operation in part.operations)}
     outgrown = STEPS if event.item.in_job else outgrown_steps(deployment.control, event.item)
     routes: dict[str, Route] = {}
     for step in STEP_FACTS:

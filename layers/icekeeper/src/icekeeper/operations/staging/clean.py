@@ -24,12 +24,23 @@ from icekeeper.request_count import WorkThreads
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.storage.storage import Storage
 
-__all__ = ["clean_staged_files"]
+__all__ = ["clean_staged_files", "may_clean"]
 
 log = logging.getLogger(__name__)
 
 _WHAT = "staged files"
 _PARALLEL_LOOKS = 16
+
+
+def may_clean(context: OperationContext) -> bool:
+    """Whether there may be files of loads to clean: there are none where every load is still under way, or forgotten.
+
+    Raises:
+        StorageError: the loads cannot be read.
+    """
+    loads = context.memory.staged_loads()
+    plan = plan_cleaning(loads, now_ms=context.memory.clock(), grace_ms=context.policy.orphan_older_than_ms)
+    return bool(plan.failed or plan.adopted)
 
 
 def clean_staged_files(context: OperationContext) -> StagedOutcome | None:

@@ -1,0 +1,166 @@
+"""A table's pass in one call: what it does, what it leaves to the state machine, and what a repetition finds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from icekeeper.engines.local import LocalEngine
+from icekeeper.errors import CommitConflict, LeaseHeld, PlanStale, StorageError
+from icekeeper.pipeline import whole_pass
+from icekeeper.pipeline.events import Item, WholePassEvent
+from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
+from icekeeper.pipeline.whole_pass import CallLimits, WholePass, run_whole_pass
+from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
+from support.pipeline_deployment import RUN, Pipeline
+
+ALL_STEPS = ["compact", "rewrite_position_deletes", "expire_snapshots", "remove_orphans", "rewrite_manifests"]
+HOUR_MS = 3_600_000
+
+
+def item_of(pipeline: Pipeline, run_id: str = RUN) -> Item:
+    (item,) = pipeline.detect(run_id, table="ns.t")[1]
+    return item
+
+
+def in_one_call(
+    pipeline: Pipeline, item: Item, run_id: str = RUN, *, remaining_ms: Any = lambda: HOUR_MS
+) -> tuple[WholePass, list[float]]:
+    pauses: list[float] = []
+    limits = CallLimits(max_bytes=2**40, remaining_ms=remaining_ms, sleep=pauses.append)
+    event = WholePassEvent(run_id=run_id, item=item)
+    return run_whole_pass(pipeline.deployment, event, LocalEngine(1), limits), pauses
+
+
+@pytest.fixture
+def may_delete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a table bucket, where nobody deletes objects; the folder of these tests is none."""
+    monkeypatch.setattr(whole_pass, "is_table_bucket", lambda _: True)
+
+
+@pytest.mark.usefixtures("may_delete")
+def test_a_whole_pass_in_one_call_is_that_of_its_steps(pipeline: Pipeline) -> None:
+    item = item_of(pipeline)
+    rows = sorted(pipeline.table.table.scan().to_arrow().column("id").to_pylist())
+    done, _ = in_one_call(pipeline, item)
+    assert (done.failures, done.left) == ({}, ())
+    report = pipeline.report(item, done.plan)
+    assert report.status == "succeeded"
+    assert report.outcome is not None
+    assert [one.operation.value for one in report.outcome.operations] == ALL_STEPS
+    assert report.outcome.metrics["compact.files_merged"] == 5
+    assert sorted(pipeline.table.table.refresh().scan().to_arrow().column("id").to_pylist()) == rows
+    assert pipeline.journal(item) == [(RUN, "succeeded", report.summary)]
+    assert release_table_lease(pipeline.deployment, RUN, item)
+
+
+def test_what_deletes_files_is_left_and_all_behind_it(pipeline: Pipeline) -> None:
+    """In ordinary buckets this function has no right to delete; the order of operations holds."""
+    done, _ = in_one_call(pipeline, item_of(pipeline))
+    assert done.left == ("expire_snapshots", "remove_orphans", "rewrite_manifests")
+    assert pipeline.document(item_of(pipeline), "compact.json")["status"] == "succeeded"
+
+
+@pytest.mark.usefixtures("may_delete")
+def test_what_is_too_large_is_left_and_all_behind_it(pipeline: Pipeline) -> None:
+    pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_MANIFESTS="0")
+    done, _ = in_one_call(pipeline, item_of(pipeline))
+    assert done.left == ("rewrite_manifests",)
+
+
+@pytest.mark.usefixtures("may_delete")
+def test_a_step_that_would_perhaps_not_end_in_time_is_left(pipeline: Pipeline) -> None:
+    times = iter([HOUR_MS, 5 * 60 * 1000, 5 * 60 * 1000 - 1])
+    done, _ = in_one_call(pipeline, item_of(pipeline), remaining_ms=lambda: next(times))
+    assert done.left == ("expire_snapshots", "remove_orphans", "rewrite_manifests")
+
+
+@pytest.mark.usefixtures("may_delete")
+def test_a_step_that_fails_stops_no_other(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, {"compact": [StorageError("no answer")] * 3, "expire_snapshots": [ValueError("a bug")]})
+    item = item_of(pipeline)
+    done, pauses = in_one_call(pipeline, item)
+    assert {step: failure.sentence for step, failure in done.failures.items()} == {
+        "compact": "StorageError: no answer",
+        "expire_snapshots": "ValueError: a bug",
+    }
+    assert (done.left, pauses) == ((), [2.0, 4.0])
+    report = pipeline.report(item, done.plan, **done.failures)
+    assert report.status == "partial"
+    assert report.outcome is not None
+    assert {one.operation.value: one.status.value for one in report.outcome.operations} == {
+        "compact": "failed",
+        "rewrite_position_deletes": "skipped",
+        "expire_snapshots": "failed",
+        "remove_orphans": "succeeded",
+        "rewrite_manifests": "succeeded",
+    }
+
+
+@pytest.mark.usefixtures("may_delete")
+def test_what_passes_is_tried_again(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, {"compact": [CommitConflict("lost"), StorageError("no answer")]})
+    done, pauses = in_one_call(pipeline, item_of(pipeline))
+    assert (done.failures, done.left, pauses) == ({}, (), [2.0, 4.0])
+
+
+@pytest.mark.usefixtures("may_delete")
+def test_a_stale_plan_is_made_again_and_at_last_given_up(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, {"expire_snapshots": [PlanStale("it changed")]})
+    item = item_of(pipeline)
+    done, _ = in_one_call(pipeline, item)
+    assert (done.plan.attempt, done.failures, done.left) == (2, {}, ())
+    assert release_table_lease(pipeline.deployment, RUN, item)
+    failing(monkeypatch, {"compact": [PlanStale("it changed")] * 9})
+    pipeline.table.fill(5, start=50)
+    item = item_of(pipeline, "run-2")
+    done, _ = in_one_call(pipeline, item, "run-2")
+    assert (done.plan.attempt, done.left) == (4, ())
+    assert "faster than it could be planned" in pipeline.report(item, done.plan, "run-2").summary
+
+
+@pytest.mark.usefixtures("may_delete")
+def test_a_repetition_does_what_is_missing(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, {"expire_snapshots": [KeyboardInterrupt()]})
+    item = item_of(pipeline)
+    with pytest.raises(KeyboardInterrupt):
+        in_one_call(pipeline, item)
+    done, _ = in_one_call(pipeline, item)
+    assert (done.failures, done.left) == ({}, ())
+    assert done.plan.routes["compact"] == "none"  # it was done
+    report = pipeline.report(item, done.plan)
+    assert report.outcome is not None
+    assert report.outcome.metrics["compact.files_merged"] == 5
+
+
+def test_another_runs_table_is_not_planned(pipeline: Pipeline) -> None:
+    item = item_of(pipeline)
+    acquire_table_lease(pipeline.deployment, "other", item)
+    with pytest.raises(LeaseHeld):
+        in_one_call(pipeline, item)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, errors: Mapping[str, list[BaseException]]) -> None:
+    """Have the first attempts at some steps end with errors, one after the other."""
+    real = whole_pass.run_step
+    waiting = {step: list(those) for step, those in errors.items()}
+
+    def run_step(deployment: Any, event: Any, *arguments: Any, **options: Any) -> Any:
+        if waiting.get(event.step):
+            raise waiting[event.step].pop(0)
+        return real(deployment, event, *arguments, **options)
+
+    monkeypatch.setattr(whole_pass, "run_step", run_step)
+
+
+def test_files_of_failed_loads_are_cleaned_and_nothing_is_asked_where_there_are_none(pipeline: Pipeline) -> None:
+    _, plan = pipeline.begin()
+    assert plan.routes["clean_staged"] == "none"
+    failed = StagedLoad(
+        identity=pipeline.identity, name="load-1", origin=LoadOrigin.USER, state=LoadState.FAILED, changed_ms=0
+    )
+    pipeline.deployment.state.staging.stage(failed, [])
+    _, plan = pipeline.begin()
+    assert plan.routes["clean_staged"] == "function"
