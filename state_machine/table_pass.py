@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from icekeeper.operation_facts import STEP_FACTS, StepFacts
+from icekeeper.pipeline.events import WAITING
 from state_machine.tasks import (
     FUNCTION_S,
     LEASE_S,
@@ -48,7 +49,7 @@ def table_pass() -> State:
     return {
         "ProcessorConfig": {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"},
         "StartAt": "Lease",
-        "States": {**_lease(), **_waiting(), **_plan(first=routes[0]), **operations, **_report()},
+        "States": {**_lease(), **_waiting(), **_plan(first=routes[0]), **operations, **_wave(), **_report()},
     }
 
 
@@ -140,7 +141,7 @@ def _plan(*, first: str) -> States:
         "Plan": {
             **function_task(
                 "plan",
-                {**_THIS_TABLE, "attempt.$": "$.tries.attempt"},
+                {**_THIS_TABLE, "attempt.$": "$.tries.attempt", "waves": True},
                 comment="What is to be done and where; the plan itself stays in the control bucket",
                 timeout_s=FUNCTION_S,
                 answers=["bucket", "key", "digest", "attempt", "routes"],
@@ -164,7 +165,9 @@ def _step(step: StepFacts, after: str) -> States:
     """The states of one step: a choice by its route, the function, and the Glue job; ``after`` is the state behind."""
     name = camel(step.name)
     first = name if step.lister is None else camel(step.lister)
-    states = {f"Route{name}": _route(step, {"function": first, "glue": f"{name}Job"}, after)}
+    job = {} if step.job is None else {"glue": f"{name}Job"}
+    wave = {"wave": "LeaveToWave"} if step.in_waves else {}
+    states = {f"Route{name}": _route(step, {"function": first, **job, **wave}, after)}
     if step.lister is not None:
         states |= _listing(step, step.lister, after)
     states[name] = {**_by_function(step, step.function, after, comment=step.description), "Next": after}
@@ -179,7 +182,7 @@ def _step(step: StepFacts, after: str) -> States:
 
 
 def _route(step: StepFacts, to: Mapping[str, str], after: str) -> State:
-    routes = ["function"] if step.job is None else ["function", "glue"]
+    routes = [*to]
     return {
         "Type": "Choice",
         "Comment": f"{step.description}; none, small or large",
@@ -225,6 +228,35 @@ def _listing(step: StepFacts, lister: str, after: str) -> States:
     }
 
 
+def _wave() -> States:
+    """The end of an execution whose pass goes on, after the run's wave, in another one."""
+    return {
+        "LeaveToWave": {
+            **_release("No lease is held while the wave waits for capacity; it takes its own (platform 61)"),
+            "Catch": [given_up(to="WaitsForWave", into="$.failures.release")],
+            "Next": "WaitsForWave",
+        },
+        "WaitsForWave": {
+            "Type": "Pass",
+            "Comment": "Its plan says which steps are the wave's",
+            "Parameters": {
+                "table.$": "$.item.table",
+                "status": WAITING,
+                "summary": "the rest of its pass follows the wave of the run",
+                "plan": {"key.$": "$.plan.key", "digest.$": "$.plan.digest"},
+            },
+            "End": True,
+        },
+    }
+
+
+def _release(comment: str) -> State:
+    return {
+        **function_task("lease", {"action": "release", **_THIS_TABLE}, comment=comment, timeout_s=LEASE_S, answers=[]),
+        "ResultPath": None,
+    }
+
+
 def _report() -> States:
     return {
         "ReportTable": {
@@ -251,14 +283,7 @@ def _report() -> States:
             "Next": "Release",
         },
         "Release": {
-            **function_task(
-                "lease",
-                {"action": "release", **_THIS_TABLE},
-                comment="Give the lease back; one that is not given back runs out",
-                timeout_s=LEASE_S,
-                answers=[],
-            ),
-            "ResultPath": None,
+            **_release("Give the lease back; one that is not given back runs out"),
             "Catch": [given_up(to="TableDone", into="$.failures.release")],
             "Next": "TableDone",
         },

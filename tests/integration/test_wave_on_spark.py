@@ -1,4 +1,4 @@
-"""The Glue script carries a wave out in one Spark session, whose jobs are kept apart by table (rule 144, platform 60)."""
+"""The Glue script carries a wave out in one Spark session, with jobs kept apart by table (rule 144, platform 60)."""
 
 from __future__ import annotations
 

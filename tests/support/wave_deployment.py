@@ -36,10 +36,7 @@ class Wave:
         pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_COMPACTION_MB="0")
         self.items = {item.table: item for item in pipeline.detect()[1]}
         self.plans = {name: self.plan(item) for name, item in self.items.items()}
-        waiting = [
-            {"table": name, "status": "waiting", "summary": "", "plan": {"key": plan.key, "digest": plan.digest}}
-            for name, plan in self.plans.items()
-        ]
+        waiting = [{"key": plan.key, "digest": plan.digest} for plan in self.plans.values()]
         self.answer = gather_wave(self.deployment, parse_event(WaveEvent, {"run_id": RUN, "wave": waiting}))
 
     @property

@@ -241,9 +241,11 @@ class ReportRunEvent(_Event):
 
     run_id: str
     tables: tuple[TableResult, ...] = ()
+    earlier: tuple[TableResult, ...] = ()
+    """Of the passes that had ended before the run's wave began; ``tables`` are then those of the wave."""
     failure: Failure | None = None
 
-    @field_validator("tables", mode="before")
+    @field_validator("tables", "earlier", mode="before")
     @classmethod
     def _of_children(cls, value: Any) -> Any:
         if not isinstance(value, list | tuple):

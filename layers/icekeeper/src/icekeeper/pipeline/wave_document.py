@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from icekeeper.errors import PlanStale
-from icekeeper.pipeline.events import WAITING, Item, PlanReference
+from icekeeper.pipeline.events import Item, PlanReference
 
 __all__ = [
     "WaitingPlan",
@@ -35,18 +35,12 @@ class WaitingPlan(BaseModel):
 
 
 class WaveEvent(BaseModel):
-    """Gather the tables that wait for the run's wave; others of ``tables`` are the results of passes that ended."""
+    """Gather the tables that wait for the run's wave."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     run_id: str
     wave: tuple[WaitingPlan, ...]
-
-    @field_validator("wave", mode="before")
-    @classmethod
-    def _of_waiting(cls, value: Any) -> Any:
-        results = value if isinstance(value, list | tuple) else ()
-        return [result["plan"] for result in results if isinstance(result, Mapping) and result.get("status") == WAITING]
 
 
 class WaveTable(BaseModel):
