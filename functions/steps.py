@@ -13,7 +13,7 @@ from icekeeper.pipeline.run_step import run_step
 from idempotency import once
 from observability import about, deployment
 
-__all__ = ["carry_out", "step_key"]
+__all__ = ["carry_out", "local_engine", "step_key"]
 
 
 def carry_out(event: dict[str, Any], context: Any, function: str, *, max_bytes: int | None = None) -> dict[str, Any]:
@@ -30,10 +30,14 @@ def carry_out(event: dict[str, Any], context: Any, function: str, *, max_bytes: 
         raise PolicyError(f"malformed event: operation: this function does {does}, not {asked.step}")
 
     def work() -> dict[str, Any]:
-        # Lambda has no shared memory for a pool of processes.
-        return dict(run_step(deployment(), asked, LocalEngine(processes=1, cores=_cores()), max_bytes=max_bytes))
+        return dict(run_step(deployment(), asked, local_engine(), max_bytes=max_bytes))
 
     return once(asked.step, step_key(asked), context, work)
+
+
+def local_engine() -> LocalEngine:
+    """The engine of a function: Lambda has no shared memory for a pool of processes."""
+    return LocalEngine(processes=1, cores=_cores())
 
 
 def _cores() -> int:

@@ -68,7 +68,8 @@ def eval_job(self: Any, env: Any, job: Any) -> None:
     item = env.states.context_object.context_object_data["Execution"]["Id"]
     with _lock:
         parent = item.rsplit(":", 1)[0]
-        child = next((c for c in _children.get(parent, ()) if c.index == job.job_index), None)
+        # The latest: a map that is entered again has items of the same numbers.
+        child = next((c for c in reversed(_children.get(parent, [])) if c.index == job.job_index), None)
     if child is None:  # its item selector failed
         return
     state = env.program_state()

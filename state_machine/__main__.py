@@ -17,7 +17,12 @@ HEAD = """# The state machine: which tables need work, and then table by table w
 # JSONPath.  ${...} are the DefinitionSubstitutions of template.yaml; replace them in the text, then parse.
 """
 # Substitutions that are replaced by numbers, so that they are not quoted; all others are text.
-_NUMBERS = frozenset({"${MaxConcurrentTables}", "${LeaseWaitSeconds}", "${JobTaskSeconds}", "${JobRetryLimit}"})
+_NUMBERS = frozenset(
+    {
+        *("${MaxConcurrentTables}", "${LeaseWaitSeconds}", "${JobTaskSeconds}", "${JobRetryLimit}"),
+        "${WaveTaskSeconds}",
+    }
+)
 
 
 # Step Functions reads no YAML aliases, so an object that occurs twice is written twice.

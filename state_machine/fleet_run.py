@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from state_machine.table_pass import DATA_AT_FIRST, table_pass
-from state_machine.tasks import FUNCTION_S, REPORT_S, State, States, catch, function_task, given_up
+from state_machine.tasks import FUNCTION_S, REPORT_S, State, States, catch, function_task, given_up, wave_task
 
 __all__ = ["fleet_run"]
 
@@ -22,20 +22,23 @@ def fleet_run() -> State:
         "Comment": "Keeps Iceberg tables healthy, one pass per table that needs it",
         "StartAt": "Detect",
         "TimeoutSeconds": 43200,
-        "States": {**_detect(), "MaintainTables": _maintain_tables(), **_report(), **_ends()},
+        "States": {**_detect(), "MaintainTables": _maintain_tables(), **_wave(), **_report(), **_ends()},
     }
 
 
 def _detect() -> States:
+    detect = function_task(
+        "detect",
+        {"run_id.$": "$$.Execution.Name", "input.$": "$"},
+        comment="Which tables need work and why; or the one table that was asked for",
+        timeout_s=FUNCTION_S,
+        answers=["run_id", "proposals", "reason", "forced"],
+    )
     return {
         "Detect": {
-            **function_task(
-                "detect",
-                {"run_id.$": "$$.Execution.Name", "input.$": "$"},
-                comment="Which tables need work and why; or the one table that was asked for",
-                timeout_s=FUNCTION_S,
-                answers=["run_id", "proposals", "reason", "forced"],
-            ),
+            **detect,
+            # What ended before a wave is kept beside what follows it.
+            "ResultSelector": {**detect["ResultSelector"], "earlier": []},
             "ResultPath": "$",
             "Catch": [given_up(to="ReportUnread", into="$.failed")],
             "Next": "AnyProposals",
@@ -71,8 +74,65 @@ def _maintain_tables() -> State:
             # Together the results are too long; the tables were maintained, and their reports are in the bucket.
             catch(["States.DataLimitExceeded"], to="ResultsTooLong", into="$.failed"),
         ],
-        "Next": "Report",
+        "Next": "LeftToWave",
         "ItemProcessor": table_pass(),
+    }
+
+
+def _wave() -> States:
+    """One Glue run for all tables that are too large for functions; then the map again, for the rest of their passes.
+
+    An execution of the map cannot go on where it ended, so each plans anew what is left of its pass.
+    """
+    return {
+        "LeftToWave": {
+            "Type": "Pass",
+            "Comment": "The tables whose passes ended at a step that the run's wave does",
+            # Others have no such field; a path with a wildcard finds an array, also an empty one.
+            "Parameters": {"plans.$": "$.tables[*].plan"},
+            "ResultPath": "$.waiting",
+            "Next": "AnyLeftToWave",
+        },
+        "AnyLeftToWave": {
+            "Type": "Choice",
+            "Comment": "Without large tables there is no Glue run; after the wave there is none left",
+            "Choices": [{"Variable": "$.waiting.plans[0]", "IsPresent": True, "Next": "GatherWave"}],
+            "Default": "Report",
+        },
+        "GatherWave": {
+            **function_task(
+                "plan",
+                {"run_id.$": "$.run_id", "wave.$": "$.waiting.plans"},
+                comment="One document of all their plans, in the control bucket, and how many workers they need",
+                timeout_s=FUNCTION_S,
+                answers=["key", "digest", "workers", "proposals"],
+            ),
+            "ResultPath": "$.wave",
+            # They have no report of their own then, by which the run's report knows that they failed.
+            "Catch": [given_up(to="Report", into="$.not_gathered")],
+            "Next": "CompactWave",
+        },
+        "CompactWave": {
+            **wave_task(
+                "compact_data_files", comment="Merge small data files and apply deletes, of many tables at once"
+            ),
+            "ResultPath": "$.wave.job",
+            # What of them ended is in the control bucket, and so are the reasons of the rest (rule 145).
+            "Catch": [given_up(to="RestOfPasses", into="$.wave.job")],
+            "Next": "RestOfPasses",
+        },
+        "RestOfPasses": {
+            "Type": "Pass",
+            "Comment": "The tables of the wave go on behind it; the others have ended",
+            "Parameters": {
+                "run_id.$": "$.run_id",
+                "proposals.$": "$.wave.proposals",
+                "reason.$": "$.reason",
+                "forced.$": "$.forced",
+                "earlier.$": "$.tables",
+            },
+            "Next": "MaintainTables",
+        },
     }
 
 
@@ -102,7 +162,7 @@ def _report() -> States:
             "No table was looked at or changed; the event of Detect in this execution says why",
         ),
         "Report": _report_task(
-            {"run_id.$": "$.run_id", "tables.$": "$.tables"},
+            {"run_id.$": "$.run_id", "tables.$": "$.tables", "earlier.$": "$.earlier"},
             comment="Totals of the run",
             to="HowItWent",
         ),

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from icekeeper.operation_facts import STEP_FACTS, StepFacts
+from icekeeper.pipeline.events import WAITING
 from state_machine.tasks import (
     FUNCTION_S,
     LEASE_S,
@@ -47,8 +48,57 @@ def table_pass() -> State:
         operations |= _step(step, after)
     return {
         "ProcessorConfig": {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"},
-        "StartAt": "Lease",
-        "States": {**_lease(), **_waiting(), **_plan(first=routes[0]), **operations, **_report()},
+        "StartAt": "MaintainSmall",
+        "States": {**_in_one_call(first=routes[0]), **_lease(), **_waiting(), **_plan(first=routes[0]), **operations, **_wave(), **_report()},
+    }
+
+
+def _in_one_call(*, first: str) -> States:
+    """What one call does of the pass; the states behind it do the rest, of a large table or in an ordinary bucket."""
+    steps = ", ".join(step.name for step in STEP_FACTS)
+    return {
+        "MaintainSmall": {
+            **function_task(
+                "maintain_small",
+                _THIS_TABLE,
+                comment=f"Lease, plan, {steps}, report: as much as one call can do without deleting files",
+                timeout_s=FUNCTION_S,
+                answers=[],
+            ),
+            "ResultPath": "$.call",
+            "Catch": [
+                catch(["LeaseHeld"], to="MayWait", into="$.held"),
+                catch(["FleetBusy"], to="MayWaitForSlot", into="$.held"),
+                # What it has done is in the control bucket; the states go on from there.
+                given_up(to="Lease", into="$.call"),
+            ],
+            "Next": "IsPassDone",
+        },
+        "IsPassDone": {
+            "Type": "Choice",
+            "Comment": "The pass is reported, or its plan says what is left",
+            "Choices": [{"Variable": "$.call.Payload.report", "IsPresent": True, "Next": "PassDone"}],
+            "Default": "TakeUpPlan",
+        },
+        "PassDone": {
+            "Type": "Pass",
+            "Comment": "Only what the run's report needs",
+            "InputPath": "$.call.Payload.report",
+            "End": True,
+        },
+        "TakeUpPlan": {
+            "Type": "Pass",
+            "Comment": "The table is leased and planned; what is left follows in its order",
+            "Parameters": {
+                **_THIS_TABLE,
+                "plan.$": "$.call.Payload.plan",
+                "tries": {"attempt.$": "$.call.Payload.plan.attempt"},
+                "waiting.$": "$.waiting",
+                "outcomes": {},
+                "failures.$": "$.call.Payload.failures",
+            },
+            "Next": first,
+        },
     }
 
 
@@ -140,7 +190,7 @@ def _plan(*, first: str) -> States:
         "Plan": {
             **function_task(
                 "plan",
-                {**_THIS_TABLE, "attempt.$": "$.tries.attempt"},
+                {**_THIS_TABLE, "attempt.$": "$.tries.attempt", "waves": True},
                 comment="What is to be done and where; the plan itself stays in the control bucket",
                 timeout_s=FUNCTION_S,
                 answers=["bucket", "key", "digest", "attempt", "routes"],
@@ -164,7 +214,9 @@ def _step(step: StepFacts, after: str) -> States:
     """The states of one step: a choice by its route, the function, and the Glue job; ``after`` is the state behind."""
     name = camel(step.name)
     first = name if step.lister is None else camel(step.lister)
-    states = {f"Route{name}": _route(step, {"function": first, "glue": f"{name}Job"}, after)}
+    job = {} if step.job is None else {"glue": f"{name}Job"}
+    wave = {"wave": "LeaveToWave"} if step.in_waves else {}
+    states = {f"Route{name}": _route(step, {"function": first, **job, **wave}, after)}
     if step.lister is not None:
         states |= _listing(step, step.lister, after)
     states[name] = {**_by_function(step, step.function, after, comment=step.description), "Next": after}
@@ -179,7 +231,7 @@ def _step(step: StepFacts, after: str) -> States:
 
 
 def _route(step: StepFacts, to: Mapping[str, str], after: str) -> State:
-    routes = ["function"] if step.job is None else ["function", "glue"]
+    routes = [*to]
     return {
         "Type": "Choice",
         "Comment": f"{step.description}; none, small or large",
@@ -225,6 +277,35 @@ def _listing(step: StepFacts, lister: str, after: str) -> States:
     }
 
 
+def _wave() -> States:
+    """The end of an execution whose pass goes on, after the run's wave, in another one."""
+    return {
+        "LeaveToWave": {
+            **_release("No lease is held while the wave waits for capacity; it takes its own (platform 61)"),
+            "Catch": [given_up(to="WaitsForWave", into="$.failures.release")],
+            "Next": "WaitsForWave",
+        },
+        "WaitsForWave": {
+            "Type": "Pass",
+            "Comment": "Its plan says which steps are the wave's",
+            "Parameters": {
+                "table.$": "$.item.table",
+                "status": WAITING,
+                "summary": "the rest of its pass follows the wave of the run",
+                "plan": {"key.$": "$.plan.key", "digest.$": "$.plan.digest"},
+            },
+            "End": True,
+        },
+    }
+
+
+def _release(comment: str) -> State:
+    return {
+        **function_task("lease", {"action": "release", **_THIS_TABLE}, comment=comment, timeout_s=LEASE_S, answers=[]),
+        "ResultPath": None,
+    }
+
+
 def _report() -> States:
     return {
         "ReportTable": {
@@ -251,14 +332,7 @@ def _report() -> States:
             "Next": "Release",
         },
         "Release": {
-            **function_task(
-                "lease",
-                {"action": "release", **_THIS_TABLE},
-                comment="Give the lease back; one that is not given back runs out",
-                timeout_s=LEASE_S,
-                answers=[],
-            ),
-            "ResultPath": None,
+            **_release("Give the lease back; one that is not given back runs out"),
             "Catch": [given_up(to="TableDone", into="$.failures.release")],
             "Next": "TableDone",
         },

@@ -16,6 +16,7 @@ __all__ = [
     "function_task",
     "given_up",
     "job_task",
+    "wave_task",
 ]
 
 State: TypeAlias = Mapping[str, Any]
@@ -99,6 +100,34 @@ def job_task(script: str, operation: str, *, comment: str) -> State:
                 "--plan-key.$": "$.plan.key",
                 "--plan-digest.$": "$.plan.digest",
                 "--operation": operation,
+                "--run-id.$": "$.run_id",
+                "--control-bucket": "${ControlBucket}",
+                "--state": "${State}",
+            },
+        },
+        "ResultSelector": {"status.$": "$.JobRunState"},
+        "Retry": [_NO_CAPACITY, _JOB_FAILED],
+    }
+
+
+def wave_task(script: str, *, comment: str) -> State:
+    """A task that runs a Glue job for many tables, with as many workers as ``$.wave`` says.
+
+    It may wait for capacity, for which its time is longer than that of other jobs (platform 61).
+    """
+    return {
+        "Type": "Task",
+        "Comment": comment,
+        "Resource": "arn:aws:states:::glue:startJobRun.sync",
+        "TimeoutSeconds": "${WaveTaskSeconds}",
+        "Parameters": {
+            "JobName": f"${{{camel(script)}Job}}",
+            "ExecutionClass": "${WaveExecutionClass}",
+            "WorkerType": "G.1X",  # by which the number of workers is reckoned, and which is to be had as FLEX
+            "NumberOfWorkers.$": "$.wave.workers",
+            "Arguments": {
+                "--wave-key.$": "$.wave.key",
+                "--wave-digest.$": "$.wave.digest",
                 "--run-id.$": "$.run_id",
                 "--control-bucket": "${ControlBucket}",
                 "--state": "${State}",

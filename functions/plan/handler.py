@@ -1,11 +1,13 @@
-"""Plan one table's pass, and write the plan to the control bucket."""
+"""Plan one table's pass, or gather a run's wave, and write either to the control bucket."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from icekeeper.pipeline.events import PlanEvent, parse_event
+from icekeeper.pipeline.gather_wave import gather_wave
 from icekeeper.pipeline.plan_table import plan_table
+from icekeeper.pipeline.wave_document import WaveEvent
 from idempotency import once
 from observability import about, deployment, function, logger
 
@@ -14,7 +16,17 @@ __all__ = ["handle"]
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    """The state machine's ``Plan``."""
+    """The state machine's ``Plan`` and ``GatherWave``."""
+    if "wave" in event:
+        wave = parse_event(WaveEvent, event)
+        about(wave.run_id)
+
+        def gather() -> dict[str, Any]:
+            told = dict(gather_wave(deployment(), wave))
+            logger.info("a wave of %d table(s)", len(wave.wave), extra={"workers": told["workers"]})
+            return told
+
+        return once("wave", {"run_id": wave.run_id}, context, gather)
     asked = parse_event(PlanEvent, event)
     about(asked.run_id, asked.item)
 
@@ -24,5 +36,7 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
         logger.info("%s is planned", asked.item.table, extra={"attempt": plan.attempt, "routes": routes})
         return plan.model_dump(mode="json")
 
-    key = {"run_id": asked.run_id, "table": asked.item.identity.spelling, "attempt": asked.attempt}
+    key: dict[str, Any] = {"run_id": asked.run_id, "table": asked.item.identity.spelling, "attempt": asked.attempt}
+    if asked.item.after_wave:
+        key["after_wave"] = True
     return once("plan", key, context, work)

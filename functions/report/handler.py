@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloudwatch import emit_run, emit_table
+from cloudwatch import emit_run
 from icekeeper.pipeline.events import ReportRunEvent, ReportTableEvent, parse_event
 from icekeeper.pipeline.report_run import report_run
-from icekeeper.pipeline.report_table import report_table
-from icekeeper.pipeline.usage import note_pass
 from idempotency import once
 from observability import about, deployment, function, logger
+from table_report import tell_pass
 
 __all__ = ["handle"]
 
@@ -28,14 +27,6 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
     asked = parse_event(ReportTableEvent, event)
     about(asked.run_id, asked.item)
 
-    def work() -> dict[str, Any]:
-        report = report_table(deployment(), asked)
-        logger.info("pass %s: %s", report.status, report.summary, extra={"status": report.status})
-        emit_table(asked.item, report)
-        if report.outcome is not None:
-            note_pass(report.outcome)
-        return report.to_json()
-
     plan = None if asked.plan is None else asked.plan.digest
     key = {
         "run_id": asked.run_id,
@@ -43,4 +34,4 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
         "plan": plan,
         "failures": sorted(asked.failures),
     }
-    return once("report", key, context, work)
+    return once("report", key, context, lambda: tell_pass(deployment(), asked))

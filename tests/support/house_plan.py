@@ -193,6 +193,7 @@ PURE = (
     "icekeeper.operation_facts",
     "icekeeper.policy",
     "icekeeper.policy_parts",
+    "icekeeper.pipeline.wave_limits",
     "icekeeper.row_group_copy.bounds_to_hide",
     "icekeeper.row_group_copy.chunk_checks",
     "icekeeper.row_group_copy.copyable_file",

@@ -7,11 +7,16 @@ from typing import Any
 
 from support.state_machine import load_machine
 
-__all__ = ["CHILD", "LEVELS", "MACHINE", "fields", "payload", "tasks"]
+__all__ = ["CHILD", "LEVELS", "MACHINE", "fields", "job_tasks", "payload", "tasks"]
 
 MACHINE = load_machine()
 LEVELS = list(MACHINE.levels())
 CHILD = next(level for level in LEVELS if level.name == "MaintainTables")
+
+
+def job_tasks() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The tasks that run a Glue job for one table; that of a wave is for many."""
+    return ((name, state) for name, state in tasks("glue") if name != "CompactWave")
 
 
 def tasks(kind: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:

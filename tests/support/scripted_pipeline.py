@@ -61,6 +61,8 @@ class ScriptedPipeline:
     happening: dict[str, Callable[[Any], object]] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     leases: dict[str, str] = field(default_factory=dict)
+    items: Mapping[str, Any] = field(default_factory=dict)
+    """What was proposed, by table."""
     most_at_once: int = 0
     """Tables that were leased at the same time."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -110,6 +112,7 @@ class ScriptedPipeline:
             }
             for table in tables
         ]
+        self.items = {item["table"]: item for item in items}
         key = f"runs/{event['run_id']}/proposals.json"
         self.put_object(key, json.dumps(items).encode())
         return {
@@ -133,6 +136,8 @@ class ScriptedPipeline:
         return {"holder": run_id, "expires_ms": 1}
 
     def _plan(self, event: Any) -> Any:
+        if "wave" in event:
+            return self._gather(event)
         self._tell(event["item"]["table"], "plan", event)
         return {
             "bucket": self.bucket,
@@ -141,6 +146,20 @@ class ScriptedPipeline:
             "attempt": event["attempt"],
             "routes": {**self.routes, **self.own_routes.get(event["item"]["table"], {})},
         }
+
+    def _gather(self, event: Any) -> Any:
+        """As the real one: the items go on behind the wave, and their plans leave nothing more to it."""
+        self._tell("*", "gather", event)
+        tables = [plan["key"].split("/")[2] for plan in event["wave"]]
+        self.own_routes = {
+            **self.own_routes,
+            **{table: {"compact": "none", "rewrite_position_deletes": "none"} for table in tables},
+        }
+        items = [{**self.items[table], "after_wave": True, "wait": True} for table in tables]
+        key = f"runs/{event['run_id']}/wave-tables.json"
+        self.put_object(key, json.dumps(items).encode())
+        rest = {"bucket": self.bucket, "key": key, "count": len(items)}
+        return {"key": f"runs/{event['run_id']}/wave.json", "digest": "1" * 64, "workers": 3, "proposals": rest}
 
     def _list_orphans(self, event: Any) -> Any:
         self._tell(event["item"]["table"], "list_orphans", event)
@@ -151,12 +170,16 @@ class ScriptedPipeline:
         return {"status": "succeeded", "summary": f"{event['operation']} done"}
 
     def _job(self, arguments: Mapping[str, str]) -> None:
+        if "--wave-key" in arguments:
+            self._tell("*", "job:wave", dict(arguments))
+            return
         self._tell(arguments["--plan-key"].split("/")[2], f"job:{arguments['--operation']}", dict(arguments))
 
     def _report(self, event: Any) -> Any:
         if "item" not in event:
             self._tell("*", "report_run", event)
-            statuses = {table["status"] for table in event["tables"] if table is not None}
+            tables = [*event.get("earlier", []), *event["tables"]]
+            statuses = {table["status"] for table in tables if table is not None} - {"waiting"}
             (status,) = statuses if len(statuses) == 1 else ("partial",)
             return {"status": status, "summary": f"{len(event['tables'])} table(s)"}
         table = event["item"]["table"]

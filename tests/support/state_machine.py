@@ -64,6 +64,7 @@ def load_machine(values: Mapping[str, str] | None = None) -> Machine:
     of jobs their defaults.
     """
     numbers = {"MaxConcurrentTables": "1", "LeaseWaitSeconds": "1", "JobTaskSeconds": "4500", "JobRetryLimit": "1"}
+    numbers["WaveTaskSeconds"] = "6300"
     known = {**numbers, **(values or {})}
     text = _SUBSTITUTION.sub(lambda found: known.get(found[1], found[1]), DEFINITION.read_text())
     return Machine("the machine", yaml.load(text, Loader=YAML_LOADER))

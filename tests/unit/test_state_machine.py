@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from icekeeper.pipeline import events
+from icekeeper.pipeline.wave_document import WaveEvent
 from icekeeper.policy import Operation
 from local_stack.moto_server import MotoServer
-from support.machine_states import CHILD, MACHINE, fields, payload, tasks
+from support.machine_states import CHILD, MACHINE, fields, job_tasks, payload, tasks
 from support.state_machine import DEFINITION
 
 OPERATIONS = [*(str(operation) for operation in Operation), "clean_staged"]
@@ -44,7 +45,7 @@ class TestOperations:
             for name, state in tasks()
             if operation in (self.sent(state).get(k) for k in ("operation", "--operation"))
         ]
-        assert {case["Next"] for case in choice["Choices"]} <= set(own)
+        assert {case["Next"] for case in choice["Choices"]} - {"LeaveToWave"} <= set(own)
         for name in own:
             state = CHILD.states[name]
             failed = state["Catch"][-1]
@@ -66,8 +67,7 @@ class TestOperations:
 
     def test_those_that_may_be_large_have_a_job(self) -> None:
         jobs = {
-            state["Parameters"]["Arguments"]["--operation"]: state["Parameters"]["JobName"]
-            for _, state in tasks("glue")
+            state["Parameters"]["Arguments"]["--operation"]: state["Parameters"]["JobName"] for _, state in job_tasks()
         }
 
         assert jobs == {
@@ -85,7 +85,7 @@ class TestOperations:
         assert [name for name in CHILD.states if "AnyOrphans" in CHILD.next_states(name)] == ["ListOrphans"]
 
     def test_a_large_plan_travels_by_reference(self) -> None:
-        for name, state in tasks("glue"):
+        for name, state in job_tasks():
             assert fields(state["Parameters"]["Arguments"]) == {
                 "--plan-key",
                 "--plan-digest",
@@ -109,8 +109,11 @@ class TestWhatIsSent:
     )
     def test_to_one_function(self, function: str, model: Any) -> None:
         for name, state in tasks("lambda"):
-            if state["Parameters"]["FunctionName"] == function:
+            if state["Parameters"]["FunctionName"] == function and name != "GatherWave":
                 self.check(name, payload(state), model)
+
+    def test_to_the_plan_for_a_wave(self) -> None:
+        self.check("GatherWave", payload(MACHINE.states["GatherWave"]), WaveEvent)
 
     def test_to_every_operation(self) -> None:
         for name, state in tasks("lambda"):
@@ -172,9 +175,9 @@ class TestTheRun:
         assert mapped["ItemProcessor"]["ProcessorConfig"] == {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"}
 
     def test_a_lease_that_was_taken_is_given_back(self) -> None:
-        """Between Lease and the end there is no way around Release, but for a turn that never came."""
+        """Between Lease and the end there is no way around a release, but for a turn that never came."""
         ends = {name for name in CHILD.states if not CHILD.next_states(name)}
-        without = {name: set(CHILD.next_states(name)) - {"Release"} for name in CHILD.states}
+        without = {name: set(CHILD.next_states(name)) - {"Release", "LeaveToWave"} for name in CHILD.states}
         reached, todo = set(), ["Plan"]
         while todo:
             name = todo.pop()
@@ -182,7 +185,7 @@ class TestTheRun:
                 reached.add(name)
                 todo.extend(without[name])
 
-        assert ends == {"NoSlot", "NotOurTurn", "TableDone"}
+        assert ends == {"NoSlot", "NotOurTurn", "TableDone", "WaitsForWave"}
         assert not reached & ends
 
 

@@ -19,10 +19,16 @@ from support.whole_pass import WHOLE_PASS, failing
 def test_a_pass_takes_the_operations_in_canonical_order(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
     execution = scripted_stack.run(name="run-happy")
     assert execution.status == "SUCCEEDED"
-    assert execution.names == ["Detect", "AnyProposals", "MaintainTables", "Report", "HowItWent", "Done"]
+    assert execution.names == [
+        *("Detect", "AnyProposals", "MaintainTables", "LeftToWave", "AnyLeftToWave", "Report", "HowItWent", "Done")
+    ]
     assert script.steps == WHOLE_PASS
     assert execution.child.output == {"table": "ns.t", "status": "succeeded", "summary": "all well"}
-    assert script.event_of("report_run") == {"run_id": "run-happy", "tables": [execution.child.output]}
+    assert script.event_of("report_run") == {
+        "run_id": "run-happy",
+        "tables": [execution.child.output],
+        "earlier": [],
+    }
     assert script.leases == {}
 
 
@@ -48,7 +54,12 @@ def test_every_step_gets_what_the_contract_says(scripted_stack: LocalStack, scri
     }
     assert script.event_of("detect") == {"run_id": "run-contract", "input": {}}
     assert script.event_of("lease") == {"action": "acquire", "run_id": "run-contract", "item": item}
-    assert script.event_of("plan") == {"run_id": "run-contract", "item": item, "attempt": 1}
+    assert script.event_of("plan") == {
+        "run_id": "run-contract",
+        "item": item,
+        "attempt": 1,
+        "waves": True,
+    }
     for operation in FUNCTION_STEPS:
         assert script.event_of(operation) == {
             "run_id": "run-contract",

@@ -104,6 +104,8 @@ class StepFacts:
     """A function without the right to delete, which runs first and finds out whether there is anything to delete."""
     job: GlueJob | None = None
     """``None``: it works on metadata only, which always fits into a function."""
+    in_waves: bool = False
+    """Whether a scheduled run has its job do the step for all its large tables at once (``pipeline/wave``)."""
 
     @property
     def is_destructive(self) -> bool:
@@ -129,6 +131,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         commits=True,
         function="compact_small",
         job=GlueJob(script="compact_data_files", measure=Measure.BYTES_TO_COMPACT, limit=Limit.COMPACTION_BYTES),
+        in_waves=True,
     ),
     StepFacts(
         name=Operation.REWRITE_POSITION_DELETES.value,
@@ -141,6 +144,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         job=GlueJob(
             script="compact_data_files", measure=Measure.BYTES_WITH_DELETES, limit=Limit.COMPACTION_BYTES, times=16
         ),
+        in_waves=True,
     ),
     StepFacts(
         name=Operation.EXPIRE_SNAPSHOTS.value,

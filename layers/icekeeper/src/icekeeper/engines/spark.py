@@ -25,6 +25,7 @@ from pyspark.util import inheritable_thread_target
 from icekeeper.engines.background import in_background
 from icekeeper.engines.java import find_java_home
 from icekeeper.engines.machine import this_machine
+from icekeeper.engines.pools import current_pool
 from icekeeper.engines.spark_master import is_elsewhere, local_cores
 from icekeeper.engines.spark_tasks import SparkTasks
 from icekeeper.engines.surroundings import UNDER_SUBMIT, spark_settings_master
@@ -50,6 +51,9 @@ _ATTEMPTS = {
     "spark.stage.maxConsecutiveAttempts": "1",
     "spark.speculation": "false",
 }
+# Pools share the executors evenly, and within one its jobs come in order (platform 60); without pools nothing changes.
+_SHARED = {"spark.scheduler.mode": "FAIR"}
+_POOL = "spark.scheduler.pool"
 LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
@@ -81,7 +85,7 @@ def local_session() -> Iterator[SparkSession]:
     if running is not None:
         yield running
         return
-    conf = SparkConf().setAll(list(_ATTEMPTS.items()))
+    conf = SparkConf().setAll([*_ATTEMPTS.items(), *_SHARED.items()])
     if UNDER_SUBMIT in os.environ:
         yield SparkSession.builder.config(conf=conf).getOrCreate()
         return
@@ -205,8 +209,13 @@ class SparkEngine:
         return False
 
     def _collect(self, rdd: RDD[Result], group: str, total: int, on_done: Callable[[int], None]) -> list[Result]:
+        pool = current_pool()  # of the calling thread
+
         def collect() -> list[Result]:
+            # Both are properties of this thread alone, whose jobs they are (PySpark's pinned threads).
             self._context.setJobGroup(group, "icekeeper", interruptOnCancel=True)
+            if pool is not None:
+                self._context.setLocalProperty(_POOL, pool)
             return list(rdd.collect())
 
         stop = threading.Event()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 
 # Every call in AWS needs these modules.  They are imported while a function starts, when it has the most processor,
 # and not by its first call.
@@ -20,7 +21,7 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.settings import PipelineSettings
-from icekeeper.policy import resolve
+from icekeeper.policy import Policy, resolve
 from icekeeper.policy.layers import layers_for
 from icekeeper.runtime import Runtime
 from icekeeper.state.open import open_state
@@ -37,7 +38,10 @@ CATALOG_FILE = "ICEKEEPER_CATALOG_FILE"
 
 @dataclass(slots=True)
 class Deployment:
-    """What every use case works with; a catalog is opened when it is first asked for, and then kept."""
+    """What every use case works with; a catalog is opened when it is first asked for, and then kept.
+
+    Threads may share it.
+    """
 
     environment: Mapping[str, str]
     settings: PipelineSettings
@@ -46,6 +50,7 @@ class Deployment:
     clock: Clock = system_clock
     store_clock: StoreClock = store_now_ms
     _catalogs: dict[tuple[str, str | None], Catalog] = field(default_factory=dict)
+    _opening: Lock = field(default_factory=Lock)
 
     @property
     def slots(self) -> int:
@@ -54,7 +59,16 @@ class Deployment:
         Raises:
             PolicyError: a variable is malformed.
         """
-        return resolve(layers_for({}, self.environment, {}), unsafe=True).policy.max_concurrent_jobs
+        return self.settings_of_jobs.max_concurrent_jobs
+
+    @property
+    def settings_of_jobs(self) -> Policy:
+        """The policy as far as no policy file and no table can set it: slots, times and repetitions of jobs.
+
+        Raises:
+            PolicyError: a variable is malformed.
+        """
+        return resolve(layers_for({}, self.environment, {}), unsafe=True).policy
 
     @classmethod
     def open(
@@ -132,9 +146,10 @@ class Deployment:
 
     def _opened(self, address: CatalogAddress) -> Catalog:
         key = (address.name, address.warehouse)
-        if key not in self._catalogs:
-            self._catalogs[key] = open_address(address)
-        return self._catalogs[key]
+        with self._opening:
+            if key not in self._catalogs:
+                self._catalogs[key] = open_address(address)
+            return self._catalogs[key]
 
     def _catalog_file(self) -> Mapping[str, Mapping[str, str]]:
         path = self.environment.get(CATALOG_FILE, "").strip()

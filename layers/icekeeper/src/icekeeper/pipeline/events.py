@@ -20,6 +20,7 @@ from icekeeper.state.identity import TableIdentity
 
 __all__ = [
     "MAX_SENTENCE",
+    "WAITING",
     "DetectEvent",
     "Failure",
     "Item",
@@ -36,7 +37,9 @@ __all__ = [
     "parse_event",
 ]
 
-Route = Literal["none", "function", "glue"]
+Route = Literal["none", "function", "glue", "wave"]
+WAITING = "waiting"
+"""The status of a table's execution that ended because the rest of its pass follows the run's wave."""
 MAX_SENTENCE = 500
 """How many characters of a sentence travel through the state machine."""
 # A payload of Step Functions holds 256 KB (platform 12), of which failures take most when there are any.
@@ -129,6 +132,8 @@ class Item(_Event):
     """The schedules of its policy that the pass carries out."""
     only_schedules: bool = False
     """Whether the operations that no schedule names are left out."""
+    after_wave: bool = False
+    """Whether the run's wave has had its turn: what follows is the rest of the table's pass."""
     detected_ms: int | None = None
     """When the scheduled detection began that proposed the table; ``None`` for a run that was asked for one table."""
 
@@ -165,6 +170,8 @@ class PlanEvent(_Event):
     run_id: str
     item: Item
     attempt: int = Field(default=1, ge=1)
+    waves: bool = False
+    """Whether the state machine that asks knows waves; one of an earlier version, whose run is under way, does not."""
 
 
 class WholePassEvent(_Event):
@@ -246,15 +253,22 @@ class ReportRunEvent(_Event):
 
     run_id: str
     tables: tuple[TableResult, ...] = ()
+    earlier: tuple[TableResult, ...] = ()
+    """Of the passes that had ended before the run's wave began; ``tables`` are then those of the wave."""
     failure: Failure | None = None
 
-    @field_validator("tables", mode="before")
+    @field_validator("tables", "earlier", mode="before")
     @classmethod
     def _of_children(cls, value: Any) -> Any:
         if not isinstance(value, list | tuple):
             return value
         results = (_failed_child(child) if _is_description(child) else child for child in value)
-        return [result for result in results if result is not None]
+        return [result for result in results if result is not None and not _is_waiting(result)]
+
+
+def _is_waiting(child: Any) -> bool:
+    """Whether it is no result yet; the table's report, or that there is none, says how its pass ended."""
+    return isinstance(child, Mapping) and child.get("status") == WAITING
 
 
 def _is_description(child: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What every Glue job does: arguments → one step of a planned pass on Spark → exit code."""
+"""What every Glue job does: arguments → one step of a planned pass, or a wave of many, on Spark → exit code."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import logging
 import os
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
 
 from icekeeper.engines.names import EngineName
-from icekeeper.errors import MaintenanceError
+from icekeeper.errors import MaintenanceError, StorageError
 from icekeeper.masking import masked
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.deployment import Deployment
@@ -19,7 +20,9 @@ from icekeeper.pipeline.events import OperationEvent, PlanReference
 from icekeeper.pipeline.job_log import JsonLines
 from icekeeper.pipeline.plan_document import read_plan
 from icekeeper.pipeline.run_step import run_step
+from icekeeper.pipeline.run_wave import End, run_wave
 from icekeeper.pipeline.settings import CONTROL_BUCKET, PipelineSettings
+from icekeeper.pipeline.wave_document import read_wave
 from icekeeper.policy import Operation
 from icekeeper.runtime import open_engine
 
@@ -30,30 +33,60 @@ _lines = JsonLines()
 
 
 def run_job(arguments: Sequence[str], operations: frozenset[Operation]) -> int:
-    """Run the step that the arguments name.
+    """Run the step that the arguments name, or the wave.
 
     Returns the exit code: 0 when the step ended (also when it was refused or skipped), 1 when it failed, so that the
-    state machine looks at the error.  Arguments that Glue adds itself are ignored.
+    state machine looks at the error; of a wave 0 when every table's end is written down.  Arguments that Glue adds
+    itself are ignored.
     """
+    is_wave = "--wave-key" in arguments
+    names = ("--wave-key", "--wave-digest") if is_wave else ("--plan-key", "--plan-digest", "--operation")
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    for name in ("--plan-key", "--plan-digest", "--operation", "--run-id", "--control-bucket", "--state"):
+    for name in (*names, "--run-id", "--control-bucket", "--state"):
         parser.add_argument(name, required=True)
     given, _ = parser.parse_known_args(list(arguments))
-    _lines.about(run_id=given.run_id, operation=given.operation)
+    _lines.about(run_id=given.run_id)
     try:
-        event, deployment = _open(given)
-        _lines.about(catalog=event.item.catalog, table=event.item.table)
-        if event.operation not in operations:
-            raise ValueError(f"this job does not do {event.step}")
-        with open_engine(EngineName.SPARK) as engine:
-            answer = run_step(deployment, event, engine)
+        return _carry_out_wave(given, operations) if is_wave else _carry_out_step(given, operations)
     except MaintenanceError as error:
-        log.error("%s: %s", type(error).__name__, error)
-        # The last line is what Glue tells the state machine.
-        sys.stderr.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
-        return 1
+        return _failed(error)
+
+
+def _carry_out_step(given: argparse.Namespace, operations: frozenset[Operation]) -> int:
+    _lines.about(operation=given.operation)
+    event, deployment = _open(given)
+    _lines.about(catalog=event.item.catalog, table=event.item.table)
+    if event.operation not in operations:
+        raise ValueError(f"this job does not do {event.step}")
+    with open_engine(EngineName.SPARK) as engine:
+        answer = run_step(deployment, event, engine)
     log.info("%s: %s", answer["status"], answer["summary"])
     return 0
+
+
+def _carry_out_wave(given: argparse.Namespace, operations: frozenset[Operation]) -> int:
+    here = _settings(given)
+    control = ControlBucket(PipelineSettings.read(here).control_address)
+    wave = read_wave(control.read(given.wave_key, given.wave_digest))
+    strange = {step for table in wave.tables for step in table.steps} - {one.value for one in operations}
+    if strange:
+        raise ValueError(f"this job does not do {', '.join(sorted(strange))}")
+    deployment = Deployment.open({**here, **wave.environment, "ICEKEEPER_STATE": given.state})
+    with open_engine(EngineName.SPARK) as engine:
+        engine.map(str, (), lambda done: None)  # starts it: should that fail, it is no table's failure
+        ends = run_wave(deployment, wave, engine)
+    told = Counter(ends.values())
+    log.info("wave of %d table(s): %s", len(wave.tables), ", ".join(f"{n} {end.value}" for end, n in told.items()))
+    if told[End.UNTOLD]:
+        return _failed(StorageError(f"what became of {told[End.UNTOLD]} table(s) could not be written down"))
+    return 0
+
+
+def _failed(error: MaintenanceError) -> int:
+    log.error("%s: %s", type(error).__name__, error)
+    # The last line is what Glue tells the state machine.
+    sys.stderr.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
+    return 1
 
 
 def start_logging() -> None:
@@ -72,7 +105,7 @@ def _tell_bug(kind: type[BaseException], error: BaseException, where: TracebackT
 
 def _open(given: argparse.Namespace) -> tuple[OperationEvent, Deployment]:
     """The step's event and its deployment: the arguments say where the plan is, the plan has the settings."""
-    here = {**os.environ, CONTROL_BUCKET: given.control_bucket, "ICEKEEPER_STATE": given.state}
+    here = _settings(given)
     control = ControlBucket(PipelineSettings.read(here).control_address)
     plan = read_plan(control.read(given.plan_key, given.plan_digest))
     event = OperationEvent(
@@ -82,3 +115,7 @@ def _open(given: argparse.Namespace) -> tuple[OperationEvent, Deployment]:
         operation=Operation(given.operation),
     )
     return event, Deployment.open({**here, **plan.environment, "ICEKEEPER_STATE": given.state})
+
+
+def _settings(given: argparse.Namespace) -> dict[str, str]:
+    return {**os.environ, CONTROL_BUCKET: given.control_bucket, "ICEKEEPER_STATE": given.state}

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from icekeeper.masking import masked, masked_document
 
-__all__ = ["JsonLines"]
+__all__ = ["JsonLines", "lines_about"]
 
+_here: ContextVar[Mapping[str, str]] = ContextVar("icekeeper_line_fields", default={})  # noqa: B039  # never changed
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+@contextmanager
+def lines_about(**fields: str) -> Iterator[None]:
+    """Add fields to the lines of this thread, and of those that it starts work in, inside of the block."""
+    before = _here.set({**_here.get(), **fields})
+    try:
+        yield
+    finally:
+        _here.reset(before)
 
 
 class JsonLines(logging.Formatter):
@@ -30,6 +44,7 @@ class JsonLines(logging.Formatter):
             "timestamp": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
             "name": record.name,
             **self._fields,
+            **_here.get(),
             **{name: value for name, value in vars(record).items() if name not in _OWN},
         }
         if record.exc_info:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +14,10 @@ from icekeeper.maintenance.begin_pass import begin, head_id
 from icekeeper.maintenance.not_due import remembered_turns, why_no_statistics, why_waiting
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.maintenance.served_request import why_needless
-from icekeeper.operation_facts import CLEAN_STAGED, STEP_FACTS, STEPS
+from icekeeper.operation_facts import CLEAN_STAGED, STEP_FACTS, STEPS, Measure
 from icekeeper.operations.staging.clean import may_clean
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.pipeline.after_wave import outcome_after_wave
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item, PlanEvent, PlanReference, Route
@@ -96,19 +97,14 @@ def _document(
     parts = named_parts(resolved, event.item.schedules, with_rest=not event.item.only_schedules)
     begin(context, [part.resolved for part in parts])
     done = {step for step in STEPS if deployment.control.find(f"{folder}/{step}.json") is not None}
-    outcomes, compaction = _known_outcomes(context, loaded, parts, event, done)
+    known, compaction = _known_outcomes(context, loaded, parts, event, done)
     size = table_size(_head_summary(context, loaded), _bytes_to_compact(compaction))
-    limits = deployment.settings.limits
     # Cleaning up after failed loads is no operation that a policy could leave out.
     cleaning = {CLEAN_STAGED} if may_clean(context) else set()
     wanted = {*cleaning, *(operation.value for part in parts for operation in part.operations)}
-    outgrown = STEPS if event.item.in_job else outgrown_steps(deployment.control, event.item)
-    routes: dict[str, Route] = {}
-    for step in STEP_FACTS:
-        # Beyond the last attempt no step runs: a step that found its plan stale again would be planned again for ever.
-        is_wanted = event.attempt <= MAX_ATTEMPTS and step.name in wanted
-        is_due = is_wanted and step.name not in done and step.name not in outcomes
-        routes[step.name] = route(step, size, limits, outgrown) if is_due else "none"
+    routes = _routes(deployment, event, wanted - done - set(known), size)
+    missed = _leave_to_wave(deployment, event, folder, routes)
+    outcomes = {**known, **{step: replace(one, schedule=_schedule_of(parts, step)) for step, one in missed.items()}}
     listing = deployment.control.listings(folder)
     return PlanDocument(
         run_id=event.run_id,
@@ -124,8 +120,47 @@ def _document(
         routes=routes,
         outcomes={step: operation_document(one, event.run_id, listing) for step, one in outcomes.items()},
         compaction=None if compaction is None else compaction.to_json(f"{event.run_id}-planned", listing),
+        left_out=any(one.status is Status.SKIPPED for one in missed.values()),
         schedules=_planned_schedules(resolved, parts),
     )
+
+
+def _routes(
+    deployment: Deployment, event: PlanEvent, due: Collection[str], size: Mapping[Measure, int | None]
+) -> dict[str, Route]:
+    """Where each step runs; beyond the last attempt none does.
+
+    A step that found its plan stale again would be planned again for ever.
+    """
+    limits = deployment.settings.limits
+    outgrown = STEPS if event.item.in_job else outgrown_steps(deployment.control, event.item)
+    is_last = event.attempt > MAX_ATTEMPTS
+    return {
+        step.name: route(step, size, limits, outgrown) if step.name in due and not is_last else "none"
+        for step in STEP_FACTS
+    }
+
+
+def _leave_to_wave(
+    deployment: Deployment, event: PlanEvent, folder: str, routes: dict[str, Route]
+) -> dict[str, OperationOutcome]:
+    """Route what needs a job to the run's wave, where the run has one; after it, tell what became of what is missing.
+
+    A pass that somebody asked for waits for no other table.
+    """
+    missed: dict[str, OperationOutcome] = {}
+    for step in STEP_FACTS:
+        if not step.in_waves or routes[step.name] != "glue":
+            continue
+        if event.item.after_wave:
+            routes[step.name], missed[step.name] = "none", outcome_after_wave(deployment.control, folder, step.name)
+        elif event.waves and event.item.is_proposed:
+            routes[step.name] = "wave"
+    return missed
+
+
+def _schedule_of(parts: Iterable[PolicyPart], step: str) -> str | None:
+    return next((part.schedule for part in parts if step in part.operations), None)
 
 
 def _planned_schedules(resolved: ResolvedPolicy, parts: Iterable[PolicyPart]) -> dict[str, PlannedSchedule]:
@@ -234,7 +269,8 @@ def _claim(deployment: Deployment, request: MaintenanceRequest | None) -> None:
 
 def _write(deployment: Deployment, folder: str, document: PlanDocument) -> PlanReference:
     # Each attempt writes a document of its own: if this answer is lost, the plan that the state machine knows remains.
-    key = f"{folder}/{PLAN}" if document.attempt == 1 else f"{folder}/plan-{document.attempt}.json"
+    name = PLAN if document.attempt == 1 else f"plan-{document.attempt}.json"
+    key = f"{folder}/{f'after-wave-{name}' if document.item.after_wave else name}"
     digest = deployment.control.write(key, document.model_dump(mode="json"))
     return PlanReference(
         bucket=deployment.control.name,

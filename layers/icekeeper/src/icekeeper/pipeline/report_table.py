@@ -74,12 +74,14 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
     deployment.control.write(f"{folder}/pass.json", outcome.to_json(listing))
     # Last, because it may fail: the state machine tries again, and reports it when the journal cannot be written.
     # A refusal counts as "nothing to do", because its cause is in the table.  A lease that was lost or held by another
-    # run says nothing of the table, so that pass is recorded under no fingerprint.
+    # run says nothing of the table, nor does a wave that had no time for it: such a pass is recorded under no
+    # fingerprint.
     is_lost = any(failure.Error in _LEASES for failure in event.failures.values()) or any(
         one.lost_lease for one in outcome.operations
     )
-    parts = [] if item.only_schedules else [DonePart(None, "" if is_lost else plan.fingerprint)]
-    if not is_lost:
+    is_due_again = is_lost or plan.left_out
+    parts = [] if item.only_schedules else [DonePart(None, "" if is_due_again else plan.fingerprint)]
+    if not is_due_again:
         schedules = plan.schedules.items()
         parts += [DonePart(name, planned.fingerprint, planned.interval_ms) for name, planned in schedules]
     record_outcome(deployment.state, started, outcome, parts, ENGINE, deployment.clock())

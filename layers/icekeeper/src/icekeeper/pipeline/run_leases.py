@@ -30,8 +30,10 @@ def table_lease_ttl_ms(policy: Policy | None = None) -> int:
     return min(_LONGEST_MS, (1 + chosen.job_retry_limit) * chosen.job_timeout_s * 1000 + _SLACK_MS)
 
 
-def acquire_table_lease(deployment: Deployment, run_id: str, item: Item) -> Lease:
+def acquire_table_lease(deployment: Deployment, run_id: str, item: Item, *, in_wave: bool = False) -> Lease:
     """Take a table's lease, and a slot where the table counts; a repeat by the same run has both already.
+
+    The tables of a wave take none: the wave is one job, and bounds by itself how many of them are at work.
 
     Raises:
         LeaseHeld: another run maintains the table.
@@ -39,7 +41,7 @@ def acquire_table_lease(deployment: Deployment, run_id: str, item: Item) -> Leas
     """
     leases, now_ms, ttl_ms = deployment.state.leases, deployment.clock(), table_lease_ttl_ms()
     slot = None
-    if item.is_scheduled:
+    if item.is_scheduled and not in_wave:
         holder = _slot_holder(run_id, item)
         try:
             slot = take_slot(leases, holder, deployment.slots, now_ms=now_ms, ttl_ms=ttl_ms)

@@ -69,7 +69,8 @@ def run_whole_pass(deployment: Deployment, event: WholePassEvent, engine: Engine
     acquire_table_lease(deployment, event.run_id, event.item)
     attempt = 1
     while True:
-        plan = plan_table(deployment, PlanEvent(run_id=event.run_id, item=event.item, attempt=attempt))
+        asked = PlanEvent(run_id=event.run_id, item=event.item, attempt=attempt, waves=True)
+        plan = plan_table(deployment, asked)
         try:
             return _steps(deployment, event, plan, engine, limits)
         except PlanStale as stale:

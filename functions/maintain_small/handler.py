@@ -1,0 +1,51 @@
+"""A small table's whole pass in one call; what it cannot do, or not end in time, it leaves to the state machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from icekeeper.errors import MaintenanceError
+from icekeeper.operation_facts import Limit
+from icekeeper.pipeline.events import ReportTableEvent, WholePassEvent, parse_event
+from icekeeper.pipeline.run_leases import release_table_lease
+from icekeeper.pipeline.whole_pass import CallLimits, run_whole_pass
+from idempotency import once
+from observability import about, deployment, function, logger
+from steps import local_engine
+from table_report import tell_pass
+
+__all__ = ["handle"]
+
+
+@function
+def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    """The state machine's ``MaintainSmall``: ``report`` of a pass that has ended, or ``plan`` and ``failures`` so far."""
+    asked = parse_event(WholePassEvent, event)
+    about(asked.run_id, asked.item)
+    key = {
+        "run_id": asked.run_id,
+        "table": asked.item.identity.spelling,
+        "after_wave": asked.item.after_wave,
+    }
+    return once("maintain_small", key, context, lambda: _work(asked, context))
+
+
+def _work(asked: WholePassEvent, context: Any) -> dict[str, Any]:
+    limits = CallLimits(
+        max_bytes=2 * deployment().settings.limits[Limit.COMPACTION_BYTES],
+        remaining_ms=context.get_remaining_time_in_millis,
+    )
+    done = run_whole_pass(deployment(), asked, local_engine(), limits)
+    failures = {step: failure.model_dump() for step, failure in done.failures.items()}
+    if done.left:
+        logger.info("left to the state machine: %s", ", ".join(done.left))
+        return {"plan": done.plan.model_dump(mode="json"), "failures": failures}
+    report = tell_pass(
+        deployment(),
+        ReportTableEvent(run_id=asked.run_id, item=asked.item, plan=done.plan, failures=done.failures),
+    )
+    try:
+        release_table_lease(deployment(), asked.run_id, asked.item)
+    except MaintenanceError as error:  # it runs out by itself
+        logger.warning("the lease of %s could not be given back: %s", asked.item.table, error)
+    return {"report": report}

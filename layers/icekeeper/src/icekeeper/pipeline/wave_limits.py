@@ -1,0 +1,66 @@
+"""How large a wave is: its workers, how many tables are at work at once, which begin first, which no more.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+__all__ = ["MOST_WORKERS", "in_order", "may_begin", "tables_at_once", "workers_for"]
+
+MOST_WORKERS = 10
+_FEWEST_WORKERS = 2
+"""The driver of a Glue run is one of its workers."""
+CORES_PER_WORKER = 4
+"""Of G.1X, the smallest worker: a DPU (AWS Glue developer guide, "Worker types")."""
+# What a worker has read and written some five minutes after it began: long enough that its start-up, about a minute, is
+# a small part of what it costs.  By the decoding path, 70 MB per second of CPU (docs/performance.md), and that workers
+# of a wave are busy half of the time: every table ends with a commit, and a group is one task.
+_BYTES_PER_WORKER = 40 * 1024**3
+_BYTES_PER_CORE_SECOND = 35 * 1024**2
+# A driver has 16 GB, and needs up to some hundred megabytes for the manifests of a large table.
+_MOST_AT_ONCE = 16
+# What a table needs beside its bytes: planning, commit, and what its neighbours take of the workers.
+_ROUND_S = 120
+_SAFETY = 2
+
+
+class Sized(Protocol):
+    """A table of a wave."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+AnySized = TypeVar("AnySized", bound=Sized)
+
+
+def workers_for(size_bytes: int) -> int:
+    """How many workers a Glue run has that rewrites so many bytes, its driver included."""
+    wanted = 1 + -(-size_bytes // _BYTES_PER_WORKER)
+    return max(_FEWEST_WORKERS, min(MOST_WORKERS, wanted))
+
+
+def tables_at_once(tables: int, workers: int) -> int:
+    """How many tables the driver maintains at the same time: enough to keep executors busy where each has one group."""
+    return max(1, min(tables, 2 * _cores(workers), _MOST_AT_ONCE))
+
+
+def in_order(tables: Iterable[AnySized]) -> tuple[AnySized, ...]:
+    """The largest first: one that began last would keep all workers waiting for it, and they are paid meanwhile.
+
+    Tables of one size stay in the order of their need.
+    """
+    return tuple(sorted(tables, key=lambda table: -table.size_bytes))
+
+
+def may_begin(size_bytes: int, workers: int, *, elapsed_s: float, limit_s: float) -> bool:
+    """Whether a table that begins now will surely end before the job's time is over.
+
+    In the first quarter of the time everything begins: what a whole run is not long enough for never would, else.
+    """
+    needed_s = _ROUND_S + _SAFETY * size_bytes / (_BYTES_PER_CORE_SECOND * _cores(workers))
+    return elapsed_s <= limit_s / 4 or elapsed_s + needed_s <= limit_s
+
+
+def _cores(workers: int) -> int:
+    return CORES_PER_WORKER * max(1, workers - 1)
