@@ -189,7 +189,8 @@ class TestWhatIsKept:
 
     def test_outlives_the_stack(self) -> None:
         for name in ("StateTable", "ControlBucket"):
-            assert (RESOURCES[name]["DeletionPolicy"], RESOURCES[name]["UpdateReplacePolicy"]) == ("Retain", "Retain")
+            policies = (RESOURCES[name]["DeletionPolicy"], RESOURCES[name]["UpdateReplacePolicy"])
+            assert policies == ("RetainExceptOnCreate", "Retain")
         assert RESOURCES["StateTable"]["Properties"]["PointInTimeRecoverySpecification"] == {
             "PointInTimeRecoveryEnabled": True
         }
