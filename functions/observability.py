@@ -17,7 +17,7 @@ from icekeeper.masking import masked, masked_document
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
 
-__all__ = ["about", "deployment", "function", "logger"]
+__all__ = ["SERVICE", "about", "deployment", "function", "logger"]
 
 Handler: TypeAlias = Callable[[dict[str, Any], Any], dict[str, Any]]
 
@@ -26,8 +26,11 @@ def _without_secrets(line: Mapping[str, Any]) -> str:
     return json.dumps(masked_document(line), ensure_ascii=False, default=lambda other: masked(str(other)))
 
 
+SERVICE = os.environ.get("POWERTOOLS_SERVICE_NAME") or "icekeeper"
+"""The stack's name, on log lines and metrics."""
+
 # Named like the package, whose loggers are then its children, so that their lines look the same.
-logger = Logger(service="icekeeper", name="%(name)s", json_serializer=_without_secrets)
+logger = Logger(service=SERVICE, name="%(name)s", json_serializer=_without_secrets)
 
 
 @cache

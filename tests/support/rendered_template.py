@@ -1,4 +1,4 @@
-"""template.yaml as CloudFormation makes it of one set of parameters: resources that are there, and what each role may do.
+"""template.yaml as CloudFormation makes it of a set of parameters: resources that are there, and what each role may do.
 
 Conditions are decided and intrinsic functions resolved; whatever refers to a resource that its condition leaves out is
 an error, as it is to CloudFormation.  Names are those of the local stack (``STACK-LogicalId``).
@@ -14,7 +14,7 @@ from typing import Any
 
 from local_stack.template import TEMPLATE, Template
 
-__all__ = ["AWS_MANAGED", "Grant", "RenderedTemplate", "combinations", "render"]
+__all__ = ["AWS_MANAGED", "Grant", "RenderedTemplate", "combinations", "refusals", "render"]
 
 AWS_MANAGED = ("AWSLambdaBasicExecutionRole", "AWSXRayDaemonWriteAccess")
 """What SAM itself adds to the role of every function that is traced."""
@@ -104,6 +104,22 @@ class _Strict(Template):
             raise KeyError(f"{logical_id} is not there: {condition} does not hold")
         return kind
 
+    def _holds(self, condition: Any) -> bool:
+        if isinstance(condition, Mapping) and "Fn::EachMemberIn" in condition:
+            members, allowed = (self.resolve(part) for part in condition["Fn::EachMemberIn"])
+            return set(members) <= set(allowed)
+        return super()._holds(condition)
+
+    def refusals(self) -> list[str]:
+        """What the assertions of the section ``Rules`` say that these parameters break."""
+        return [
+            one["AssertDescription"]
+            for rule in self._document.get("Rules", {}).values()
+            if self._holds(rule.get("RuleCondition"))
+            for one in rule["Assertions"]
+            if not self._holds(one["Assert"])
+        ]
+
     def rendered(self) -> RenderedTemplate:
         kinds = {str(one["Type"]) for one in self._document["Resources"].values()}
         found = {
@@ -121,6 +137,11 @@ def render(parameters: Mapping[str, str] | None = None, *, stack: str = "icekeep
         KeyError: something refers to a resource that the template does not hold, or not under these parameters.
     """
     return _Strict(TEMPLATE, stack, {"ArtifactLocation": "s3://artifacts/icekeeper/1", **(parameters or {})}).rendered()
+
+
+def refusals(parameters: Mapping[str, str]) -> list[str]:
+    """Why CloudFormation refuses these parameters, in the words of the template's own rules."""
+    return _Strict(TEMPLATE, "icekeeper", parameters).refusals()
 
 
 def combinations(values: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
