@@ -1,10 +1,11 @@
 """Metrics in CloudWatch's embedded metric format: lines in a function's log that CloudWatch turns into metrics.
 
 Custom metrics are billed by the hour for every combination of name and dimensions, so ``METRICS_PER_TABLE`` decides how
-many there are.  Totals (dimension ``service``: the stack's name, told by ``POWERTOOLS_SERVICE_NAME``) are always
-written.  ``none`` (the default) writes nothing else.  ``passes`` adds what each pass did, by table (``catalog``, ``service``, ``table``).
-``all`` also adds the health of each table of the lake, whose number grows with the lake and not with the work.  What a
-pass did is left out where it is 0; the numbers of requests are written as totals only.
+many there are.  Totals are always written; their dimension ``service`` is the stack's name, which
+``POWERTOOLS_SERVICE_NAME`` holds.  ``none`` (the default) writes nothing else.  ``passes`` adds what each pass did, by
+table (``catalog``, ``service``, ``table``).  ``all`` also adds the health of each table of the lake, whose number grows
+with the lake and not with the work.  What a pass did is left out where it is 0; the numbers of requests are written as
+totals only.
 """
 
 from __future__ import annotations
