@@ -16,7 +16,7 @@ from local_stack.template import TEMPLATE, Template
 
 __all__ = ["AWS_MANAGED", "Grant", "RenderedTemplate", "combinations", "refusals", "render"]
 
-AWS_MANAGED = ("AWSLambdaBasicExecutionRole", "AWSXRayDaemonWriteAccess")
+AWS_MANAGED = ("AWSLambdaBasicExecutionRole", "AWSXrayWriteOnlyAccess")
 """What SAM itself adds to the role of every function that is traced."""
 
 
