@@ -1,6 +1,6 @@
 # Every target does its own set-up, with uv (platform 13).  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pipeline smoke quick test nightly lint bench bench-quick definition wheel layer clean
+.PHONY: help setup demo pipeline smoke quick test nightly sam lint bench bench-quick definition wheel layer clean
 .SUFFIXES:
 
 VENV := .venv
@@ -15,6 +15,10 @@ endif
 # Every run and every child process would compile what it imports again.
 unexport PYTHONDONTWRITEBYTECODE
 SOURCES := layers/icekeeper/src
+# SAM CLI asks for other versions than ours, so it has an environment of its own.
+SAM_VERSION := 1.170.0
+SAM := build/sam-cli
+SAM_STAMP := $(SAM)/.installed-$(SAM_VERSION)
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +42,9 @@ test: $(STAMP) ## run all tests
 
 nightly: $(STAMP) ## 2,000 random cases of every property, and what takes minutes
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile=nightly tests/property tests/nightly
+
+sam: $(STAMP) $(SAM_STAMP) ## let SAM CLI validate, build and resolve the stack, in an environment of its own (30 s)
+	SAM_CLI=$(SAM)/bin/sam $(BIN)/python -m pytest -q -r fEs tests/sam
 
 lint: $(STAMP) ## check style, format and types
 	$(BIN)/ruff check .
@@ -66,6 +73,12 @@ layer: $(STAMP) ## build the functions' layer into build/layer (ARCHITECTURE=arm
 clean: ## remove .venv and all caches
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
 	find $(SOURCES) state_machine local_stack tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(SAM_STAMP): $(STAMP)
+	@echo "setting up $(SAM)"
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(SAM)
+	@$(BIN)/uv pip install --quiet --python $(SAM)/bin/python aws-sam-cli==$(SAM_VERSION)
+	@touch $@
 
 $(STAMP):
 	@set -e; \

@@ -1,10 +1,11 @@
 """Metrics in CloudWatch's embedded metric format: lines in a function's log that CloudWatch turns into metrics.
 
 Custom metrics are billed by the hour for every combination of name and dimensions, so ``METRICS_PER_TABLE`` decides how
-many there are.  Totals (dimension ``service``) are always written.  ``passes`` (the default) adds what each pass did,
-by table (``catalog``, ``service``, ``table``).  ``all`` also adds the health of each table of the lake, whose number
-grows with the lake and not with the work.  ``none`` writes totals only.  What a pass did is left out where it is 0; the
-numbers of requests are written as totals only.
+many there are.  Totals are always written; their dimension ``service`` is the stack's name, which
+``POWERTOOLS_SERVICE_NAME`` holds.  ``none`` (the default) writes nothing else.  ``passes`` adds what each pass did, by
+table (``catalog``, ``service``, ``table``).  ``all`` also adds the health of each table of the lake, whose number grows
+with the lake and not with the work.  What a pass did is left out where it is 0; the numbers of requests are written as
+totals only.
 """
 
 from __future__ import annotations
@@ -25,25 +26,29 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.report.request_metrics import REQUESTS
 from icekeeper.state.lake_stats import LakeStats
-from observability import logger
+from observability import SERVICE, logger
 from usage import note_metrics
 
 __all__ = ["emit_detection", "emit_run", "emit_table"]
 
-_SERVICE = "icekeeper"
 # One document of the embedded metric format holds at most this many.
 _MAX_METRICS = 100
+_RUN_SUCCEEDED = "RunsSucceeded"
 _PASSES = {"succeeded": "PassesSucceeded", "partial": "PassesPartial", "failed": "PassesFailed"}
 
 
-def emit_detection(deployment: Deployment, found: Detected) -> None:
-    """Write the counts of a scan, and the totals of the lake."""
+def emit_detection(deployment: Deployment, found: Detected, *, is_scan: bool) -> None:
+    """Write the counts of a scan, and the totals of the lake.
+
+    A scan of the fleet that finds nothing to do is a run that succeeded: the state machine ends behind it.
+    """
     _emit(
         {
             "TablesScanned": found.scanned,
             "TablesProposed": len(found.items),
             "TablesNotReached": found.not_reached,
             "TablesNotReadable": found.errors,
+            **({_RUN_SUCCEEDED: 1} if is_scan and not found.items else {}),
         }
     )
     if found.scanned == 0:
@@ -70,10 +75,15 @@ def emit_table(item: Item, report: TableReport) -> None:
     _emit(totals)
 
 
-def emit_run(report: Mapping[str, Any]) -> None:
-    """Write the number of passes that failed and whose own report has not counted them."""
-    if report.get("untold"):
-        _emit({_PASSES["failed"]: report["untold"]})
+def emit_run(report: Mapping[str, Any], *, is_scan: bool) -> None:
+    """Write the number of passes that failed and whose own report has not counted them, and whether the run succeeded.
+
+    What people ask for one table says nothing of the schedule, so only runs over the fleet count (``is_scan``).
+    """
+    told = {_PASSES["failed"]: report["untold"]} if report.get("untold") else {}
+    if is_scan and report["status"] != "failed":
+        told[_RUN_SUCCEEDED] = 1
+    _emit(told)
 
 
 def _tell_lake(lake: Sequence[LakeStats]) -> None:
@@ -94,7 +104,7 @@ def _remembered(deployment: Deployment) -> Iterator[LakeStats]:
 
 
 def _wanted() -> str:
-    return os.environ.get("METRICS_PER_TABLE") or "passes"
+    return os.environ.get("METRICS_PER_TABLE") or "none"
 
 
 def _emit(values: Mapping[str, int | float], table: tuple[str, str] | None = None, *, total: bool = True) -> None:
@@ -106,9 +116,9 @@ def _emit(values: Mapping[str, int | float], table: tuple[str, str] | None = Non
     note_metrics(values, of_table=table is not None, total=total)
     of_table = {} if table is None else {"catalog": table[0], "table": table[1]}
     for start in range(0, len(names), _MAX_METRICS):
-        metrics = EphemeralMetrics(namespace="Icekeeper", service=_SERVICE)
+        metrics = EphemeralMetrics(namespace="Icekeeper", service=SERVICE)
         if of_table and total:
-            metrics.add_dimensions(service=_SERVICE, **of_table)
+            metrics.add_dimensions(service=SERVICE, **of_table)
         elif of_table:
             for dimension, value in of_table.items():
                 metrics.add_dimension(dimension, value)

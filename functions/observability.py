@@ -18,7 +18,7 @@ from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
 from usage import metered, note_log_bytes
 
-__all__ = ["about", "deployment", "function", "logger"]
+__all__ = ["SERVICE", "about", "deployment", "function", "logger"]
 
 Handler: TypeAlias = Callable[[dict[str, Any], Any], dict[str, Any]]
 
@@ -29,8 +29,11 @@ def _without_secrets(line: Mapping[str, Any]) -> str:
     return told
 
 
+SERVICE = os.environ.get("POWERTOOLS_SERVICE_NAME") or "icekeeper"
+"""The stack's name, on log lines and metrics."""
+
 # Named like the package, whose loggers are then its children, so that their lines look the same.
-logger = Logger(service="icekeeper", name="%(name)s", json_serializer=_without_secrets)
+logger = Logger(service=SERVICE, name="%(name)s", json_serializer=_without_secrets)
 
 
 @cache

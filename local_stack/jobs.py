@@ -30,9 +30,12 @@ class JobRun:
 
     @property
     def error(self) -> str | None:
-        """As Glue gives it: the last line that the run wrote."""
-        lines = self.log.strip().splitlines()
-        return (lines[-1] if lines else self.state) if self.state in ("FAILED", "TIMEOUT") else None
+        """As Glue gives it: how the script ended, never what it wrote; for a stand-in, its exception."""
+        if self.state not in ("FAILED", "TIMEOUT"):
+            return None
+        if self.process is not None and self.state == "FAILED":
+            return f"SystemExit: {self.process.returncode}"
+        return self.log.strip() or self.state
 
 
 @dataclass(slots=True)

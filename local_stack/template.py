@@ -30,7 +30,11 @@ _ARNS = {
     "AWS::SQS::Queue": f"arn:aws:sqs:{REGION}:{ACCOUNT}:{{name}}",
     "AWS::Serverless::StateMachine": f"arn:aws:states:{REGION}:{ACCOUNT}:stateMachine:{{name}}",
     "AWS::IAM::Role": f"arn:aws:iam::{ACCOUNT}:role/{{name}}",
+    "AWS::IAM::ManagedPolicy": f"arn:aws:iam::{ACCOUNT}:policy/{{name}}",
+    "AWS::Serverless::LayerVersion": f"arn:aws:lambda:{REGION}:{ACCOUNT}:layer:{{name}}:1",
 }
+# Of these a Ref is the address, of others the name.
+_REFERRED_BY_ARN = {"AWS::Serverless::StateMachine", "AWS::IAM::ManagedPolicy", "AWS::Serverless::LayerVersion"}
 
 _NO_VALUE = object()
 
@@ -161,7 +165,7 @@ class Template:
             declared = self._document["Parameters"][name]
             value = self._parameters[name]
             return value.split(",") if "List" in declared["Type"] else value
-        if self._kind(name) == "AWS::Serverless::StateMachine":
+        if self._kind(name) in _REFERRED_BY_ARN:
             return self._attribute(name, "Arn")
         return self.name(name)
 

@@ -19,7 +19,7 @@ __all__ = ["handle"]
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    """The state machine's ``MaintainSmall``: ``report`` of a pass that has ended, or ``plan`` and ``failures`` so far."""
+    """The state machine's ``MaintainSmall``: the ``report`` of a pass that has ended, or its ``plan`` and ``failures``."""
     asked = parse_event(WholePassEvent, event)
     about(asked.run_id, asked.item)
     key = {

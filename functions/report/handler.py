@@ -6,7 +6,7 @@ from typing import Any
 
 from cloudwatch import emit_run
 from icekeeper.pipeline.events import ReportRunEvent, ReportTableEvent, parse_event
-from icekeeper.pipeline.report_run import report_run
+from icekeeper.pipeline.report_run import report_run, was_scan
 from idempotency import once
 from observability import about, deployment, function, logger
 from table_report import tell_pass
@@ -22,7 +22,7 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
         about(run.run_id)
         told = dict(report_run(deployment(), run))
         logger.info("run %s: %s", told["status"], told["summary"], extra={"status": told["status"]})
-        emit_run(told)
+        emit_run(told, is_scan=was_scan(deployment(), run.run_id))
         return told
     asked = parse_event(ReportTableEvent, event)
     about(asked.run_id, asked.item)

@@ -93,9 +93,12 @@ def test_a_pass_that_could_not_tell_that_it_failed_is_counted_by_the_run(functio
     assert "summary: the pass could not be reported" in (FUNCTIONS / "maintain_tables.asl.yaml").read_text()
 
 
-def test_alarms_and_dashboard_ask_for_what_is_told(functions: Functions) -> None:
+def test_alarms_and_dashboard_ask_for_what_is_told(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("METRICS_PER_TABLE", "passes")
     functions.table.plant("data/orphan.parquet")
     answers = [functions.send("detect", run_id="first"), functions.send("report_run", run_id="first", tables=[])]
+    well = {"table": "ns.t", "status": "succeeded", "summary": ""}
+    answers.append(functions.send("report_run", run_id="first", tables=[well]))
     functions.begin()
     answers += [functions.send(name) for name in ("compact_small", "expire_snapshots", "remove_orphans")]
     answers += [functions.send("report_table"), functions.send("report_table", plan=None, run_id="failed")]

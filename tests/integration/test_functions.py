@@ -21,7 +21,8 @@ from support.table_functions import EVENTS, ROLES, RUN, SECRETS, STEPS, Function
 EVENTS_FOLDER = Path(__file__).parents[2] / "events"
 
 
-def test_a_pass_by_the_functions_alone(aws_functions: Functions) -> None:
+def test_a_pass_by_the_functions_alone(aws_functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("METRICS_PER_TABLE", "passes")
     orphan = aws_functions.table.plant("data/orphan.parquet")
     rows = aws_functions.table.ids()
     aws_functions.begin()

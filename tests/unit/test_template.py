@@ -28,6 +28,7 @@ from support.stack_template import (
 )
 from support.state_machine import load_machine, substitutions_used
 
+STACK = {"Ref": "AWS::StackName"}
 OTHER_VARIABLES = {
     "ICEKEEPER_STATE",
     "ICEKEEPER_CONTROL_BUCKET",
@@ -190,7 +191,8 @@ class TestWhatIsKept:
 
     def test_outlives_the_stack(self) -> None:
         for name in ("StateTable", "ControlBucket"):
-            assert (RESOURCES[name]["DeletionPolicy"], RESOURCES[name]["UpdateReplacePolicy"]) == ("Retain", "Retain")
+            policies = (RESOURCES[name]["DeletionPolicy"], RESOURCES[name]["UpdateReplacePolicy"])
+            assert policies == ("RetainExceptOnCreate", "Retain")
         assert RESOURCES["StateTable"]["Properties"]["PointInTimeRecoverySpecification"] == {
             "PointInTimeRecoveryEnabled": True
         }
@@ -224,6 +226,8 @@ class TestAlarms:
             ("Icekeeper", "PassesFailed", "service"),
             ("Icekeeper", "OrphanRemovalsRefused", "service"),
             ("Icekeeper", "TablesNotReached", "service"),
+            ("Icekeeper", "TablesNotReadable", "service"),
+            ("Icekeeper", "RunsSucceeded", "service"),
             ("AWS/SQS", "ApproximateNumberOfMessagesVisible", "QueueName"),
             ("AWS/States", "ExecutionsFailed", "StateMachineArn"),
             ("AWS/States", "ExecutionsTimedOut", "StateMachineArn"),
@@ -248,12 +252,18 @@ class TestAlarms:
         assert total["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "Icekeeper"
         for alarm in of_type("AWS::CloudWatch::Alarm").values():
             if alarm["Namespace"] == "Icekeeper":
-                assert alarm["Dimensions"] == [{"Name": name, "Value": total[name]} for name in dimensions[0]]
+                assert alarm["Dimensions"] == [{"Name": name, "Value": STACK} for name in dimensions[0]]
+        assert VARIABLES["POWERTOOLS_SERVICE_NAME"] == STACK
         assert set(re.findall(r"{(Icekeeper,[\w,]+)}", body)) == {",".join(["Icekeeper", *sorted(dimensions[1])])}
 
     def test_are_silent_while_nothing_is_measured(self) -> None:
+        """Silence is what one of them is about; and only a scan that reads everything ends another one."""
+        other = {
+            "NoRunSucceededAlarm": {"Fn::If": ["IsScheduled", "breaching", "notBreaching"]},
+            "TablesNotReadableAlarm": "ignore",
+        }
         for name, alarm in of_type("AWS::CloudWatch::Alarm").items():
-            assert alarm["TreatMissingData"] == "notBreaching", name
+            assert alarm["TreatMissingData"] == other.get(name, "notBreaching"), name
             assert alarm["AlarmDescription"], name
             assert alarm["AlarmActions"]["Fn::If"][0] == "HasAlarmTopic", name
 

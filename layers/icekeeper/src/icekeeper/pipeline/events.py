@@ -1,7 +1,8 @@
 """The events that functions and jobs get, as checked models: an unknown or malformed field is a PolicyError.
 
 The state machine (``functions/maintain_tables.asl.yaml``) builds these; people write :class:`MachineInput` in the
-Step Functions console.
+Step Functions console.  A run keeps the definition that it began with, so events of the version before must be
+understood too: a new field has a default, and no field goes (rule 148).
 """
 
 from __future__ import annotations

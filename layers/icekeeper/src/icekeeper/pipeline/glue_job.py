@@ -17,6 +17,7 @@ from icekeeper.masking import masked
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import OperationEvent, PlanReference
+from icekeeper.pipeline.job_failure import write_job_failure
 from icekeeper.pipeline.job_log import JsonLines
 from icekeeper.pipeline.plan_document import read_plan
 from icekeeper.pipeline.run_step import run_step
@@ -35,20 +36,28 @@ _lines = JsonLines()
 def run_job(arguments: Sequence[str], operations: frozenset[Operation]) -> int:
     """Run the step that the arguments name, or the wave.
 
-    Returns the exit code: 0 when the step ended (also when it was refused or skipped), 1 when it failed, so that the
-    state machine looks at the error; of a wave 0 when every table's end is written down.  Arguments that Glue adds
-    itself are ignored.
+    Returns the exit code: 0 when the step ended (also when it was refused or skipped), 1 when it failed; of a wave 0
+    when every table's end is written down.  Why a step failed is written to the control bucket.  Arguments that Glue
+    adds itself are ignored.
+
+    Raises:
+        Exception: a bug, written there too.
     """
     is_wave = "--wave-key" in arguments
     names = ("--wave-key", "--wave-digest") if is_wave else ("--plan-key", "--plan-digest", "--operation")
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for name in (*names, "--run-id", "--control-bucket", "--state"):
         parser.add_argument(name, required=True)
+    parser.add_argument("--JOB_RUN_ID")
     given, _ = parser.parse_known_args(list(arguments))
     _lines.about(run_id=given.run_id)
     try:
         return _carry_out_wave(given, operations) if is_wave else _carry_out_step(given, operations)
-    except MaintenanceError as error:
+    except Exception as error:
+        if not is_wave:
+            _leave_behind(given, error)
+        if not isinstance(error, MaintenanceError):
+            raise
         return _failed(error)
 
 
@@ -66,8 +75,7 @@ def _carry_out_step(given: argparse.Namespace, operations: frozenset[Operation])
 
 def _carry_out_wave(given: argparse.Namespace, operations: frozenset[Operation]) -> int:
     here = _settings(given)
-    control = ControlBucket(PipelineSettings.read(here).control_address)
-    wave = read_wave(control.read(given.wave_key, given.wave_digest))
+    wave = read_wave(_control(given).read(given.wave_key, given.wave_digest))
     strange = {step for table in wave.tables for step in table.steps} - {one.value for one in operations}
     if strange:
         raise ValueError(f"this job does not do {', '.join(sorted(strange))}")
@@ -84,13 +92,11 @@ def _carry_out_wave(given: argparse.Namespace, operations: frozenset[Operation])
 
 def _failed(error: MaintenanceError) -> int:
     log.error("%s: %s", type(error).__name__, error)
-    # The last line is what Glue tells the state machine.
-    sys.stderr.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
     return 1
 
 
 def start_logging() -> None:
-    """Send all log lines and uncaught errors of this process to standard error, which Glue keeps as its error log."""
+    """Send all log lines and uncaught errors of this process to standard error, which Glue 5 keeps in PREFIX/output."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_lines)
     logging.basicConfig(level=(os.environ.get("ICEKEEPER_LOG") or "INFO").upper(), handlers=[handler])
@@ -103,11 +109,24 @@ def _tell_bug(kind: type[BaseException], error: BaseException, where: TracebackT
     sys.stderr.write(masked("".join(traceback.format_exception(kind, error, where))))
 
 
+def _control(given: argparse.Namespace) -> ControlBucket:
+    here = {**os.environ, CONTROL_BUCKET: given.control_bucket}
+    return ControlBucket(PipelineSettings.read(here).control_address)
+
+
+def _leave_behind(given: argparse.Namespace, error: Exception) -> None:
+    """Write why the run failed beside its plan; what fails here must not hide the error itself."""
+    try:
+        folder = given.plan_key.rpartition("/")[0]
+        write_job_failure(_control(given), folder, given.operation, error, job_run=given.JOB_RUN_ID)
+    except MaintenanceError as failure:
+        log.warning("why the job failed cannot be written: %s", failure)
+
+
 def _open(given: argparse.Namespace) -> tuple[OperationEvent, Deployment]:
     """The step's event and its deployment: the arguments say where the plan is, the plan has the settings."""
     here = _settings(given)
-    control = ControlBucket(PipelineSettings.read(here).control_address)
-    plan = read_plan(control.read(given.plan_key, given.plan_digest))
+    plan = read_plan(_control(given).read(given.plan_key, given.plan_digest))
     event = OperationEvent(
         run_id=given.run_id,
         item=plan.item,

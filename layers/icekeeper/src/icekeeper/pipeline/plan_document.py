@@ -1,7 +1,8 @@
 """The plan of one table's pass: what every function and job of the pass works by, kept in the control bucket.
 
 A plan holds no pins, staged loads or grace periods.  Every step reads pins and staged loads from the state, when it
-plans and before each batch of deletions (rule 82), and a policy that changed since makes the plan stale.
+plans and before each batch of deletions (rule 82), and a policy that changed since makes the plan stale.  A plan of
+another version that this one cannot read is stale, too (rule 148).
 """
 
 from __future__ import annotations

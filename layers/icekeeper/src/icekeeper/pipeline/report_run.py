@@ -10,7 +10,7 @@ from icekeeper.pipeline.control_bucket import proposals_key, report_key, table_f
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item, ReportRunEvent, TableResult, parse_event
 
-__all__ = ["report_run"]
+__all__ = ["report_run", "was_scan"]
 
 _WELL = frozenset({"succeeded", "skipped"})
 _VANISHED = "its execution ended without a report; its lease runs out by itself"
@@ -50,6 +50,16 @@ def report_run(deployment: Deployment, event: ReportRunEvent) -> Mapping[str, An
         document["failure"] = event.failure.model_dump(mode="json")
     deployment.control.write(report_key(event.run_id), document)
     return report
+
+
+def was_scan(deployment: Deployment, run_id: str) -> bool:
+    """Whether detection proposed the tables of a run, rather than a person one of them.
+
+    Raises:
+        StorageError: the proposals cannot be read.
+    """
+    proposed = deployment.control.find(proposals_key(run_id)) or ()
+    return any(parse_event(Item, proposal).is_scheduled for proposal in proposed)
 
 
 def _missing(deployment: Deployment, event: ReportRunEvent) -> Iterator[TableResult]:

@@ -12,6 +12,7 @@ from icekeeper.operation_facts import CLEAN_STAGED
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import MAX_SENTENCE, Failure, ReportTableEvent
+from icekeeper.pipeline.job_failure import told_by_jobs
 from icekeeper.pipeline.outgrown import remember_outgrown
 from icekeeper.pipeline.plan_document import PlanDocument, read_plan
 from icekeeper.policy import Operation
@@ -57,6 +58,8 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
         return TableReport(table, "skipped", needless, None)
     remember_outgrown(deployment.control, item, plan.routes, event.failures)
     folder = table_folder(event.run_id, item.identity.spelling)
+    told = told_by_jobs(deployment.control, folder, plan.routes, event.failures)
+    event = event.model_copy(update={"failures": told})
     found = {operation: _outcome(deployment, folder, plan, event, operation) for operation in Operation}
     gathered = PassOutcome(
         table=table,

@@ -1,0 +1,36 @@
+"""cfn-lint over what CloudFormation would make of template.yaml, for every set of resources that can be chosen."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from support.rendered_template import combinations, refusals, render
+from support.template_choices import SINGLE, TABLES
+
+
+def test_every_rendering_is_valid_to_cfn_lint(tmp_path: Path) -> None:
+    """Each choice of tables beside all that is optional, and nothing of either."""
+    tables = [chosen for chosen in combinations(TABLES) if not refusals(chosen)]
+    wanted: list[Mapping[str, str]] = [{**chosen, **SINGLE} for chosen in tables]
+    wanted.append({})
+    paths = [rendered(tmp_path / f"{number}.json", parameters) for number, parameters in enumerate(wanted)]
+
+    command = [str(Path(sys.executable).parent / "cfn-lint"), *paths]
+    told = subprocess.run(command, capture_output=True, text=True)
+
+    assert len(paths) == 24 + 1
+    assert (told.returncode, told.stdout) == (0, ""), told.stderr
+
+
+def rendered(path: Path, parameters: Mapping[str, str]) -> str:
+    resources = {
+        name: {"Type": one["Type"], "Properties": one["Properties"]}
+        for name, one in render(parameters).resources.items()
+    }
+    document = {"AWSTemplateFormatVersion": "2010-09-09", "Transform": "AWS::Serverless-2016-10-31"}
+    path.write_text(json.dumps({**document, "Resources": resources}))
+    return str(path)

@@ -1,0 +1,163 @@
+"""SAM CLI itself over template.yaml: it validates, builds, and gives each function what its handler can work with."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from local_stack.moto_server import MotoServer
+from local_stack.stack import ROOT, LocalStack, deployed
+from local_stack.template import ACCOUNT, REGION, TEMPLATE
+from support.lambda_functions import sample
+from support.local_lake import LocalLake
+from support.rendered_template import AWS_MANAGED, render
+from support.stack_template import FUNCTIONS
+from support.table_functions import EVENTS, RUN
+
+SAM = Path(os.environ["SAM_CLI"])
+PARAMETERS = {
+    "ArtifactLocation": "s3://artifacts/icekeeper/1",
+    "TableBucketArns": f"arn:aws:s3tables:{REGION}:{ACCOUNT}:bucket/lake",
+    "DataBucketArns": "arn:aws:s3:::lake",
+}
+ENVIRONMENT = {**os.environ, "SAM_CLI_TELEMETRY": "0", "AWS_DEFAULT_REGION": REGION}
+
+
+def sam(*arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    command = [str(SAM), *arguments]
+    return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=timeout)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What SAM makes of the template for a stack of ours."""
+
+    stack: LocalStack
+    environments: Mapping[str, Mapping[str, str]]
+    roles: Mapping[str, Any]
+
+
+@pytest.fixture(scope="module")
+def seen(moto_server: MotoServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    with deployed(moto_server) as stack:
+        given = sample("environment")
+        bucket = stack.template.name("ControlBucket")
+        state = {"ICEKEEPER_STATE": f"dynamodb://{stack.template.name('StateTable')}", "ICEKEEPER_TABLE_BUCKETS": ""}
+        # As events/README.md says: put in the names of the stack.
+        named = {name: value.replace("my-control-bucket", bucket) for name, value in given["Parameters"].items()}
+        path = tmp_path_factory.mktemp("sam") / "environment.json"
+        path.write_text(json.dumps({"Parameters": {**named, **state}}))
+        script = [str(SAM.parent / "python"), str(Path(__file__).parent / "as_sam_sees_it.py")]
+        command = [*script, str(TEMPLATE), str(path), json.dumps(PARAMETERS)]
+        told = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+        assert told.returncode == 0, told.stderr
+        document = json.loads(told.stdout)
+        yield Seen(stack, document["environments"], document["roles"])
+
+
+def test_the_template_is_valid_to_sam() -> None:
+    told = sam("validate", "--lint", "--region", REGION, "--template", str(TEMPLATE))
+
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "is a valid SAM Template" in told.stdout
+
+
+def test_it_builds_and_every_handler_is_in_its_place(tmp_path: Path) -> None:
+    told = sam("build", "--template", str(TEMPLATE), "--build-dir", str(tmp_path / "built"))
+
+    assert told.returncode == 0, told.stdout + told.stderr
+    for name, (logical_id, _) in FUNCTIONS.items():
+        folder = tmp_path / "built" / logical_id
+        assert (folder / name / "handler.py").is_file()
+        assert {"cloudwatch.py", "idempotency.py", "observability.py", "steps.py"} <= {p.name for p in folder.iterdir()}
+
+
+def test_every_event_is_handled_in_the_environment_that_sam_resolves(
+    seen: Seen, local_catalog: SqlCatalog, tmp_path: Path
+) -> None:
+    stack, ids = seen.stack, {role: logical_id for role, (logical_id, _) in FUNCTIONS.items()}
+    for role, function in stack.functions.items():
+        mine = {name: value for name, value in function.environment.items() if name.startswith("AWS_")}
+        given = seen.environments[ids[role]]
+        assert set(given) >= {name for name in function.environment if not name.startswith("AWS_")}
+        function.environment.clear()
+        function.environment.update({**given, **mine})
+    lake = LocalLake(stack, local_catalog, tmp_path)
+    lake.table.fill(5)
+    rows = lake.table.ids()
+
+    found = send(stack, "detect_forced", input={"table": "ns.t", "catalog": "local"})
+    (item,) = stack.control(found["proposals"]["key"])
+    send(stack, "lease_acquire", item)
+    plan = send(stack, "plan", item)
+    steps = ["expire_partitions", "compact_small", "expire_snapshots", "list_orphans", "remove_orphans"]
+    steps += ["rewrite_manifests", "clean_staged"]
+    answers = {name: send(stack, name, item, plan) for name in steps}
+    send(stack, "compact_small", item, plan, operation="rewrite_position_deletes")
+    told = send(stack, "report_table", item, plan, failures={})
+    send(stack, "report_run", tables=[told])
+    send(stack, "lease_release", item)
+    send(stack, "detect", run_id="another")
+
+    assert answers["compact_small"]["summary"] == "compacted 5 files into 1 (across 1 bins)"
+    assert {answer["status"] for answer in answers.values()} <= {"succeeded", "skipped"}
+    assert told["status"] == "succeeded"
+    others = {"detect_forced", "detect", "lease_acquire", "plan", "report_table", "report_run", "lease_release"}
+    assert {*steps, *others} == set(EVENTS)
+    assert lake.table.ids() == rows
+
+
+def send(stack: LocalStack, name: str, item: Any = None, plan: Any = None, **changed: Any) -> Any:
+    """Invoke a function with its sample of events/, about a table of this stack."""
+    event = {"run_id": RUN, **sample(name)}
+    if item is not None:
+        event["item"] = item
+    if plan is not None:
+        event["plan"] = plan
+    return stack.invoke(EVENTS[name], {**event, **changed})
+
+
+def test_roles_are_those_that_the_tests_of_rights_judge(seen: Seen) -> None:
+    """What ``support.rendered_template`` makes of a function's policies is what SAM makes of them."""
+    stack = render(PARAMETERS)
+    decided = {"HasTableBuckets", "HasDataBuckets", "HasOtherTables", "ListsTableBuckets"}
+
+    for logical_id in stack.of_type("AWS::Serverless::Function"):
+        names = []
+        for policy in seen.roles[f"{logical_id}Role"]:
+            if isinstance(policy, str):
+                names.append(policy.rsplit("/", 1)[1])
+                continue
+            condition, then, otherwise = policy.get("Fn::If", (None, policy, None))
+            chosen = then if condition is None or condition in decided else otherwise
+            names.append(chosen["Ref"])
+        expected = [grant.name for grant in stack.grants[logical_id] if grant.is_managed]
+        assert names == [*AWS_MANAGED, *expected], logical_id
+
+
+def test_sam_local_invoke_reaches_the_handler() -> None:
+    if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True).returncode != 0:
+        pytest.skip("there is no Docker on this machine, which sam local invoke runs functions in")
+    if not (ROOT / "build" / "layer" / "python").is_dir():
+        pytest.skip("there is no layer: make layer")
+    event = ROOT / "build" / "no-event.json"
+    event.write_text("{}")
+    arguments = ["local", "invoke", "CompactSmallFunction", "--event", str(event), "--template", str(TEMPLATE)]
+    told = sam(*arguments, "--env-vars", "events/environment.json", timeout=900)
+
+    assert "PolicyError" in told.stdout, told.stdout + told.stderr
+
+
+def test_all_of_this_runs_in_an_environment_of_its_own() -> None:
+    """SAM CLI asks for other versions than constraints.txt has."""
+    assert Path(sys.prefix) not in SAM.resolve().parents
