@@ -36,6 +36,8 @@ MAY: Mapping[str, set[str]] = {
     "lease": set(),
     "plan": {READ},
     "expire_partitions": {READ, COMMIT},
+    # Whatever deletes files it leaves, but in table buckets, where nobody deletes objects (rule 153).
+    "maintain_small": {READ, COMMIT},
     "compact_small": {READ, COMMIT},
     "expire_snapshots": {READ, COMMIT, DELETE},
     # It asks the storage, by deleting what never existed, whether deleting is possible at all.
