@@ -16,7 +16,6 @@ from local_stack.stack import LocalStack
 __all__ = ["OutsideView"]
 
 
-
 class OutsideView:
     """One stack, seen from outside; entered before the stack is looked at."""
 

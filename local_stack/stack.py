@@ -18,6 +18,8 @@ from unittest.mock import patch
 import yaml
 from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 
+from icekeeper.pipeline.control_bucket import table_folder
+from icekeeper.pipeline.events import Item, parse_event
 from local_stack import distributed_map, functions, jobs
 from local_stack.executions import ChildExecution, Execution
 from local_stack.functions import DeployedFunction, Invocation, StandIn
@@ -105,6 +107,14 @@ class LocalStack:
         for role, job in self.jobs.items():
             job.stand_in = stand_in_jobs.get(role)
 
+    def step_by_step(self) -> None:
+        """Have no pass carried out in one call: every step is a state of its own, as after a call that failed."""
+
+        def refuse(event: Any) -> None:
+            raise RuntimeError("not in one call")
+
+        self.stand_in({"maintain_small": refuse}, {})
+
     def start_afresh(self) -> None:
         """As if it were deployed just now: nothing is recorded, leased or asked for, and nothing was called."""
         name, client = self.template.name("StateTable"), self.moto.client("dynamodb")
@@ -132,6 +142,12 @@ class LocalStack:
         """A JSON document of the control bucket."""
         bucket = self.template.name("ControlBucket")
         return json.loads(self.moto.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read())
+
+    def document_of_pass(self, execution: Execution, name: str, *, of: str | None = None) -> Any:
+        """A document of one table's pass, such as ``pass.json``; ``of`` the only table unless one is named."""
+        items = [child.input["item"] for child in execution.children]
+        item = next(parse_event(Item, one) for one in items if of in (None, one["table"]))
+        return self.control(f"{table_folder(execution.name, item.identity.spelling)}/{name}")
 
     def invocations(self, role: str) -> list[Invocation]:
         """Every call of a function so far."""

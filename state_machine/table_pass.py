@@ -49,7 +49,15 @@ def table_pass() -> State:
     return {
         "ProcessorConfig": {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"},
         "StartAt": "MaintainSmall",
-        "States": {**_in_one_call(first=routes[0]), **_lease(), **_waiting(), **_plan(first=routes[0]), **operations, **_wave(), **_report()},
+        "States": {
+            **_in_one_call(first=routes[0]),
+            **_lease(),
+            **_waiting(),
+            **_plan(first=routes[0]),
+            **operations,
+            **_wave(),
+            **_report(),
+        },
     }
 
 

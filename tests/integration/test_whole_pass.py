@@ -60,6 +60,7 @@ def test_what_deletes_files_is_left_and_all_behind_it(pipeline: Pipeline) -> Non
     """In ordinary buckets this function has no right to delete; the order of operations holds."""
     done, _ = in_one_call(pipeline, item_of(pipeline))
     assert done.left == ("expire_snapshots", "remove_orphans", "rewrite_manifests")
+    assert {step for step, route in done.plan.routes.items() if route != "none"} == set(done.left)
     assert pipeline.document(item_of(pipeline), "compact.json")["status"] == "succeeded"
 
 

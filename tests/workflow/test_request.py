@@ -122,6 +122,7 @@ def test_a_run_that_never_came_to_the_pass_says_why_and_leaves_the_request(lapto
     assert answer.json["summary"] == "PolicyError: this deployment has no catalog 'local'"
     assert answer.err.splitlines()[-1] == f"error: ns.t: failed: {answer.json['summary']}"
     laptop.lake.stack.stand_in({}, {})
+    laptop.lake.stack.step_by_step()
     laptop.lake.before("plan", lambda event: 1 // 0)
     answer = laptop("--operations", "compact", "--json")
     assert (answer.code, answer.json["status"], answer.json["pass"]) == (1, "failed", None)

@@ -97,7 +97,9 @@ def _document(
     parts = named_parts(resolved, event.item.schedules, with_rest=not event.item.only_schedules)
     begin(context, [part.resolved for part in parts])
     done = {step for step in STEPS if deployment.control.find(f"{folder}/{step}.json") is not None}
-    known, compaction = _known_outcomes(context, loaded, parts, event, done)
+    # What an attempt has begun must run again: it may have committed, and only the step itself can tell.
+    begun = {step for step in STEPS if first and deployment.control.find(f"{folder}/{step}.begun.json") is not None}
+    known, compaction = _known_outcomes(context, loaded, parts, event, done, begun)
     size = table_size(_head_summary(context, loaded), _bytes_to_compact(compaction))
     # Cleaning up after failed loads is no operation that a policy could leave out.
     cleaning = {CLEAN_STAGED} if may_clean(context) else set()
@@ -210,7 +212,12 @@ def _needless(deployment: Deployment, event: PlanEvent, requested_ms: int | None
 
 
 def _known_outcomes(
-    context: OperationContext, loaded: LoadedTable, parts: Sequence[PolicyPart], event: PlanEvent, done: set[str]
+    context: OperationContext,
+    loaded: LoadedTable,
+    parts: Sequence[PolicyPart],
+    event: PlanEvent,
+    done: set[str],
+    begun: set[str],
 ) -> tuple[Mapping[str, OperationOutcome], OperationOutcome | None]:
     """The outcomes of operations that planning alone can tell, by operation, and what compaction would do.
 
@@ -233,7 +240,7 @@ def _known_outcomes(
             )
         elif operation is Operation.COMPACT:
             compaction = run_operation(operation, replace(context, resolved=part.resolved))
-            if compaction.status is not Status.SUCCEEDED:
+            if compaction.status is not Status.SUCCEEDED and operation.value not in begun:
                 outcomes[operation.value] = compaction
         if operation.value in outcomes:
             outcomes[operation.value] = replace(outcomes[operation.value], schedule=part.schedule)

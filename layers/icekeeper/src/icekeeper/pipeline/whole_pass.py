@@ -50,6 +50,7 @@ class WholePass:
     """What became of the pass in one call."""
 
     plan: PlanReference
+    """Its routes are those of the steps that are left."""
     failures: Mapping[str, Failure]
     """By step, as the state machine keeps them."""
     left: tuple[str, ...]
@@ -88,7 +89,9 @@ def _steps(
         is_ours = plan.routes[step.name] == "function" and not _needs_right_to_delete(step, event.item)
         if not is_ours or limits.remaining_ms() < _TIME_FOR_A_STEP_MS:
             # Those behind it wait for it, because the order of operations holds.
-            return WholePass(plan, failures, tuple(one.name for one in wanted[number:]))
+            left = tuple(one.name for one in wanted[number:])
+            routes = {name: route if name in left else "none" for name, route in plan.routes.items()}
+            return WholePass(plan.model_copy(update={"routes": routes}), failures, left)
         asked = OperationEvent.model_validate(
             {"run_id": event.run_id, "item": event.item, "plan": plan, "operation": step.name}
         )
