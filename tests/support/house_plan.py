@@ -16,6 +16,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "errors",
             "model",
             "operation_facts",
+            "prices",
             "request_count",
             "task_cores",
         }
@@ -192,7 +193,9 @@ PURE = (
     "icekeeper.operation_facts",
     "icekeeper.policy",
     "icekeeper.policy_parts",
+    "icekeeper.pipeline.compaction_costs",
     "icekeeper.pipeline.wave_limits",
+    "icekeeper.prices",
     "icekeeper.row_group_copy.bounds_to_hide",
     "icekeeper.row_group_copy.chunk_checks",
     "icekeeper.row_group_copy.copyable_file",
