@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from icekeeper.engines.local import LocalEngine
@@ -31,9 +32,15 @@ def carry_out(event: dict[str, Any], context: Any, function: str, *, max_bytes: 
 
     def work() -> dict[str, Any]:
         # Lambda has no shared memory for a pool of processes.
-        return dict(run_step(deployment(), asked, LocalEngine(processes=1, cores=_cores()), max_bytes=max_bytes))
+        engine = LocalEngine(processes=1, cores=_cores())
+        return dict(run_step(deployment(), asked, engine, max_bytes=max_bytes, time_left_s=_time_left(context)))
 
     return once(asked.step, step_key(asked), context, work)
+
+
+def _time_left(context: Any) -> Callable[[], float]:
+    """Seconds until Lambda ends this call, which asks for them anew each time."""
+    return lambda: float(context.get_remaining_time_in_millis()) / 1000
 
 
 def _cores() -> int:

@@ -62,9 +62,10 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"missing_bins", "payback", "rewrite_history"}),
         frozenset({"budget", "left_alone", "missing"}),
         frozenset({"copying", "partition_rows", "plan"}),
-        frozenset({"depth_metrics", "expected", "preview", "rewrite", "row_groups", "settings_preview"}),
+        frozenset({"depth_metrics", "expected", "preview", "rewrite", "row_groups", "settings_preview", "time_left"}),
         frozenset({"commit_results"}),
         frozenset({"dispatch"}),
+        frozenset({"in_commits"}),
         frozenset({"compact"}),
     ),
     "state": (
