@@ -10,6 +10,7 @@ import pytest
 
 from icekeeper.errors import StorageError
 from icekeeper.operations.compaction import in_commits
+from icekeeper.operations.compaction.dispatch import rewrite_groups
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from support.deletes import create_by_region
 from support.deletes import region_rows as rows
@@ -62,7 +63,7 @@ def test_with_time_for_all_there_is_one_commit(regions: Pipeline) -> None:
 def test_what_was_ready_before_the_engine_broke_is_committed(
     regions: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, rewrite, calls = rows(regions.table), in_commits.rewrite_groups, []
+    before, rewrite, calls = rows(regions.table), rewrite_groups, []
 
     def breaking(*args: Any) -> Any:
         calls.append(args)
