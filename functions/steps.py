@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from icekeeper.engines.local import LocalEngine
@@ -13,7 +14,7 @@ from icekeeper.pipeline.run_step import run_step
 from idempotency import once
 from observability import about, deployment
 
-__all__ = ["carry_out", "local_engine", "step_key"]
+__all__ = ["carry_out", "local_engine", "step_key", "time_left"]
 
 
 def carry_out(event: dict[str, Any], context: Any, function: str, *, max_bytes: int | None = None) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def carry_out(event: dict[str, Any], context: Any, function: str, *, max_bytes: 
         raise PolicyError(f"malformed event: operation: this function does {does}, not {asked.step}")
 
     def work() -> dict[str, Any]:
-        return dict(run_step(deployment(), asked, local_engine(), max_bytes=max_bytes))
+        return dict(run_step(deployment(), asked, local_engine(), max_bytes=max_bytes, time_left_s=time_left(context)))
 
     return once(asked.step, step_key(asked), context, work)
 
@@ -38,6 +39,11 @@ def carry_out(event: dict[str, Any], context: Any, function: str, *, max_bytes: 
 def local_engine() -> LocalEngine:
     """The engine of a function: Lambda has no shared memory for a pool of processes."""
     return LocalEngine(processes=1, cores=_cores())
+
+
+def time_left(context: Any) -> Callable[[], float]:
+    """Seconds until Lambda ends this call, which asks for them anew each time."""
+    return lambda: float(context.get_remaining_time_in_millis()) / 1000
 
 
 def _cores() -> int:

@@ -58,6 +58,11 @@ class ChildExecution(_Visited):
     events: Sequence[Event]
 
     @property
+    def is_after_wave(self) -> bool:
+        """Whether it is the rest of a pass, behind its run's wave."""
+        return bool(self.input["item"].get("after_wave"))
+
+    @property
     def tasks(self) -> list[str]:
         """Of these the tasks, in order: what was really done."""
         return [visit.name for visit in self.visits if visit.kind == "Task"]

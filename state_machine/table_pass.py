@@ -12,6 +12,8 @@ from typing import Any
 
 from icekeeper.operation_facts import STEP_FACTS, StepFacts
 from icekeeper.pipeline.events import WAITING
+from state_machine.one_call import pass_in_one_call
+from state_machine.table_lease import lease_states, waiting_states
 from state_machine.tasks import (
     FUNCTION_S,
     LEASE_S,
@@ -50,145 +52,13 @@ def table_pass() -> State:
         "ProcessorConfig": {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"},
         "StartAt": "MaintainSmall",
         "States": {
-            **_in_one_call(first=routes[0]),
-            **_lease(),
-            **_waiting(),
+            **pass_in_one_call(first=routes[0], table=_THIS_TABLE),
+            **lease_states(_THIS_TABLE),
+            **waiting_states(),
             **_plan(first=routes[0]),
             **operations,
             **_wave(),
             **_report(),
-        },
-    }
-
-
-def _in_one_call(*, first: str) -> States:
-    """What one call does of the pass; the states behind it do the rest, of a large table or in an ordinary bucket."""
-    steps = ", ".join(step.name for step in STEP_FACTS)
-    return {
-        "MaintainSmall": {
-            **function_task(
-                "maintain_small",
-                _THIS_TABLE,
-                comment=f"Lease, plan, {steps}, report: as much as one call can do without deleting files",
-                timeout_s=FUNCTION_S,
-                answers=[],
-            ),
-            "ResultPath": "$.call",
-            "Catch": [
-                catch(["LeaseHeld"], to="MayWait", into="$.held"),
-                catch(["FleetBusy"], to="MayWaitForSlot", into="$.held"),
-                # What it has done is in the control bucket; the states go on from there.
-                given_up(to="Lease", into="$.call"),
-            ],
-            "Next": "IsPassDone",
-        },
-        "IsPassDone": {
-            "Type": "Choice",
-            "Comment": "The pass is reported, or its plan says what is left",
-            "Choices": [{"Variable": "$.call.Payload.report", "IsPresent": True, "Next": "PassDone"}],
-            "Default": "TakeUpPlan",
-        },
-        "PassDone": {
-            "Type": "Pass",
-            "Comment": "Only what the run's report needs",
-            "InputPath": "$.call.Payload.report",
-            "End": True,
-        },
-        "TakeUpPlan": {
-            "Type": "Pass",
-            "Comment": "The table is leased and planned; what is left follows in its order",
-            "Parameters": {
-                **_THIS_TABLE,
-                "plan.$": "$.call.Payload.plan",
-                "tries": {"attempt.$": "$.call.Payload.plan.attempt"},
-                "waiting.$": "$.waiting",
-                "outcomes": {},
-                "failures.$": "$.call.Payload.failures",
-            },
-            "Next": first,
-        },
-    }
-
-
-def _lease() -> States:
-    return {
-        "Lease": {
-            **function_task(
-                "lease",
-                {"action": "acquire", **_THIS_TABLE},
-                comment="This run's turn to maintain the table, if nobody else's, and one of the slots of the fleet",
-                timeout_s=LEASE_S,
-                answers=["holder", "expires_ms"],
-            ),
-            "ResultPath": "$.lease",
-            "Catch": [
-                catch(["LeaseHeld"], to="MayWait", into="$.held"),
-                catch(["FleetBusy"], to="MayWaitForSlot", into="$.held"),
-                given_up(to="ReportTable", into="$.failures.lease"),
-            ],
-            "Next": "Plan",
-        },
-    }
-
-
-def _waiting() -> States:
-    """What follows where the table or a slot is taken: wait and ask again, or end."""
-    return {
-        "MayWait": {
-            "Type": "Choice",
-            "Comment": (
-                "Wait where that was asked for, 960 times 30 s at most; "
-                "that leaves four hours of the machine's twelve for the pass"
-            ),
-            "Choices": [
-                {
-                    "And": [
-                        {"Variable": "$.item.wait", "BooleanEquals": True},
-                        {"Variable": "$.waiting.waits", "NumericLessThan": 960},
-                    ],
-                    "Next": "WaitForTurn",
-                }
-            ],
-            "Default": "NotOurTurn",
-        },
-        "MayWaitForSlot": {
-            "Type": "Choice",
-            "Comment": "Runs that overlap maintain no more tables together than one alone",
-            "Choices": [{"Variable": "$.waiting.waits", "NumericLessThan": 960, "Next": "WaitForTurn"}],
-            "Default": "NoSlot",
-        },
-        "NoSlot": {
-            "Type": "Pass",
-            "Comment": "Nothing was begun; a later detection proposes the table again",
-            "Parameters": {
-                "table.$": "$.item.table",
-                "status": "skipped",
-                "summary": "as many tables as MaxConcurrentTables allows were maintained all the time",
-            },
-            "End": True,
-        },
-        "WaitForTurn": {
-            "Type": "Wait",
-            "Comment": "Until the other run may be done",
-            "Seconds": "${LeaseWaitSeconds}",
-            "Next": "CountWait",
-        },
-        "CountWait": {
-            "Type": "Pass",
-            "Comment": "So that waiting ends",
-            "Parameters": {"waits.$": "States.MathAdd($.waiting.waits, 1)"},
-            "ResultPath": "$.waiting",
-            "Next": "Lease",
-        },
-        "NotOurTurn": {
-            "Type": "Pass",
-            "Comment": "Another run maintains the table; nothing was begun",
-            "Parameters": {
-                "table.$": "$.item.table",
-                "status": "refused",
-                "summary": "another run maintains the table now",
-            },
-            "End": True,
         },
     }
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from icekeeper.errors import MaintenanceError
 from icekeeper.operation_facts import Limit
-from icekeeper.pipeline.events import ReportTableEvent, WholePassEvent, parse_event
+from icekeeper.pipeline.events import ReportTableEvent, parse_event
 from icekeeper.pipeline.run_leases import release_table_lease
-from icekeeper.pipeline.whole_pass import CallLimits, run_whole_pass
+from icekeeper.pipeline.whole_pass import CallLimits, WholePassEvent, run_whole_pass
 from idempotency import once
 from observability import about, deployment, function, logger
-from steps import local_engine
+from steps import local_engine, time_left
 from table_report import tell_pass
 
 __all__ = ["handle"]
@@ -19,7 +19,7 @@ __all__ = ["handle"]
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    """The state machine's ``MaintainSmall``: the ``report`` of a pass that has ended, or its ``plan`` and ``failures``."""
+    """The state machine's ``MaintainSmall``: the ``report`` of a pass that ended, or its ``plan`` and ``failures``."""
     asked = parse_event(WholePassEvent, event)
     about(asked.run_id, asked.item)
     key = {
@@ -33,7 +33,7 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
 def _work(asked: WholePassEvent, context: Any) -> dict[str, Any]:
     limits = CallLimits(
         max_bytes=2 * deployment().settings.limits[Limit.COMPACTION_BYTES],
-        remaining_ms=context.get_remaining_time_in_millis,
+        time_left_s=time_left(context),
     )
     done = run_whole_pass(deployment(), asked, local_engine(), limits)
     failures = {step: failure.model_dump() for step, failure in done.failures.items()}

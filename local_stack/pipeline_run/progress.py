@@ -38,6 +38,6 @@ def _watch(console: Console, execution: str, ended: threading.Event) -> None:
         for child in distributed_map.children_of(execution):
             visits = visits_of(child.events.get_event_history())
             done = [visit for visit in visits if visit.kind == "Task" and visit.exited is not None]
-            for visit in done[told.get(child.index, 0) :]:
+            for visit in done[told.get(id(child), 0) :]:
                 console.print(task_line(child.input["item"]["table"], visit), no_wrap=True, overflow="ellipsis")
-            told[child.index] = len(done)
+            told[id(child)] = len(done)

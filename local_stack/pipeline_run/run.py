@@ -28,8 +28,8 @@ from local_stack.stack import LocalStack, deployed
 
 __all__ = ["PipelineRun", "run_pipeline"]
 
-# Small enough that the largest table goes to Glue and the others to functions.
-PARAMETERS = {"Catalogs": CATALOG, "SmallCompactionMb": "1", "SmallManifests": "50"}
+# Small enough that the largest table goes to the wave, manifests of the second to Glue, and all else to functions.
+PARAMETERS = {"Catalogs": CATALOG, "SmallCompactionMb": "1", "SmallManifests": "39"}
 POLICY_FILE = """\
 rules:
 - settings:  # a demonstration cannot wait a week: old means a moment ago, and orphans are looked for at once
@@ -120,7 +120,7 @@ def _left_behind(stack: LocalStack, lake: Lake, execution: Execution) -> dict[st
     }
     return {
         "report": stack.control(f"runs/{execution.name}/report.json"),
-        "passes": {name: stack.control(key.replace("plan.json", "pass.json")) for name, key in plans.items()},
+        "passes": {name: stack.control(f"{key.rpartition('/')[0]}/pass.json") for name, key in plans.items()},
         "journal": {name: record for name, identity in identities.items() for record in state.history(identity)},
         "metrics": tuple(stack.metrics),
         "jobs": {role: tuple(job.runs) for role, job in stack.jobs.items()},

@@ -40,11 +40,14 @@ def task_line(table: str, visit: Visit) -> Text:
 def tell_history(console: Console, execution: Execution, passes: Mapping[str, Mapping[str, Any]]) -> None:
     """The states of the machine and of every table's part of it: duration, outcome, sentence."""
     console.print(f"\nexecution {execution.name}: {execution.status}", style="bold")
+    is_after_wave = False
     for visit in execution.visits:
         console.print(_timed(visit))
         if visit.name == "MaintainTables":
             for child in execution.children:
-                _tell_child(console, child, passes.get(child.input["item"]["table"], {}))
+                if child.is_after_wave == is_after_wave:
+                    _tell_child(console, child, passes.get(child.input["item"]["table"], {}))
+            is_after_wave = True
 
 
 def _timed(visit: Visit) -> Text:

@@ -10,14 +10,13 @@ import pytest
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import CommitConflict, LeaseHeld, PlanStale, StorageError
 from icekeeper.pipeline import whole_pass
-from icekeeper.pipeline.events import Item, WholePassEvent
+from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
-from icekeeper.pipeline.whole_pass import CallLimits, WholePass, run_whole_pass
+from icekeeper.pipeline.whole_pass import CallLimits, WholePass, WholePassEvent, run_whole_pass
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from support.pipeline_deployment import RUN, Pipeline
 
 ALL_STEPS = ["compact", "rewrite_position_deletes", "expire_snapshots", "remove_orphans", "rewrite_manifests"]
-HOUR_MS = 3_600_000
 
 
 def item_of(pipeline: Pipeline, run_id: str = RUN) -> Item:
@@ -26,10 +25,10 @@ def item_of(pipeline: Pipeline, run_id: str = RUN) -> Item:
 
 
 def in_one_call(
-    pipeline: Pipeline, item: Item, run_id: str = RUN, *, remaining_ms: Any = lambda: HOUR_MS
+    pipeline: Pipeline, item: Item, run_id: str = RUN, *, time_left_s: Any = lambda: 3600.0
 ) -> tuple[WholePass, list[float]]:
     pauses: list[float] = []
-    limits = CallLimits(max_bytes=2**40, remaining_ms=remaining_ms, sleep=pauses.append)
+    limits = CallLimits(max_bytes=2**40, time_left_s=time_left_s, sleep=pauses.append)
     event = WholePassEvent(run_id=run_id, item=item)
     return run_whole_pass(pipeline.deployment, event, LocalEngine(1), limits), pauses
 
@@ -73,8 +72,8 @@ def test_what_is_too_large_is_left_and_all_behind_it(pipeline: Pipeline) -> None
 
 @pytest.mark.usefixtures("may_delete")
 def test_a_step_that_would_perhaps_not_end_in_time_is_left(pipeline: Pipeline) -> None:
-    times = iter([HOUR_MS, 5 * 60 * 1000, 5 * 60 * 1000 - 1])
-    done, _ = in_one_call(pipeline, item_of(pipeline), remaining_ms=lambda: next(times))
+    times = iter([3600.0, 3600.0, 300.0, 299.0])
+    done, _ = in_one_call(pipeline, item_of(pipeline), time_left_s=lambda: next(times))
     assert done.left == ("expire_snapshots", "remove_orphans", "rewrite_manifests")
 
 

@@ -6,7 +6,8 @@ import itertools
 from functools import lru_cache
 from typing import Any
 
-from icekeeper.state.dynamodb.table import DynamoTable, create_table
+from icekeeper.state.dynamodb.schema import create_table
+from icekeeper.state.dynamodb.table import DynamoTable
 from local_stack.moto_server import REGION, MotoServer
 
 __all__ = ["a_table", "state_address"]

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from icekeeper.costs.given_prices import priced_anew
 from icekeeper.costs.month import MONTH_HOURS, Bill, month_of
-from icekeeper.costs.prices import US_EAST_1, Prices, priced_anew
 from icekeeper.errors import PolicyError
 from icekeeper.metering import Amount, Meter
+from icekeeper.prices import US_EAST_1, Prices
 from icekeeper.state.usage import HourOfUse, hours_between
 
 NO_PRICES = ("month", "region", "glue_optimizer_mb_per_dpu_second")

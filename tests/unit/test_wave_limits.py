@@ -1,4 +1,4 @@
-"""How large a wave is, and which tables begin: pure rules (rule 144, rule 145)."""
+"""How large a wave is, and which tables begin: pure rules (rule 144, rule 145, rule 146)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Table:
 
 def test_workers_grow_with_the_bytes_up_to_ten() -> None:
     """A driver and at least one worker that works."""
-    assert [workers_for(size) for size in (0, 1, 40 * GB, 40 * GB + 1, 10**15)] == [2, 2, 2, 3, MOST_WORKERS]
+    assert [workers_for(size) for size in (0, 1, 50 * GB, 50 * GB + 1, 10**15)] == [2, 2, 2, 3, MOST_WORKERS]
     told = [workers_for(size * GB) for size in range(0, 2000, 7)]
     assert told == sorted(told)
     assert max(told) == 10

@@ -24,7 +24,9 @@ def test_one_compaction_fails_and_all_else_is_done(tmp_path: Path) -> None:
     told = text.getvalue()
     for expected in (
         r"\n  MaintainTables +\d+\.\d s\n",
-        r"\n     CompactJob +\d+\.\d s succeeded compacted 60 files into 1 \(across 1 bins\)",
+        r"\n  CompactWave +\d+\.\d s\n",
+        r"\n    shop\.clicks: waiting\n",
+        r"\n     compact: compacted 60 files into 1 \(across 1 bins\)",
         r"\n     RewriteManifestsJob +\d+\.\d s succeeded rewrote 2 manifests into 1 \(1 entries\)",
         r"\n    shop\.orders: partial\n",
         r"\n     Compact +\d+\.\d s failed +1 bin\(s\) failed: StorageError: file",

@@ -1,4 +1,4 @@
-"""A scheduled run over real tables that are too large for functions; the job is the real one without Spark (rule 144)."""
+"""A scheduled run over real tables too large for functions; its job is the real one without Spark (rule 144)."""
 
 from __future__ import annotations
 

@@ -32,9 +32,10 @@ def cost(
 ) -> int:
     """Say what this deployment costs a month, by what its functions and jobs recorded; changes nothing."""
     from icekeeper.clock import HOUR_MS, system_clock
+    from icekeeper.costs.given_prices import priced_anew
     from icekeeper.costs.month import month_of
-    from icekeeper.costs.prices import US_EAST_1, priced_anew
     from icekeeper.environment import variables_set
+    from icekeeper.prices import US_EAST_1
     from icekeeper.report.bill import print_bill
     from icekeeper.state.open import open_state
     from icekeeper.state.usage import hour_of, hours_between

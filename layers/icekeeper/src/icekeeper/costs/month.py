@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from icekeeper.costs.prices import Prices
 from icekeeper.metering import Amount
+from icekeeper.prices import Prices
 from icekeeper.state.usage import HourOfUse
 
 __all__ = ["MONTH_HOURS", "Bill", "Line", "month_of"]

@@ -82,6 +82,8 @@ class OperationContext:
     """The table's lease, which this pass holds; ``None`` where it changes nothing, or nobody else can come."""
     why_stop: Callable[[], str | None] = lambda: None
     """Asked before each operation: why no further one begins, ``None`` to go on."""
+    time_left_s: Callable[[], float] | None = None
+    """How many seconds this process will live on; ``None``: as long as the work takes."""
     is_proposed: bool = False
     """Whether nobody asked for the pass but detection: work with an interval of its own waits until it is due."""
 

@@ -175,13 +175,6 @@ class PlanEvent(_Event):
     """Whether the state machine that asks knows waves; one of an earlier version, whose run is under way, does not."""
 
 
-class WholePassEvent(_Event):
-    """Carry out as much of one table's pass as one call can."""
-
-    run_id: str
-    item: Item
-
-
 class PlanReference(_Event):
     """Where a plan is: never its content, which may be of any size (a Step Functions payload holds 256 KB)."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,11 +64,13 @@ def run_step(
     engine: Engine,
     *,
     max_bytes: int | None = None,
+    time_left_s: Callable[[], float] | None = None,
     progress: Progress = silent,
 ) -> Mapping[str, Any]:
     """Carry the step out and return its status and summary.
 
-    ``max_bytes`` is how many bytes of input this function or job can rewrite; the rest is left to the next run.
+    ``max_bytes`` is how many bytes of input this function or job can rewrite, ``time_left_s`` how many seconds are left
+    for it; the rest is left to the next run.
 
     Raises:
         PlanStale: the table was replaced or its policy changed: plan again.
@@ -81,6 +83,7 @@ def run_step(
     if done is not None:
         return _answer(done)
     step = open_step(deployment, event, engine, progress=progress)
+    step = replace(step, context=replace(step.context, time_left_s=time_left_s))
     if not isinstance(event.operation, Operation):
         told, started_s = (event.item.table, event.step, event.run_id), time.monotonic()
         operation_started(*told)

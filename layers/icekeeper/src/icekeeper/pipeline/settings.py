@@ -11,6 +11,8 @@ from icekeeper.operation_facts import Limit
 __all__ = ["PipelineSettings", "travelling_environment"]
 
 CONTROL_BUCKET = "ICEKEEPER_CONTROL_BUCKET"
+# Up to this a function costs less than a full wave, and surely ends (pipeline/compaction_costs.py derives it).
+_SMALL_COMPACTION_MB = 1280
 # Variables with this prefix go into the plan.  Those of catalogs (PYICEBERG_CATALOG__…) may hold secrets, and do not.
 _TRAVELS = "ICEKEEPER_"
 
@@ -32,7 +34,9 @@ class PipelineSettings:
         return cls(
             control_bucket=bucket,
             limits={
-                Limit.COMPACTION_BYTES: _number(environment, Limit.COMPACTION_BYTES, 512) * 1024 * 1024,
+                Limit.COMPACTION_BYTES: _number(environment, Limit.COMPACTION_BYTES, _SMALL_COMPACTION_MB)
+                * 1024
+                * 1024,
                 Limit.MANIFEST_ENTRIES: _number(environment, Limit.MANIFEST_ENTRIES, 100_000),
                 Limit.ORPHAN_REFERENCES: _number(environment, Limit.ORPHAN_REFERENCES, 100_000),
             },

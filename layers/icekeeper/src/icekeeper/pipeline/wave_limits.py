@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
-__all__ = ["MOST_WORKERS", "in_order", "may_begin", "tables_at_once", "workers_for"]
+__all__ = [
+    "BUSY",
+    "CORES_PER_WORKER",
+    "MB_PER_CPU_SECOND",
+    "MOST_WORKERS",
+    "in_order",
+    "may_begin",
+    "tables_at_once",
+    "workers_for",
+]
 
 MOST_WORKERS = 10
 _FEWEST_WORKERS = 2
 """The driver of a Glue run is one of its workers."""
 CORES_PER_WORKER = 4
 """Of G.1X, the smallest worker: a DPU (AWS Glue developer guide, "Worker types")."""
-# What a worker has read and written some five minutes after it began: long enough that its start-up, about a minute, is
-# a small part of what it costs.  By the decoding path, 70 MB per second of CPU (docs/performance.md), and that workers
-# of a wave are busy half of the time: every table ends with a commit, and a group is one task.
-_BYTES_PER_WORKER = 40 * 1024**3
-_BYTES_PER_CORE_SECOND = 35 * 1024**2
+MB_PER_CPU_SECOND = 60
+"""What Spark's workers read and write again by the decoding path (docs/performance.md); copying is much faster."""
+BUSY = 0.75
+"""The part of its time in which a core works: every table ends with a commit, and its last group is one task."""
+_BYTES_PER_CORE_SECOND = int(MB_PER_CPU_SECOND * BUSY * 1024**2)
+# What a worker does in some five minutes: long enough that its start-up is a small part of what it costs.
+_BYTES_PER_WORKER = 50 * 1024**3
 # A driver has 16 GB, and needs up to some hundred megabytes for the manifests of a large table.
 _MOST_AT_ONCE = 16
 # What a table needs beside its bytes: planning, commit, and what its neighbours take of the workers.

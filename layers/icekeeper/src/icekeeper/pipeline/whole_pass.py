@@ -13,25 +13,36 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from pydantic import BaseModel, ConfigDict
+
 from icekeeper.catalogs.table_bucket_arn import is_table_bucket
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import MaintenanceError, PlanStale
 from icekeeper.masking import masked
 from icekeeper.operation_facts import STEP_FACTS, StepFacts
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import Failure, Item, OperationEvent, PlanEvent, PlanReference, WholePassEvent
+from icekeeper.pipeline.events import Failure, Item, OperationEvent, PlanEvent, PlanReference
 from icekeeper.pipeline.plan_table import plan_table
 from icekeeper.pipeline.run_leases import acquire_table_lease
 from icekeeper.pipeline.run_step import RETRIED, run_step
 
-__all__ = ["CallLimits", "WholePass", "run_whole_pass"]
+__all__ = ["CallLimits", "WholePass", "WholePassEvent", "run_whole_pass"]
 
 log = logging.getLogger(__name__)
 
 # A step that would perhaps not end in time is left: a function that is killed bars its repetition for 15 minutes.
-_TIME_FOR_A_STEP_MS = 5 * 60 * 1000
+_TIME_FOR_A_STEP_S = 5 * 60.0
 _ATTEMPTS = 3
 _PAUSE_S = 2.0
+
+
+class WholePassEvent(BaseModel):
+    """Carry out as much of one table's pass as one call can."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run_id: str
+    item: Item
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +51,8 @@ class CallLimits:
 
     max_bytes: int
     """How many bytes of input it can rewrite."""
-    remaining_ms: Callable[[], int]
-    """How much of its time is left."""
+    time_left_s: Callable[[], float]
+    """How many seconds are left for it."""
     sleep: Callable[[float], object] = time.sleep
 
 
@@ -87,7 +98,7 @@ def _steps(
     wanted = [step for step in STEP_FACTS if plan.routes.get(step.name, "none") != "none"]
     for number, step in enumerate(wanted):
         is_ours = plan.routes[step.name] == "function" and not _needs_right_to_delete(step, event.item)
-        if not is_ours or limits.remaining_ms() < _TIME_FOR_A_STEP_MS:
+        if not is_ours or limits.time_left_s() < _TIME_FOR_A_STEP_S:
             # Those behind it wait for it, because the order of operations holds.
             left = tuple(one.name for one in wanted[number:])
             routes = {name: route if name in left else "none" for name, route in plan.routes.items()}
@@ -111,7 +122,7 @@ def _carried_out(deployment: Deployment, asked: OperationEvent, engine: Engine, 
     attempt = 1
     while True:
         try:
-            run_step(deployment, asked, engine, max_bytes=limits.max_bytes)
+            run_step(deployment, asked, engine, max_bytes=limits.max_bytes, time_left_s=limits.time_left_s)
             return None
         except PlanStale:
             raise

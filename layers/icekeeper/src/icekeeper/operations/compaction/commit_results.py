@@ -37,6 +37,8 @@ class GroupOutcomes:
     errors: list[str] = field(default_factory=list)
     """Messages of groups that could not be rewritten, and of commits that failed."""
     failed_groups: int = 0
+    groups_left: int = 0
+    """Groups that there was no time for; the next run has them."""
     snapshot_ids: list[int] = field(default_factory=list)
     table: TableMetadata | None = None
     """The table after the last commit."""

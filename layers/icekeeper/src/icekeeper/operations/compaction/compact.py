@@ -11,7 +11,7 @@ from typing import Any
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import stopwatch
 from icekeeper.commit.snapshot import RECIPE_KEY
-from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError
+from icekeeper.errors import OperationRefused, PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.read_deletes import delete_index
@@ -19,12 +19,11 @@ from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.candidates import FileScope, TableState
 from icekeeper.operations.compaction.commit_results import GroupOutcomes, commit_results
 from icekeeper.operations.compaction.depth_metrics import done_depth, planned_depth
-from icekeeper.operations.compaction.dispatch import rewrite_groups
 from icekeeper.operations.compaction.expected import expected_result
+from icekeeper.operations.compaction.in_commits import commits_of, rewrite_and_commit
 from icekeeper.operations.compaction.plan import (
     Clustering,
     CompactionPlan,
-    FileGroup,
     NothingToCompact,
     plan_compaction,
 )
@@ -98,7 +97,7 @@ def compact(context: OperationContext) -> OperationOutcome:
             context.would_commit(_OPERATION, partial(_commit_expected, context, loaded, plan))
             return replace(would, plan=_told(context, loaded, plan, sample))
         with context.job(_OPERATION, loaded, plan.snapshot_id) as rewriting:
-            outcomes = _rewrite_and_commit(rewriting, loaded, plan)
+            outcomes = rewrite_and_commit(rewriting, loaded, plan)
             if outcomes.errors:
                 rewriting.leaves_files()
         outcome = _outcome(plan, outcomes, loaded.metadata.properties, context.policy)
@@ -159,7 +158,7 @@ def _commit_expected(context: OperationContext, loaded: LoadedTable, plan: Compa
     outcomes = GroupOutcomes(dict(plan.delete_needs))
     stem = f"{loaded.metadata.data_location}/expected-{plan.snapshot_id}"
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(loaded.metadata.current_schema)}
-    for groups in _parts(plan.groups, context.policy.partial_progress, loaded.metadata.format_version):
+    for groups in commits_of(plan.groups, context.policy.partial_progress, loaded.metadata.format_version):
         commit_results(context, loaded, plan, [expected_result(group, stem, types) for group in groups], outcomes)
 
 
@@ -170,37 +169,6 @@ def _lacks_order(context: OperationContext, metadata: TableMetadata) -> Callable
         return lambda live: False
     clustered_by, order_id = _clustered_by(context, metadata, recipe), recipe.order_id
     return lambda live: not has_order(live, metadata, clustered_by, order_id)
-
-
-def _rewrite_and_commit(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> GroupOutcomes:
-    """Commit all groups at once, or ``partial_progress`` at a time, so that a failing commit loses only its own."""
-    outcomes = GroupOutcomes(dict(plan.delete_needs))
-    parts = _parts(plan.groups, context.policy.partial_progress, loaded.metadata.format_version)
-    for number, groups in enumerate(parts):
-        try:
-            results = rewrite_groups(context, loaded, plan, groups)
-            commit_results(context, loaded, plan, results, outcomes)
-        except MaintenanceError as error:
-            if not outcomes.snapshot_ids:
-                raise
-            left = len(parts) - number - 1
-            unstarted = f"; {left} more commit(s) were not attempted" if left else ""
-            outcomes.errors.append(f"{type(error).__name__}: {error}{unstarted}")
-            outcomes.failed_groups += sum(len(part) for part in parts[number:])
-            break
-    return outcomes
-
-
-def _parts(groups: Sequence[FileGroup], size: int, format_version: int) -> list[Sequence[FileGroup]]:
-    """The groups of each commit.
-
-    In v3, groups without row ids go together and first, because the first commit gives ids to all rows that it leaves.
-    """
-    if not size or not groups:
-        return [groups]
-    together = [group for group in groups if format_version >= 3 and not group.has_lineage]
-    rest = [group for group in groups if format_version < 3 or group.has_lineage]
-    return [*([together] if together else []), *(rest[start : start + size] for start in range(0, len(rest), size))]
 
 
 def _outcome(
@@ -225,12 +193,15 @@ def _outcome(
         "compact.delete_files_removed": outcomes.deletes_removed,
         "compact.bins_dropped": len(outcomes.dropped),
         "compact.bins_failed": outcomes.failed_groups,
+        "compact.bins_waiting": plan.groups_waiting + outcomes.groups_left,
         "compact.commits": len(outcomes.snapshot_ids),
         "compact.row_groups_cut": len(cut),
         **done_depth(plan, outcomes.depth),
     }
     summary = f"compacted {merged} files into {len(written)} (across {len(groups)} bins)"
     summary += cut_sentence(cut, properties, policy)
+    if outcomes.groups_left:
+        summary += f"; {outcomes.groups_left} bin(s) wait for the next run, for want of time"
     if not plan.groups:
         summary = f"dropped {outcomes.deletes_removed} delete file(s) that no data file needs"
     if plan.files_unsupported:
@@ -253,7 +224,7 @@ def _outcome(
 
 def _slack_left(plan: CompactionPlan, outcomes: GroupOutcomes, run_id: str) -> Slack | None:
     """The plan's slack, where all of it was done, with no more files than expected."""
-    is_done = outcomes.snapshot_ids and not (outcomes.errors or outcomes.dropped)
+    is_done = outcomes.snapshot_ids and not (outcomes.errors or outcomes.dropped or outcomes.groups_left)
     written = all(len(outcomes.outputs.get(group.group_id, ())) <= group.output_count for group in plan.groups)
     if plan.slack is None or outcomes.table is None or not (is_done and written):
         return None

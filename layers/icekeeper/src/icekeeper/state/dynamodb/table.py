@@ -1,4 +1,4 @@
-"""The DynamoDB table that a fleet's state lives in: its schema, and the requests that are sent to it.
+"""The DynamoDB table that a fleet's state lives in: the requests that are sent to it.
 
 Every conditional write is a transaction of one item, because transactions carry a token.  When boto3 repeats a request
 whose answer was lost, the repetition gets the answer of the first one, and not that its condition failed (Amazon
@@ -24,34 +24,11 @@ from botocore.parsers import ResponseParserError
 from icekeeper.clock import TOLD_SKEW_MS, Clock, ServerClock, ahead_ms, system_clock
 from icekeeper.errors import StorageError
 from icekeeper.state.dynamodb.items import Item, decoded, encoded
+from icekeeper.state.dynamodb.schema import JOURNAL_INDEX
 
-__all__ = ["JOURNAL_INDEX", "REMOVED", "TABLE_SCHEMA", "DynamoTable", "create_table"]
+__all__ = ["REMOVED", "DynamoTable"]
 
 log = logging.getLogger(__name__)
-
-JOURNAL_INDEX = "newest"
-"""Local secondary index: the passes over one table by ``finished_ms``."""
-
-TABLE_SCHEMA: Mapping[str, Any] = {
-    "BillingMode": "PAY_PER_REQUEST",
-    "AttributeDefinitions": [
-        {"AttributeName": "pk", "AttributeType": "S"},
-        {"AttributeName": "sk", "AttributeType": "S"},
-        {"AttributeName": "finished_ms", "AttributeType": "N"},
-    ],
-    "KeySchema": [{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
-    "LocalSecondaryIndexes": [
-        {
-            "IndexName": JOURNAL_INDEX,
-            "KeySchema": [
-                {"AttributeName": "pk", "KeyType": "HASH"},
-                {"AttributeName": "finished_ms", "KeyType": "RANGE"},
-            ],
-            "Projection": {"ProjectionType": "ALL"},
-        }
-    ],
-}
-"""Arguments of CreateTable; the stack's template must say the same."""
 
 REMOVED: Item = {}
 """What a decision returns to have the item removed."""
@@ -275,13 +252,6 @@ class DynamoTable:
             if "LastEvaluatedKey" not in answer:
                 return
             request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
-
-
-def create_table(client: Any, name: str) -> None:
-    """Create the table as the stack's template does: for tests and a local stack.  In AWS the stack owns it."""
-    client.create_table(TableName=name, **TABLE_SCHEMA)
-    client.get_waiter("table_exists").wait(TableName=name, WaiterConfig={"Delay": 1})
-    client.update_time_to_live(TableName=name, TimeToLiveSpecification={"Enabled": True, "AttributeName": "expires_s"})
 
 
 def _versioned(item: Item) -> Item:

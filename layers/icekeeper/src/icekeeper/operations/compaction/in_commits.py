@@ -1,0 +1,97 @@
+"""Rewrites and commits a plan's groups: all at once, some at a time, or as many as there is time for (rule 147)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.errors import MaintenanceError
+from icekeeper.operations.compaction.commit_results import GroupOutcomes, commit_results
+from icekeeper.operations.compaction.dispatch import rewrite_groups
+from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
+from icekeeper.operations.compaction.task import RewriteResult
+from icekeeper.operations.compaction.time_left import TimeLeft
+from icekeeper.pass_context.context import OperationContext
+
+__all__ = ["commits_of", "rewrite_and_commit"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewritten:
+    """What became of the groups of one commit."""
+
+    results: list[RewriteResult]
+    unstarted: int = 0
+    """Groups that there was no time for."""
+    broken: int = 0
+    """The group that broke the engine, and those behind it."""
+    error: MaintenanceError | None = None
+
+
+def rewrite_and_commit(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> GroupOutcomes:
+    """Commit all groups at once, or ``partial_progress`` at a time, so that a failing commit loses only its own.
+
+    Where time is limited, the groups come one after the other, what is ready in time is committed, and the rest is left
+    to the next run.
+    """
+    outcomes = GroupOutcomes(dict(plan.delete_needs))
+    commits = commits_of(plan.groups, context.policy.partial_progress, loaded.metadata.format_version)
+    time_left = None if context.time_left_s is None else TimeLeft(context.time_left_s)
+    for number, groups in enumerate(commits):
+        behind = sum(len(later) for later in commits[number + 1 :])
+        try:
+            done = _rewritten(context, loaded, plan, groups, time_left)
+            if done.results or not groups:
+                commit_results(context, loaded, plan, done.results, outcomes)
+        except MaintenanceError as error:
+            if not outcomes.snapshot_ids:
+                raise
+            left = len(commits) - number - 1
+            unstarted = f"; {left} more commit(s) were not attempted" if left else ""
+            outcomes.errors.append(f"{type(error).__name__}: {error}{unstarted}")
+            outcomes.failed_groups += len(groups) + behind
+            break
+        if done.error is not None:
+            outcomes.errors.append(f"{type(done.error).__name__}: {done.error}")
+            outcomes.failed_groups += done.broken + behind
+            break
+        if done.unstarted:
+            outcomes.groups_left = done.unstarted + behind
+            break
+    return outcomes
+
+
+def _rewritten(
+    context: OperationContext,
+    loaded: LoadedTable,
+    plan: CompactionPlan,
+    groups: Sequence[FileGroup],
+    time_left: TimeLeft | None,
+) -> _Rewritten:
+    if time_left is None:
+        return _Rewritten(rewrite_groups(context, loaded, plan, groups))
+    results: list[RewriteResult] = []
+    for number, group in enumerate(groups):
+        if not time_left.is_enough_for(group.total_bytes):
+            return _Rewritten(results, unstarted=len(groups) - number)
+        try:
+            results += rewrite_groups(context, loaded, plan, [group])
+        except MaintenanceError as error:
+            if not results:
+                raise
+            return _Rewritten(results, broken=len(groups) - number, error=error)
+        time_left.note(group.total_bytes)
+    return _Rewritten(results)
+
+
+def commits_of(groups: Sequence[FileGroup], size: int, format_version: int) -> list[Sequence[FileGroup]]:
+    """The groups of each commit.
+
+    In v3, groups without row ids go together and first, because the first commit gives ids to all rows that it leaves.
+    """
+    if not size or not groups:
+        return [groups]
+    together = [group for group in groups if format_version >= 3 and not group.has_lineage]
+    rest = [group for group in groups if format_version < 3 or group.has_lineage]
+    return [*([together] if together else []), *(rest[start : start + size] for start in range(0, len(rest), size))]

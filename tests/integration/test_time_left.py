@@ -1,0 +1,79 @@
+"""A function that compacts ends in time: what is ready is committed, the rest is the next run's (rule 147)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from icekeeper.errors import StorageError
+from icekeeper.operations.compaction import in_commits
+from icekeeper.operations.compaction.dispatch import rewrite_groups
+from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
+from support.deletes import create_by_region
+from support.deletes import region_rows as rows
+from support.maintained_table import maintained_table
+from support.pipeline_deployment import HOUR_MS, RUN, Pipeline
+
+
+@pytest.fixture
+def regions(tmp_path: Path) -> Iterator[Pipeline]:
+    """A deployment over a table of two partitions of three files."""
+    with maintained_table(tmp_path) as made:
+        create_by_region(made, 3)
+        yield Pipeline(made, tmp_path)
+
+
+def ending(*left_s: float) -> Callable[[], float]:
+    """So many seconds are left, at each time that somebody asks; the last answer stays."""
+    answers = list(left_s)
+    return lambda: answers.pop(0) if len(answers) > 1 else answers[0]
+
+
+def test_what_is_ready_in_time_is_committed_and_the_rest_is_due_again(regions: Pipeline) -> None:
+    before = rows(regions.table)
+    item, plan = regions.begin(operations="compact")
+    answer = regions.run(item, plan, "compact", time_left_s=ending(900, 300))
+    assert answer == {
+        "status": "succeeded",
+        "summary": "compacted 3 files into 1 (across 1 bins); 1 bin(s) wait for the next run, for want of time",
+    }
+    assert regions.document(item, "compact.json")["metrics"]["compact.bins_waiting"] == 1
+    assert (len(regions.table.data_files()), rows(regions.table)) == (4, before)
+    regions.report(item, plan)
+    release_table_lease(regions.deployment, RUN, item)
+    regions.clock.now_ms += HOUR_MS
+    (again,) = regions.detect("run-2")[1]
+    acquire_table_lease(regions.deployment, "run-2", again)
+    answer = regions.run(again, regions.plan(again, "run-2"), "compact", "run-2", time_left_s=ending(900, 899))
+    assert answer["summary"] == "compacted 3 files into 1 (across 1 bins)"
+    assert (len(regions.table.data_files()), rows(regions.table)) == (2, before)
+
+
+def test_with_time_for_all_there_is_one_commit(regions: Pipeline) -> None:
+    item, plan = regions.begin(operations="compact")
+    snapshots = len(regions.table.metadata.snapshots)
+    answer = regions.run(item, plan, "compact", time_left_s=ending(900, 800))
+    assert answer["summary"] == "compacted 6 files into 2 (across 2 bins)"
+    assert len(regions.table.metadata.snapshots) == snapshots + 1
+
+
+def test_what_was_ready_before_the_engine_broke_is_committed(
+    regions: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, rewrite, calls = rows(regions.table), rewrite_groups, []
+
+    def breaking(*args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 2:
+            raise StorageError("the engine broke")
+        return rewrite(*args)
+
+    monkeypatch.setattr(in_commits, "rewrite_groups", breaking)
+    item, plan = regions.begin(operations="compact")
+    answer = regions.run(item, plan, "compact", time_left_s=ending(900, 800))
+    assert answer["status"] == "failed"
+    assert regions.document(item, "compact.json")["metrics"]["compact.bins_failed"] == 1
+    assert (len(regions.table.data_files()), rows(regions.table)) == (4, before)
