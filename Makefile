@@ -15,10 +15,10 @@ endif
 # Every run and every child process would compile what it imports again.
 unexport PYTHONDONTWRITEBYTECODE
 SOURCES := layers/icekeeper/src
-# SAM CLI asks for other versions than ours, so it has an environment of its own.
-SAM_VERSION := 1.170.0
+# SAM CLI and AWS CLI ask for other versions than ours, so they have an environment of their own.
+SAM_PACKAGES := aws-sam-cli==1.170.0 awscli==1.46.3
 SAM := build/sam-cli
-SAM_STAMP := $(SAM)/.installed-$(SAM_VERSION)
+SAM_STAMP := $(SAM)/.installed-$(subst ==,-,$(subst $() ,-,$(SAM_PACKAGES)))
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,7 +77,7 @@ clean: ## remove .venv and all caches
 $(SAM_STAMP): $(STAMP)
 	@echo "setting up $(SAM)"
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(SAM)
-	@$(BIN)/uv pip install --quiet --python $(SAM)/bin/python aws-sam-cli==$(SAM_VERSION)
+	@$(BIN)/uv pip install --quiet --python $(SAM)/bin/python $(SAM_PACKAGES)
 	@touch $@
 
 $(STAMP):

@@ -1,0 +1,190 @@
+"""The commands of docs/deployment.md, word for word and in their order, against what stands for AWS here.
+
+``make`` is replaced by what it would have built, and a deployment ends with its change set: moto, CloudFormation here,
+knows no resources of SAM.  From then on a stand-in has the stack's name, outputs and log groups, over the local
+stack.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from local_stack.moto_server import MotoServer
+from local_stack.stack import ROOT, LocalStack, deployed
+from support.local_lake import LocalLake
+from support.rendered_template import render
+from support.stack_template import PARAMETERS
+
+SAM = Path(os.environ["SAM_CLI"]).resolve()
+PAGE = (ROOT / "docs" / "deployment.md").read_text()
+BLOCKS = [
+    textwrap.dedent(found) for found in re.findall(r"^ *```sh test\n(.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL)
+]
+BUILT = """#!/bin/sh
+mkdir -p dist build/layer/python
+echo wheel > "dist/icekeeper-$VERSION-py3-none-any.whl"
+echo "built = True" > build/layer/python/icekeeper.py
+"""
+UNTIL_THE_CHANGE_SET = """#!/bin/sh
+[ "$1" = deploy ] && set -- "$@" --no-execute-changeset
+exec "{sam}" "$@"
+"""
+
+
+class Shell:
+    """One shell session of a person who follows the page in a fresh checkout."""
+
+    def __init__(self, folder: Path, endpoint: str) -> None:
+        self.folder = folder
+        for name in ("template.yaml", "samconfig.toml", "functions", "glue_jobs"):
+            (folder / name).symlink_to(ROOT / name)
+        tools = folder / "tools"
+        tools.mkdir()
+        for name, script in (("make", BUILT), ("sam", UNTIL_THE_CHANGE_SET.format(sam=SAM))):
+            (tools / name).write_text(script)
+            (tools / name).chmod(0o755)
+        known = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "ICEKEEPER_"))}
+        self.environment = {
+            **known,
+            "PATH": f"{tools}:{SAM.parent}:{os.environ['PATH']}",
+            # moto finds the template of a change set at this name only.
+            "AWS_ENDPOINT_URL": endpoint.replace("127.0.0.1", "localhost"),
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing-secret",
+            "SAM_CLI_TELEMETRY": "0",
+        }
+
+    def run(self, commands: str) -> str:
+        """Run some lines; what they printed.  Variables that they export stay."""
+        script = f"set -e\n{commands}\necho -----\nexport -p"
+        told = subprocess.run(
+            ["bash", "-c", script], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300
+        )
+        assert told.returncode == 0, f"{commands}\n{told.stdout}\n{told.stderr}"
+        printed, _, exported = told.stdout.rpartition("-----\n")
+        self.environment |= dict(re.findall(r'^declare -x (\w+)="(.*)"$', exported, re.MULTILINE))
+        return printed
+
+
+@pytest.fixture
+def stack(moto_server: MotoServer) -> Iterator[LocalStack]:
+    with deployed(moto_server) as stack:
+        yield stack
+
+
+def test_the_page_can_be_followed(stack: LocalStack, local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    (tmp_path / "checkout").mkdir()
+    shell, client = Shell(tmp_path / "checkout", stack.moto.endpoint), stack.moto.client
+    client("s3").create_bucket(Bucket="my-artifacts")
+    lake = LocalLake(stack, local_catalog, tmp_path)
+    local_catalog.create_namespace("sales")
+    rows = pa.table({"id": [1, 2]})
+    orders = local_catalog.create_table("sales.orders", rows.schema)
+    for _ in range(3):
+        orders.append(rows)
+    mine, deploy, start, switch_on, upgrade, drain, remove = BLOCKS
+
+    shell.run(mine)
+    told = shell.run(deploy)
+    assert "Changeset created successfully" in told
+    assert artifacts(client("s3"), "0.1.0") == expected_artifacts("0.1.0")
+    change = last_change(stack)
+    assert parameters(change) >= {
+        ("ArtifactLocation", "s3://my-artifacts/icekeeper/0.1.0"),
+        ("TableBucketArns", "arn:aws:s3tables:us-east-1:123456789012:bucket/lake"),
+    }
+    assert "CAPABILITY_IAM" in told
+    (reviewed,) = client("cloudformation").describe_stacks(StackName="icekeeper")["Stacks"]
+    assert reviewed["Tags"] == [{"Key": "application", "Value": "icekeeper"}]
+
+    stand_in(stack)
+    started = json.loads(shell.run(start))
+    execution = stack.wait(started["executionArn"])
+    assert (execution.name, execution.status, execution.child.output["status"]) == ("try-1", "SUCCEEDED", "succeeded")
+    assert len(lake.pyiceberg.load_table("sales.orders").inspect.files()) == 1
+    shell.run(switch_on)
+    kept = ("ArtifactLocation", "s3://my-artifacts/icekeeper/0.1.0")
+    assert parameters(last_change(stack)) >= {("ScheduleState", "ENABLED"), kept}
+    shell.run(upgrade)
+    assert parameters(last_change(stack)) >= {
+        ("ArtifactLocation", "s3://my-artifacts/icekeeper/0.2.0"),
+        ("WheelName", "icekeeper-0.2.0-py3-none-any.whl"),
+    }
+    assert artifacts(client("s3"), "0.2.0") == expected_artifacts("0.2.0")
+    assert artifacts(client("s3"), "0.1.0") == expected_artifacts("0.1.0")
+    assert shell.run(drain).rstrip().endswith("[]")
+    assert len(log_groups(stack)) == 14
+    shell.run(remove)
+    assert log_groups(stack) == []
+
+
+def last_change(stack: LocalStack) -> Mapping[str, Any]:
+    client = stack.moto.client("cloudformation")
+    made = client.list_change_sets(StackName="icekeeper")["Summaries"]
+    found: Mapping[str, Any] = client.describe_change_set(ChangeSetName=made[-1]["ChangeSetId"])
+    return found
+
+
+def parameters(change: Mapping[str, Any]) -> set[tuple[str, str]]:
+    return {(one["ParameterKey"], one["ParameterValue"]) for one in change["Parameters"]}
+
+
+def artifacts(s3: Any, version: str) -> set[str]:
+    prefix = f"icekeeper/{version}/"
+    found = s3.list_objects_v2(Bucket="my-artifacts", Prefix=prefix).get("Contents", [])
+    return {one["Key"].removeprefix(prefix) for one in found}
+
+
+def expected_artifacts(version: str) -> set[str]:
+    scripts = {f"glue_jobs/{path.name}" for path in (ROOT / "glue_jobs").glob("*.py")}
+    return {f"icekeeper-{version}-py3-none-any.whl", *scripts}
+
+
+def log_groups(stack: LocalStack) -> list[str]:
+    found = stack.moto.client("logs").describe_log_groups()["logGroups"]
+    return [one["logGroupName"] for one in found if "icekeeper" in one["logGroupName"]]
+
+
+def stand_in(stack: LocalStack) -> None:
+    """In the place of the change set: a stack of that name, which is the local stack to those who ask it."""
+    client = stack.moto.client("cloudformation")
+    client.delete_stack(StackName="icekeeper")
+    groups = {
+        name: {"Type": "AWS::Logs::LogGroup", "DeletionPolicy": "Retain", "Properties": properties}
+        for name, properties in render().of_type("AWS::Logs::LogGroup").items()
+    }
+    outputs = {"StateMachineArn": {"Value": stack.state_machine}}
+    name = {"Type": "String", "Default": "icekeeper-0.1.0-py3-none-any.whl"}
+    parameters = {
+        "ArtifactLocation": {"Type": "String"},
+        "WheelName": name,
+        "ScheduleState": {"Type": "String", "Default": "DISABLED"},
+    }
+    document = {"Parameters": parameters, "Resources": groups, "Outputs": outputs}
+    given = [{"ParameterKey": "ArtifactLocation", "ParameterValue": "s3://my-artifacts/icekeeper/0.1.0"}]
+    client.create_stack(StackName="icekeeper", TemplateBody=json.dumps(document), Parameters=given)
+
+
+def test_parameters_that_are_named_exist() -> None:
+    text = PAGE + (ROOT / "samconfig.toml").read_text()
+    named = set(re.findall(r'[`"\s]([A-Z][a-z]\w+)=', text))
+    assert len(named) >= 8
+    assert named <= set(PARAMETERS)
+
+
+def test_what_is_made_are_targets() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    made = [line for block in BLOCKS for line in block.splitlines() if line.startswith("make ")]
+    assert made
+    assert {target for line in made for target in line.split()[1:]} <= targets
