@@ -101,7 +101,7 @@ class TestStateMachine:
 
         assert list(times) == PARAMETERS["JobTimeoutMinutes"]["AllowedValues"]
         for minutes, seconds in times.items():
-            assert int(minutes) * 60 == seconds["Policy"] == seconds["Task"] - 900
+            assert int(minutes) * 60 == seconds["Policy"] == seconds["Task"] - 1500
         assert MACHINE["DefinitionSubstitutions"]["JobTaskSeconds"] == {
             "Fn::FindInMap": ["JobTimes", {"Ref": "JobTimeoutMinutes"}, "Task"]
         }
