@@ -1,4 +1,4 @@
-"""How often a task is tried again, by the name of its error, and that waiting for a job ends before what waits for it."""
+"""How often a task is tried again, by the name of its error; leases and tasks outlast the wait for a job."""
 
 from __future__ import annotations
 
@@ -29,10 +29,8 @@ def attempts(state: Mapping[str, Any], error: str) -> int:
 def longest_wait_s(state: Mapping[str, Any], error: str) -> float:
     """The sum of the pauses after an error, each as long as jitter allows."""
     (retry,) = (one for one in state["Retry"] if error in one["ErrorEquals"])
-    return sum(
-        min(retry["IntervalSeconds"] * retry["BackoffRate"] ** number, retry["MaxDelaySeconds"])
-        for number in range(retry["MaxAttempts"])
-    )
+    begin, rate, longest = (float(retry[key]) for key in ("IntervalSeconds", "BackoffRate", "MaxDelaySeconds"))
+    return sum(min(begin * rate**number, longest) for number in range(retry["MaxAttempts"]))
 
 
 @pytest.mark.parametrize("error", ["Lambda.Unknown", "Runtime.ExitError", "Runtime.OutOfMemory"])
