@@ -43,6 +43,7 @@ def emit_detection(deployment: Deployment, found: Detected) -> None:
             "TablesProposed": len(found.items),
             "TablesNotReached": found.not_reached,
             "TablesNotReadable": found.errors,
+            "CatalogsEmpty": found.empty_catalogs,
         }
     )
     if found.scanned == 0:

@@ -223,6 +223,7 @@ class TestAlarms:
             ("Icekeeper", "PassesFailed", "service"),
             ("Icekeeper", "OrphanRemovalsRefused", "service"),
             ("Icekeeper", "TablesNotReached", "service"),
+            ("Icekeeper", "CatalogsEmpty", "service"),
             ("AWS/SQS", "ApproximateNumberOfMessagesVisible", "QueueName"),
             ("AWS/States", "ExecutionsFailed", "StateMachineArn"),
             ("AWS/States", "ExecutionsTimedOut", "StateMachineArn"),

@@ -78,6 +78,7 @@ class Catalog(Protocol):
         """Every table of every namespace, nested ones included.
 
         Raises:
+            PartlyListed: after every table that may be listed: others may not.
             StorageError: the catalog cannot be reached.
         """
         ...
