@@ -1,4 +1,4 @@
-"""What is wrong with the listing of a catalog that answered (pure; rule 141)."""
+"""What is wrong with the listing of a catalog that answered: pure rules (rule 141)."""
 
 from __future__ import annotations
 
