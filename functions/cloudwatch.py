@@ -48,6 +48,7 @@ def emit_detection(deployment: Deployment, found: Detected, *, is_scan: bool) ->
             "TablesProposed": len(found.items),
             "TablesNotReached": found.not_reached,
             "TablesNotReadable": found.errors,
+            "CatalogsEmpty": found.empty_catalogs,
             **({_RUN_SUCCEEDED: 1} if is_scan and not found.items else {}),
         }
     )

@@ -1,6 +1,7 @@
-"""The maintenance configuration of table buckets, which moto 5.2.5 does not have: stored per table and per bucket.
+"""The maintenance of table buckets, which moto 5.2.5 does not have: configuration, per table and per bucket, and jobs.
 
 Here every one is disabled unless a test asks for it: tests of other things own their tables.  On AWS all are enabled.
+Nothing is ever maintained, so that a job that is enabled has not run yet unless a test says how it went.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from moto.core.common_types import TYPE_RESPONSE
 from moto.s3tables import urls
 from moto.s3tables.responses import S3TablesResponse
 
-__all__ = ["ANSWERS", "MOTOS_OWN", "OPERATIONS", "PUTS", "install"]
+__all__ = ["ANSWERS", "JOBS", "MOTOS_OWN", "OPERATIONS", "PUTS", "install"]
 
 ANSWERS: dict[tuple[str, ...], dict[str, Any]] = {}
 """Configuration by (ARN,) or (ARN, namespace, table); what is not here is all disabled."""
+JOBS: dict[tuple[str, ...], dict[str, Any]] = {}
+"""How the jobs of a table went, by (ARN, namespace, table); what is not here follows from the configuration."""
 PUTS: list[tuple[tuple[str, ...], str, Mapping[str, Any]]] = []
 """What was asked to change, in order."""
 
@@ -25,6 +28,7 @@ OPERATIONS = (
     "get_table_maintenance_configuration",
     "put_table_maintenance_configuration",
     "get_table_bucket_maintenance_configuration",
+    "get_table_maintenance_job_status",
 )
 MOTOS_OWN = tuple(name for name in OPERATIONS if hasattr(S3TablesResponse, name))
 """Those that moto has by itself, by now."""
@@ -41,6 +45,7 @@ def install() -> None:
             f"buckets/{arn}/maintenance",
             f"tables/{arn}/{table}/maintenance",
             f"tables/{arn}/{table}/maintenance/(?P<type>[^/]+)",
+            f"tables/{arn}/{table}/maintenance-job-status",
         ):
             urls.url_paths.setdefault(f"{{0}}/{path}$", S3TablesResponse.dispatch)
     for name in OPERATIONS:
@@ -78,4 +83,14 @@ def _get_table_bucket_maintenance_configuration(self: S3TablesResponse) -> TYPE_
     arn = unquote(self.raw_path).removeprefix("/buckets/").removesuffix("/maintenance")
     self.s3tables_backend.get_table_bucket(arn)
     answer = {"tableBucketARN": arn, "configuration": ANSWERS.get((arn,), _disabled(_OF_BUCKET))}
+    return 200, self.default_response_headers, json.dumps(answer)
+
+
+def _get_table_maintenance_job_status(self: S3TablesResponse) -> TYPE_RESPONSE:
+    address = _table(self.raw_path)
+    found = self.s3tables_backend.get_table(*address)
+    configured = {**ANSWERS.get(address, _disabled(_OF_TABLE)), **ANSWERS.get(address[:1], _disabled(_OF_BUCKET))}
+    is_off = {name: configured.get(name, {}).get("status") == "disabled" for name in (*_OF_TABLE, *_OF_BUCKET)}
+    status = {name: {"status": "Disabled" if off else "Not_Yet_Run"} for name, off in is_off.items()}
+    answer = {"tableARN": found.arn, "status": {**status, **JOBS.get(address, {})}}
     return 200, self.default_response_headers, json.dumps(answer)

@@ -51,17 +51,25 @@ _OF_LAMBDA = _retry(
         "Lambda.AWSLambdaException",
         "Lambda.SdkClientException",
         "Lambda.TooManyRequestsException",
-        "Lambda.Unknown",
+        "Lambda.ClientExecutionTimeoutException",
     ],
     interval_s=2,
     attempts=4,
 )
-# The process was killed, most likely for lack of memory: try once more.
-_KILLED = _retry(["Runtime.ExitError", "Runtime.OutOfMemory"], interval_s=10, attempts=1)
+# The process was killed, most likely for lack of memory or time (platform 57): try once more.
+_KILLED = _retry(["Runtime.ExitError", "Runtime.OutOfMemory", "Lambda.Unknown"], interval_s=10, attempts=1)
 _PASSING = _retry(["StorageError", "CommitConflict", "CommitStateUnknown"], interval_s=2, attempts=3)
 # A crashed attempt bars its repetition for as long as it could still run: 15 minutes.
 _FIRST_MAY_RUN = _retry(["IdempotencyAlreadyInProgressError"], interval_s=60, attempts=12, rate=1.5, longest_s=300)
-_NO_CAPACITY = _retry(["Glue.ConcurrentRunsExceededException"], interval_s=30, attempts=10, rate=1.5, longest_s=300)
+# Glue's throttle of its API has the name of Glue's base exception (platform 57), as a missing right has: not for long.
+_THROTTLED = _retry(["Glue.AWSGlueException"], interval_s=5, attempts=6, longest_s=60)
+_NO_CAPACITY = _retry(
+    ["Glue.ConcurrentRunsExceededException", "Glue.ResourceNumberLimitExceededException"],
+    interval_s=30,
+    attempts=10,
+    rate=1.5,
+    longest_s=300,
+)
 # Glue reports every failure of a job under this one name: try once more, unless JobRetryLimit says otherwise.
 _JOB_FAILED = _retry(["States.TaskFailed"], interval_s=10, attempts="${JobRetryLimit}")
 
@@ -106,7 +114,7 @@ def job_task(script: str, operation: str, *, comment: str) -> State:
             },
         },
         "ResultSelector": {"status.$": "$.JobRunState"},
-        "Retry": [_NO_CAPACITY, _JOB_FAILED],
+        "Retry": [_THROTTLED, _NO_CAPACITY, _JOB_FAILED],
     }
 
 

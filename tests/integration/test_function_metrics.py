@@ -32,6 +32,7 @@ def test_a_scan_is_counted_and_the_lake_is_told(
         "TablesProposed": 1,
         "TablesNotReached": 0,
         "TablesNotReadable": 0,
+        "CatalogsEmpty": 0,
     }
     assert (totals["lake_tables"], totals["lake_tables_warned"]) == (2, 1)
     assert (totals["lake_data_files"], totals["lake_snapshots"], totals["lake_records"]) == (6, 6, 12)

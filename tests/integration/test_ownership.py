@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from moto.core.exceptions import JsonRESTError
 from moto.s3tables.responses import S3TablesResponse
 
 from icekeeper.catalogs.bucket_maintenance import maintenance_behind
@@ -103,12 +104,18 @@ def test_each_operation_has_its_own_owner(lake: Lake) -> None:
     }
 
 
+def _denied(_: S3TablesResponse) -> Any:
+    error = JsonRESTError("ForbiddenException", "not authorized")
+    error.code = 403
+    raise error
+
+
 def test_a_server_that_does_not_tell_keeps_us_from_everything_it_may_do(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """moto as it is: HTTP 500."""
+    """The rights are missing; what may be told by waiting is an error instead (test_bucket_jobs.py)."""
     for name in moto_s3tables.OPERATIONS:
-        monkeypatch.delattr(S3TablesResponse, name)
+        monkeypatch.setattr(S3TablesResponse, name, _denied)
     before = lake.token()
     for ownership in ("auto", "icekeeper"):
         outcome = lake.maintain(ownership=ownership, operations="compact,expire_snapshots,remove_orphans")
@@ -120,7 +127,9 @@ def test_a_server_that_does_not_tell_keeps_us_from_everything_it_may_do(
         assert endings(outcome) == {
             operation: (
                 "skipped",
-                f"whether the table bucket does this itself cannot be read (S3 Tables failed with 500); allow {action}",
+                "whether the table bucket does this itself cannot be read (S3 Tables failed with ForbiddenException: "
+                "not authorized); "
+                f"allow {action}",
             )
             for operation, action in asked.items()
         }

@@ -38,7 +38,9 @@ def test_a_glue_job_does_the_step_that_its_arguments_name(pipeline: Pipeline) ->
     assert run_job([*arguments[:digest], "0" * 64, *arguments[digest + 1 :]], allowed) == 1
 
 
-@pytest.mark.parametrize("error", ["Sandbox.Timedout", "States.Timeout", "Runtime.ExitError", "Runtime.OutOfMemory"])
+@pytest.mark.parametrize(
+    "error", ["Sandbox.Timedout", "States.Timeout", "Runtime.ExitError", "Runtime.OutOfMemory", "Lambda.Unknown"]
+)
 def test_what_was_too_much_for_a_function_goes_to_glue_from_then_on(pipeline: Pipeline, error: str) -> None:
     item, plan = pipeline.begin()
     assert (plan.routes["compact"], plan.routes["remove_orphans"]) == ("function", "function")

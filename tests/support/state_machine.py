@@ -63,7 +63,7 @@ def load_machine(values: Mapping[str, str] | None = None) -> Machine:
     """The definition with its substitutions made; what ``values`` leaves out gets its own name, numbers get 1 and those
     of jobs their defaults.
     """
-    numbers = {"MaxConcurrentTables": "1", "LeaseWaitSeconds": "1", "JobTaskSeconds": "4500", "JobRetryLimit": "1"}
+    numbers = {"MaxConcurrentTables": "1", "LeaseWaitSeconds": "1", "JobTaskSeconds": "5100", "JobRetryLimit": "1"}
     numbers["WaveTaskSeconds"] = "6300"
     known = {**numbers, **(values or {})}
     text = _SUBSTITUTION.sub(lambda found: known.get(found[1], found[1]), DEFINITION.read_text())

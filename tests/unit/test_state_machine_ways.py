@@ -18,9 +18,9 @@ LAMBDA_ERRORS = {
     "Lambda.AWSLambdaException",
     "Lambda.SdkClientException",
     "Lambda.TooManyRequestsException",
-    "Lambda.Unknown",
+    "Lambda.ClientExecutionTimeoutException",
 }
-KILLED = {"Runtime.ExitError", "Runtime.OutOfMemory"}
+KILLED = {"Runtime.ExitError", "Runtime.OutOfMemory", "Lambda.Unknown"}
 OURS = set(errors.__all__) | {"IdempotencyAlreadyInProgressError"}
 OF_STEP_FUNCTIONS = {
     "States.TaskFailed",
@@ -29,7 +29,8 @@ OF_STEP_FUNCTIONS = {
     "States.ExceedToleratedFailureThreshold",
     "States.DataLimitExceeded",
 }
-KNOWN_ERRORS = LAMBDA_ERRORS | KILLED | OURS | OF_STEP_FUNCTIONS | {"Glue.ConcurrentRunsExceededException"}
+NO_CAPACITY = ["Glue.ConcurrentRunsExceededException", "Glue.ResourceNumberLimitExceededException"]
+KNOWN_ERRORS = LAMBDA_ERRORS | KILLED | OURS | OF_STEP_FUNCTIONS | {"Glue.AWSGlueException", *NO_CAPACITY}
 
 
 def handlers(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -161,6 +162,6 @@ class TestRetries:
 
     def test_a_glue_job_is_started_once_more_after_a_failure(self) -> None:
         for name, state in tasks("glue"):
-            busy, failed = state["Retry"]
-            assert busy["ErrorEquals"] == ["Glue.ConcurrentRunsExceededException"], name
+            throttled, busy, failed = state["Retry"]
+            assert (throttled["ErrorEquals"], busy["ErrorEquals"]) == (["Glue.AWSGlueException"], NO_CAPACITY), name
             assert (failed["ErrorEquals"], failed["MaxAttempts"]) == (["States.TaskFailed"], 1), name

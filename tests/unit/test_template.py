@@ -103,7 +103,7 @@ class TestStateMachine:
 
         assert list(times) == PARAMETERS["JobTimeoutMinutes"]["AllowedValues"]
         for minutes, seconds in times.items():
-            assert int(minutes) * 60 == seconds["Policy"] == seconds["Task"] - 900
+            assert int(minutes) * 60 == seconds["Policy"] == seconds["Task"] - 1500
         assert MACHINE["DefinitionSubstitutions"]["JobTaskSeconds"] == {
             "Fn::FindInMap": ["JobTimes", {"Ref": "JobTimeoutMinutes"}, "Task"]
         }
@@ -228,6 +228,7 @@ class TestAlarms:
             ("Icekeeper", "TablesNotReached", "service"),
             ("Icekeeper", "TablesNotReadable", "service"),
             ("Icekeeper", "RunsSucceeded", "service"),
+            ("Icekeeper", "CatalogsEmpty", "service"),
             ("AWS/SQS", "ApproximateNumberOfMessagesVisible", "QueueName"),
             ("AWS/States", "ExecutionsFailed", "StateMachineArn"),
             ("AWS/States", "ExecutionsTimedOut", "StateMachineArn"),

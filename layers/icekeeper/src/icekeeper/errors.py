@@ -13,6 +13,7 @@
     │   ├── FleetBusy          as many tables are maintained now as may be at once: wait
     │   └── LeaseLost          this run was too slow and another one took its turn: nothing was committed
     └── StorageError           an object or endpoint could not be read or written
+        ├── PartlyListed       a catalog may not list all of its tables: those that it may were given
         ├── CommitRefused      a catalog answered that it does not commit: the newest head has the last word
         │   └── CatalogBusy    … because of load: try again later
         ├── RowsNotKept        what was written does not hold the rows that were read: it is kept for inspection
@@ -42,6 +43,7 @@ __all__ = [
     "MaintenanceError",
     "MetadataUnreadable",
     "OperationRefused",
+    "PartlyListed",
     "PlanStale",
     "PolicyError",
     "RowsNotKept",
@@ -98,6 +100,10 @@ class LeaseLost(OperationRefused):
 
 class StorageError(MaintenanceError):
     """An object store or endpoint did not do what was asked."""
+
+
+class PartlyListed(StorageError):
+    """A catalog has listed its tables but for some places that must not be looked into; raised after all the others."""
 
 
 class CommitRefused(StorageError):

@@ -115,7 +115,7 @@ class Runtime:
 
         Raises:
             PolicyError: settings that are wrong.
-            StorageError: the policy file cannot be read.
+            StorageError: the policy file cannot be read, or what the table bucket maintains itself.
         """
         return self._policies.of(self.catalog, loaded, overrides, unsafe=unsafe)
 

@@ -9,10 +9,11 @@ from functools import cached_property
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.operation_facts import FACTS
 from icekeeper.policy import ResolvedPolicy, layers_for, resolve
 from icekeeper.policy.allowed_prefixes import allowed_prefixes, check_allowed_prefixes
 from icekeeper.policy.bucket_settings import bucket_layers
-from icekeeper.policy.ownership import decide_owners
+from icekeeper.policy.ownership import BucketMaintenance, Owners, decide_owners
 from icekeeper.policy.policy_file import PolicyFile, parse_policy_file
 from icekeeper.storage.paths import S3_SCHEMES, split_path
 from icekeeper.storage.storage import Storage
@@ -47,7 +48,7 @@ class TablePolicies:
 
         Raises:
             PolicyError: settings that are wrong.
-            StorageError: the policy file cannot be read.
+            StorageError: the policy file cannot be read, or what the table bucket maintains itself.
         """
         name, built_in = loaded.name, catalog.built_in_maintenance
         bucket = None if built_in is None else built_in.read(name)
@@ -56,11 +57,23 @@ class TablePolicies:
         layers = layers_for(loaded.metadata.properties, self._environment, overrides, rules=rules, bucket=stated)
         resolved = resolve(layers, unsafe=unsafe)
         allowed = allowed_prefixes(self._environment, catalog.name, name.namespace)
-        return replace(resolved.owned_by(decide_owners(bucket, resolved.policy.ownership)), allowed_prefixes=allowed)
+        owners = decide_owners(bucket, resolved.policy.ownership)
+        if bucket is not None and built_in is not None and _leaves_work(bucket, owners, resolved):
+            # Asked only where the answer may change who does it: it is one more request for each table.
+            owners = decide_owners(replace(bucket, jobs=built_in.jobs(name)), resolved.policy.ownership)
+        return replace(resolved.owned_by(owners), allowed_prefixes=allowed)
 
     @cached_property
     def _file(self) -> PolicyFile:
         return read_policy_file(self._environment.get(POLICY_FILE, "").strip())
+
+
+def _leaves_work(bucket: BucketMaintenance, owners: Owners, resolved: ResolvedPolicy) -> bool:
+    """Whether the bucket is left an operation that the policy has, because it is switched on there."""
+    if resolved.why_disabled() is not None:
+        return False
+    wanted = {operation for part in resolved.parts() for operation in part.policy.operations}
+    return any(FACTS[one].built_in in bucket.states for one in wanted & owners.owned.keys())
 
 
 def read_policy_file(address: str, storage: Storage | None = None) -> PolicyFile:

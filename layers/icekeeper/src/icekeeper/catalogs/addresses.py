@@ -11,7 +11,7 @@ warehouse are an error, and a bucket that ``all`` finds is left out where a conf
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from icekeeper.catalogs.kind import CatalogKind, canonical_name, kind_of
@@ -47,6 +47,8 @@ class CatalogAddress:
     warehouse: str | None
     """As configured; ``None`` where the configuration names none."""
     properties: Mapping[str, Any] = field(repr=False)
+    is_found: bool = field(default=False, compare=False)
+    """Whether nobody has named it: the S3 Tables API has listed it."""
 
     def to_json(self) -> dict[str, str | None]:
         """Name and warehouse: enough for :func:`address_from_json` where the same catalogs are configured."""
@@ -102,7 +104,7 @@ def add_found(addresses: Sequence[CatalogAddress], arns: Iterable[str], catalogs
     """
     known = {_tables_of(address): address for address in addresses}
     for arn in arns:
-        address = _table_bucket(_parsed(arn), catalogs)
+        address = replace(_table_bucket(_parsed(arn), catalogs), is_found=True)
         known.setdefault(_tables_of(address), address)
     return _with_distinct_names(known.values())
 

@@ -20,6 +20,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_aws, error_of
+from icekeeper.catalogs.throttles import outlast_throttles
 from icekeeper.errors import CommitConflict, MaintenanceError, StorageError
 from icekeeper.masking import mask
 from icekeeper.model import TableName
@@ -34,7 +35,7 @@ AWS_ERRORS = (BotoCoreError, ClientError, ResponseParserError)
 
 @dataclass(frozen=True, slots=True)
 class AwsClients:
-    """Two clients of one service: one that repeats what failed, and one that sends every request once."""
+    """Two clients of one service: one that repeats what failed or was throttled, one that sends each request once."""
 
     repeating: Any
     once: Any
@@ -76,7 +77,9 @@ class AwsService:
             made.meta.events.register("before-send", _count)
             return made
 
-        return AwsClients(repeating=client(3), once=client(1))
+        repeating = client(3)
+        outlast_throttles(repeating)
+        return AwsClients(repeating=repeating, once=client(1))
 
     def describe(self, error: Exception, properties: Mapping[str, str]) -> str:
         """What went wrong, without secrets, as the end of a sentence whose beginning names the catalog."""

@@ -1,8 +1,10 @@
 """What an AWS table bucket maintains by itself, through the S3 Tables API.
 
-An operation that an answer leaves out, or gives no status, counts as enabled, which is AWS's default.  Source: Amazon
-S3 API reference, "GetTableMaintenanceConfiguration",
-"GetTableBucketMaintenanceConfiguration", "PutTableMaintenanceConfiguration".
+An operation that an answer leaves out, or gives no status, counts as enabled, which is AWS's default.  An answer that
+may be another one soon (a throttle, a server's error) is a failure; one that will not (a missing right, a server that
+does not know the operation) is told, and what it is about counts as the bucket's (rule 139).  Source: Amazon S3 API
+reference, "GetTableMaintenanceConfiguration", "GetTableBucketMaintenanceConfiguration",
+"GetTableMaintenanceJobStatus", "PutTableMaintenanceConfiguration".
 """
 
 from __future__ import annotations
@@ -13,15 +15,17 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, ReadTimeoutError
 from botocore.parsers import ResponseParserError
 
+from icekeeper.catalogs.throttles import is_throttle, outlast_throttles
 from icekeeper.errors import StorageError
 from icekeeper.masking import mask
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn
+from icekeeper.policy.bucket_jobs import BucketJobs, Job
 from icekeeper.policy.ownership import BucketMaintenance, BuiltInState
-from icekeeper.storage.failures import describe_failure
+from icekeeper.storage.failures import describe_failure, is_transient
 from icekeeper.storage.s3 import aws_session, client_config
 
 __all__ = [
@@ -61,7 +65,11 @@ class TableBucketMaintenance:
         self._asked_s = 0.0
 
     def read(self, table: TableName) -> BucketMaintenance:
-        """What the bucket does for a table; the answer about all tables of the bucket is remembered for seconds."""
+        """What the bucket does for a table; the answer about all tables of the bucket is remembered for seconds.
+
+        Raises:
+            StorageError: it does not answer now.
+        """
         own = self._ask(_TABLE_WIDE, lambda client: client.get_table_maintenance_configuration(**self._address(table)))
         shared, now_s = self._bucket_wide, self._monotonic_s()
         if shared is None or now_s - self._asked_s > _REMEMBERED_S:
@@ -70,6 +78,24 @@ class TableBucketMaintenance:
             )
             self._bucket_wide, self._asked_s = (None if shared.unreadable else shared), now_s
         return BucketMaintenance({**own.states, **shared.states}, {**own.unreadable, **shared.unreadable})
+
+    def jobs(self, table: TableName) -> BucketJobs:
+        """How the bucket's own operations on a table went last.
+
+        Raises:
+            StorageError: it does not answer now.
+        """
+        try:
+            answer = self._client.get_table_maintenance_job_status(**self._address(table)).get("status") or {}
+        except _FAILURES as error:
+            return BucketJobs(unreadable=self._lasting(error))
+        found = {built_in: answer[built_in.value] for built_in in BuiltIn if built_in.value in answer}
+        return BucketJobs(
+            {
+                built_in: Job(str(job.get("status")), " ".join(str(job.get("failureMessage") or "").split()))
+                for built_in, job in found.items()
+            }
+        )
 
     def disable(self, table: TableName, built_in: BuiltIn) -> None:
         """Switch off one operation of the bucket for one table, and keep its settings.
@@ -80,7 +106,10 @@ class TableBucketMaintenance:
         """
         if built_in not in _TABLE_WIDE:
             raise StorageError(f"{built_in.value} is switched off for all tables of a bucket, not for one")
-        found = self.read(table)
+        try:
+            found = self.read(table)
+        except StorageError as error:
+            raise StorageError(f"its settings cannot be read: {error}") from error
         state = found.states.get(built_in)
         if state is None:  # switching it off without its settings would erase them, such as how long snapshots are kept
             raise StorageError(f"its settings cannot be read: {found.unreadable[built_in]}")
@@ -96,7 +125,7 @@ class TableBucketMaintenance:
         try:
             configuration = get(self._client).get("configuration") or {}
         except _FAILURES as error:
-            return BucketMaintenance(unreadable=dict.fromkeys(asked, self._words(error)))
+            return BucketMaintenance(unreadable=dict.fromkeys(asked, self._lasting(error)))
         return BucketMaintenance({built_in: _state(configuration.get(built_in.value), built_in) for built_in in asked})
 
     @cached_property
@@ -105,6 +134,19 @@ class TableBucketMaintenance:
 
     def _address(self, table: TableName) -> dict[str, str]:
         return {"tableBucketARN": self._arn, "namespace": ".".join(table.namespace), "name": table.name}
+
+    def _lasting(self, error: Exception) -> str:
+        """Why something cannot be read, in words.
+
+        Raises:
+            StorageError: it may be read soon.
+        """
+        passing = isinstance(error, ReadTimeoutError)
+        if isinstance(error, ClientError):
+            passing = is_transient(error) or is_throttle(error.response)
+        if passing:
+            raise StorageError(f"what table bucket {self._arn} maintains itself is not known: {self._words(error)}")
+        return self._words(error)
 
     def _words(self, error: Exception) -> str:
         reason = describe_failure(error, self._properties.get("s3tables.endpoint"))
@@ -130,12 +172,14 @@ def region_of_table_bucket(arn: str) -> str | None:
 
 
 def s3tables_client(properties: Mapping[str, str], session: Any, *, attempts: int) -> Any:
-    """A client of the S3 Tables API, at the endpoint that the properties name."""
-    return session.client(
+    """A client of the S3 Tables API, at the endpoint that the properties name; it outlasts throttles."""
+    client = session.client(
         "s3tables",
         endpoint_url=properties.get("s3tables.endpoint"),
         config=client_config(properties, attempts=attempts),
     )
+    outlast_throttles(client)
+    return client
 
 
 def _state(value: Mapping[str, Any] | None, built_in: BuiltIn) -> BuiltInState:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn
+from icekeeper.policy.bucket_jobs import BucketJobs
 from icekeeper.policy.ownership import BucketMaintenance
 
 __all__ = ["BuiltInMaintenance", "Catalog", "LoadedTable"]
@@ -33,7 +34,19 @@ class BuiltInMaintenance(Protocol):
     """The maintenance that a table bucket does by itself."""
 
     def read(self, table: TableName) -> BucketMaintenance:
-        """What the bucket does for a table; never raises: the answer says which part of it could not be read."""
+        """What the bucket does for a table; the answer says which part of it may not be read.
+
+        Raises:
+            StorageError: it does not answer now, but may do so later.
+        """
+        ...
+
+    def jobs(self, table: TableName) -> BucketJobs:
+        """How the bucket's own operations on a table went last, or why that may not be read.
+
+        Raises:
+            StorageError: it does not answer now, but may do so later.
+        """
         ...
 
     def disable(self, table: TableName, built_in: BuiltIn) -> None:
@@ -65,6 +78,7 @@ class Catalog(Protocol):
         """Every table of every namespace, nested ones included.
 
         Raises:
+            PartlyListed: after every table that may be listed: others may not.
             StorageError: the catalog cannot be reached.
         """
         ...

@@ -5,8 +5,8 @@ new pointer, on the condition that the entry's version is still the same.  Every
 …) is sent back as it was, since maintenance changes no schema.
 
 Resource links are left out: they point at tables of another database or account, which are maintained there under one
-name.  Source: AWS Glue API reference, "GetTable" and "UpdateTable"; the properties are those of PyIceberg's
-``GlueCatalog``.
+name.  A database whose tables must not be listed is left out and told (rule 141).  Source: AWS Glue API reference,
+"GetTable" and "UpdateTable"; the properties are those of PyIceberg's ``GlueCatalog``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
 from icekeeper.catalogs.io_properties import file_io_properties
 from icekeeper.catalogs.pointer import PointerCatalog, Swap, commit_document, load_document
 from icekeeper.clock import Clock, system_clock
-from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, StorageError
+from icekeeper.errors import CommitConflict, MetadataUnreadable, PartlyListed, PolicyError, StorageError
 from icekeeper.model import TableName
+from icekeeper.storage.failures import is_refused
 from icekeeper.storage.storage import Storage
 
 __all__ = ["GLUE", "GlueCatalog"]
@@ -40,6 +41,10 @@ GLUE = AwsService(
     ),
 )
 POINTER, PREVIOUS = "metadata_location", "previous_metadata_location"
+# In the id of a catalog that Glue federates to S3 Tables: ACCOUNT:s3tablescatalog/BUCKET.
+_TABLE_BUCKETS = "s3tablescatalog"
+# Of a list in a sentence.
+_SHOWN = 3
 
 
 class GlueCatalog:
@@ -54,7 +59,7 @@ class GlueCatalog:
         """Prepare the clients; nothing is sent.
 
         Raises:
-            PolicyError: ``glue.skip-archive`` is neither true nor false.
+            PolicyError: ``glue.skip-archive`` is neither true nor false, or ``glue.id`` names table buckets.
             StorageError: the profile or role of the properties cannot be used, or no region is known.
         """
         self._name = name
@@ -65,6 +70,11 @@ class GlueCatalog:
             raise PolicyError(f"catalog {name}: glue.skip-archive is '{skip_archive}'; set it to true or false")
         self._skip_archive = skip_archive == "true"
         self._catalog_id = {"CatalogId": found} if (found := self._properties.get("glue.id")) else {}
+        if found and _TABLE_BUCKETS in found:
+            raise PolicyError(
+                f"catalog {name}: glue.id '{found}' names S3 table buckets; open each as a catalog of type s3tables,"
+                " with its ARN as warehouse"
+            )
         self._io_properties = file_io_properties(self._properties)
         self._storage = Storage(self._io_properties)
         try:
@@ -87,13 +97,20 @@ class GlueCatalog:
         return None
 
     def list_tables(self) -> Iterator[TableName]:
+        refused: list[str] = []
         try:
             for page in self._pages("get_databases"):
                 for database in page["DatabaseList"]:
                     if "TargetDatabase" not in database:
-                        yield from self._tables_of(database["Name"])
+                        yield from self._tables_of(database["Name"], refused)
         except AWS_ERRORS as error:
             raise self._unusable(error) from error
+        if refused:
+            shown = ", ".join([*refused[:_SHOWN], *(["…"] if len(refused) > _SHOWN else [])])
+            raise PartlyListed(
+                f"catalog {self._name} (Glue Data Catalog): the tables of {len(refused)} database(s) must not be listed"
+                f" ({shown}); allow glue:GetTables on them where they may share files with tables that are maintained"
+            )
 
     def load(self, table: TableName) -> LoadedTable:
         entry = self._entry(table)
@@ -175,14 +192,17 @@ class GlueCatalog:
         entry: dict[str, Any] = answer["Table"]
         return entry
 
-    def _tables_of(self, database: str) -> Iterator[TableName]:
+    def _tables_of(self, database: str, refused: list[str]) -> Iterator[TableName]:
+        """The tables of one database; its name is added to ``refused`` where they must not be listed."""
         try:
             for page in self._pages("get_tables", DatabaseName=database):
                 for entry in page["TableList"]:
                     if _is_iceberg(entry) and "TargetTable" not in entry:
                         yield TableName(tuple(database.split(".")), entry["Name"])
         except ClientError as error:
-            if not GLUE.is_missing(error):  # else dropped meanwhile
+            if is_refused(error):
+                refused.append(database)
+            elif not GLUE.is_missing(error):  # else dropped meanwhile
                 raise
 
     def _pages(self, operation: str, **arguments: str) -> Any:

@@ -34,15 +34,19 @@ def pin_add(
     as_json: AsJson = False,
 ) -> int:
     """Pin a snapshot until its time is over."""
+    from icekeeper.administration.pin_warnings import pin_warnings
     from icekeeper.administration.pins import add_pin
-    from icekeeper.report.terminal import print_pins
+    from icekeeper.report.terminal import print_pins, print_warnings
     from icekeeper.runtime import Runtime
 
     length_ms = ttl_ms(ttl)
     handle = Runtime.open(catalog).table(table_name(table))
     pin = pin_json(add_pin(handle, snapshot=snapshot, ttl_ms=length_ms, name=name, with_tag=tag))
-    console = answer({**about(table, catalog), "pin": pin}, as_json=as_json)
+    warnings = pin_warnings(handle.catalog, handle.table)
+    told = {"warnings": list(warnings)} if warnings else {}
+    console = answer({**about(table, catalog), "pin": pin, **told}, as_json=as_json)
     print_pins(console, [pin])
+    print_warnings(console, warnings)
     return EXIT_OK
 
 

@@ -71,6 +71,7 @@ class Service:
         self._cursor: tuple[str, str] | None = None
         self._detections = 0
         self._waiting: list[Future[bool]] = []
+        self._warned: frozenset[str] = frozenset()
         self._rules = LastGood(self._read_rules, self._say)
         self._catalogs = {
             # What does not answer is no change of its settings: it is told with every detection.
@@ -196,6 +197,10 @@ class Service:
                     catalog=skip.catalog, table=skip.table or "*", status="failed", summary=skip.reason
                 )
                 self._tell(result.line(self._options.clock()))
+        for warning in report.warnings:
+            if warning not in self._warned:  # it is the same with every detection
+                self._say(warning)
+        self._warned = frozenset(report.warnings)
         late = f", {report.not_reached} not reached" if report.not_reached else ""
         self._say(f"{report.scanned} table(s) looked at{late}, {len(report.proposals)} need maintenance")
 

@@ -74,12 +74,14 @@ def detect_catalog(
         PolicyError: the deployment's settings are wrong.
         StorageError: the catalog cannot be listed, or the state cannot be used.
     """
-    source = CatalogSource(catalog.name, lambda: catalog)
+    source = CatalogSource(catalog.name, lambda: catalog, may_be_empty=True)  # why it is empty is told as a note
     report = detect([source], state, policies, overrides=overrides, unsafe=unsafe, clock=clock)
     settings = policies.deployment(overrides or {}, unsafe=unsafe)
     found = CatalogReport.of(catalog.name, report)
     at_work = taken_slots(state.leases, settings.policy.max_concurrent_jobs, now_ms=clock())
     found = replace(found, next_run=NextRun(settings, [one.table for one in found.proposals], at_work))
+    if report.warnings:
+        return replace(found, note=" ".join(report.warnings))
     if report.listed or found.proposals or found.skipped:
         return found
     return replace(found, note=why_empty(catalog.name, catalog.warehouse, tuple(catalog.list_tables()), settings))

@@ -111,6 +111,10 @@ class FleetReport:
     cursor: tuple[str, str] | None
     not_reached: int = 0
     """How many tables were not reached within the time budget."""
+    warnings: tuple[str, ...] = ()
+    """What is wrong with listings, in sentences: a catalog without tables, or one that leaves some out."""
+    empty_catalogs: int = 0
+    """How many configured catalogs list no table."""
 
     @property
     def errors(self) -> int:

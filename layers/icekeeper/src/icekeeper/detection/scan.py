@@ -14,6 +14,7 @@ from icekeeper.detection.ageing import urgency
 from icekeeper.detection.assessor import Assessor, Observer, load_or_skip, skip_on_error
 from icekeeper.detection.budget import Reached, within_budget
 from icekeeper.detection.catalogs import CatalogSource, ListedCatalog, listed_catalog
+from icekeeper.detection.listing_warnings import empty_catalogs, listing_warnings
 from icekeeper.detection.proposal import FleetProposal, FleetReport, FleetSkip, Proposal, Skip
 from icekeeper.detection.requested import RequestedTables, requested_tables, told_of_none
 from icekeeper.detection.scan_order import FleetTable, round_robin
@@ -123,6 +124,8 @@ class Scanner:
             skipped=tuple(sorted(skipped, key=lambda skip: (skip.catalog, skip.table))),
             cursor=_next_cursor(order, reached.begun - len(asked), cursor),
             not_reached=len(missed),
+            warnings=tuple(listing_warnings(catalogs)),
+            empty_catalogs=len(empty_catalogs(catalogs)),
         )
         scan_finished(
             listed=report.listed,
@@ -175,7 +178,7 @@ class Scanner:
     def _place(self, listed: ListedCatalog, assessor_of: AssessorOf, requests: RequestedTables, fleet: int) -> _Place:
         catalog = listed.catalog
         health = LakeLog(self.store.lake_stats, catalog.name, catalog.warehouse)
-        if listed.tables is not None:
+        if listed.tables is not None and listed.left_out is None:
             health.forget_all_but(listed.tables)
 
         def observe(loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy | PolicyError) -> None:

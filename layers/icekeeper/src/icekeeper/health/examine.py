@@ -39,7 +39,9 @@ def examine(
     counters = lake_counters(metadata, head, now_ms=now_ms, manifests=manifests)
     policy = resolved.policy if isinstance(resolved, ResolvedPolicy) else Policy()
     warnings = lake_warnings(metadata, counters, policy, now_ms=now_ms)
-    if isinstance(resolved, PolicyError):
+    if isinstance(resolved, ResolvedPolicy):
+        warnings |= resolved.owners.warnings
+    else:
         warnings["wrong_settings"] = f"the table's settings are wrong, so it is not maintained: {resolved}"
     return LakeStats(
         identity=identity,

@@ -41,6 +41,8 @@ class Detected:
     """Tables that the scan had no time for."""
     errors: int = 0
     """Tables and catalogs that could not be looked at."""
+    empty_catalogs: int = 0
+    """Configured catalogs that list no table."""
 
 
 def detect_tables(deployment: Deployment, event: DetectEvent) -> tuple[Mapping[str, Any], Detected]:
@@ -106,7 +108,7 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
     note_detection(deployment.state.leases, now_ms=started_ms)
     unlisted: list[StorageError] = []
     sources = [
-        CatalogSource(address.name, partial(_open, deployment, address))
+        CatalogSource(address.name, partial(_open, deployment, address), may_be_empty=address.is_found)
         for address in deployment.addresses(unreachable=unlisted.append)
     ]
     for why in unlisted:
@@ -122,10 +124,13 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
     for skip in report.skipped:
         if skip.is_error:
             log.warning("%s was not looked at: %s", f"{skip.catalog} {skip.table}".strip(), skip.reason)
+    for warning in report.warnings:
+        log.warning("%s", warning)
     _tell(deployment, event.run_id, report)
     items = tuple(_item(proposal, event.input, started_ms) for proposal in report.proposals if _fits(proposal))
     reason = f"{len(items)} of {report.scanned} table(s) need maintenance"
-    return Detected(items, reason, report.scanned, report.not_reached, report.errors + len(unlisted))
+    errors = report.errors + len(unlisted)
+    return Detected(items, reason, report.scanned, report.not_reached, errors, report.empty_catalogs)
 
 
 def _item(proposal: FleetProposal, wanted: MachineInput, detected_ms: int) -> Item:

@@ -17,8 +17,10 @@ __all__ = ["outgrown_steps", "remember_outgrown"]
 
 log = logging.getLogger(__name__)
 
-# Out of time, in the words of Lambda and of Step Functions; then out of memory.
-_TOO_MUCH = frozenset({"Sandbox.Timedout", "States.Timeout", "Runtime.ExitError", "Runtime.OutOfMemory"})
+# Out of time, in the words of Lambda and of Step Functions; then out of memory; then either of them (platform 57).
+_TOO_MUCH = frozenset(
+    {"Sandbox.Timedout", "States.Timeout", "Runtime.ExitError", "Runtime.OutOfMemory", "Lambda.Unknown"}
+)
 
 
 def outgrown_steps(control: ControlBucket, item: Item) -> frozenset[str]:

@@ -18,8 +18,9 @@ from icekeeper.state.slots import held_slot, take_slot
 
 __all__ = ["acquire_table_lease", "release_table_lease", "renew_table_lease", "table_lease_ttl_ms"]
 
-# A task may have to wait for its Glue job to get capacity before the job's own time begins.
-_SLACK_MS = 30 * 60 * 1000
+# Before a Glue job's own time begins, its start may be throttled and find no capacity, as often as the state machine
+# tries again (34 minutes), and then wait for Spark and in Glue's queue: 15 minutes (platform 57).
+_SLACK_MS = 60 * 60 * 1000
 # No lease lasts longer, whatever job_timeout_s was set to: an aborted run must not bar others for years.
 _LONGEST_MS = 12 * 60 * 60 * 1000
 

@@ -1,19 +1,19 @@
 """Who maintains a table: the table bucket's own maintenance, or Icekeeper (rule 115).
 
 In table buckets AWS itself compacts tables, expires snapshots and removes unreferenced files unless that is switched
-off.  If both did the same work they would undo and overtake each other, so Icekeeper leaves to the bucket what the
-bucket does, or what it may do where that cannot be read.  Types and their defaults: Amazon S3 API reference,
-"PutTableMaintenanceConfiguration" and
-"PutTableBucketMaintenanceConfiguration"; Amazon S3 user guide, "Maintenance for tables" and "Maintenance for table
-buckets".
+off, or its jobs stand still (rule 140).  If both did the same work they would undo and overtake each other, so
+Icekeeper leaves to the bucket what the bucket does, or what it may do where that cannot be read.  Types and their
+defaults: Amazon S3 API reference, "PutTableMaintenanceConfiguration" and "PutTableBucketMaintenanceConfiguration";
+Amazon S3 user guide, "Maintenance for tables" and "Maintenance for table buckets".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from icekeeper.operation_facts import FACTS, BuiltIn, Operation
+from icekeeper.policy.bucket_jobs import BucketJobs, JobStatus, lasting_failure, stands_still
 from icekeeper.policy.choices import Ownership
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "BuiltInState",
     "Owners",
     "decide_owners",
+    "why_bucket_expires",
 ]
 
 OWNED = "owned by the table bucket"
@@ -52,6 +53,13 @@ class BucketMaintenance:
 
     states: Mapping[BuiltIn, BuiltInState] = field(default_factory=dict)
     unreadable: Mapping[BuiltIn, str] = field(default_factory=dict)
+    jobs: BucketJobs = field(default_factory=BucketJobs)
+    """How the operations that are enabled went, where that was asked."""
+
+    def does(self, built_in: BuiltIn) -> bool:
+        """Whether the bucket is known to do this for the table."""
+        state = self.states.get(built_in)
+        return state is not None and state.is_enabled and not stands_still(built_in, self.jobs.jobs.get(built_in))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +71,16 @@ class Owners:
 
     owned: Mapping[Operation, str] = field(default_factory=dict)
     taken_over: Mapping[Operation, BuiltIn] = field(default_factory=dict)
+    warnings: Mapping[str, str] = field(default_factory=dict)
+    """Kind → sentence: what is wrong with the bucket's own maintenance of the table."""
 
 
 def decide_owners(bucket: BucketMaintenance | None, ownership: Ownership) -> Owners:
-    """Decide who runs each operation; ``bucket`` is ``None`` where nobody but Icekeeper maintains tables."""
+    """Decide who runs each operation; ``bucket`` is ``None`` where nobody but Icekeeper maintains tables.
+
+    What is taken over need not run: the bucket's own is switched off also where it stands still, because it may begin
+    again.
+    """
     if bucket is None:
         return Owners()
     owned: dict[Operation, str] = {}
@@ -80,13 +94,57 @@ def decide_owners(bucket: BucketMaintenance | None, ownership: Ownership) -> Own
             owned[operation] = _unknown(built_in, bucket.unreadable.get(built_in, "nothing was answered"))
         elif not state.is_enabled:
             continue
-        elif ownership is not Ownership.ICEKEEPER:
-            owned[operation] = OWNED
-        elif built_in is BuiltIn.UNREFERENCED_FILE_REMOVAL:
-            owned[operation] = OWNED_FOR_ALL_TABLES
-        else:
+        elif ownership is Ownership.ICEKEEPER and built_in is not BuiltIn.UNREFERENCED_FILE_REMOVAL:
             taken_over[operation] = built_in
-    return Owners(owned, taken_over)
+        elif bucket.does(built_in):
+            owned[operation] = _owned(bucket, built_in, ownership)
+    return Owners(owned, taken_over, dict(_warnings(bucket)))
+
+
+def why_bucket_expires(bucket: BucketMaintenance | None) -> str | None:
+    """Why a snapshot that we keep may expire all the same, as a sentence; ``None``: nobody but us expires snapshots."""
+    if bucket is None:
+        return None
+    built_in = BuiltIn.SNAPSHOT_MANAGEMENT
+    if built_in not in bucket.states:
+        why = bucket.unreadable.get(built_in, "nothing was answered")
+        return f"whether the table bucket expires snapshots itself cannot be read ({why}); if it does, no pin keeps it"
+    if not bucket.does(built_in):
+        return None
+    return (
+        "the table bucket expires snapshots itself, and knows no pins: the pinned snapshot may expire earlier; set"
+        " ownership=icekeeper, or switch the bucket's snapshot management off for this table"
+    )
+
+
+def _owned(bucket: BucketMaintenance, built_in: BuiltIn, ownership: Ownership) -> str:
+    job = bucket.jobs.jobs.get(built_in)
+    reason = OWNED_FOR_ALL_TABLES if ownership is Ownership.ICEKEEPER else OWNED
+    if job is None or job.status != JobStatus.FAILED:
+        return reason
+    return f"{reason}; the bucket's own last run failed: {job.message or 'it does not say why'}"
+
+
+def _warnings(bucket: BucketMaintenance) -> Iterator[tuple[str, str]]:
+    if bucket.unreadable:
+        whys = "; ".join(dict.fromkeys(bucket.unreadable.values()))
+        rights = " and ".join(dict.fromkeys(_GET_ACTION[built_in] for built_in in bucket.unreadable))
+        yield "bucket_unreadable", f"what the table bucket maintains itself cannot be read ({whys}); allow {rights}"
+    if bucket.jobs.unreadable:
+        why = bucket.jobs.unreadable
+        yield (
+            "bucket_jobs_unreadable",
+            f"whether the table bucket's own maintenance works cannot be read ({why}), so it is taken to;"
+            " allow s3tables:GetTableMaintenanceJobStatus",
+        )
+    failed = [
+        f"{built_in.value} failed: {job.message or 'it does not say why'}"
+        + (" (that lasts, so Icekeeper does it)" if lasting_failure(built_in, job) else "")
+        for built_in, job in bucket.jobs.jobs.items()
+        if job.status == JobStatus.FAILED
+    ]
+    if failed:
+        yield "bucket_jobs_failed", f"of the table bucket's own maintenance {'; '.join(failed)}"
 
 
 def _unknown(built_in: BuiltIn, why: str) -> str:

@@ -34,6 +34,7 @@ __all__ = [
     "print_passes",
     "print_pins",
     "print_problems",
+    "print_warnings",
     "trouble",
 ]
 
@@ -69,10 +70,11 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
         console.print(Text(order, style="dim"), soft_wrap=True)
     if outcome.staged is not None and outcome.staged.problem is None:
         console.print(Text(f"staged files: {outcome.staged.summary}"), soft_wrap=True)
-    _print_warnings(console, outcome.warnings)
+    print_warnings(console, outcome.warnings)
 
 
-def _print_warnings(console: Console, warnings: Sequence[str]) -> None:
+def print_warnings(console: Console, warnings: Sequence[str]) -> None:
+    """Print each as a line of its own."""
     for warning in warnings:
         console.print(Text.assemble(("warning: ", "yellow"), warning), soft_wrap=True)
 
@@ -103,7 +105,7 @@ def print_bucket(console: Console, outcome: BucketOutcome) -> None:
         what = f"table {found.uuid} at {found.location}" if found.location else "metadata that cannot be read"
         line = f"  not in catalog {outcome.catalog}: {what}, by {found.metadata_file}"
         console.print(Text(line, style="yellow"), soft_wrap=True)
-    _print_warnings(console, outcome.warnings)
+    print_warnings(console, outcome.warnings)
 
 
 def trouble(outcome: PassOutcome) -> str:

@@ -1,17 +1,30 @@
-"""Whether S3 lets a caller list or delete under a location, found out by requests that change nothing."""
+"""Whether S3 lets a caller list or delete under a location, found out by requests that change nothing.
+
+A table bucket refuses both and does them itself (platform 35).  Where a right is missing instead, what is left undone
+is told once (rule 139).
+"""
 
 from __future__ import annotations
 
+import logging
 import uuid
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from botocore.exceptions import ClientError
 
-from icekeeper.storage.failures import is_refused
+from icekeeper.storage.failures import is_denied, is_refused
 from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.paths import split_path
 from icekeeper.storage.s3_listing import few_s3
 
 __all__ = ["can_delete_s3", "can_list_s3", "few_if_allowed"]
+
+log = logging.getLogger(__name__)
+
+# Amazon S3 user guide, "Table buckets": each table has a bucket of its own, whose name ends so.
+_TABLE_BUCKET_SUFFIX = "--table-s3"
 
 
 def can_list_s3(client: Any, bucket: str, directory: str) -> bool:
@@ -26,6 +39,7 @@ def can_list_s3(client: Any, bucket: str, directory: str) -> bool:
     except ClientError as error:
         if not is_refused(error):
             raise
+        _tell_if_denied(error.response["Error"], bucket, "s3:ListBucket")
         return False
     return True
 
@@ -41,6 +55,7 @@ def few_if_allowed(client: Any, prefix: str) -> tuple[bool, list[ListedObject] |
     except ClientError as error:
         if not is_refused(error):
             raise
+        _tell_if_denied(error.response["Error"], split_path(prefix).authority, "s3:ListBucket")
         return False, None
 
 
@@ -61,6 +76,20 @@ def can_delete_s3(client: Any, bucket: str, directory: str) -> bool:
     except ClientError as error:
         if not is_refused(error):
             raise
+        _tell_if_denied(error.response["Error"], bucket, "s3:DeleteObject")
         return False
+    for entry in answer.get("Errors", ()):
+        _tell_if_denied(entry, bucket, "s3:DeleteObject")
     # Any other answer about the key (no such key, precondition failed) comes after the permission was checked.
     return not any(is_refused(error) for error in answer.get("Errors", ()))
+
+
+def _tell_if_denied(error: Mapping[str, Any], bucket: str, right: str) -> None:
+    if is_denied(error) and not bucket.endswith(_TABLE_BUCKET_SUFFIX):
+        _tell(bucket, right)
+
+
+@cache
+def _tell(bucket: str, right: str) -> None:
+    """Say once in the life of this process which right is missing."""
+    log.warning("in s3://%s files stay that nobody needs, because a right is missing: allow %s", bucket, right)

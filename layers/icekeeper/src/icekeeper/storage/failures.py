@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnec
 
 from icekeeper.masking import masked
 
-__all__ = ["TRANSIENT_CODES", "describe_failure", "failure_in_words", "is_refused", "is_transient"]
+__all__ = ["TRANSIENT_CODES", "describe_failure", "failure_in_words", "is_denied", "is_refused", "is_transient"]
 
 # S3 API reference, "Error responses": errors for which the reference advises to try again.
 TRANSIENT_CODES = frozenset(
@@ -26,6 +26,7 @@ TRANSIENT_CODES = frozenset(
 )
 # Refused by the kind of bucket (platform 35) or by a policy; wrong credentials are a 403 too, but with other codes.
 REFUSED_CODES = frozenset({"405", "AccessDenied", "AccessDeniedException", "MethodNotAllowed", "NotImplemented"})
+_DENIED_CODES = frozenset({"AccessDenied", "AccessDeniedException"})
 
 
 def is_transient(error: ClientError) -> bool:
@@ -40,6 +41,11 @@ def is_refused(error: ClientError | Mapping[str, Any]) -> bool:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         return status in (405, 501) or error.response["Error"].get("Code") in REFUSED_CODES
     return error.get("Code") in REFUSED_CODES
+
+
+def is_denied(error: Mapping[str, Any]) -> bool:
+    """Whether an error, or one entry of a batch's, means that a right is missing."""
+    return error.get("Code") in _DENIED_CODES
 
 
 def describe_failure(error: Exception, endpoint: str | None) -> str:

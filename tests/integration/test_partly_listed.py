@@ -1,0 +1,90 @@
+"""A catalog that may not list all of its tables is maintained as far as that is safe (rule 141)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
+from icekeeper.cycle.service import Service, ServiceOptions
+from icekeeper.cycle.settings import CycleSettings
+from icekeeper.engines.local import LocalEngine
+from icekeeper.errors import PartlyListed
+from icekeeper.model import TableName
+from icekeeper.policy import Operation
+from icekeeper.state.open import open_state
+from support.command import CATALOG, Command
+from support.maintained_table import new_table
+from support.table_functions import Functions
+
+HIDDEN = "the tables of 1 database(s) must not be listed (hr)"
+
+
+def test_where_tables_may_be_hidden_files_are_merged_and_none_deleted(
+    local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hidden table may need any of them (rule 88)."""
+    table = new_table(local_catalog, tmp_path)
+    table.fill(5)
+    listed = OurSqlCatalog.list_tables
+
+    def half(self: OurSqlCatalog) -> Iterator[TableName]:
+        yield from listed(self)
+        raise PartlyListed(HIDDEN)
+
+    monkeypatch.setattr(OurSqlCatalog, "list_tables", half)
+    before = table.files()
+    assert table.run(Operation.COMPACT).status.value == "succeeded"
+    planted = table.plant("data/orphan.parquet")
+    for operation in (Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS):
+        outcome = table.run(operation, snapshot_retention_hours="0", max_snapshots_to_keep="1")
+        assert outcome.status.value == "refused"
+        assert f"cannot be listed: {HIDDEN}; nothing was deleted" in str(outcome.reason)
+    assert {*before, planted} <= table.files()
+    assert table.ids() == [0, 1, 10, 11, 20, 21, 30, 31, 40, 41]
+
+
+def test_a_service_tells_of_an_empty_catalog_when_it_becomes_one(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with every detection, and again when it happens again."""
+    settings_of = CycleSettings.of
+    monkeypatch.setattr(CycleSettings, "of", lambda policy: replace(settings_of(policy), interval_s=0))
+    lines: list[str] = []
+    between: list[Callable[[], object]] = [
+        lambda: None,
+        lambda: command.table(appends=1),
+        lambda: command.catalog.drop_table("ns.t"),
+    ]
+
+    def tell(line: str) -> None:
+        lines.append(line.partition(" ")[2])
+        if "looked at" in line:
+            (between.pop(0) if between else service.stop)()
+
+    options = ServiceOptions(catalogs=[CATALOG], environment=os.environ)
+    service = Service(options, open_state(os.environ), LocalEngine(1), tell)
+    service.run()
+    empty = (
+        f"catalog {CATALOG} lists no table: if it has any, a right to see them is missing, such as a grant of AWS Lake "
+        "Formation"
+    )
+    looked = [f"{count} table(s) looked at, 0 need maintenance" for count in (0, 1)]
+    assert lines == [empty, looked[0], looked[0], looked[1], empty, looked[0]]
+
+
+def test_a_deployment_counts_catalogs_without_tables(functions: Functions) -> None:
+    """The alarm CatalogsEmptyAlarm goes by it."""
+    functions.table.pyiceberg.drop_table("ns.t")
+    told = functions.send("detect")
+    values = told.values("service")
+    assert (values["CatalogsEmpty"], values["TablesScanned"], values["TablesNotReadable"]) == (1, 0, 0)
+    assert [line["message"] for line in told.lines if line.get("level") == "WARNING"] == [
+        "catalog local lists no table: if it has any, a right to see them is missing, such as a grant of AWS Lake "
+        "Formation"
+    ]
