@@ -142,7 +142,7 @@ def wave_task(script: str, *, comment: str) -> State:
             },
         },
         "ResultSelector": {"status.$": "$.JobRunState"},
-        "Retry": [_NO_CAPACITY, _JOB_FAILED],
+        "Retry": [_THROTTLED, _NO_CAPACITY, _JOB_FAILED],
     }
 
 
