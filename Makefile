@@ -1,6 +1,6 @@
 # Every target does its own set-up, with uv (platform 13).  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pipeline quick test nightly glue-env lint bench bench-quick definition deploy-artifacts layer clean
+.PHONY: help setup demo pipeline quick test nightly glue-env lint bench bench-quick definition deploy-artifacts wheel layer clean
 .SUFFIXES:
 
 VENV := .venv
@@ -62,6 +62,9 @@ definition: $(STAMP) ## write the state machine's definition anew, from state_ma
 
 deploy-artifacts: $(BUILD_STAMP) ## build all that a deployment copies to AWS, without Spark and Java (ARCHITECTURE=arm64)
 	$(BUILD_VENV)/bin/python -m artifacts --architecture $(or $(ARCHITECTURE),x86_64)
+
+wheel: $(BUILD_STAMP) ## build only the package's wheel into dist/
+	$(BUILD_VENV)/bin/python -m artifacts wheel
 
 layer: $(BUILD_STAMP) ## build only the functions' layer into build/layer (ARCHITECTURE=arm64 for the other processor)
 	$(BUILD_VENV)/bin/python -m artifacts layer --architecture $(or $(ARCHITECTURE),x86_64)
