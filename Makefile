@@ -1,6 +1,6 @@
 # Every target does its own set-up, with uv (platform 13).  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pipeline smoke quick test nightly sam lint bench bench-quick definition wheel layer clean
+.PHONY: help setup demo pipeline smoke quick test nightly glue-env sam lint bench bench-quick definition deploy-artifacts wheel layer clean
 .SUFFIXES:
 
 VENV := .venv
@@ -8,6 +8,9 @@ BIN := $(VENV)/bin
 EXTRAS := spark,demo,functions,dev
 # The stamp carries a checksum of what is installed from: as long as that stays, nothing is fetched again.
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
+# What builds for a deployment needs uv only: no Spark, no Java, no server.
+BUILD_VENV := .venv-artifacts
+BUILD_STAMP := $(BUILD_VENV)/.installed-$(shell cksum < constraints.txt | tr ' ' '-')
 # Behind a proxy that inspects TLS only the system's certificates are right; uv brings its own unless told.
 ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS ?= true
@@ -21,7 +24,7 @@ SAM := build/sam-cli
 SAM_STAMP := $(SAM)/.installed-$(subst ==,-,$(subst $() ,-,$(SAM_PACKAGES)))
 
 help: ## show the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## create .venv with everything pinned in constraints.txt
 
@@ -43,13 +46,16 @@ test: $(STAMP) ## run all tests
 nightly: $(STAMP) ## 2,000 random cases of every property, and what takes minutes
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile=nightly tests/property tests/nightly
 
+glue-env: $(STAMP) ## install the jobs' wheels and the layer into clean Pythons and run them there (part of nightly)
+	$(BIN)/python -m pytest -q -rs --hypothesis-profile=nightly tests/nightly/test_clean_glue.py tests/nightly/test_clean_lambda.py
+
 sam: $(STAMP) $(SAM_STAMP) ## let SAM CLI validate, build and resolve the stack, in an environment of its own (30 s)
 	SAM_CLI=$(SAM)/bin/sam $(BIN)/python -m pytest -q -r fEs tests/sam
 
 lint: $(STAMP) ## check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(SOURCES) tests benchmarks functions glue_jobs state_machine local_stack smoke layers/build_layer.py
+	$(BIN)/mypy $(SOURCES) tests benchmarks functions glue_jobs state_machine local_stack smoke artifacts
 	$(BIN)/cfn-lint template.yaml
 
 bench: $(STAMP) ## measure everything beside the peers and record it in docs/performance.* (ROWS="..." picks rows; hours)
@@ -64,15 +70,18 @@ definition: $(STAMP) ## write the state machine's definition anew, from state_ma
 	$(BIN)/python -m state_machine > functions/maintain_tables.asl.yaml.new
 	mv functions/maintain_tables.asl.yaml.new functions/maintain_tables.asl.yaml
 
-wheel: $(STAMP) ## build the wheel for the Glue jobs into dist/
-	$(BIN)/uv build --quiet --wheel --out-dir dist .
+deploy-artifacts: $(BUILD_STAMP) ## build all that a deployment copies to AWS, without Spark and Java (ARCHITECTURE=arm64)
+	$(BUILD_VENV)/bin/python -m artifacts --architecture $(or $(ARCHITECTURE),x86_64)
 
-layer: $(STAMP) ## build the functions' layer into build/layer (ARCHITECTURE=arm64 STRIP=... for the other processor)
-	$(BIN)/python layers/build_layer.py --architecture $(or $(ARCHITECTURE),x86_64) --strip $(or $(STRIP),strip)
+wheel: $(BUILD_STAMP) ## build only the package's wheel into dist/
+	$(BUILD_VENV)/bin/python -m artifacts wheel
+
+layer: $(BUILD_STAMP) ## build only the functions' layer into build/layer (ARCHITECTURE=arm64 for the other processor)
+	$(BUILD_VENV)/bin/python -m artifacts layer --architecture $(or $(ARCHITECTURE),x86_64)
 
 clean: ## remove .venv and all caches
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
-	find $(SOURCES) state_machine local_stack tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) $(BUILD_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	find $(SOURCES) state_machine local_stack artifacts tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(SAM_STAMP): $(STAMP)
 	@echo "setting up $(SAM)"
@@ -80,8 +89,9 @@ $(SAM_STAMP): $(STAMP)
 	@$(BIN)/uv pip install --quiet --python $(SAM)/bin/python $(SAM_PACKAGES)
 	@touch $@
 
-$(STAMP):
-	@set -e; \
+# $(call new_environment,FOLDER): an environment with uv, of the first Python that fits.
+define new_environment
+@set -e; \
 	python=; \
 	for candidate in $(PYTHON) python3.11 python3 python3.12; do \
 	  if $$candidate -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; then \
@@ -93,9 +103,18 @@ $(STAMP):
 	  version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 	  echo "This Python cannot create virtual environments: apt install python$$version-venv" >&2; \
 	  exit 1; fi; \
-	echo "setting up $(VENV) with $$python"; \
-	$$python -m venv $(VENV); \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv; \
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[$(EXTRAS)]'
+	echo "setting up $(1) with $$python"; \
+	$$python -m venv $(1); \
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+endef
+
+$(STAMP):
+	$(call new_environment,$(VENV))
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[$(EXTRAS)]'
 	@rm -f $(VENV)/.installed-*
+	@touch $@
+
+$(BUILD_STAMP):
+	$(call new_environment,$(BUILD_VENV))
+	@rm -f $(BUILD_VENV)/.installed-*
 	@touch $@

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from icekeeper.errors import MaintenanceError
 from icekeeper.health.totals import lake_totals
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.detect_tables import Detected
 from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.report_table import TableReport
 from icekeeper.policy import Operation
@@ -28,6 +27,9 @@ from icekeeper.report.request_metrics import REQUESTS
 from icekeeper.state.lake_stats import LakeStats
 from observability import SERVICE, logger
 from usage import note_metrics
+
+if TYPE_CHECKING:
+    from icekeeper.pipeline.detect_tables import Detected  # with all that detects, which a report does not need
 
 __all__ = ["emit_detection", "emit_run", "emit_table"]
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import files_ahead  # noqa: F401 - this function reads files
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError
 from icekeeper.operation_facts import steps_of_function

@@ -46,6 +46,8 @@ class DeployedJob:
     script: Path
     environment: dict[str, str]
     stand_in: StandInJob | None = None
+    command: tuple[str, ...] = (sys.executable,)
+    """What runs the script: this Python, unless another has been made ready."""
     runs: list[JobRun] = field(default_factory=list)
     is_stopped: bool = False
 
@@ -83,7 +85,7 @@ def _stand_in(job: DeployedJob, _name: str, run: JobRun, _timeout_min: int | Non
 
 
 def _script(job: DeployedJob, name: str, run: JobRun, timeout_min: int | None) -> None:
-    command = [sys.executable, str(job.script)]
+    command = [*job.command, str(job.script)]
     for key, value in {**run.arguments, "--JOB_NAME": name, "--JOB_RUN_ID": run.run_id}.items():
         command += [key, value]
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

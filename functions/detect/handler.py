@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import files_ahead  # noqa: F401 - this function reads files
 from cloudwatch import emit_detection
 from icekeeper.pipeline.detect_tables import detect_tables
 from icekeeper.pipeline.events import DetectEvent, parse_event

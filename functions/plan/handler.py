@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import files_ahead  # noqa: F401 - this function reads files
 from icekeeper.pipeline.events import PlanEvent, parse_event
 from icekeeper.pipeline.gather_wave import gather_wave
 from icekeeper.pipeline.plan_table import plan_table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import files_ahead  # noqa: F401 - this function reads files
 from cloudwatch import emit_run
 from icekeeper.pipeline.events import ReportRunEvent, ReportTableEvent, parse_event
 from icekeeper.pipeline.report_run import report_run, was_scan

@@ -32,8 +32,11 @@ BLOCKS = [
     textwrap.dedent(found) for found in re.findall(r"^ *```sh test\n(.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL)
 ]
 BUILT = """#!/bin/sh
-mkdir -p dist build/layer/python
+rm -rf dist
+mkdir -p dist/glue_jobs build/layer/python
 echo wheel > "dist/icekeeper-$VERSION-py3-none-any.whl"
+echo wheels > "dist/icekeeper-$VERSION.gluewheels.zip"
+cp glue_jobs/*.py dist/glue_jobs/
 echo "built = True" > build/layer/python/icekeeper.py
 """
 UNTIL_THE_CHANGE_SET = """#!/bin/sh
@@ -119,7 +122,7 @@ def test_the_page_can_be_followed(stack: LocalStack, local_catalog: SqlCatalog, 
     shell.run(upgrade)
     assert parameters(last_change(stack)) >= {
         ("ArtifactLocation", "s3://my-artifacts/icekeeper/0.2.0"),
-        ("WheelName", "icekeeper-0.2.0-py3-none-any.whl"),
+        ("GlueWheelsName", "icekeeper-0.2.0.gluewheels.zip"),
     }
     assert artifacts(client("s3"), "0.2.0") == expected_artifacts("0.2.0")
     assert artifacts(client("s3"), "0.1.0") == expected_artifacts("0.1.0")
@@ -148,7 +151,7 @@ def artifacts(s3: Any, version: str) -> set[str]:
 
 def expected_artifacts(version: str) -> set[str]:
     scripts = {f"glue_jobs/{path.name}" for path in (ROOT / "glue_jobs").glob("*.py")}
-    return {f"icekeeper-{version}-py3-none-any.whl", *scripts}
+    return {f"icekeeper-{version}-py3-none-any.whl", f"icekeeper-{version}.gluewheels.zip", *scripts}
 
 
 def log_groups(stack: LocalStack) -> list[str]:
@@ -165,10 +168,10 @@ def stand_in(stack: LocalStack) -> None:
         for name, properties in render().of_type("AWS::Logs::LogGroup").items()
     }
     outputs = {"StateMachineArn": {"Value": stack.state_machine}}
-    name = {"Type": "String", "Default": "icekeeper-0.1.0-py3-none-any.whl"}
+    name = {"Type": "String", "Default": "icekeeper-0.1.0.gluewheels.zip"}
     parameters = {
         "ArtifactLocation": {"Type": "String"},
-        "WheelName": name,
+        "GlueWheelsName": name,
         "ScheduleState": {"Type": "String", "Default": "DISABLED"},
     }
     document = {"Parameters": parameters, "Resources": groups, "Outputs": outputs}

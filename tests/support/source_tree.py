@@ -31,9 +31,10 @@ PACKAGE = ROOT / "layers" / "icekeeper" / "src" / "icekeeper"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 IMPORTS_OF_SPARK = sorted((ROOT / "glue_jobs").rglob("*.py"))
 DEPLOYED = [*SOURCES, *sorted((ROOT / "functions").rglob("*.py")), *IMPORTS_OF_SPARK]
-# What stands beside it: one writes the definition, the other runs the whole of it here.
+# What stands beside it: one writes the definition, one builds what is deployed, one runs the whole of it here.
 LOCAL_STACK = sorted((ROOT / "local_stack").rglob("*.py"))
-BESIDE = [*sorted((ROOT / "state_machine").rglob("*.py")), *LOCAL_STACK]
+_WRITERS = [*sorted((ROOT / "state_machine").rglob("*.py")), *sorted((ROOT / "artifacts").rglob("*.py"))]
+BESIDE = [*_WRITERS, *LOCAL_STACK]
 
 
 def relative(path: Path) -> str:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"rule": ROOT / "docs" / "rules.md", "platform": ROOT / "docs" / "platform.md"}
 SOURCE = ("layers", "functions", "glue_jobs", "benchmarks", "template.yaml", "Makefile", "pyproject.toml")
 # Beside what is deployed.
-BESIDE = ("local_stack", "state_machine")
+BESIDE = ("artifacts", "local_stack", "state_machine")
 OTHERS = (*BESIDE, "tests", "docs", "events", ".ci", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 SUFFIXES = {".py", ".md", ".yaml", ".yml", ".json", ".toml", ".java", ".properties", ""}
 

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from local_stack.template import TEMPLATE, load_template
-
-
-@pytest.fixture
-def layer() -> Any:
-    spec = importlib.util.spec_from_file_location("build_layer", TEMPLATE.parent / "layers" / "build_layer.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from artifacts import layer
+from local_stack.template import load_template
 
 
 def packages(folder: Path, *paths: str) -> Path:
@@ -32,7 +19,7 @@ def left(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_only_what_a_function_never_uses_is_left_out(layer: Any, tmp_path: Path) -> None:
+def test_only_what_a_function_never_uses_is_left_out(tmp_path: Path) -> None:
     needed = ["icekeeper/pipeline/events.py", "pyarrow/libarrow.so.2600", "pyarrow/libarrow_substrait.so.2600"]
     unused = ["pyarrow/include/arrow/api.h", "pyarrow/libarrow_flight.so.2600", "rich/console.py", "bin/icekeeper"]
     packages(tmp_path, *needed, *unused, "icekeeper/__pycache__/x.pyc")
@@ -42,11 +29,32 @@ def test_only_what_a_function_never_uses_is_left_out(layer: Any, tmp_path: Path)
     assert left(tmp_path) == sorted(needed)
 
 
-def test_its_size_is_that_of_its_files(layer: Any, tmp_path: Path) -> None:
+def test_what_tells_one_build_from_another_is_left_out(tmp_path: Path) -> None:
+    needed = ["icekeeper-0.1.0.dist-info/METADATA"]
+    packages(tmp_path, *needed, *(f"icekeeper-0.1.0.dist-info/{name}" for name in ("RECORD", "direct_url.json")))
+
+    layer.prune(tmp_path)
+
+    assert left(tmp_path) == needed
+
+
+def test_everybody_may_read_it(tmp_path: Path) -> None:
+    """Lambda reads it as another user than the one who built it, perhaps with a strict umask."""
+    packages(tmp_path, "icekeeper/clock.py")
+    for path, mode in ((tmp_path / "icekeeper", 0o700), (tmp_path / "icekeeper" / "clock.py", 0o600)):
+        path.chmod(mode)
+
+    layer.open_to_all(tmp_path)
+
+    modes = {path.relative_to(tmp_path).as_posix(): oct(path.stat().st_mode & 0o777) for path in tmp_path.rglob("*")}
+    assert modes == {"icekeeper": "0o755", "icekeeper/clock.py": "0o644"}
+
+
+def test_its_size_is_that_of_its_files(tmp_path: Path) -> None:
     assert layer.size_of(packages(tmp_path, "a/b", "c")) == 10
 
 
-def test_it_is_built_for_the_python_and_processors_of_the_template(layer: Any) -> None:
+def test_it_is_built_for_the_python_and_processors_of_the_template() -> None:
     document = load_template()
 
     assert f"python{layer.PYTHON}" == document["Globals"]["Function"]["Runtime"]

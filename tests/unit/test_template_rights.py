@@ -200,9 +200,9 @@ class TestJobs:
             runs = job["ExecutionProperty"]["MaxConcurrentRuns"]
             assert runs >= 2 * PARAMETERS["MaxConcurrentTables"]["MaxValue"], script
             assert job["DefaultArguments"]["--job-bookmark-option"] == "job-bookmark-disable"
-            assert "WheelName" in referred(job["DefaultArguments"]["--additional-python-modules"])
+            assert "GlueWheelsName" in referred(job["DefaultArguments"]["--additional-python-modules"])
 
-    def test_take_the_wheel_of_this_version(self) -> None:
+    def test_take_the_wheels_of_this_version(self) -> None:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-        assert PARAMETERS["WheelName"]["Default"] == f"icekeeper-{project['version']}-py3-none-any.whl"
+        assert PARAMETERS["GlueWheelsName"]["Default"] == f"icekeeper-{project['version']}.gluewheels.zip"

@@ -6,7 +6,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial, update_wrapper
+from importlib import import_module
+from typing import Any, TypeAlias
 
 from icekeeper.activity import operation_finished, operation_started, progress_of
 from icekeeper.catalogs.kept_documents import keeping_documents
@@ -20,14 +21,6 @@ from icekeeper.errors import (
 )
 from icekeeper.maintenance.take_over import take_over
 from icekeeper.operation_facts import FACTS
-from icekeeper.operations.compaction.compact import compact
-from icekeeper.operations.compaction.whole_partitions import whole_partitions
-from icekeeper.operations.expiry.expire_snapshots import expire_snapshots
-from icekeeper.operations.manifests.rewrite_manifests import rewrite_manifests
-from icekeeper.operations.orphans.remove_orphans import remove_orphans
-from icekeeper.operations.partitions.expire_partitions import expire_partitions
-from icekeeper.operations.position_deletes.rewrite_position_deletes import rewrite_position_deletes
-from icekeeper.operations.statistics.compute_statistics import compute_statistics
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, failed, refused, skipped
@@ -38,17 +31,37 @@ __all__ = ["OPERATIONS", "run_guarded", "run_operation"]
 
 log = logging.getLogger(__name__)
 
-OPERATIONS: Mapping[Operation, Callable[[OperationContext], OperationOutcome]] = {
+Work: TypeAlias = Callable[[OperationContext], OperationOutcome]
+
+
+def _imported_when_run(module: str, **given: str) -> Work:
+    """The operation of a module below ``operations/``, which has its name; ``given`` are functions that it takes.
+
+    A function of the pipeline runs one operation, and would else start with the imports of all (platform 56).
+    """
+
+    def function(path: str) -> Any:
+        return getattr(import_module(f"icekeeper.operations.{path}"), path.rpartition(".")[2])
+
+    def work(context: OperationContext) -> OperationOutcome:
+        outcome: OperationOutcome = function(module)(context, **{name: function(path) for name, path in given.items()})
+        return outcome
+
+    work.__module__ = f"icekeeper.operations.{module}"
+    return work
+
+
+OPERATIONS: Mapping[Operation, Work] = {
     # No operation knows another one: the filter that compaction has too is handed to it.
-    Operation.EXPIRE_PARTITIONS: update_wrapper(
-        partial(expire_partitions, matching=whole_partitions), expire_partitions
+    Operation.EXPIRE_PARTITIONS: _imported_when_run(
+        "partitions.expire_partitions", matching="compaction.whole_partitions"
     ),
-    Operation.COMPACT: compact,
-    Operation.REWRITE_POSITION_DELETES: rewrite_position_deletes,
-    Operation.EXPIRE_SNAPSHOTS: expire_snapshots,
-    Operation.REMOVE_ORPHANS: remove_orphans,
-    Operation.REWRITE_MANIFESTS: rewrite_manifests,
-    Operation.COMPUTE_STATISTICS: compute_statistics,
+    Operation.COMPACT: _imported_when_run("compaction.compact"),
+    Operation.REWRITE_POSITION_DELETES: _imported_when_run("position_deletes.rewrite_position_deletes"),
+    Operation.EXPIRE_SNAPSHOTS: _imported_when_run("expiry.expire_snapshots"),
+    Operation.REMOVE_ORPHANS: _imported_when_run("orphans.remove_orphans"),
+    Operation.REWRITE_MANIFESTS: _imported_when_run("manifests.rewrite_manifests"),
+    Operation.COMPUTE_STATISTICS: _imported_when_run("statistics.compute_statistics"),
 }
 
 

@@ -7,11 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
-# Every call in AWS needs these modules.  They are imported while a function starts, when it has the most processor,
-# and not by its first call.
-import icekeeper.state.dynamodb.store
-import icekeeper.storage.file_systems
-import icekeeper.storage.s3  # noqa: F401 - like the two above, imported for later and not used here
+# Every call in AWS needs this module.  It is imported while a function starts, when it has the most processor, and not
+# by its first call.  What only functions need that read files is in functions/files_ahead.py (platform 56).
+import icekeeper.state.dynamodb.store  # noqa: F401 - imported for later and not used here
 from icekeeper.catalogs.addresses import CatalogAddress
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.fleet_catalogs import fleet_catalogs, open_address, parse_catalog_file, recorded_address

@@ -1,0 +1,131 @@
+"""Fills the folder of the functions' layer: the package and what it needs, without what a function never uses.
+
+Lambda takes 250 MB unzipped, layers included.  As installed this is 208 MB, most of it PyArrow; without headers, tests,
+Flight and what only the command line needs it is 155 MB (platform 11).
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from artifacts.installers import find_python, uv
+from artifacts.pins import CONSTRAINTS, ROOT
+
+__all__ = ["LIMIT_BYTES", "PLATFORMS", "PYTHON", "build", "load_for_a_try", "open_to_all", "prune", "size_of"]
+
+LIMIT_BYTES = 250 * 1024 * 1024
+"""Lambda's limit for a function with all its layers, unzipped."""
+
+# glibc 2.28, as pyarrow's wheels need; Lambda's Python 3.12 has 2.34, its 3.11 only 2.26.
+PLATFORMS = {"x86_64": "x86_64-manylinux_2_28", "arm64": "aarch64-manylinux_2_28"}
+PYTHON = "3.12"
+
+UNUSED = (
+    "bin",
+    ".lock",
+    "pyarrow/include",
+    "pyarrow/includes",
+    "pyarrow/src",
+    "pyarrow/tests",
+    "pyarrow/*.pxd",
+    "pyarrow/*.pyx",
+    "pyarrow/*flight*",
+    "sqlalchemy/dialects/mssql",
+    "sqlalchemy/dialects/oracle",
+    "**/__pycache__",
+    # They say where and with what it was installed, so that no two builds were alike.
+    "*.dist-info/RECORD",
+    "*.dist-info/direct_url.json",
+    "*.dist-info/uv_cache.json",
+    # Only the command line needs these.
+    "pygments",
+    "rich",
+    "typer",
+    "markdown_it",
+    "mdurl",
+    "shellingham",
+)
+_CHECK = """
+import importlib, sys
+sys.path[:0] = sys.argv[1:3]
+for role in sys.argv[3:]:
+    importlib.import_module(role + ".handler")
+import pyarrow.fs, pyarrow.parquet, pyiceberg.catalog.glue
+"""
+
+
+def build(wheel: Path, folder: Path, architecture: str) -> int:
+    """Fill ``folder`` anew; its size in bytes.
+
+    Raises:
+        subprocess.CalledProcessError: a package could not be installed.
+        SystemExit: the layer is too large.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    packages = folder / "python"
+    # Copies, not links into uv's cache, whose files stay as they are.
+    target = ["--python", sys.executable, "--target", str(packages), "--link-mode", "copy"]
+    built_for = ["--python-version", PYTHON, "--python-platform", PLATFORMS[architecture]]
+    pinned = ["--only-binary", ":all:", "--constraints", str(CONSTRAINTS)]
+    # By its file: an index may have another package of the name.
+    uv("pip", "install", "--quiet", *target, *built_for, *pinned, f"icekeeper[functions] @ {wheel.resolve().as_uri()}")
+    prune(packages)
+    open_to_all(folder)
+    size = size_of(folder)
+    if size > LIMIT_BYTES:
+        raise SystemExit(f"the layer has {size >> 20} MB; Lambda takes {LIMIT_BYTES >> 20}")
+    return size
+
+
+def prune(packages: Path) -> None:
+    """Delete what a function never uses."""
+    for path in list(_unused(packages)):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def open_to_all(folder: Path) -> None:
+    """Let everybody read it, whatever this user's umask is: SAM packs the modes, and Lambda reads as another user."""
+    for path in folder.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def _unused(packages: Path) -> Iterator[Path]:
+    for pattern in UNUSED:
+        yield from packages.glob(pattern)
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files, as Lambda counts them."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def load_for_a_try(folder: Path, architecture: str) -> str:
+    """Load every function from the layer alone, where its Python is at hand and the processor is this one.
+
+    Returns what came of it, for people.
+
+    Raises:
+        subprocess.CalledProcessError: one does not load.
+    """
+    if platform.system() != "Linux" or _native() != architecture:
+        return "not loaded for a try: it is for another machine"
+    interpreter = find_python(PYTHON)
+    if interpreter is None:
+        return f"not loaded for a try: there is no python{PYTHON} here"
+    functions = ROOT / "functions"
+    roles = [handler.parent.name for handler in sorted(functions.glob("*/handler.py"))]
+    command = [interpreter, "-I", "-S", "-B", "-c", _CHECK, str(folder / "python"), str(functions), *roles]
+    subprocess.run(command, check=True)
+    return f"loads all {len(roles)} functions"
+
+
+def _native() -> str:
+    return {"aarch64": "arm64"}.get(platform.machine(), platform.machine())

@@ -1,0 +1,53 @@
+"""Which version of which package: what is pinned here, and what AWS Glue has."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = [
+    "CONSTRAINTS",
+    "GLUE_PACKAGES",
+    "NEWER_THAN_GLUE",
+    "ROOT",
+    "normalized",
+    "pins_for_glue",
+    "read_pins",
+    "version",
+]
+
+ROOT = Path(__file__).resolve().parents[1]
+CONSTRAINTS = ROOT / "constraints.txt"
+GLUE_PACKAGES = Path(__file__).parent / "glue-5.1.txt"
+
+NEWER_THAN_GLUE = ("pyarrow", "typing-extensions")
+"""What Glue has, too, but older than this package (PyArrow) or one of those that it needs (pydantic) bears."""
+
+
+def version() -> str:
+    """This package's version."""
+    return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
+
+
+def normalized(name: str) -> str:
+    """A package's name as indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def read_pins(path: Path) -> dict[str, str]:
+    """The lines ``name==version`` of a file: version by normalized name."""
+    lines = (line.partition("#")[0].strip() for line in path.read_text().splitlines())
+    pairs = (line.split("==") for line in lines if line)
+    return {normalized(name): pinned for name, pinned in pairs}
+
+
+def pins_for_glue(ours: Mapping[str, str], glues: Mapping[str, str]) -> dict[str, str]:
+    """What is pinned for a Glue job: Glue's own version where Glue has the package.
+
+    Others of Glue's packages were made for that version (aiobotocore bears one botocore), so only what is too old for
+    us is replaced under their feet: :data:`NEWER_THAN_GLUE`.
+    """
+    kept = {name: pinned for name, pinned in glues.items() if name in ours and name not in NEWER_THAN_GLUE}
+    return {**ours, **kept}

@@ -1,0 +1,54 @@
+"""The layer alone, in Python 3.12 with the runtime's own boto3 behind it: a whole run of the stack's functions."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from artifacts import layer, wheel
+from artifacts.installers import find_python
+from artifacts.layer import PYTHON
+from artifacts.pins import CONSTRAINTS, ROOT, read_pins
+from local_stack.moto_server import MotoServer
+from local_stack.stack import deployed
+from support.bucket_lake import BucketLake
+from support.clean_pythons import LambdaPython
+
+pytestmark = pytest.mark.xdist_group("clean Lambda")
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> LambdaPython:
+    interpreter = find_python(PYTHON) or pytest.skip(f"there is no Python {PYTHON} here")
+    folder = tmp_path_factory.mktemp("lambda")
+    layer.build(wheel.build(folder), folder / "layer", "x86_64")
+    return LambdaPython(interpreter, folder / "layer", folder / "runtime")
+
+
+def test_a_run_of_all_functions(runtime: LambdaPython, moto_server: MotoServer, table_bucket: dict[str, str]) -> None:
+    answers: dict[str, Any] = {}
+    with deployed(moto_server, parameters={"Catalogs": "lake"}) as stack:
+        lake = BucketLake(stack, table_bucket)
+        before = lake.rows()
+
+        def call(role: str, event: Any) -> Any:
+            answers[role] = runtime.call(role, event, stack.functions[role].environment)
+            return answers[role]["result"]
+
+        stack.stand_in({role: partial(call, role) for role in stack.functions}, {})
+        execution = stack.run({"table": "ns.t"}, timeout_s=300)
+        assert execution.child.output["status"] == "succeeded", execution.child.output
+        assert lake.data_files() == 1
+        assert lake.rows() == before
+    assert {"detect", "lease", "plan", "compact_small", "report"} <= set(answers)
+    for role, answer in answers.items():
+        assert answer["boto3"] == read_pins(CONSTRAINTS)["boto3"], role
+        assert strangers(answer, runtime) == [], role
+
+
+def strangers(answer: Any, runtime: LambdaPython) -> list[str]:
+    """Files of modules that neither we nor the standard library brought."""
+    ours = (str(runtime.layer), str(ROOT / "functions"), answer["library"])
+    return [file for file in answer["files"] if file and not file.startswith(ours)]

@@ -1,0 +1,97 @@
+"""Pythons as AWS has them, with what a deployment brings and nothing else: Glue's with its own packages, Lambda's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from artifacts.installers import uv
+from artifacts.pins import GLUE_PACKAGES, ROOT, normalized
+
+__all__ = ["LambdaPython", "empty_python", "glue_python", "install_as_glue_does", "installed"]
+
+
+def empty_python(folder: Path, interpreter: str) -> Path:
+    """A virtual environment that holds nothing; its interpreter."""
+    uv("venv", "--quiet", "--python", interpreter, str(folder))
+    return folder / "bin" / "python"
+
+
+def glue_python(folder: Path, interpreter: str) -> Path:
+    """A virtual environment that holds what AWS Glue has installed, its pip among it; its interpreter."""
+    python = empty_python(folder, interpreter)
+    uv("pip", "install", "--quiet", "--python", str(python), "--requirement", str(GLUE_PACKAGES))
+    return python
+
+
+def install_as_glue_does(python: Path, packed: Path, *options: str) -> str:
+    """Unpack a zip of wheels and install from it, with its own pip and no index; what pip said.
+
+    Raises:
+        AssertionError: pip failed.
+    """
+    unpacked = python.parent.parent / "zip-of-wheels"
+    with zipfile.ZipFile(packed) as archive:
+        archive.extractall(unpacked)
+    wheels = unpacked / "wheels"
+    where = ["--no-index", "--find-links", str(wheels), "--requirement", str(wheels / "requirements.txt")]
+    return _told(str(python), "-m", "pip", "install", "--no-input", *where, *options)
+
+
+def installed(python: Path) -> dict[str, str]:
+    """Version by normalized name of all that an interpreter finds."""
+    listed = json.loads(uv("pip", "list", "--quiet", "--format", "json", "--python", str(python)))
+    return {normalized(package["name"]): package["version"] for package in listed}
+
+
+class LambdaPython:
+    """A process of Lambda's Python: our functions, the layer, and behind them the runtime's own boto3."""
+
+    BOTO3 = "1.40.4"
+    """Another one than ours, as the runtime's is; AWS changes it without a word."""
+
+    def __init__(self, interpreter: str, layer: Path, runtime: Path) -> None:
+        self._interpreter = interpreter
+        target = ["--python", interpreter, "--target", str(runtime)]
+        uv("pip", "install", "--quiet", *target, f"boto3=={self.BOTO3}")
+        self.layer, self.runtime = layer / "python", runtime
+
+    def call(self, role: str, event: Any, environment: Mapping[str, str]) -> Any:
+        """Call a function in a new process.
+
+        Returns its ``result``, the ``files`` of all modules, the standard
+        ``library``, and the version of ``boto3``.
+
+        Raises:
+            AssertionError: it failed.
+        """
+        # The order of AWS Lambda developer guide, "Search paths": the function's code, layers, the runtime.
+        paths = [str(ROOT / "functions"), str(self.layer), str(self.runtime)]
+        script = [self._interpreter, "-I", "-S", "-B", "-c", _CALL]
+        return json.loads(_told(*script, role, json.dumps(event), *paths, environment=environment).splitlines()[-1])
+
+
+_CALL = """
+import importlib, json, os, sys, types
+role, event = sys.argv[1], json.loads(sys.argv[2])
+sys.path[:0] = sys.argv[3:]
+context = types.SimpleNamespace(
+    function_name=role, memory_limit_in_mb=1024, aws_request_id="1", invoked_function_arn="arn:aws:lambda:" + role,
+    get_remaining_time_in_millis=lambda: 600_000,
+)
+result = importlib.import_module(role + ".handler").handle(event, context)
+files = sorted({getattr(module, "__file__", None) or "" for module in list(sys.modules.values())})
+print()
+told = {"files": files, "library": os.path.dirname(os.__file__), "boto3": sys.modules["boto3"].__version__}
+print(json.dumps({"result": result, **told}))
+"""
+
+
+def _told(*command: str, environment: Mapping[str, str] | None = None) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout

@@ -1,0 +1,41 @@
+"""What a function imports before its first call, in a fresh interpreter: every cold start pays for it (platform 56)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FUNCTIONS = Path(__file__).resolve().parents[2] / "functions"
+IMPORTS = "import sys; sys.path.insert(0, {path!r}); import {role}.handler; print(*sorted(sys.modules), sep='\\n')"
+FILES = ("pyiceberg.io.pyarrow", "icekeeper.storage.file_systems")
+TABLES = ("fastavro", "icekeeper.metadata.manifest_read", "icekeeper.operations", "pyiceberg.schema", "pyiceberg.table")
+OF_PEOPLE = ("typer", "rich", "sqlalchemy", "pandas", "pyspark", "pydantic.v1")
+WORK = tuple(
+    f"icekeeper.operations.{module}"
+    for module in (
+        *("compaction.compact", "compaction.writing", "expiry.expire_snapshots", "manifests.rewrite_manifests"),
+        *("orphans.remove_orphans", "position_deletes.merge", "statistics.compute_statistics"),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("role", "most", "needless", "ahead"),
+    [
+        ("lease", 720, (*FILES, *TABLES, "icekeeper.detection"), ()),  # asks the state only
+        ("report", 955, (*WORK, "icekeeper.detection"), FILES),
+        ("remove_orphans", 975, (*WORK, "icekeeper.detection"), FILES),  # as all that run an operation
+    ],
+)
+def test_a_function_imports_what_its_work_needs(
+    role: str, most: int, needless: tuple[str, ...], ahead: tuple[str, ...]
+) -> None:
+    words = [sys.executable, "-c", IMPORTS.format(path=str(FUNCTIONS), role=role)]
+    modules = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    unwanted = (*needless, *OF_PEOPLE)
+    assert [name for name in modules if name in unwanted or name.startswith(tuple(f"{one}." for one in unwanted))] == []
+    assert set(ahead) <= set(modules), "its first call would import them, with less of a processor"
+    assert len(modules) <= most
