@@ -29,6 +29,7 @@ __all__ = [
     "Killed",
     "LambdaContext",
     "StandIn",
+    "as_own_process",
     "forget_modules",
     "invoke",
     "loadable",
@@ -186,6 +187,13 @@ def _document(error: Exception) -> Mapping[str, Any]:
 def _timed_out(context: LambdaContext, timeout_s: float) -> Mapping[str, Any]:
     message = f"RequestId: {context.aws_request_id} Error: Task timed out after {timeout_s:.2f} seconds"
     return {"errorMessage": message, "errorType": "Sandbox.Timedout"}
+
+
+@contextlib.contextmanager
+def as_own_process(variables: Mapping[str, str]) -> Iterator[None]:
+    """While it lasts, this process has this environment, and no function runs."""
+    with _turn, _environment(variables):
+        yield
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 ``roles`` reads the policies, ``evaluate`` decides as IAM does, ``wire`` and what it calls say which rights a request
 needs, ``callers`` knows who signs with which access key and remembers what was used and what was denied, ``gate``
-stands in front of moto, ``denials`` answers as AWS does.
+stands in front of moto, ``denials`` answers as AWS does.  ``coverage`` tells which parts of the policies were needed.
 
 moto has an enforcement of its own, which leaves out Conditions, knows no table buckets and fails at their signatures.
 """

@@ -6,9 +6,9 @@ import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from local_stack.rights.evaluate import Grant, Need, Role, decide
+from local_stack.rights.evaluate import Grant, Need, Role, Statement, decide
 
 __all__ = ["CALLERS", "DENIED", "Caller", "Denied", "StackRights", "caller_of"]
 
@@ -29,7 +29,8 @@ class StackRights:
     """The roles of one stack, by ARN, and what they used of their policies."""
 
     roles: dict[str, Role]
-    used: set[Grant] = field(default_factory=set)
+    used: set[frozenset[Grant]] = field(default_factory=set)
+    """Of each call that was allowed all that allows it."""
     _keys: dict[str, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -43,22 +44,30 @@ class StackRights:
 
     def refused(self, role: str, needs: Iterable[Need]) -> Need | None:
         """The first of these rights that a role does not have; what it has counts as used, unless one is missing."""
-        grants: list[Grant] = []
+        used: list[frozenset[Grant]] = []
         for need in needs:
             decision = decide(self.roles[role], need)
             if not decision.is_allowed:
                 with self._lock:
                     DENIED.append(Denied(self.roles[role].name, need))
                 return need
-            grants += decision.grants
-        if not self.used.issuperset(grants):
+            used.append(frozenset(decision.grants))
+        if not self.used.issuperset(used):
             with self._lock:
-                self.used.update(grants)
+                self.used.update(used)
         return None
 
-    def may(self, role: str, need: Need) -> bool:
-        """Whether a role has a right; nothing is remembered."""
-        return decide(self.roles[role], need).is_allowed
+    @contextmanager
+    def without(self, policy: str, action: str) -> Iterator[None]:
+        """While it lasts, a policy does not name an action any more, in none of its statements."""
+        before = dict(self.roles)
+        for arn, role in before.items():
+            self.roles[arn] = Role(role.name, tuple(_without(one, policy, action) for one in role.statements))
+        assert self.roles != before, f"{policy} does not name {action}"
+        try:
+            yield
+        finally:
+            self.roles.update(before)
 
     @contextmanager
     def enforced(self) -> Iterator[StackRights]:
@@ -83,6 +92,12 @@ class Caller:
     def refused(self, needs: Iterable[Need]) -> Need | None:
         """The first right that is missing."""
         return self.rights.refused(self.role, needs)
+
+
+def _without(statement: Statement, policy: str, action: str) -> Statement:
+    if statement.policy != policy:
+        return statement
+    return replace(statement, actions=tuple(one for one in statement.actions if one != action))
 
 
 CALLERS: dict[str, Caller] = {}

@@ -34,8 +34,10 @@ class Need:
 class Statement:
     """One statement of a policy."""
 
-    source: str
+    policy: str
     """The policy it stands in, as the template names it."""
+    number: int
+    """Its place there, from 0."""
     effect: str
     actions: tuple[str, ...]
     resources: tuple[str, ...]
@@ -56,7 +58,8 @@ class Grant:
     """What of a policy allowed a call: the action and the resource as they are written there."""
 
     role: str
-    source: str
+    policy: str
+    statement: int
     action: str
     resource: str
 
@@ -73,14 +76,14 @@ class Decision:
         return bool(self.grants) and not self.is_denied_explicitly
 
 
-def statements_of(source: str, document: Mapping[str, Any]) -> tuple[Statement, ...]:
-    """The statements of a policy document.
+def statements_of(policy: str, document: Mapping[str, Any]) -> tuple[Statement, ...]:
+    """The statements of a policy's document.
 
     Raises:
         ValueError: it holds what is not known here (NotAction, NotResource, Principal, an unknown operator).
     """
     written = document["Statement"]
-    return tuple(_statement(source, one) for one in (written if isinstance(written, list) else [written]))
+    return tuple(_statement(policy, *one) for one in enumerate(written if isinstance(written, list) else [written]))
 
 
 def decide(role: Role, need: Need) -> Decision:
@@ -93,24 +96,26 @@ def decide(role: Role, need: Need) -> Decision:
             continue
         if statement.effect == "Deny":
             return Decision((), is_denied_explicitly=True)
-        grants += [Grant(role.name, statement.source, a, r) for a in actions for r in resources]
+        where = (role.name, statement.policy, statement.number)
+        grants += [Grant(*where, action, resource) for action in actions for resource in resources]
     return Decision(tuple(grants))
 
 
-def _statement(source: str, written: Mapping[str, Any]) -> Statement:
+def _statement(policy: str, number: int, written: Mapping[str, Any]) -> Statement:
     unknown = set(written) - _KNOWN
     if unknown:
-        raise ValueError(f"{source}: {', '.join(sorted(unknown))} of a statement is not known to the local stack")
+        raise ValueError(f"{policy}: {', '.join(sorted(unknown))} of a statement is not known to the local stack")
     if written["Effect"] not in ("Allow", "Deny"):
-        raise ValueError(f"{source}: Effect {written['Effect']} is neither Allow nor Deny")
+        raise ValueError(f"{policy}: Effect {written['Effect']} is neither Allow nor Deny")
     conditions = {
         operator: {key: _texts(values) for key, values in keys.items()}
         for operator, keys in written.get("Condition", {}).items()
     }
     for operator in conditions:
         if operator not in _OPERATORS:
-            raise ValueError(f"{source}: the condition operator {operator} is not known to the local stack")
-    return Statement(source, written["Effect"], _texts(written["Action"]), _texts(written["Resource"]), conditions)
+            raise ValueError(f"{policy}: the condition operator {operator} is not known to the local stack")
+    actions, resources = _texts(written["Action"]), _texts(written["Resource"])
+    return Statement(policy, number, written["Effect"], actions, resources, conditions)
 
 
 def _texts(value: Any) -> tuple[str, ...]:

@@ -82,12 +82,12 @@ def _hiding_what_is_missing(
     may_be_hidden = request.service == "s3" and request.method in ("GET", "HEAD") and bool(object_key)
     if not may_be_hidden or bucket.endswith(TABLE_STORAGE):
         return _ANSWERED_BY_MOTO(application, environ, start_response)
-    if caller.rights.may(caller.role, Need("s3:ListBucket", f"arn:aws:s3:::{bucket}", {"s3:prefix": object_key})):
-        return _ANSWERED_BY_MOTO(application, environ, start_response)
     held: list[Any] = []
     body = _ANSWERED_BY_MOTO(application, environ, lambda *arguments: held.append(arguments))
     if held[0][0].startswith("404"):
-        return _answer(missing_key(request), start_response)
+        listing = Need("s3:ListBucket", f"arn:aws:s3:::{bucket}", {"s3:prefix": object_key})
+        if caller.refused([listing]) is not None:
+            return _answer(missing_key(request), start_response)
     start_response(*held[0])
     return body
 
