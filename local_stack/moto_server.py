@@ -16,7 +16,7 @@ from moto.server import ThreadedMotoServer
 
 from local_stack import moto_s3tables
 from local_stack.moto_glue import versions_checked
-from local_stack.rights import gate
+from local_stack import gate
 
 __all__ = ["REGION", "MotoServer", "running_moto"]
 

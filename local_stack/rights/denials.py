@@ -1,29 +1,15 @@
-"""How AWS says no: the status, headers and body of each protocol."""
+"""How AWS says no to a call that no policy allows."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from local_stack.rights.evaluate import Need
 from local_stack.rights.s3_needs import deleted_keys, is_batch_deletion
-from local_stack.rights.wire import WireRequest
 from local_stack.template import ACCOUNT
+from local_stack.wire import HttpAnswer, WireRequest, json_error, s3_error
 
-__all__ = ["HttpAnswer", "denial", "missing_key"]
-
-_REQUEST_ID = "0123456789ABCDEF"
-
-
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
-    """An answer, complete."""
-
-    status: str
-    headers: Sequence[tuple[str, str]]
-    body: bytes
+__all__ = ["denial", "missing_key"]
 
 
 def denial(request: WireRequest, role: str, need: Need) -> HttpAnswer:
@@ -35,26 +21,14 @@ def denial(request: WireRequest, role: str, need: Need) -> HttpAnswer:
     if request.service == "s3":
         if is_batch_deletion(request):
             return _each_key_denied(request, message)
-        return _s3(request, "AccessDenied", message)
-    document = json.dumps({"__type": "AccessDeniedException", "Message": message, "message": message}).encode()
-    kind = [("Content-Type", "application/x-amz-json-1.1"), ("x-amzn-ErrorType", "AccessDeniedException")]
+        return s3_error(request, "403 Forbidden", "AccessDenied", message)
     # The JSON protocols answer 400, those that go by method and path 403.
-    status = "400 Bad Request" if request.target else "403 Forbidden"
-    return HttpAnswer(status, kind, document)
+    return json_error("400 Bad Request" if request.target else "403 Forbidden", "AccessDeniedException", message)
 
 
 def missing_key(request: WireRequest) -> HttpAnswer:
     """What S3 says of a key that is not there to who may not list the bucket (Amazon S3 API reference, "GetObject")."""
-    return _s3(request, "AccessDenied", "Access Denied")
-
-
-def _s3(request: WireRequest, code: str, message: str) -> HttpAnswer:
-    body = (
-        f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{escape(message)}</Message>'
-        f"<RequestId>{_REQUEST_ID}</RequestId></Error>"
-    )
-    text = b"" if request.method == "HEAD" else body.encode()
-    return HttpAnswer("403 Forbidden", [("Content-Type", "application/xml"), ("x-amz-request-id", _REQUEST_ID)], text)
+    return s3_error(request, "403 Forbidden", "AccessDenied", "Access Denied")
 
 
 def _each_key_denied(request: WireRequest, message: str) -> HttpAnswer:

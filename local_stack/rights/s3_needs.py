@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from xml.etree import ElementTree
 
 from local_stack.rights.evaluate import Need
-from local_stack.rights.wire import WireRequest
+from local_stack.wire import WireRequest
 
 __all__ = ["TABLE_STORAGE", "bucket_and_key", "deleted_keys", "is_batch_deletion", "s3_needs"]
 

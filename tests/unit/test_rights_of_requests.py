@@ -17,7 +17,7 @@ from local_stack.rights.api_needs import (
 from local_stack.rights.denials import denial
 from local_stack.rights.evaluate import Need
 from local_stack.rights.s3_needs import s3_needs
-from local_stack.rights.wire import WireRequest, signer
+from local_stack.wire import WireRequest, signer
 
 DELETE = b'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Object><Key>a&amp;b</Key></Object></Delete>'
 BUCKET = "arn:aws:s3tables:us-east-1:123456789012:bucket/lake"

@@ -1,17 +1,19 @@
-"""A request as it goes over the wire; SigV4's Authorization header names the access key and the service."""
+"""Requests and answers as they go over the wire; SigV4's Authorization header names the access key and the service."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qs
+from xml.sax.saxutils import escape
 
-__all__ = ["WireRequest", "signer"]
+__all__ = ["HttpAnswer", "WireRequest", "json_error", "s3_error", "signer"]
 
+_REQUEST_ID = "0123456789ABCDEF"
 _CREDENTIAL = re.compile(r"Credential=([^/,\s]+)/\d{8}/([^/]+)/([^/]+)/aws4_request")
 
 
@@ -50,3 +52,28 @@ class WireRequest:
     def target(self) -> str:
         """The operation, of services whose protocol is JSON."""
         return self.headers.get("x-amz-target", "").rpartition(".")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """An answer, complete."""
+
+    status: str
+    headers: Sequence[tuple[str, str]]
+    body: bytes
+
+
+def json_error(status: str, code: str, message: str) -> HttpAnswer:
+    """As services answer whose protocol is JSON."""
+    document = json.dumps({"__type": code, "Message": message, "message": message}).encode()
+    return HttpAnswer(status, [("Content-Type", "application/x-amz-json-1.1"), ("x-amzn-ErrorType", code)], document)
+
+
+def s3_error(request: WireRequest, status: str, code: str, message: str) -> HttpAnswer:
+    """As S3 answers; a HEAD has no body."""
+    body = (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{escape(message)}</Message>'
+        f"<RequestId>{_REQUEST_ID}</RequestId></Error>"
+    )
+    text = b"" if request.method == "HEAD" else body.encode()
+    return HttpAnswer(status, [("Content-Type", "application/xml"), ("x-amz-request-id", _REQUEST_ID)], text)

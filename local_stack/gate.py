@@ -1,4 +1,4 @@
-"""Stands in front of moto's server: a request that no policy of its caller allows gets AWS's answer, and goes no further.
+"""Stands in front of moto's server: what a policy or AWS itself does not allow gets AWS's answer, and goes no further.
 
 The request on the wire decides, so boto3, PyArrow and every other client are judged alike, in this process and in those
 of jobs.  There is no server between: the gate is a layer of moto's own application.
@@ -23,16 +23,21 @@ from local_stack.rights.api_needs import (
     s3tables_needs,
     states_needs,
 )
+from local_stack.limits.dynamodb import refused_by_dynamodb
+from local_stack.limits.faults import FAULTS
+from local_stack.limits.table_buckets import refused_by_table_bucket
 from local_stack.rights.callers import Caller, caller_of
-from local_stack.rights.denials import HttpAnswer, denial, missing_key
+from local_stack.rights.denials import denial, missing_key
 from local_stack.rights.evaluate import Need
 from local_stack.rights.s3_needs import TABLE_STORAGE, bucket_and_key, is_batch_deletion, s3_needs
-from local_stack.rights.wire import WireRequest, signer
+from local_stack.wire import HttpAnswer, WireRequest, json_error, signer
 from local_stack.template import ACCOUNT, REGION
 
 __all__ = ["install", "needs_of"]
 
 Application: TypeAlias = Callable[[Any, dict[str, Any], Any], Iterable[bytes]]
+
+_LIMITED = frozenset({"s3", "s3tables", "dynamodb"})
 
 _ANSWERED_BY_MOTO: Application = DomainDispatcherApplication.__call__
 
@@ -64,13 +69,23 @@ def needs_of(request: WireRequest) -> Iterator[Need]:
 def _judged(self: Any, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     key, service = signer(environ.get("HTTP_AUTHORIZATION", ""))
     caller = caller_of(key)
-    if caller is None:
+    if caller is None and service not in _LIMITED:
         return _ANSWERED_BY_MOTO(self, environ, start_response)
     request = _request(environ, service)
+    if caller is not None and (throttled := FAULTS.throttled(request)) is not None:
+        return _answer(throttled, start_response)
+    refused = refused_by_dynamodb(request) or refused_by_table_bucket(request, _storage_of_pointer)
+    if refused is not None:
+        return _answer(refused, start_response)
+    if caller is None:
+        return _ANSWERED_BY_MOTO(self, environ, start_response)
     missing = caller.refused(needs_of(request))
     if missing is not None:
         role = caller.rights.roles[caller.role].name
         return _answer(denial(request, role, missing), start_response)
+    if FAULTS.is_lost(request):
+        list(_ANSWERED_BY_MOTO(self, environ, lambda *_: None))
+        return _answer(json_error("500 Internal Server Error", "InternalServerError", "lost"), start_response)
     return _hiding_what_is_missing(self, environ, start_response, caller, request)
 
 
@@ -127,6 +142,15 @@ def _table_arn(bucket: str, namespace: str, name: str) -> str:
         return str(s3tables_backends[ACCOUNT][REGION].get_table(bucket, namespace, name).arn)
     except TableDoesNotExist:
         return f"{bucket}/table/{namespace}.{name}"
+
+
+def _storage_of_pointer(path: str) -> str | None:
+    """Where the table lies whose pointer a path names: ``/tables/ARN/NAMESPACE/NAME/metadata-location``."""
+    bucket, namespace, name = path.removeprefix("/tables/").removesuffix("/metadata-location").rsplit("/", 2)
+    try:
+        return str(s3tables_backends[ACCOUNT][REGION].get_table(bucket, namespace, name).warehouse_location)
+    except TableDoesNotExist:
+        return None
 
 
 def _table_of_storage(storage: str) -> str | None:
