@@ -1,6 +1,6 @@
 """The maintenance configuration of table buckets, which moto 5.2.5 does not have: stored per table and per bucket.
 
-Here every one is disabled unless a test asks for it: tests of other things own their tables.  On AWS all are enabled.
+As on AWS all of it is enabled until somebody disables it (Amazon S3 user guide, "S3 Tables maintenance").
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from moto.s3tables.responses import S3TablesResponse
 __all__ = ["ANSWERS", "MOTOS_OWN", "OPERATIONS", "PUTS", "install"]
 
 ANSWERS: dict[tuple[str, ...], dict[str, Any]] = {}
-"""Configuration by (ARN,) or (ARN, namespace, table); what is not here is all disabled."""
+"""Configuration by (ARN,) or (ARN, namespace, table); what is not here is all enabled."""
 PUTS: list[tuple[tuple[str, ...], str, Mapping[str, Any]]] = []
 """What was asked to change, in order."""
 
@@ -47,8 +47,8 @@ def install() -> None:
         setattr(S3TablesResponse, name, globals()[f"_{name}"])
 
 
-def _disabled(names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: {"status": "disabled"} for name in names}
+def _enabled(names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: {"status": "enabled"} for name in names}
 
 
 def _table(path: str) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ def _table(path: str) -> tuple[str, ...]:
 def _get_table_maintenance_configuration(self: S3TablesResponse) -> TYPE_RESPONSE:
     address = _table(self.raw_path)
     found = self.s3tables_backend.get_table(*address)
-    answer = {"tableARN": found.arn, "configuration": ANSWERS.get(address, _disabled(_OF_TABLE))}
+    answer = {"tableARN": found.arn, "configuration": ANSWERS.get(address, _enabled(_OF_TABLE))}
     return 200, self.default_response_headers, json.dumps(answer)
 
 
@@ -70,12 +70,12 @@ def _put_table_maintenance_configuration(self: S3TablesResponse) -> TYPE_RESPONS
     self.s3tables_backend.get_table(*address)
     value = json.loads(self.body)["value"]
     PUTS.append((address, kind, value))
-    ANSWERS[address] = {**ANSWERS.get(address, _disabled(_OF_TABLE)), kind: value}
+    ANSWERS[address] = {**ANSWERS.get(address, _enabled(_OF_TABLE)), kind: value}
     return 204, self.default_response_headers, ""
 
 
 def _get_table_bucket_maintenance_configuration(self: S3TablesResponse) -> TYPE_RESPONSE:
     arn = unquote(self.raw_path).removeprefix("/buckets/").removesuffix("/maintenance")
     self.s3tables_backend.get_table_bucket(arn)
-    answer = {"tableBucketARN": arn, "configuration": ANSWERS.get((arn,), _disabled(_OF_BUCKET))}
+    answer = {"tableBucketARN": arn, "configuration": ANSWERS.get((arn,), _enabled(_OF_BUCKET))}
     return 200, self.default_response_headers, json.dumps(answer)

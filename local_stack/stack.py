@@ -19,7 +19,7 @@ import yaml
 from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 
 from local_stack import distributed_map, functions, jobs
-from local_stack.executions import ChildExecution, Execution
+from local_stack.executions import ChildExecution, Execution, require_within_quotas
 from local_stack.functions import DeployedFunction, Invocation, StandIn
 from local_stack.jobs import DeployedJob, StandInJob
 from local_stack.metrics import Metric, metrics_in
@@ -79,7 +79,7 @@ class LocalStack:
             assert time.monotonic() < deadline, f"{execution} still runs after {timeout_s:g} s"
             time.sleep(0.02)
         described = client.describe_execution(executionArn=execution)
-        return Execution(
+        ended = Execution(
             name=described["name"],
             status=described["status"],
             output=json.loads(described.get("output", "null")),
@@ -91,6 +91,8 @@ class LocalStack:
                 for child in distributed_map.children_of(execution)
             ],
         )
+        require_within_quotas(ended)
+        return ended
 
     def invoke(self, role: str, event: Any) -> Any:
         """Call one function as an operator would; its result.
