@@ -15,6 +15,9 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.s3tables.exceptions import TableDoesNotExist
 from moto.s3tables.models import s3tables_backends
 
+from local_stack.limits.dynamodb import refused_by_dynamodb
+from local_stack.limits.faults import FAULTS
+from local_stack.limits.table_buckets import refused_by_table_bucket
 from local_stack.rights.api_needs import (
     dynamodb_needs,
     glue_needs,
@@ -23,15 +26,12 @@ from local_stack.rights.api_needs import (
     s3tables_needs,
     states_needs,
 )
-from local_stack.limits.dynamodb import refused_by_dynamodb
-from local_stack.limits.faults import FAULTS
-from local_stack.limits.table_buckets import refused_by_table_bucket
 from local_stack.rights.callers import Caller, caller_of
 from local_stack.rights.denials import denial, missing_key
 from local_stack.rights.evaluate import Need
 from local_stack.rights.s3_needs import TABLE_STORAGE, bucket_and_key, is_batch_deletion, s3_needs
-from local_stack.wire import HttpAnswer, WireRequest, json_error, signer
 from local_stack.template import ACCOUNT, REGION
+from local_stack.wire import HttpAnswer, WireRequest, json_error, signer
 
 __all__ = ["install", "needs_of"]
 

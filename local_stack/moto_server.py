@@ -14,9 +14,8 @@ from moto import backends
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.server import ThreadedMotoServer
 
-from local_stack import moto_s3tables
+from local_stack import gate, moto_s3tables
 from local_stack.moto_glue import versions_checked
-from local_stack import gate
 
 __all__ = ["REGION", "MotoServer", "running_moto"]
 

@@ -1,4 +1,4 @@
-"""Table buckets know few operations on objects, and metadata locations of one form only (platform 35, 59)."""
+"""Table buckets know few operations on objects, and metadata locations of one form only (platform 35, platform 59)."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from urllib.parse import unquote
 import botocore.session
 
 from local_stack.rights.evaluate import Need
-from local_stack.wire import WireRequest
 from local_stack.template import ACCOUNT, REGION
+from local_stack.wire import WireRequest
 
 __all__ = ["dynamodb_needs", "glue_needs", "lambda_needs", "other_needs", "s3tables_needs", "states_needs"]
 

@@ -1,9 +1,8 @@
-"""A deployment with tables of both kinds, Glue Data Catalog and table bucket, whose passes need every right there is."""
+"""A deployment with a table bucket and tables of the Glue Data Catalog, whose passes need every right there is."""
 
 from __future__ import annotations
 
 import datetime
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -115,7 +114,8 @@ class RightsFleet:
         long_ago = int((time.time() - _DAYS_OLD.total_seconds()) * 1000)
         state = open_state({"ICEKEEPER_STATE": f"dynamodb://{self.stack.template.name('StateTable')}"})
         catalog = open_catalog("glue", self._glue)
-        handle = TableHandle(catalog, TableName((DATABASE,), table.name()[-1]), state, lambda: long_ago, store_clock=lambda *_: long_ago)
+        name = TableName((DATABASE,), table.name()[-1])
+        handle = TableHandle(catalog, name, state, lambda: long_ago, store_clock=lambda *_: long_ago)
         stage_load(handle, "a-load", [staged], ())
         declare_load(handle, "a-load", LoadState.FAILED)
         self.grow_old()

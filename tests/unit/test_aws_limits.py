@@ -87,7 +87,8 @@ def test_a_metadata_location_lies_in_its_table_and_ends_as_one(location: str, is
 
 
 def dynamodb(operation: str, document: Any) -> str | None:
-    request = WireRequest("dynamodb", "POST", "/", "", {"x-amz-target": f"D.{operation}"}, json.dumps(document).encode())
+    body = json.dumps(document).encode()
+    request = WireRequest("dynamodb", "POST", "/", "", {"x-amz-target": f"D.{operation}"}, body)
     refused = refused_by_dynamodb(request)
     return None if refused is None else json.loads(refused.body)["message"]
 

@@ -20,14 +20,14 @@ from support.scripted_pipeline import ScriptedPipeline
 OF_GLUE = "Glue itself asks for it, to start and to log a run"
 OF_STEP_FUNCTIONS = "Step Functions itself asks for it"
 OF_REST = "only a table bucket that is reached as an Iceberg REST catalog asks for it: test_rest_rights.py"
-OF_ENGINES = "nothing here asks for it; AWS's own policies for readers of Iceberg tables have it, and it is only reading"
+OF_READERS = "nothing here asks for it; AWS's own policies for readers of table buckets have it"
 OF_KMS = "S3 itself asks for it, where tables are encrypted with a key of KMS"
 UNUSED: Mapping[str, Mapping[str, str]] = {
     "ReadTablesPolicy": {
         "s3tables:GetTableBucket": OF_REST,
         "s3tables:ListNamespaces": OF_REST,
-        "s3tables:GetNamespace": OF_ENGINES,
-        "s3tables:GetTable": OF_ENGINES,
+        "s3tables:GetNamespace": OF_READERS,
+        "s3tables:GetTable": OF_READERS,
         "s3tables:GetTableMaintenanceJobStatus": "who expires a table's snapshots: read by what follows this version",
         "kms:Decrypt": OF_KMS,
     },

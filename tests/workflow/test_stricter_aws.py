@@ -101,13 +101,13 @@ def test_the_gate_refuses_an_operator_too(bucket: Runtime, moto_server: MotoServ
     """It is AWS that refuses, not a policy."""
     s3 = moto_server.client("s3")
     storage, _, key = bucket.catalog.load(TABLE).metadata_location.removeprefix("s3://").partition("/")
-    for refused in (
-        lambda: s3.delete_object(Bucket=storage, Key=key),
-        lambda: s3.list_objects_v2(Bucket=storage),
-        lambda: s3.copy_object(Bucket=storage, Key=f"{key}.copy", CopySource={"Bucket": storage, "Key": key}),
+    for operation, arguments in (
+        ("delete_object", {"Key": key}),
+        ("list_objects_v2", {}),
+        ("copy_object", {"Key": f"{key}.copy", "CopySource": {"Bucket": storage, "Key": key}}),
     ):
         with pytest.raises(ClientError, match="MethodNotAllowed"):
-            refused()
+            getattr(s3, operation)(Bucket=storage, **arguments)
     s3tables = moto_server.client("s3tables")
     address = {"tableBucketARN": bucket.catalog.warehouse, "namespace": "ns", "name": "t"}
     token = s3tables.get_table_metadata_location(**address)["versionToken"]
