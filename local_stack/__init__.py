@@ -9,5 +9,8 @@ CloudWatch would be told.
 with its reason and a test that says when it is needed no more: ``moto_dynamodb``, ``moto_glue`` and ``moto_s3tables``
 by service; ``patches``, with ``distributed_map`` and ``pace``, for executions and what they call.
 
+``gate`` stands in front of moto: ``rights`` says what the policies of the template allow each role, ``limits`` what AWS
+refuses and moto does not; ``wire`` is a request as both see it.
+
 It stands beside what is deployed and is no part of it: moto is a dependency of development.
 """

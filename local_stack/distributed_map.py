@@ -19,6 +19,9 @@ from moto.stepfunctions.parser.asl.component.state.exec.state_map.iteration.item
 from moto.stepfunctions.parser.asl.eval.event.event_manager import EventManager
 from moto.stepfunctions.parser.asl.eval.program_state import ProgramError
 
+from local_stack.rights.callers import caller_of
+from local_stack.rights.evaluate import Need
+
 __all__ = ["Child", "children_of", "eval_input", "eval_job"]
 
 _run_job = worker_module.DistributedItemProcessorWorker._eval_job
@@ -54,12 +57,24 @@ def eval_input(self: Any, env_frame: Any) -> None:
         self._env.stack.pop()
     context = env_frame.states.context_object.context_object_data
     parent = context["Execution"]
+    _may_start(parent["RoleArn"], context["StateMachine"]["Id"])
     child = Child(context["Map"]["Item"]["Index"], env_frame.states.get_input(), EventManager())
     env_frame.event_manager = child.events
     name = str(uuid.uuid4())
     context["Execution"] = {**parent, "Id": f"{parent['Id']}:{name}", "Name": name, "Input": child.input}
     with _lock:
         _children.setdefault(parent["Id"], []).append(child)
+
+
+def _may_start(role: str, state_machine: str) -> None:
+    """On AWS a Distributed Map starts each child with the role of its machine.
+
+    Raises:
+        PermissionError: the role may not.
+    """
+    caller, need = caller_of(role), Need("states:StartExecution", state_machine)
+    if caller is not None and caller.refused([need]) is not None:
+        raise PermissionError(f"{role} is not authorized to perform: {need}")
 
 
 def eval_job(self: Any, env: Any, job: Any) -> None:

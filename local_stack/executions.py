@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-__all__ = ["ChildExecution", "Execution", "Visit", "largest_payload", "visits_of"]
+__all__ = ["ChildExecution", "Execution", "Visit", "largest_payload", "require_within_quotas", "visits_of"]
+
+# AWS Step Functions developer guide, "Quotas": a payload, and the history of an execution (platform 12).
+_LARGEST_PAYLOAD = 256 * 1024
+_MOST_EVENTS = 25_000
 
 Event = Mapping[str, Any]
 
@@ -125,6 +129,17 @@ def visits_of(events: Iterable[Event]) -> list[Visit]:
 def largest_payload(events: Iterable[Event]) -> int:
     """Bytes of the largest text that one state handed to another."""
     return max((len(text.encode()) for event in events for text in _payloads(event)), default=0)
+
+
+def require_within_quotas(execution: Execution) -> None:
+    """What moto does not check of an execution and its children.
+
+    Raises:
+        AssertionError: a payload or a history is larger than AWS takes.
+    """
+    largest, longest = execution.largest_payload, max(len(one.events) for one in (execution, *execution.children))
+    assert largest <= _LARGEST_PAYLOAD, f"{execution.name} handed on {largest} bytes at once"
+    assert longest <= _MOST_EVENTS, f"{execution.name} has a history of {longest} events"
 
 
 def _payloads(value: Any) -> Iterable[str]:

@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Killed",
     "LambdaContext",
     "StandIn",
+    "as_own_process",
     "forget_modules",
     "invoke",
     "loadable",
@@ -97,6 +99,10 @@ class DeployedFunction:
     stand_in: StandIn | None = None
     before: Callable[[Any], object] | None = None
     """What happens in the world just before each call; it is handed the event."""
+    folder: Path | None = None
+    """Where its modules lie, and those that it shares with others."""
+    modules: dict[str, ModuleType] = field(default_factory=dict)
+    """Its own copy of those, while it is warm: what they keep, such as clients, is signed with its own keys."""
     invocations: list[Invocation] = field(default_factory=list)
 
     def load(self) -> Handler:
@@ -158,7 +164,7 @@ def _call(function: DeployedFunction, event: Any, context: LambdaContext) -> tup
         if function.stand_in is not None:
             result = function.stand_in(event)
         else:
-            with _turn, _environment(function.environment), contextlib.redirect_stdout(printed):
+            with _turn, _environment(function.environment), _own_modules(function), contextlib.redirect_stdout(printed):
                 result = function.load()(event, context)
         # The runtime knows JSON only, so a result that is none fails here, too.
         return json.loads(json.dumps(result)), None, printed.getvalue()
@@ -184,6 +190,13 @@ def _timed_out(context: LambdaContext, timeout_s: float) -> Mapping[str, Any]:
 
 
 @contextlib.contextmanager
+def as_own_process(variables: Mapping[str, str]) -> Iterator[None]:
+    """While it lasts, this process has this environment, and no function runs."""
+    with _turn, _environment(variables):
+        yield
+
+
+@contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
@@ -195,6 +208,21 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _own_modules(function: DeployedFunction) -> Iterator[None]:
+    """While it lasts, the modules of the folder are the function's, as in a process of its own."""
+    if function.folder is None:
+        yield
+        return
+    forgotten = _take_modules(function.folder)
+    sys.modules.update(function.modules)
+    try:
+        yield
+    finally:
+        function.modules = _take_modules(function.folder)
+        sys.modules.update(forgotten)
 
 
 @contextlib.contextmanager
@@ -212,7 +240,21 @@ def loadable(folder: Path) -> Iterator[None]:
 
 def forget_modules(folder: Path) -> None:
     """Every function below the folder starts cold with its next call."""
-    for name, module in list(sys.modules.items()):
-        if Path(getattr(module, "__file__", None) or "/").is_relative_to(folder):
-            del sys.modules[name]
+    _take_modules(folder)
+    for function in DEPLOYED.values():
+        if function.folder == folder:
+            function.modules.clear()
     importlib.invalidate_caches()
+
+
+def _take_modules(folder: Path) -> dict[str, ModuleType]:
+    """Take the modules below the folder out of those that are loaded."""
+    below = f"{folder}{os.sep}"
+    found = {
+        name: module
+        for name, module in list(sys.modules.items())
+        if (getattr(module, "__file__", None) or "").startswith(below)
+    }
+    for name in found:
+        del sys.modules[name]
+    return found

@@ -1,6 +1,6 @@
 """The maintenance of table buckets, which moto 5.2.5 does not have: configuration, per table and per bucket, and jobs.
 
-Here every one is disabled unless a test asks for it: tests of other things own their tables.  On AWS all are enabled.
+As on AWS all of it is enabled until somebody disables it (Amazon S3 user guide, "S3 Tables maintenance").
 Nothing is ever maintained, so that a job that is enabled has not run yet unless a test says how it went.
 """
 
@@ -18,7 +18,7 @@ from moto.s3tables.responses import S3TablesResponse
 __all__ = ["ANSWERS", "JOBS", "MOTOS_OWN", "OPERATIONS", "PUTS", "install"]
 
 ANSWERS: dict[tuple[str, ...], dict[str, Any]] = {}
-"""Configuration by (ARN,) or (ARN, namespace, table); what is not here is all disabled."""
+"""Configuration by (ARN,) or (ARN, namespace, table); what is not here is all enabled."""
 JOBS: dict[tuple[str, ...], dict[str, Any]] = {}
 """How the jobs of a table went, by (ARN, namespace, table); what is not here follows from the configuration."""
 PUTS: list[tuple[tuple[str, ...], str, Mapping[str, Any]]] = []
@@ -52,8 +52,8 @@ def install() -> None:
         setattr(S3TablesResponse, name, globals()[f"_{name}"])
 
 
-def _disabled(names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: {"status": "disabled"} for name in names}
+def _enabled(names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: {"status": "enabled"} for name in names}
 
 
 def _table(path: str) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def _table(path: str) -> tuple[str, ...]:
 def _get_table_maintenance_configuration(self: S3TablesResponse) -> TYPE_RESPONSE:
     address = _table(self.raw_path)
     found = self.s3tables_backend.get_table(*address)
-    answer = {"tableARN": found.arn, "configuration": ANSWERS.get(address, _disabled(_OF_TABLE))}
+    answer = {"tableARN": found.arn, "configuration": ANSWERS.get(address, _enabled(_OF_TABLE))}
     return 200, self.default_response_headers, json.dumps(answer)
 
 
@@ -75,21 +75,21 @@ def _put_table_maintenance_configuration(self: S3TablesResponse) -> TYPE_RESPONS
     self.s3tables_backend.get_table(*address)
     value = json.loads(self.body)["value"]
     PUTS.append((address, kind, value))
-    ANSWERS[address] = {**ANSWERS.get(address, _disabled(_OF_TABLE)), kind: value}
+    ANSWERS[address] = {**ANSWERS.get(address, _enabled(_OF_TABLE)), kind: value}
     return 204, self.default_response_headers, ""
 
 
 def _get_table_bucket_maintenance_configuration(self: S3TablesResponse) -> TYPE_RESPONSE:
     arn = unquote(self.raw_path).removeprefix("/buckets/").removesuffix("/maintenance")
     self.s3tables_backend.get_table_bucket(arn)
-    answer = {"tableBucketARN": arn, "configuration": ANSWERS.get((arn,), _disabled(_OF_BUCKET))}
+    answer = {"tableBucketARN": arn, "configuration": ANSWERS.get((arn,), _enabled(_OF_BUCKET))}
     return 200, self.default_response_headers, json.dumps(answer)
 
 
 def _get_table_maintenance_job_status(self: S3TablesResponse) -> TYPE_RESPONSE:
     address = _table(self.raw_path)
     found = self.s3tables_backend.get_table(*address)
-    configured = {**ANSWERS.get(address, _disabled(_OF_TABLE)), **ANSWERS.get(address[:1], _disabled(_OF_BUCKET))}
+    configured = {**ANSWERS.get(address, _enabled(_OF_TABLE)), **ANSWERS.get(address[:1], _enabled(_OF_BUCKET))}
     is_off = {name: configured.get(name, {}).get("status") == "disabled" for name in (*_OF_TABLE, *_OF_BUCKET)}
     status = {name: {"status": "Disabled" if off else "Not_Yet_Run"} for name, off in is_off.items()}
     answer = {"tableARN": found.arn, "status": {**status, **JOBS.get(address, {})}}

@@ -14,7 +14,7 @@ from moto import backends
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.server import ThreadedMotoServer
 
-from local_stack import moto_s3tables
+from local_stack import gate, moto_s3tables
 from local_stack.moto_glue import versions_checked
 
 __all__ = ["REGION", "MotoServer", "running_moto"]
@@ -28,12 +28,13 @@ class MotoServer:
 
     endpoint: str
 
-    def client(self, service: str) -> Any:
+    def client(self, service: str, access_key: str = "testing") -> Any:
+        """A client of an operator, who may do everything, or of who has another key."""
         return boto3.client(
             service,
             endpoint_url=self.endpoint,
             region_name=REGION,
-            aws_access_key_id="testing",
+            aws_access_key_id=access_key,
             aws_secret_access_key="testing-secret",
         )
 
@@ -71,10 +72,11 @@ def _answer_sooner() -> None:
 
 @contextmanager
 def running_moto() -> Iterator[MotoServer]:
-    """A server of this process, on a free port, with what is added to moto's Glue and S3 Tables."""
+    """A server of this process, on a free port, with what is added to moto, and the gate in front of it."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     _answer_sooner()
     moto_s3tables.install()
+    gate.install()
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:

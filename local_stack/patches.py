@@ -27,7 +27,9 @@ from moto.settings import moto_server_port
 
 from local_stack import distributed_map, functions, jobs
 from local_stack.pace import PACE
-from local_stack.template import ACCOUNT
+from local_stack.rights.callers import caller_of
+from local_stack.rights.evaluate import Need
+from local_stack.template import ACCOUNT, REGION
 
 __all__ = ["PATCHES", "Patch", "ServiceFault", "apply_patches"]
 
@@ -132,11 +134,18 @@ def _wait(self: Any, env: Any, wait_seconds: float) -> None:
 class _Lambda:
     """The engine's client of Lambda, without a connection of its own for every call."""
 
-    def __init__(self, region: str) -> None:
+    def __init__(self, region: str, role: str) -> None:
         self._backend = lambda_backends[ACCOUNT][region]
+        self._caller = caller_of(role)
 
     def invoke(self, **parameters: Any) -> dict[str, Any]:
         headers: dict[str, str] = {}
+        name = parameters["FunctionName"]
+        arn = name if name.startswith("arn:") else f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{name}"
+        need = Need("lambda:InvokeFunction", arn)
+        if self._caller is not None and self._caller.refused([need]) is not None:
+            details = {"Error": {"Code": "AccessDeniedException", "Message": f"not authorized to perform: {need}"}}
+            raise ClientError(details, "Invoke")
         try:
             payload = self._backend.invoke(
                 parameters["FunctionName"], None, parameters.get("Payload") or b"", {}, headers
@@ -155,12 +164,12 @@ _clients_lock = threading.Lock()
 
 
 @functools.cache
-def _client(region: str, service: str, port: str) -> Any:
+def _client(region: str, service: str, port: str, key: str) -> Any:
     return boto3.session.Session().client(
         service,
         endpoint_url=f"http://127.0.0.1:{port}",
         region_name=region,
-        aws_access_key_id="testing",
+        aws_access_key_id=key,
         aws_secret_access_key="testing",
         config=Config(
             parameter_validation=False, retries={"total_max_attempts": 1}, read_timeout=900, max_pool_connections=32
@@ -168,11 +177,14 @@ def _client(region: str, service: str, port: str) -> Any:
     )
 
 
-def _engine_client(region: str, service: str, state_credentials: Any = None) -> Any:
+def _engine_client(region: str, service: str, state_credentials: Any) -> Any:
+    """A client with the rights of the state machine's role."""
     if service == "lambda":
-        return _Lambda(region)
+        return _Lambda(region, state_credentials.role_arn)
+    caller = caller_of(state_credentials.role_arn)
+    key = "testing" if caller is None else caller.rights.key_of(caller.role)
     with _clients_lock:
-        return _client(region, service, moto_server_port())
+        return _client(region, service, moto_server_port(), key)
 
 
 _parser = importlib.import_module(f"{_ENGINE}.parse.asl_parser").AmazonStateLanguageParser

@@ -21,13 +21,15 @@ from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.events import Item, parse_event
 from local_stack import distributed_map, functions, jobs
-from local_stack.executions import ChildExecution, Execution
+from local_stack.executions import ChildExecution, Execution, require_within_quotas
 from local_stack.functions import DeployedFunction, Invocation, StandIn
 from local_stack.jobs import DeployedJob, StandInJob
 from local_stack.metrics import Metric, metrics_in
 from local_stack.moto_dynamodb import dynamodb_that_keeps_its_promises
 from local_stack.moto_server import MotoServer
 from local_stack.patches import apply_patches
+from local_stack.rights.callers import StackRights
+from local_stack.rights.roles import roles_of
 from local_stack.template import ACCOUNT, REGION, YAML_LOADER, Template
 
 __all__ = ["ROOT", "LocalStack", "deployed"]
@@ -47,6 +49,8 @@ class LocalStack:
     jobs: Mapping[str, DeployedJob]
     """By role: the name of its script."""
     state_machine: str
+    rights: StackRights
+    """What each of its roles may do, used and was denied."""
 
     def run(self, machine_input: Any = None, *, name: str | None = None, timeout_s: float = 120.0) -> Execution:
         """Start the state machine and wait for its end."""
@@ -54,12 +58,18 @@ class LocalStack:
 
     def start(self, machine_input: Any = None, *, name: str | None = None) -> str:
         """Start the state machine; its execution's ARN."""
-        started = self.moto.client("stepfunctions").start_execution(
+        started = self._schedule().start_execution(
             stateMachineArn=self.state_machine,
             name=name or f"run-{uuid.uuid4()}",
             input=json.dumps({} if machine_input is None else machine_input),
         )
         return str(started["executionArn"])
+
+    def _schedule(self) -> Any:
+        """A client with the rights of the schedule, where the template has one."""
+        for _, properties in self.template.resources("AWS::Scheduler::Schedule"):
+            return self.moto.client("stepfunctions", self.rights.key_of(properties["Target"]["RoleArn"]))
+        return self.moto.client("stepfunctions")
 
     def wait(self, execution: str, *, timeout_s: float = 120.0) -> Execution:
         """Wait for the end of an execution."""
@@ -71,7 +81,7 @@ class LocalStack:
             assert time.monotonic() < deadline, f"{execution} still runs after {timeout_s:g} s"
             time.sleep(0.02)
         described = client.describe_execution(executionArn=execution)
-        return Execution(
+        ended = Execution(
             name=described["name"],
             status=described["status"],
             output=json.loads(described.get("output", "null")),
@@ -83,6 +93,8 @@ class LocalStack:
                 for child in distributed_map.children_of(execution)
             ],
         )
+        require_within_quotas(ended)
+        return ended
 
     def invoke(self, role: str, event: Any) -> Any:
         """Call one function as an operator would; its result.
@@ -201,15 +213,17 @@ def deployed(
         ending.enter_context(dynamodb_that_keeps_its_promises())
         if (template.folder / "functions").is_dir():
             ending.enter_context(functions.loadable(template.folder / "functions"))
-        role = moto.client("iam").create_role(RoleName=template.stack, AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+        rights = ending.enter_context(StackRights(dict(roles_of(template))).enforced())
+        for role in rights.roles:
+            moto.client("iam").create_role(RoleName=role.rpartition("/")[2], AssumeRolePolicyDocument="{}")
         _create_storage(moto, template)
-        of_functions = _create_functions(moto, template, role, {**aws, **more})
-        of_jobs = _create_jobs(moto, template, role, {**aws, "PYTHONPATH": str(_PACKAGE), **more})
+        of_functions = _create_functions(moto, template, rights, {**aws, **more})
+        of_jobs = _create_jobs(moto, template, rights, {**aws, "PYTHONPATH": str(_PACKAGE), **more})
         ending.callback(functions.wait_for_calls)
         for job in of_jobs.values():
             ending.callback(job.stop)
-        machine = _create_state_machine(moto, template, role, timeouts or {})
-        yield LocalStack(moto, template, of_functions, of_jobs, machine)
+        machine = _create_state_machine(moto, template, timeouts or {})
+        yield LocalStack(moto, template, of_functions, of_jobs, machine, rights)
 
 
 def _create_storage(moto: MotoServer, template: Template) -> None:
@@ -226,10 +240,11 @@ def _create_storage(moto: MotoServer, template: Template) -> None:
 
 
 def _create_functions(
-    moto: MotoServer, template: Template, role: str, environment: Mapping[str, str]
+    moto: MotoServer, template: Template, rights: StackRights, environment: Mapping[str, str]
 ) -> dict[str, DeployedFunction]:
     client, code, deployed_functions = moto.client("lambda"), _empty_zip(), {}
     for logical_id, properties in template.resources("AWS::Serverless::Function"):
+        role = template.role_of(logical_id, properties)
         variables = {k: str(v) for k, v in properties.get("Environment", {}).get("Variables", {}).items()}
         client.create_function(
             FunctionName=template.name(logical_id),
@@ -242,19 +257,20 @@ def _create_functions(
             Environment={"Variables": variables},
         )
         kind = str(properties["Handler"]).split(".")[0]
-        function = DeployedFunction(kind, properties["Handler"], {**variables, **environment})
+        own = {**variables, **environment, **rights.credentials_of(role)}
+        function = DeployedFunction(kind, properties["Handler"], own, folder=template.folder / "functions")
         functions.DEPLOYED[template.name(logical_id)] = deployed_functions[kind] = function
     return deployed_functions
 
 
 def _create_jobs(
-    moto: MotoServer, template: Template, role: str, environment: Mapping[str, str]
+    moto: MotoServer, template: Template, rights: StackRights, environment: Mapping[str, str]
 ) -> dict[str, DeployedJob]:
     client, deployed_jobs = moto.client("glue"), {}
     for logical_id, properties in template.resources("AWS::Glue::Job"):
         client.create_job(
             Name=template.name(logical_id),
-            Role=role,
+            Role=properties["Role"],
             Command={key: str(value) for key, value in properties["Command"].items()},
             DefaultArguments={k: str(v) for k, v in properties.get("DefaultArguments", {}).items()},
             ExecutionProperty={"MaxConcurrentRuns": int(properties["ExecutionProperty"]["MaxConcurrentRuns"])},
@@ -262,12 +278,12 @@ def _create_jobs(
             GlueVersion=str(properties["GlueVersion"]),
         )
         script = template.folder / "glue_jobs" / str(properties["Command"]["ScriptLocation"]).rsplit("/", 1)[-1]
-        job = DeployedJob(script.stem, script, dict(environment))
+        job = DeployedJob(script.stem, script, {**environment, **rights.credentials_of(properties["Role"])})
         jobs.DEPLOYED[template.name(logical_id)] = deployed_jobs[script.stem] = job
     return deployed_jobs
 
 
-def _create_state_machine(moto: MotoServer, template: Template, role: str, timeouts: Mapping[str, int]) -> str:
+def _create_state_machine(moto: MotoServer, template: Template, timeouts: Mapping[str, int]) -> str:
     ((logical_id, properties),) = template.resources("AWS::Serverless::StateMachine")
     text = (template.folder / properties["DefinitionUri"]).read_text()
     for name, value in properties.get("DefinitionSubstitutions", {}).items():
@@ -276,7 +292,9 @@ def _create_state_machine(moto: MotoServer, template: Template, role: str, timeo
     for state, seconds in timeouts.items():
         _state(definition, state)["TimeoutSeconds"] = seconds
     created = moto.client("stepfunctions").create_state_machine(
-        name=template.name(logical_id), roleArn=role, definition=json.dumps(definition)
+        name=template.name(logical_id),
+        roleArn=template.role_of(logical_id, properties),
+        definition=json.dumps(definition),
     )
     return str(created["stateMachineArn"])
 

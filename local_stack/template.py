@@ -36,6 +36,12 @@ _ARNS = {
 # Of these a Ref is the address, of others the name.
 _REFERRED_BY_ARN = {"AWS::Serverless::StateMachine", "AWS::IAM::ManagedPolicy", "AWS::Serverless::LayerVersion"}
 
+# Properties that give a resource its name.
+_NAMED_BY = {_FUNCTION: "FunctionName", "AWS::Serverless::StateMachine": "Name", "AWS::Glue::Job": "Name"}
+
+# What has no default: whoever deploys must say it.
+_GIVEN = {"ArtifactLocation": "s3://artifacts/icekeeper/local"}
+
 _NO_VALUE = object()
 
 YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -70,7 +76,8 @@ def load_template(text: str | None = None) -> Mapping[str, Any]:
 class Template:
     """A template with the parameters of one stack.
 
-    Names that the template gives are not used: ``STACK-LogicalId`` is, so that stacks of one server stay apart.
+    What the template gives no name is called ``STACK-LogicalId``; so stacks of one server stay apart, as long as the
+    names that it gives begin with the stack's.
     """
 
     def __init__(self, path: Path, stack: str, parameters: Mapping[str, str]) -> None:
@@ -81,7 +88,8 @@ class Template:
         unknown = set(parameters) - set(declared)
         assert not unknown, f"{path.name} has no parameters {sorted(unknown)}"
         self._parameters = {
-            name: str(parameters.get(name, parameter.get("Default", ""))) for name, parameter in declared.items()
+            name: str(parameters.get(name, parameter.get("Default", _GIVEN.get(name, ""))))
+            for name, parameter in declared.items()
         }
 
     def resources(self, kind: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -98,8 +106,16 @@ class Template:
         """The stack's outputs, resolved."""
         return {name: str(self.resolve(one["Value"])) for name, one in self._document.get("Outputs", {}).items()}
 
+    def role_of(self, logical_id: str, properties: Mapping[str, Any]) -> str:
+        """The ARN of the role of a function or state machine: its own, or the one that SAM makes for it."""
+        return str(properties.get("Role") or self._attribute(f"{logical_id}Role", "Arn"))
+
     def name(self, logical_id: str) -> str:
         """What a resource is called in this stack."""
+        resource = self._document["Resources"].get(logical_id, {})
+        given = resource.get("Properties", {}).get(_NAMED_BY.get(resource.get("Type", ""), ""))
+        if given is not None:
+            return str(self.resolve(given))
         return (
             f"{self.stack}-{logical_id}".lower()
             if self._kind(logical_id) == "AWS::S3::Bucket"

@@ -178,6 +178,7 @@ def _denied(self: S3TablesResponse) -> Any:
 
 def test_the_alarms_would_fire(scripted_stack: LocalStack, bucket: Runtime) -> None:
     """So that the silence above says something."""
+    answers(bucket, *ALL_OFF)
 
     def drop(event: Any) -> None:
         client = scripted_stack.moto.client("s3tables")

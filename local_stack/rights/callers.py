@@ -1,0 +1,113 @@
+"""Who calls: each role of a stack has an access key of its own, and what it used and was denied is remembered."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from local_stack.rights.evaluate import Grant, Need, Role, Statement, decide
+
+__all__ = ["CALLERS", "DENIED", "Caller", "Denied", "StackRights", "caller_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """One call that no policy allows."""
+
+    role: str
+    need: Need
+
+    def __str__(self) -> str:
+        return f"{self.role} may not {self.need}"
+
+
+@dataclass(slots=True)
+class StackRights:
+    """The roles of one stack, by ARN, and what they used of their policies."""
+
+    roles: dict[str, Role]
+    used: set[frozenset[Grant]] = field(default_factory=set)
+    """Of each call that was allowed all that allows it."""
+    _keys: dict[str, str] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def key_of(self, role: str) -> str:
+        """The access key of a role, by its ARN."""
+        return self._keys[role]
+
+    def credentials_of(self, role: str) -> Mapping[str, str]:
+        """What a process of this role has in its environment."""
+        return {"AWS_ACCESS_KEY_ID": self.key_of(role), "AWS_SECRET_ACCESS_KEY": "local-secret"}
+
+    def refused(self, role: str, needs: Iterable[Need]) -> Need | None:
+        """The first of these rights that a role does not have; what it has counts as used, unless one is missing."""
+        used: list[frozenset[Grant]] = []
+        for need in needs:
+            decision = decide(self.roles[role], need)
+            if not decision.is_allowed:
+                with self._lock:
+                    DENIED.append(Denied(self.roles[role].name, need))
+                return need
+            used.append(frozenset(decision.grants))
+        if not self.used.issuperset(used):
+            with self._lock:
+                self.used.update(used)
+        return None
+
+    @contextmanager
+    def without(self, policy: str, action: str) -> Iterator[None]:
+        """While it lasts, a policy does not name an action any more, in none of its statements."""
+        before = dict(self.roles)
+        for arn, role in before.items():
+            self.roles[arn] = Role(role.name, tuple(_without(one, policy, action) for one in role.statements))
+        assert self.roles != before, f"{policy} does not name {action}"
+        try:
+            yield
+        finally:
+            self.roles.update(before)
+
+    @contextmanager
+    def enforced(self) -> Iterator[StackRights]:
+        """While it lasts, who signs with the keys of these roles is judged."""
+        for role in self.roles:
+            self._keys[role] = f"LOCAL{uuid.uuid4().hex[:15].upper()}"
+            CALLERS[self._keys[role]] = CALLERS[role] = Caller(self, role)
+        try:
+            yield self
+        finally:
+            for role in self.roles:
+                del CALLERS[self._keys[role]], CALLERS[role]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A role of a stack; ``role`` is its ARN."""
+
+    rights: StackRights
+    role: str
+
+    def refused(self, needs: Iterable[Need]) -> Need | None:
+        """The first right that is missing."""
+        return self.rights.refused(self.role, needs)
+
+
+def _without(statement: Statement, policy: str, action: str) -> Statement:
+    if statement.policy != policy:
+        return statement
+    return replace(statement, actions=tuple(one for one in statement.actions if one != action))
+
+
+CALLERS: dict[str, Caller] = {}
+"""By access key, and by the role's ARN.  Who is not in it, such as a test, is an operator, who may do everything."""
+
+
+DENIED: list[Denied] = []
+"""Every call of this process's stacks that was denied, in order."""
+
+
+def caller_of(key: str) -> Caller | None:
+    """Who signs with an access key, or has a role."""
+    return CALLERS.get(key)

@@ -1,0 +1,169 @@
+"""A deployment with a table bucket and tables of the Glue Data Catalog, whose passes need every right there is."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from moto.s3.models import s3_backends
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DateType, LongType, NestedField
+
+from icekeeper.administration.loads import declare_load, stage_load
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.model import TableName
+from icekeeper.operation_facts import operations_of_job
+from icekeeper.pass_context.table_handle import TableHandle
+from icekeeper.pipeline import glue_job
+from icekeeper.state.open import open_state
+from icekeeper.state.staging import LoadState
+from local_stack import functions, moto_s3tables
+from local_stack.executions import Execution
+from local_stack.jobs import StandInJob
+from local_stack.stack import LocalStack
+from local_stack.template import ACCOUNT, REGION
+
+__all__ = ["ALL_IN_JOBS", "PARAMETERS", "RightsFleet"]
+
+DATA_BUCKET = "rights-lake"
+DATABASE = "rights"
+PARAMETERS = {
+    "TableBucketArns": f"arn:aws:s3tables:{REGION}:{ACCOUNT}:bucket/rights-*",
+    "DiscoverTableBuckets": "true",
+    "BucketFilter": "rights-*",
+    "NamespaceFilter": DATABASE,
+    "DataBucketArns": f"arn:aws:s3:::{DATA_BUCKET}",
+    "GlueDataCatalogArns": f"arn:aws:glue:{REGION}:{ACCOUNT}:database/*,arn:aws:glue:{REGION}:{ACCOUNT}:table/*",
+    "Catalogs": "glue",
+    "KmsKeyArns": f"arn:aws:kms:{REGION}:{ACCOUNT}:key/0",
+    "Operations": "all,expire_partitions",
+}
+ALL_IN_JOBS = {"ICEKEEPER_SMALL_COMPACTION_MB": "0", "ICEKEEPER_SMALL_MANIFESTS": "0", "ICEKEEPER_SMALL_ORPHANS": "0"}
+"""No work is small enough for a function."""
+POLICY_FILE = """\
+rules:
+- settings:
+    min_input_files: 2
+    min_manifests_to_rewrite: 2
+    max_snapshots_to_keep: 1
+    snapshot_retention_hours: 0
+    orphan_sweep_interval_hours: 0
+    orphan_max_delete_ratio: 1
+    partition_retention_hours: 240
+    ownership: icekeeper
+"""
+_CATALOG_FILE = f"""\
+catalog:
+  glue:
+    type: glue
+    warehouse: s3://{DATA_BUCKET}
+    client.region: {REGION}
+    s3.region: {REGION}
+"""
+_SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "day", DateType()))
+_DAYS_OLD = datetime.timedelta(days=40)
+
+
+class RightsFleet:
+    """A stack that is deployed with :data:`PARAMETERS`, and its tables."""
+
+    def __init__(self, stack: LocalStack, folder: Path) -> None:
+        self.stack = stack
+        self._folder = folder
+        moto = stack.moto
+        moto.client("s3").create_bucket(Bucket=DATA_BUCKET)
+        moto.client("glue").create_database(DatabaseInput={"Name": DATABASE})
+        self._glue = {**moto.glue_properties, "warehouse": f"s3://{DATA_BUCKET}"}
+        stack.put_control("config/pyiceberg.yaml", _CATALOG_FILE)
+
+    def give_policy(self) -> None:
+        """Write the policy file, which is optional; from now on everybody reads it."""
+        self.stack.put_control("config/policy.yaml", POLICY_FILE)
+        self.stack.start_cold()
+
+    def run(self, machine_input: Mapping[str, Any]) -> Execution:
+        """A run that must end well."""
+        execution = self.stack.run(dict(machine_input))
+        assert execution.status == "SUCCEEDED", (execution.error, execution.visits[0].errors)
+        return execution
+
+    def statuses(self, execution: Execution) -> dict[str, str]:
+        """How the pass over each table ended."""
+        return {child.output["table"]: child.output["status"] for child in execution.children}
+
+    # -- tables
+
+    def glue_table(self, name: str) -> Table:
+        """A partitioned table in the ordinary bucket: small files of today and of a day long ago."""
+        return _filled(load_catalog("glue", **self._glue), f"{DATABASE}.{name}", f"s3://{DATA_BUCKET}/{name}")
+
+    def leave_orphans(self, table: Table) -> None:
+        """An old file that nothing references, and a load that failed."""
+        orphan, staged = (f"{table.location()}/data/{name}.parquet" for name in ("orphan", "staged"))
+        s3 = self.stack.moto.client("s3")
+        for path in (orphan, staged):
+            s3.put_object(Bucket=DATA_BUCKET, Key=path.removeprefix(f"s3://{DATA_BUCKET}/"), Body=b"left")
+        long_ago = int((time.time() - _DAYS_OLD.total_seconds()) * 1000)
+        state = open_state({"ICEKEEPER_STATE": f"dynamodb://{self.stack.template.name('StateTable')}"})
+        catalog = open_catalog("glue", self._glue)
+        name = TableName((DATABASE,), table.name()[-1])
+        handle = TableHandle(catalog, name, state, lambda: long_ago, store_clock=lambda *_: long_ago)
+        stage_load(handle, "a-load", [staged], ())
+        declare_load(handle, "a-load", LoadState.FAILED)
+        self.grow_old()
+
+    def grow_old(self) -> None:
+        """Every object of the ordinary bucket was written long ago."""
+        for versions in s3_backends[ACCOUNT]["aws"].get_bucket(DATA_BUCKET).keys.values():
+            versions.last_modified -= _DAYS_OLD
+
+    def bucket_table(self, name: str) -> None:
+        """A partitioned table in a table bucket of AWS's kind, whose own maintenance is on."""
+        s3tables = self.stack.moto.client("s3tables")
+        arn = s3tables.create_table_bucket(name="rights-tables")["arn"]
+        s3tables.create_namespace(tableBucketARN=arn, namespace=[DATABASE])
+        address = {"tableBucketARN": arn, "namespace": DATABASE, "name": name}
+        s3tables.create_table(**address, format="ICEBERG")
+        pointer = s3tables.get_table_metadata_location(**address)
+        blind = {"py-io-impl": "support.blind_io.BlindFileIO", **self.stack.moto.s3_properties}
+        writer = load_catalog("writer", type="sql", uri=f"sqlite:///{self._folder}/writer.db", **blind)
+        writer.create_namespace(DATABASE)
+        table = _filled(writer, f"{DATABASE}.{name}", pointer["warehouseLocation"])
+        s3tables.update_table_metadata_location(
+            **address, versionToken=pointer["versionToken"], metadataLocation=table.metadata_location
+        )
+        moto_s3tables.ANSWERS[arn, DATABASE, name] = {}
+        moto_s3tables.ANSWERS[(arn,)] = {}
+
+    # -- jobs
+
+    def jobs_in_this_process(self) -> dict[str, StandInJob]:
+        """Every job as Glue would start it, but in this process and without Spark: its rights are those of its role."""
+        return {role: self._job(role) for role in self.stack.jobs}
+
+    def _job(self, role: str) -> StandInJob:
+        environment = self.stack.jobs[role].environment
+
+        def run(arguments: Mapping[str, str]) -> None:
+            given = [text for pair in arguments.items() for text in pair]
+            with functions.as_own_process(environment):
+                assert glue_job.run_job(given, operations_of_job(role)) == 0
+
+        return run
+
+
+def _filled(catalog: Catalog, name: str, location: str) -> Table:
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "day"))
+    table = catalog.create_table(name, _SCHEMA, location=location, partition_spec=spec)
+    today = datetime.datetime.now(datetime.UTC).date()
+    for past in (today, today, today, today - _DAYS_OLD):
+        table.append(pa.table({"id": range(5), "day": [past] * 5}, schema=_SCHEMA.as_arrow()))
+    return table

@@ -1,0 +1,103 @@
+"""Least rights (rule 143): passes over tables of every kind need all that the policies allow, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from icekeeper.engines.local import LocalEngine
+from icekeeper.pipeline import glue_job
+from local_stack.moto_server import MotoServer
+from local_stack.rights.callers import DENIED
+from local_stack.rights.coverage import surprises
+from local_stack.stack import LocalStack, deployed
+from support.rights_fleet import ALL_IN_JOBS, PARAMETERS, RightsFleet
+from support.scripted_pipeline import ScriptedPipeline
+
+OF_GLUE = "Glue itself asks for it, to start and to log a run"
+OF_STEP_FUNCTIONS = "Step Functions itself asks for it"
+OF_REST = "only a table bucket that is reached as an Iceberg REST catalog asks for it: test_rest_rights.py"
+OF_READERS = "nothing here asks for it; AWS's own policies for readers of table buckets have it"
+OF_KMS = "S3 itself asks for it, where tables are encrypted with a key of KMS"
+UNUSED: Mapping[str, Mapping[str, str]] = {
+    "ReadTablesPolicy": {
+        "s3tables:GetTableBucket": OF_REST,
+        "s3tables:ListNamespaces": OF_REST,
+        "s3tables:GetNamespace": OF_READERS,
+        "s3tables:GetTable": OF_READERS,
+        "s3tables:GetTableMaintenanceJobStatus": "who expires a table's snapshots: read by what follows this version",
+        "kms:Decrypt": OF_KMS,
+    },
+    "CommitTablesPolicy": {
+        "s3:AbortMultipartUpload": "only an upload in parts that failed midway asks for it",
+        "kms:GenerateDataKey": OF_KMS,
+    },
+    "GlueRuntimePolicy": dict.fromkeys(
+        ("s3:GetObject", "logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents"), OF_GLUE
+    ),
+    "ScheduleRole.StartRuns": {"sqs:SendMessage": "only a schedule that could not start a run asks for it"},
+    "StateMachineRole.RunFunctionsAndJobs": {
+        "glue:GetJobRuns": f"{OF_STEP_FUNCTIONS}: its policy for startJobRun.sync has it",
+        "glue:BatchStopJobRun": f"{OF_STEP_FUNCTIONS}, where an execution is stopped while its job runs",
+    },
+    "StateMachineRole.MapTables": dict.fromkeys(
+        ("states:DescribeExecution", "states:StopExecution"), f"{OF_STEP_FUNCTIONS}, of a Distributed Map's children"
+    ),
+    "StateMachineRole.Observe": dict.fromkeys(
+        (
+            *("logs:CreateLogDelivery", "logs:GetLogDelivery", "logs:UpdateLogDelivery", "logs:DeleteLogDelivery"),
+            *("logs:ListLogDeliveries", "logs:PutResourcePolicy", "logs:DescribeResourcePolicies"),
+            *("logs:DescribeLogGroups", "xray:PutTraceSegments", "xray:PutTelemetryRecords"),
+            *("xray:GetSamplingRules", "xray:GetSamplingTargets"),
+        ),
+        f"{OF_STEP_FUNCTIONS}, to deliver logs and traces",
+    ),
+}
+"""By policy: actions that no call here needs, each with the reason why it is allowed."""
+
+
+@pytest.fixture
+def fleet(moto_server: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RightsFleet]:
+    monkeypatch.setattr(glue_job, "open_engine", lambda name: nullcontext(LocalEngine(1)))
+    with deployed(moto_server, parameters=PARAMETERS) as stack:
+        yield RightsFleet(stack, tmp_path)
+
+
+@pytest.mark.slow
+def test_every_right_is_needed(fleet: RightsFleet) -> None:
+    """One that could be taken away without a call noticing is named here, as is a reason that holds no more."""
+    fleet.run({})  # as on the first day: there is no policy file, and the state table is new
+    fleet.give_policy()
+    fleet.leave_orphans(fleet.glue_table("t"))
+    fleet.bucket_table("b")
+    twice = {"orphan_min_sightings": "2"}
+    fleet.run({"table": "rights.t", "catalog": "glue", "operations": "remove_orphans", "settings": twice})
+    assert fleet.statuses(fleet.run({})) == {"rights.t": "succeeded", "rights.b": "succeeded"}
+    fleet.stack.stand_in({}, fleet.jobs_in_this_process())
+    fleet.stack.start_cold(ALL_IN_JOBS)
+    fleet.leave_orphans(fleet.glue_table("j"))
+    execution = fleet.run({"table": "rights.j", "catalog": "glue"})
+    assert {"CompactJob", "RemoveOrphansJob", "RewriteManifestsJob"} <= set(execution.child.tasks)
+    assert fleet.statuses(execution) == {"rights.j": "succeeded"}
+    rights = fleet.stack.rights
+    assert surprises(rights.roles.values(), rights.used, UNUSED) == []
+
+
+def test_a_right_that_is_missing_stops_the_call_that_needs_it(
+    scripted_stack: LocalStack, script: ScriptedPipeline
+) -> None:
+    rights = scripted_stack.rights
+    with rights.without("StateMachineRole.MapTables", "s3:GetObject"):
+        execution = scripted_stack.run({})
+    assert execution.status == "FAILED"
+    assert script.steps == ["detect"]
+    with rights.without("StateMachineRole.RunFunctionsAndJobs", "glue:StartJobRun"):
+        script.routes = {**script.routes, "compact": "glue"}
+        execution = scripted_stack.run({})
+    assert "job:compact" not in script.steps
+    assert execution.child.output["status"] == "partial"
+    assert {str(one.need.action) for one in DENIED} == {"s3:GetObject", "glue:StartJobRun"}
+    DENIED.clear()
