@@ -16,13 +16,13 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
+from icekeeper.aws.session import aws_session, client_config
 from icekeeper.errors import StorageError
 from icekeeper.masking import mask
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn
 from icekeeper.policy.ownership import BucketMaintenance, BuiltInState
 from icekeeper.storage.failures import describe_failure
-from icekeeper.storage.s3 import aws_session, client_config
 
 __all__ = [
     "S3TABLES_PREFIXES",
