@@ -19,6 +19,7 @@ import yaml
 from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 
 from local_stack import distributed_map, functions, jobs
+from local_stack.credential_server import KEY_VARIABLES, CredentialServer, running_credential_server
 from local_stack.executions import ChildExecution, Execution
 from local_stack.functions import DeployedFunction, Invocation, StandIn
 from local_stack.jobs import DeployedJob, StandInJob
@@ -45,6 +46,8 @@ class LocalStack:
     jobs: Mapping[str, DeployedJob]
     """By role: the name of its script."""
     state_machine: str
+    keys: CredentialServer
+    """Gives each function the keys of its own role, called as it is, and each job those of ``job-NAME``."""
 
     def run(self, machine_input: Any = None, *, name: str | None = None, timeout_s: float = 120.0) -> Execution:
         """Start the state machine and wait for its end."""
@@ -169,19 +172,21 @@ def deployed(
 ) -> Iterator[LocalStack]:
     """Create what a template describes.
 
+    Functions and jobs have no keys: each asks for those of its own role, which expire (:mod:`.credential_server`).
     ``timeouts`` gives states other TimeoutSeconds: the only change to the definition.  ``environment`` is added to that
     of every function and job.
     """
     apply_patches()
     template = Template(path, f"local-{uuid.uuid4().hex[:12]}", parameters or {})
-    credentials = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing-secret"}
-    region = {"AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION}
-    aws = {"AWS_ENDPOINT_URL": moto.endpoint, **credentials, **region}
+    aws = {"AWS_ENDPOINT_URL": moto.endpoint, "AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION}
     more = dict(environment or {})
     with ExitStack() as ending:
+        keys = ending.enter_context(running_credential_server())
         # moto's engine calls its own server, and asks the environment where that is.
         server = {"MOTO_PORT": moto.endpoint.rsplit(":", 1)[1]}
-        ending.enter_context(patch.dict(os.environ, {**server, **aws}))
+        ending.enter_context(patch.dict(os.environ, {**server, **aws, **keys.environment("operator")}))
+        for name in KEY_VARIABLES:
+            os.environ.pop(name, None)  # put back by the patch
         ending.enter_context(dynamodb_that_keeps_its_promises())
         if (template.folder / "functions").is_dir():
             ending.enter_context(functions.loadable(template.folder / "functions"))
@@ -189,11 +194,15 @@ def deployed(
         _create_storage(moto, template)
         of_functions = _create_functions(moto, template, role, {**aws, **more})
         of_jobs = _create_jobs(moto, template, role, {**aws, "PYTHONPATH": str(_PACKAGE), **more})
+        for name, function in of_functions.items():
+            function.environment.update(keys.environment(name))
+        for name, job in of_jobs.items():
+            job.environment.update(keys.environment(f"job-{name}"))
         ending.callback(functions.wait_for_calls)
         for job in of_jobs.values():
             ending.callback(job.stop)
         machine = _create_state_machine(moto, template, role, timeouts or {})
-        yield LocalStack(moto, template, of_functions, of_jobs, machine)
+        yield LocalStack(moto, template, of_functions, of_jobs, machine, keys)
 
 
 def _create_storage(moto: MotoServer, template: Template) -> None:

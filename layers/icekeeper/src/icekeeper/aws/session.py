@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import boto3
 import botocore.session
+from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.credentials import (
     AssumeRoleCredentialFetcher,
@@ -85,7 +86,9 @@ class AwsSession:
             BotoCoreError: no region is known, or the credentials cannot be had.
         """
         with self._lock:
-            return self._session.client(service, **options)
+            made = self._session.client(service, **options)
+        made.meta.events.register_first("before-sign", self._renew)
+        return made
 
     def keys(self) -> Keys | None:
         """Credentials for a client that is not boto3's, renewed before they expire; ``None`` where there are none.
@@ -107,6 +110,11 @@ class AwsSession:
             remember_secrets({"secret-access-key": keys.secret_key, "session-token": keys.token or ""})
             self._told = keys
         return keys
+
+    def _renew(self, signature_version: Any, **_: Any) -> None:
+        """Renew the keys of a client before it signs, so that what goes wrong has one kind of error."""
+        if signature_version is not UNSIGNED:
+            self.keys()
 
     def source(self) -> Any:
         """botocore's credentials, which renew themselves when they are asked; ``None`` where there are none.
@@ -195,6 +203,7 @@ class _AssumedRole(CredentialProvider):  # type: ignore[misc]  # botocore has no
     def __init__(self, source: AwsSession, identity: AwsIdentity) -> None:
         super().__init__()
         self._source, self._identity = source, identity
+        self._asking: Any = None
 
     def load(self) -> Any:
         """See botocore; there are no credentials without those of the source."""
@@ -208,8 +217,11 @@ class _AssumedRole(CredentialProvider):  # type: ignore[misc]  # botocore has no
         )
         return DeferredRefreshableCredentials(fetcher.fetch_credentials, self.METHOD)
 
-    def _client(self, service: str, **keys: Any) -> Any:
-        return self._source.client(service, **keys)
+    def _client(self, service: str, **_: Any) -> Any:
+        """The one that asks for the role; botocore would make one each time, with the source's keys of that time."""
+        if self._asking is None:
+            self._asking = self._source.client(service)
+        return self._asking
 
 
 def client_config(properties: Mapping[str, str], *, attempts: int = 3, **more: Any) -> Config:
