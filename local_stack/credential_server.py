@@ -27,6 +27,7 @@ KEY_VARIABLES = (
 _HOUR_S = 3600
 _EXPIRE = "/-/expire"
 _POLL_S = 0.02
+_numbers = itertools.count(1)  # no two servers give the same keys
 
 
 @dataclass
@@ -41,7 +42,6 @@ class CredentialServer:
     written: dict[str, Path] = field(default_factory=dict)
     """By role: a file that always holds its keys, as a credential process prints them."""
     _current: dict[str, str] = field(default_factory=dict)
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def environment(self, role: str) -> dict[str, str]:
@@ -71,7 +71,7 @@ class CredentialServer:
         with self._lock:
             key = self._current.get(role)
             if key is None:
-                key = self._current[role] = f"ASIA{next(self._numbers):012d}"
+                key = self._current[role] = f"ASIA{next(_numbers):012d}"
                 self.roles[key] = role
         expiry = iso_utc(system_clock() + self.life_s * 1000)
         return {

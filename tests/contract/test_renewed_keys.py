@@ -20,7 +20,6 @@ from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.state.open import open_state
 from icekeeper.storage.storage import Storage
-from local_stack.credential_server import KEY_VARIABLES
 from local_stack.moto_server import REGION, MotoServer
 from support.expiring_reads import ReadTwice, read_twice
 from support.guarded_aws import GuardedAws, guarded
@@ -42,25 +41,13 @@ WAYS: Mapping[str, tuple[dict[str, str], str]] = {
 def aws(moto_server: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GuardedAws]:
     """No keys in the environment, and two profiles: one with a credential process, one that assumes a role by it."""
     with guarded(moto_server) as door:
-        door.keys.written["person"] = tmp_path / "person.json"
-        door.keys.write()
-        (tmp_path / "config").write_text(
-            f"[profile person]\ncredential_process = cat {tmp_path}/person.json\n"
-            "[profile assumes]\nrole_arn = arn:aws:iam::123456789012:role/writer\nsource_profile = person\n"
-        )
-        for name in KEY_VARIABLES:
-            monkeypatch.delenv(name, raising=False)
-        more = {"AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none")}
-        for name, value in {**door.environment(), **more}.items():
-            monkeypatch.setenv(name, value)
+        door.surround(tmp_path, monkeypatch)
         yield door
 
 
 @pytest.fixture
-def bucket(moto_server: MotoServer) -> str:
-    name = f"renewed-{uuid.uuid4()}"
-    moto_server.client("s3").create_bucket(Bucket=name)
-    return f"s3://{name}"
+def bucket(aws: GuardedAws) -> str:
+    return aws.new_bucket()
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -9,13 +9,17 @@ from __future__ import annotations
 import json
 import re
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qs
 
-from local_stack.credential_server import CredentialServer, running_credential_server
+import pytest
+
+from local_stack.credential_server import KEY_VARIABLES, CredentialServer, running_credential_server
 from local_stack.moto_server import REGION, MotoServer
 from support.counting_proxy import CountingProxy, Forwarder, QuietServer
 
@@ -53,6 +57,30 @@ class GuardedAws:
     def environment(self, role: str = "machine") -> dict[str, str]:
         """What a process needs to get in, in this role."""
         return {"AWS_ENDPOINT_URL": self.endpoint, "AWS_REGION": REGION, **self.keys.environment(role)}
+
+    def surround(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Make this the AWS of this process: no keys, but the machine's, and those of two profiles.
+
+        ``person`` has a credential process; ``assumes`` assumes the role ``writer`` with ``person``'s keys.
+        """
+        process = folder / "person.json"
+        self.keys.written["person"] = process
+        self.keys.write()
+        (folder / "config").write_text(
+            f"[profile person]\ncredential_process = cat {process}\n"
+            "[profile assumes]\nrole_arn = arn:aws:iam::123456789012:role/writer\nsource_profile = person\n"
+        )
+        for name in KEY_VARIABLES:
+            monkeypatch.delenv(name, raising=False)
+        more = {"AWS_CONFIG_FILE": str(folder / "config"), "AWS_SHARED_CREDENTIALS_FILE": str(folder / "none")}
+        for name, value in {**self.environment(), **more}.items():
+            monkeypatch.setenv(name, value)
+
+    def new_bucket(self) -> str:
+        """The address of a new bucket."""
+        name = f"guarded-{uuid.uuid4()}"
+        self.moto.client("s3").create_bucket(Bucket=name)
+        return f"s3://{name}"
 
     def roles(self, service: str, *, by_arrow: bool | None = None) -> set[str]:
         """Who came in, for one service."""

@@ -19,15 +19,12 @@ import boto3
 import botocore.session
 from botocore import UNSIGNED
 from botocore.config import Config
-from botocore.credentials import (
-    AssumeRoleCredentialFetcher,
-    CredentialProvider,
-    CredentialResolver,
-    DeferredRefreshableCredentials,
-)
+from botocore.credentials import CredentialResolver
 from botocore.exceptions import CredentialRetrievalError
 
+from icekeeper.aws.providers import AssumedRole, VendedKeys
 from icekeeper.aws.settings import FILES, S3_CONNECT_TIMEOUT, AwsIdentity, identity_in, region_of
+from icekeeper.aws.vended import vendor_of
 from icekeeper.clock import steady_s
 from icekeeper.masking import remember_secrets
 
@@ -40,7 +37,6 @@ _MAX_CONNECTIONS = 64
 _KEPT_S = 300.0
 # A catalog may vend keys of their own for each table.
 _MOST_KEPT = 64
-_ROLE_SESSION_NAME = "icekeeper"
 
 
 class Keys(NamedTuple):
@@ -179,6 +175,11 @@ def _surroundings() -> tuple[tuple[str, str], ...]:
 
 
 def _new_session(identity: AwsIdentity, region: str | None) -> AwsSession:
+    vendor = vendor_of(identity.session_token)
+    if vendor is not None:
+        core = botocore.session.get_session()
+        core.register_component("credential_provider", CredentialResolver([VendedKeys(vendor)]))
+        return AwsSession(core, profile_name=identity.profile, region_name=region)
     source = AwsSession(
         botocore.session.get_session(),
         profile_name=identity.profile,
@@ -190,38 +191,8 @@ def _new_session(identity: AwsIdentity, region: str | None) -> AwsSession:
     if identity.role_arn is None:
         return source
     core = botocore.session.get_session()
-    core.register_component("credential_provider", CredentialResolver([_AssumedRole(source, identity)]))
+    core.register_component("credential_provider", CredentialResolver([AssumedRole(source, identity)]))
     return AwsSession(core, profile_name=identity.profile, region_name=region)
-
-
-class _AssumedRole(CredentialProvider):  # type: ignore[misc]  # botocore has no types
-    """The keys of a role that another identity assumes; assumed when it is first used, and again before they expire."""
-
-    METHOD = "assume-role"
-    CANONICAL_NAME = "custom-icekeeper-assume-role"
-
-    def __init__(self, source: AwsSession, identity: AwsIdentity) -> None:
-        super().__init__()
-        self._source, self._identity = source, identity
-        self._asking: Any = None
-
-    def load(self) -> Any:
-        """See botocore; there are no credentials without those of the source."""
-        if not self._source.has_credentials:
-            return None
-        fetcher = AssumeRoleCredentialFetcher(
-            self._client,
-            self._source.source(),
-            self._identity.role_arn,
-            extra_args={"RoleSessionName": self._identity.role_session_name or _ROLE_SESSION_NAME},
-        )
-        return DeferredRefreshableCredentials(fetcher.fetch_credentials, self.METHOD)
-
-    def _client(self, service: str, **_: Any) -> Any:
-        """The one that asks for the role; botocore would make one each time, with the source's keys of that time."""
-        if self._asking is None:
-            self._asking = self._source.client(service)
-        return self._asking
 
 
 def client_config(properties: Mapping[str, str], *, attempts: int = 3, **more: Any) -> Config:

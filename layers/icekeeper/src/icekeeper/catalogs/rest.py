@@ -18,6 +18,7 @@ from pyiceberg.catalog import BOTOCORE_SESSION
 from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError
 
 from icekeeper.aws.session import aws_session
+from icekeeper.aws.vended import remember_vendor
 from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance, maintenance_behind
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_rest, error_of, read_error
@@ -181,6 +182,7 @@ class RestCatalog:
             vended = rest_credentials(answer.get("storage-credentials") or (), location)
             config = answer.get("config") or {}
             io_properties = file_io_properties({**self._client.properties, **config, **vended})
+            remember_vendor(io_properties, lambda: self.load(table).io_properties)
         return LoadedTable(table, TableMetadata(document), location, location, io_properties)
 
     def _refusal(self, table: TableName, response: requests.Response) -> PolicyError | StorageError:

@@ -25,6 +25,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icekeeper.aws.session import Keys, aws_session
 from icekeeper.aws.settings import S3_CONNECT_TIMEOUT, S3_REGION, identity_in, is_anonymous, region_of
+from icekeeper.aws.vended import vendor_of
 
 __all__ = ["arrow_file_io", "current_keys", "opening_late"]
 
@@ -40,7 +41,8 @@ def current_keys(properties: Mapping[str, str]) -> Keys | None:
     Raises:
         BotoCoreError, ClientError: there is no such profile, or the keys cannot be renewed.
     """
-    if is_anonymous(properties) or identity_in(properties).is_static:
+    identity = identity_in(properties)
+    if is_anonymous(properties) or (identity.is_static and vendor_of(identity.session_token) is None):
         return None
     return aws_session(properties).keys()
 
