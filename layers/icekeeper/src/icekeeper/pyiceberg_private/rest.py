@@ -8,6 +8,7 @@ from typing import Any
 
 import requests
 from botocore.exceptions import BotoCoreError
+from pyiceberg.catalog import BOTOCORE_SESSION
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.rest.scan_planning import StorageCredential
 from pyiceberg.exceptions import OAuthError, RESTError
@@ -35,7 +36,7 @@ class SecondAttemptFailed(requests.RequestException):
 class BoundedRestCatalog(RestCatalog):
     """PyIceberg's REST client with a timeout on every request, those for configuration and token included.
 
-    Signs, where it does, with the session that the property ``botocore_session`` gives, and nothing else.
+    Signs, where it does, with the session that the property ``botocore_session`` gives, if it is given.
 
     What was sent is repeated only if it reads: a commit that is sent twice hears of a conflict with itself (rule 66).
     """
@@ -59,7 +60,8 @@ class BoundedRestCatalog(RestCatalog):
         # PyIceberg would set the properties' profile and keys in the session that is given, which has them, or their
         # role, already.
         properties = self.properties
-        self.properties = {key: value for key, value in properties.items() if key not in _SIGNERS}
+        left_out = _SIGNERS if BOTOCORE_SESSION in properties else ()
+        self.properties = {key: value for key, value in properties.items() if key not in left_out}
         super()._init_sigv4(session)
         self.properties = properties
 
