@@ -16,6 +16,7 @@ __all__ = [
     "is_anonymous",
     "region_of",
     "with_endpoint",
+    "with_keys",
 ]
 
 S3_CONNECT_TIMEOUT = "s3.connect-timeout"
@@ -77,6 +78,14 @@ def region_of(properties: Mapping[str, str], prefixes: Sequence[str] = FILES) ->
 def is_anonymous(properties: Mapping[str, str]) -> bool:
     """Whether files are read without any credentials."""
     return properties.get("s3.anonymous", "").lower() == "true"
+
+
+def with_keys(properties: Mapping[str, str], access_key: str, secret_key: str, token: str | None) -> dict[str, str]:
+    """The properties with these keys for files in place of a profile or role."""
+    askers = {f"{prefix}.{key}" for prefix in FILES for key in ("profile-name", "role-arn", "role-session-name")}
+    kept = {key: value for key, value in properties.items() if key not in askers}
+    keys = {"s3.access-key-id": access_key, "s3.secret-access-key": secret_key, "s3.session-token": token or ""}
+    return {**kept, **keys}
 
 
 def with_endpoint(properties: Mapping[str, str]) -> dict[str, str]:

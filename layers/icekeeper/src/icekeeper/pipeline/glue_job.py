@@ -22,6 +22,7 @@ from icekeeper.pipeline.run_step import run_step
 from icekeeper.pipeline.settings import CONTROL_BUCKET, PipelineSettings
 from icekeeper.policy import Operation
 from icekeeper.runtime import open_engine
+from icekeeper.state.address import STATE_VARIABLE, parse_address
 
 __all__ = ["run_job", "start_logging"]
 
@@ -72,7 +73,8 @@ def _tell_bug(kind: type[BaseException], error: BaseException, where: TracebackT
 
 def _open(given: argparse.Namespace) -> tuple[OperationEvent, Deployment]:
     """The step's event and its deployment: the arguments say where the plan is, the plan has the settings."""
-    here = {**os.environ, CONTROL_BUCKET: given.control_bucket, "ICEKEEPER_STATE": given.state}
+    _use_region_of(given.state)
+    here = {**os.environ, CONTROL_BUCKET: given.control_bucket, STATE_VARIABLE: given.state}
     control = ControlBucket(PipelineSettings.read(here).control_address)
     plan = read_plan(control.read(given.plan_key, given.plan_digest))
     event = OperationEvent(
@@ -81,4 +83,11 @@ def _open(given: argparse.Namespace) -> tuple[OperationEvent, Deployment]:
         plan=PlanReference(bucket=given.control_bucket, key=given.plan_key, digest=given.plan_digest),
         operation=Operation(given.operation),
     )
-    return event, Deployment.open({**here, **plan.environment, "ICEKEEPER_STATE": given.state})
+    return event, Deployment.open({**here, **plan.environment, STATE_VARIABLE: given.state})
+
+
+def _use_region_of(state: str) -> None:
+    """Take the region of the state's address for all clients of this process: no document says that Glue sets one."""
+    address = parse_address({STATE_VARIABLE: state})
+    if address is not None and address.region is not None:
+        os.environ.setdefault("AWS_REGION", address.region)

@@ -10,21 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyarrow.fs import S3FileSystem
-from pyiceberg.io import (
-    ARROW_FILE_IO,
-    AWS_ROLE_ARN,
-    FSSPEC_FILE_IO,
-    PY_IO_IMPL,
-    S3_ACCESS_KEY_ID,
-    S3_ROLE_ARN,
-    S3_SECRET_ACCESS_KEY,
-    S3_SESSION_TOKEN,
-    load_file_io,
-)
+from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO, PY_IO_IMPL, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icekeeper.aws.session import Keys, aws_session
-from icekeeper.aws.settings import S3_CONNECT_TIMEOUT, S3_REGION, identity_in, is_anonymous, region_of
+from icekeeper.aws.settings import S3_CONNECT_TIMEOUT, S3_REGION, identity_in, is_anonymous, region_of, with_keys
 from icekeeper.aws.vended import vendor_of
 
 __all__ = ["arrow_file_io", "current_keys", "opening_late"]
@@ -54,10 +44,7 @@ def arrow_file_io(properties: Mapping[str, str], keys: Keys | None = None) -> Py
     """
     chosen = dict(properties)
     if keys is not None:
-        chosen.update({S3_ACCESS_KEY_ID: keys.access_key, S3_SECRET_ACCESS_KEY: keys.secret_key})
-        chosen[S3_SESSION_TOKEN] = keys.token or ""
-        for role in (S3_ROLE_ARN, AWS_ROLE_ARN):
-            chosen.pop(role, None)
+        chosen = with_keys(properties, *keys)
     if chosen.get(PY_IO_IMPL) in (None, FSSPEC_FILE_IO):
         chosen[PY_IO_IMPL] = ARROW_FILE_IO
     chosen.setdefault(S3_CONNECT_TIMEOUT, CONNECT_TIMEOUT_S)

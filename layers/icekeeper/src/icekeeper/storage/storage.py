@@ -19,7 +19,7 @@ import pyarrow as pa
 from botocore.exceptions import BotoCoreError, ClientError
 
 from icekeeper.aws.settings import with_endpoint
-from icekeeper.aws.vended import current_properties
+from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.clock import ServerClock
 from icekeeper.errors import StorageError
 from icekeeper.masking import mask, remember_secrets
@@ -58,7 +58,7 @@ class Storage:
         """Buckets that refused to copy ranges (:mod:`.range_copies`)."""
 
     def __reduce__(self) -> tuple[type[Storage], tuple[dict[str, str], int]]:
-        return Storage, (current_properties(self._properties), self._listing_threads)
+        return Storage, (properties_for_workers(self._properties), self._listing_threads)
 
     def __repr__(self) -> str:
         return f"Storage({self._properties.get('s3.endpoint', 'default endpoint')})"  # never the credentials

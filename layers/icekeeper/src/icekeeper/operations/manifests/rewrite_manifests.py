@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from icekeeper.aws.vended import current_properties
+from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import stopwatch
 from icekeeper.commit.attempt import PreparedCommit
@@ -143,7 +143,7 @@ def _write(context: OperationContext, planned: _Planned, plan: ManifestPlan, out
     head = planned.head
     write_planned(
         PlannedRewrite(
-            head.metadata, plan, current_properties(head.io_properties), manifest_target_bytes(head.metadata)
+            head.metadata, plan, properties_for_workers(head.io_properties), manifest_target_bytes(head.metadata)
         ),
         context.engine,
         into=rewritten,
