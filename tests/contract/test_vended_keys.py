@@ -11,6 +11,7 @@ import pytest
 import requests
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icekeeper.aws.session import aws_session
 from icekeeper.aws.vended import current_properties
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.storage.storage import Storage
@@ -151,6 +152,7 @@ def test_requests_are_signed_with_keys_that_are_renewed(
         aws.keys.expire()
         catalog.load(NAME)
     assert signers == [who] * 3  # the server's configuration, and two loads
+    assert aws_session(properties, ("client",)).client("s3").list_buckets()  # PyIceberg took nothing from it
 
 
 def test_signing_without_a_region_is_an_error_that_says_so(

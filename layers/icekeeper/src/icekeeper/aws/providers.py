@@ -16,7 +16,7 @@ from icekeeper.aws.settings import AwsIdentity
 from icekeeper.aws.vended import EARLY_S, Vended, Vendor
 from icekeeper.clock import system_clock
 
-__all__ = ["AssumedRole", "VendedKeys"]
+__all__ = ["AssumedRole", "SameAs", "VendedKeys"]
 
 _ROLE_SESSION_NAME = "icekeeper"
 # Later than this before they expire, work waits for others, or fails.
@@ -64,6 +64,21 @@ class AssumedRole(CredentialProvider):  # type: ignore[misc]  # botocore has no 
         if self._asking is None:
             self._asking = self._source.client(service)
         return self._asking
+
+
+class SameAs(CredentialProvider):  # type: ignore[misc]  # as above
+    """The credentials of another session."""
+
+    METHOD = "same-as"
+    CANONICAL_NAME = "custom-icekeeper-same-as"
+
+    def __init__(self, other: Source) -> None:
+        super().__init__()
+        self._other = other
+
+    def load(self) -> Any:
+        """See botocore."""
+        return self._other.source()
 
 
 class VendedKeys(CredentialProvider):  # type: ignore[misc]  # as above

@@ -22,7 +22,7 @@ from botocore.config import Config
 from botocore.credentials import CredentialResolver
 from botocore.exceptions import CredentialRetrievalError
 
-from icekeeper.aws.providers import AssumedRole, VendedKeys
+from icekeeper.aws.providers import AssumedRole, SameAs, VendedKeys
 from icekeeper.aws.settings import FILES, S3_CONNECT_TIMEOUT, AwsIdentity, identity_in, region_of
 from icekeeper.aws.vended import vendor_of
 from icekeeper.clock import steady_s
@@ -54,8 +54,7 @@ class AwsSession:
     """One identity in one region; safe to share between threads."""
 
     def __init__(self, core: Any, **identity: str | None) -> None:
-        """``core`` is botocore's session; ``identity`` is as :class:`boto3.Session` takes it."""
-        self.core = core
+        """``core`` is botocore's session, of this one alone; ``identity`` is as :class:`boto3.Session` takes it."""
         self._session = boto3.Session(botocore_session=core, **identity)
         self._lock = threading.Lock()
         self._told: Keys | None = None
@@ -106,6 +105,16 @@ class AwsSession:
             remember_secrets({"secret-access-key": keys.secret_key, "session-token": keys.token or ""})
             self._told = keys
         return keys
+
+    def botocore_session(self) -> Any:
+        """A session with the same credentials and region, for a library that makes clients by itself.
+
+        It must be another one: boto3 adds its methods to clients once for each session that is made of it.
+        """
+        core = botocore.session.get_session()
+        core.register_component("credential_provider", CredentialResolver([SameAs(self)]))
+        core.set_config_variable("region", self.region_name)
+        return core
 
     def _renew(self, signature_version: Any, **_: Any) -> None:
         """Renew the keys of a client before it signs, so that what goes wrong has one kind of error."""

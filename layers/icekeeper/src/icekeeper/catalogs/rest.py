@@ -157,7 +157,7 @@ class RestCatalog:
             raise PolicyError(
                 f"catalog {self._name} signs its requests, but the region is not known: set rest.signing-region"
             )
-        return {BOTOCORE_SESSION: session.core}
+        return {BOTOCORE_SESSION: session.botocore_session()}
 
     def _children(self, parent: tuple[str, ...]) -> list[tuple[str, ...]]:
         try:
