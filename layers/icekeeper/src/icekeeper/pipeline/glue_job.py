@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Sequence
 from types import TracebackType
 
+from icekeeper.aws.worker_keys import WORKER_CREDENTIALS
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import MaintenanceError
 from icekeeper.masking import masked
@@ -77,6 +78,8 @@ def _open(given: argparse.Namespace) -> tuple[OperationEvent, Deployment]:
     here = {**os.environ, CONTROL_BUCKET: given.control_bucket, STATE_VARIABLE: given.state}
     control = ControlBucket(PipelineSettings.read(here).control_address)
     plan = read_plan(control.read(given.plan_key, given.plan_digest))
+    if handed := plan.environment.get(WORKER_CREDENTIALS):
+        os.environ.setdefault(WORKER_CREDENTIALS, handed)
     event = OperationEvent(
         run_id=given.run_id,
         item=plan.item,
