@@ -148,3 +148,11 @@ def test_the_state_goes_on_when_keys_have_expired(aws: GuardedAws, moto_dynamodb
             aws.keys.expire()
             assert state.leases.release(lease)
         assert (aws.refused, aws.roles("dynamodb")) == ([], {who})
+
+
+def test_who_wants_to_be_anonymous_is_not_signed_for(aws: GuardedAws, bucket: str) -> None:
+    storage = Storage({"s3.anonymous": "true"})
+    for attempt in (storage.read, lambda path: storage.open_input(path)):
+        with pytest.raises(StorageError):
+            attempt(f"{bucket}/a")
+    assert (set(aws.refused), aws.let_in) == ({""}, [])
