@@ -12,10 +12,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import boto3
+import botocore.loaders
 import botocore.session
 from botocore import UNSIGNED
 from botocore.config import Config
@@ -56,6 +57,8 @@ class AwsSession:
     def __init__(self, core: Any, **identity: str | None) -> None:
         """``core`` is botocore's session, of this one alone; ``identity`` is as :class:`boto3.Session` takes it."""
         self._session = boto3.Session(botocore_session=core, **identity)
+        places = core.get_component("data_loader").search_paths
+        places[:] = dict.fromkeys(places)  # boto3 adds its own with each session
         self._lock = threading.Lock()
         self._told: Keys | None = None
 
@@ -111,7 +114,7 @@ class AwsSession:
 
         It must be another one: boto3 adds its methods to clients once for each session that is made of it.
         """
-        core = botocore.session.get_session()
+        core = _core()
         core.register_component("credential_provider", CredentialResolver([SameAs(self)]))
         core.set_config_variable("region", self.region_name)
         return core
@@ -186,11 +189,11 @@ def _surroundings() -> tuple[tuple[str, str], ...]:
 def _new_session(identity: AwsIdentity, region: str | None) -> AwsSession:
     vendor = vendor_of(identity.session_token)
     if vendor is not None:
-        core = botocore.session.get_session()
+        core = _core()
         core.register_component("credential_provider", CredentialResolver([VendedKeys(vendor)]))
         return AwsSession(core, profile_name=identity.profile, region_name=region)
     source = AwsSession(
-        botocore.session.get_session(),
+        _core(),
         profile_name=identity.profile,
         aws_access_key_id=identity.access_key,
         aws_secret_access_key=identity.secret_key,
@@ -199,9 +202,24 @@ def _new_session(identity: AwsIdentity, region: str | None) -> AwsSession:
     )
     if identity.role_arn is None:
         return source
-    core = botocore.session.get_session()
+    core = _core()
     core.register_component("credential_provider", CredentialResolver([AssumedRole(source, identity)]))
     return AwsSession(core, profile_name=identity.profile, region_name=region)
+
+
+def _core() -> Any:
+    """A session of botocore that shares the models of AWS's services with all others.
+
+    Each would read and parse them anew: 13 MB and a twentieth of a second for S3 alone.
+    """
+    core = botocore.session.get_session()
+    core.register_component("data_loader", _models(core.get_config_variable("data_path")))
+    return core
+
+
+@cache
+def _models(data_path: str | None) -> Any:
+    return botocore.loaders.create_loader(data_path)
 
 
 def client_config(properties: Mapping[str, str], *, attempts: int = 3, **more: Any) -> Config:

@@ -22,8 +22,8 @@ _ACCESS_KEY, _SECRET_KEY, _TOKEN = "s3.access-key-id", "s3.secret-access-key", "
 _EXPIRES = "s3.session-token-expires-at-ms"
 EARLY_S = 300.0
 """So long before they expire others are asked for."""
-# Tables whose keys somebody may still use.
-_MOST_REMEMBERED = 200
+# A scan of a large fleet is vended keys for each table while passes go on over some; those in use are not forgotten.
+_MOST_REMEMBERED = 4096
 
 LoadAgain: TypeAlias = Callable[[], Mapping[str, str]]
 """Loads the table and gives the properties for its files; raises as :meth:`.Catalog.load` does."""
@@ -109,7 +109,10 @@ def remember_vendor(properties: Mapping[str, str], again: LoadAgain) -> None:
 def vendor_of(session_token: str | None) -> Vendor | None:
     """Who vended the keys with this token to this process."""
     with _lock:
-        return _vendors.get(session_token or "")
+        found = _vendors.get(session_token or "")
+        if found is not None:
+            _vendors.move_to_end(session_token or "")
+        return found
 
 
 def current_properties(properties: Mapping[str, str]) -> dict[str, str]:
