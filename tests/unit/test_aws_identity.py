@@ -13,8 +13,10 @@ from icekeeper.aws.settings import AwsIdentity, identity_in, region_of
 from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.catalogs.load import connect
 from icekeeper.catalogs.table_buckets import find_table_buckets
+from icekeeper.cli import request as request_command
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.pipeline import glue_job
+from icekeeper.pipeline.executions import StateMachine
 from icekeeper.storage.file_systems import arrow_file_io, current_keys
 from local_stack.credential_server import KEY_VARIABLES
 
@@ -184,3 +186,13 @@ def test_workers_get_keys_only_if_that_is_asked_for(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("ICEKEEPER_WORKER_CREDENTIALS", "both")
     with pytest.raises(PolicyError, match="ICEKEEPER_WORKER_CREDENTIALS is 'both'; set it to own or driver"):
         properties_for_workers(properties)
+
+
+def test_the_state_machine_is_asked_for_by_the_profile_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    arn = "arn:aws:states:eu-west-1:123456789012:stateMachine:m"
+    for state, key in (("dynamodb://table?profile=far", "AKIAFAR"), ("/a/file", None)):
+        monkeypatch.setenv("ICEKEEPER_STATE", state)
+        client = StateMachine.open(arn, request_command._profile())._client
+        credentials = client._request_signer._credentials
+        assert (credentials.access_key if credentials else None) == key
+        assert client.meta.region_name == "eu-west-1"
