@@ -7,6 +7,7 @@ from pathlib import Path
 
 import botocore.loaders
 import pytest
+from botocore.credentials import CredentialResolver
 
 from icekeeper.aws.session import aws_session, session_of
 from icekeeper.aws.settings import AwsIdentity, identity_in, region_of
@@ -139,6 +140,14 @@ def test_keys_that_a_tool_writes_into_a_file_are_seen_before_long(
     assert current_keys(properties) == ("AKIAFAR", "far", None)
     now_s += 301
     assert current_keys(properties) == ("AKIANEW", "far", None)
+
+
+def test_who_has_no_keys_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(CredentialResolver, "load_credentials", lambda self: asked.append(self))
+    properties = {"s3.region": "of-this-test"}
+    assert [current_keys(properties) for _ in range(3)] == [None] * 3
+    assert len(asked) == 1  # a machine that has no metadata service lets wait for seconds
 
 
 ASK_FOR_REGION: dict[str, Callable[[], object]] = {

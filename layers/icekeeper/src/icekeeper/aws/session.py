@@ -61,6 +61,7 @@ class AwsSession:
         places[:] = dict.fromkeys(places)  # boto3 adds its own with each session
         self._lock = threading.Lock()
         self._told: Keys | None = None
+        self._has_none = False
 
     @property
     def region_name(self) -> str | None:
@@ -131,7 +132,11 @@ class AwsSession:
             BotoCoreError: they cannot be had.
         """
         with self._lock:
-            return self._session.get_credentials()
+            if self._has_none:
+                return None
+            found = self._session.get_credentials()
+            self._has_none = found is None  # to look again takes seconds where no metadata service answers
+            return found
 
 
 def aws_session(properties: Mapping[str, str], prefixes: Sequence[str] = FILES) -> AwsSession:
