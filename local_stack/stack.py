@@ -21,6 +21,7 @@ from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.events import Item, parse_event
 from local_stack import distributed_map, functions, jobs
+from local_stack.credential_server import KEY_VARIABLES, CredentialServer, running_credential_server
 from local_stack.executions import ChildExecution, Execution, require_within_quotas
 from local_stack.functions import DeployedFunction, Invocation, StandIn
 from local_stack.jobs import DeployedJob, StandInJob
@@ -51,6 +52,8 @@ class LocalStack:
     state_machine: str
     rights: StackRights
     """What each of its roles may do, used and was denied."""
+    keys: CredentialServer
+    """Gives each function the keys of its own role, called as it is, and each job those of ``job-NAME``."""
 
     def run(self, machine_input: Any = None, *, name: str | None = None, timeout_s: float = 120.0) -> Execution:
         """Start the state machine and wait for its end."""
@@ -197,23 +200,25 @@ def deployed(
 ) -> Iterator[LocalStack]:
     """Create what a template describes.
 
+    Functions and jobs have no keys: each asks for those of its own role, which expire (:mod:`.credential_server`).
     ``timeouts`` gives states other TimeoutSeconds: the only change to the definition.  ``environment`` is added to that
     of every function and job.
     """
     apply_patches()
     template = Template(path, f"local-{uuid.uuid4().hex[:12]}", parameters or {})
-    credentials = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing-secret"}
-    region = {"AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION}
-    aws = {"AWS_ENDPOINT_URL": moto.endpoint, **credentials, **region}
+    aws = {"AWS_ENDPOINT_URL": moto.endpoint, "AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION}
     more = dict(environment or {})
     with ExitStack() as ending:
+        keys = ending.enter_context(running_credential_server())
         # moto's engine calls its own server, and asks the environment where that is.
         server = {"MOTO_PORT": moto.endpoint.rsplit(":", 1)[1]}
-        ending.enter_context(patch.dict(os.environ, {**server, **aws}))
+        ending.enter_context(patch.dict(os.environ, {**server, **aws, **keys.environment("operator")}))
+        for name in KEY_VARIABLES:
+            os.environ.pop(name, None)  # put back by the patch
         ending.enter_context(dynamodb_that_keeps_its_promises())
         if (template.folder / "functions").is_dir():
             ending.enter_context(functions.loadable(template.folder / "functions"))
-        rights = ending.enter_context(StackRights(dict(roles_of(template))).enforced())
+        rights = ending.enter_context(StackRights(dict(roles_of(template)), keys).enforced())
         for role in rights.roles:
             moto.client("iam").create_role(RoleName=role.rpartition("/")[2], AssumeRolePolicyDocument="{}")
         _create_storage(moto, template)
@@ -223,7 +228,7 @@ def deployed(
         for job in of_jobs.values():
             ending.callback(job.stop)
         machine = _create_state_machine(moto, template, timeouts or {})
-        yield LocalStack(moto, template, of_functions, of_jobs, machine, rights)
+        yield LocalStack(moto, template, of_functions, of_jobs, machine, rights, keys)
 
 
 def _create_storage(moto: MotoServer, template: Template) -> None:
@@ -257,7 +262,7 @@ def _create_functions(
             Environment={"Variables": variables},
         )
         kind = str(properties["Handler"]).split(".")[0]
-        own = {**variables, **environment, **rights.credentials_of(role)}
+        own = {**variables, **environment, **rights.credentials_of(role, kind)}
         function = DeployedFunction(kind, properties["Handler"], own, folder=template.folder / "functions")
         functions.DEPLOYED[template.name(logical_id)] = deployed_functions[kind] = function
     return deployed_functions
@@ -278,7 +283,9 @@ def _create_jobs(
             GlueVersion=str(properties["GlueVersion"]),
         )
         script = template.folder / "glue_jobs" / str(properties["Command"]["ScriptLocation"]).rsplit("/", 1)[-1]
-        job = DeployedJob(script.stem, script, {**environment, **rights.credentials_of(properties["Role"])})
+        job = DeployedJob(
+            script.stem, script, {**environment, **rights.credentials_of(properties["Role"], f"job-{script.stem}")}
+        )
         jobs.DEPLOYED[template.name(logical_id)] = deployed_jobs[script.stem] = job
     return deployed_jobs
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from local_stack.credential_server import CredentialServer
 from local_stack.rights.evaluate import Grant, Need, Role, Statement, decide
 
 __all__ = ["CALLERS", "DENIED", "Caller", "Denied", "StackRights", "caller_of"]
@@ -24,23 +25,33 @@ class Denied:
         return f"{self.role} may not {self.need}"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class StackRights:
     """The roles of one stack, by ARN, and what they used of their policies."""
 
     roles: dict[str, Role]
+    keys: CredentialServer
+    """Gives out keys, to each process under its own name."""
     used: set[frozenset[Grant]] = field(default_factory=set)
     """Of each call that was allowed all that allows it."""
     _keys: dict[str, str] = field(default_factory=dict)
+    _processes: dict[str, str] = field(default_factory=dict)
+    """Role by the name of the process that has it."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def key_of(self, role: str) -> str:
         """The access key of a role, by its ARN."""
         return self._keys[role]
 
-    def credentials_of(self, role: str) -> Mapping[str, str]:
-        """What a process of this role has in its environment."""
-        return {"AWS_ACCESS_KEY_ID": self.key_of(role), "AWS_SECRET_ACCESS_KEY": "local-secret"}
+    def credentials_of(self, role: str, process: str) -> Mapping[str, str]:
+        """What a process of this role has in its environment: where to ask for keys."""
+        self._processes[process] = role
+        return self.keys.environment(process)
+
+    def caller(self, key: str) -> Caller | None:
+        """The role whose process got this key."""
+        role = self._processes.get(self.keys.roles.get(key, ""))
+        return None if role is None else Caller(self, role)
 
     def refused(self, role: str, needs: Iterable[Need]) -> Need | None:
         """The first of these rights that a role does not have; what it has counts as used, unless one is missing."""
@@ -75,9 +86,11 @@ class StackRights:
         for role in self.roles:
             self._keys[role] = f"LOCAL{uuid.uuid4().hex[:15].upper()}"
             CALLERS[self._keys[role]] = CALLERS[role] = Caller(self, role)
+        _STACKS.append(self)
         try:
             yield self
         finally:
+            _STACKS.remove(self)
             for role in self.roles:
                 del CALLERS[self._keys[role]], CALLERS[role]
 
@@ -104,10 +117,12 @@ CALLERS: dict[str, Caller] = {}
 """By access key, and by the role's ARN.  Who is not in it, such as a test, is an operator, who may do everything."""
 
 
+_STACKS: list[StackRights] = []
 DENIED: list[Denied] = []
 """Every call of this process's stacks that was denied, in order."""
 
 
 def caller_of(key: str) -> Caller | None:
     """Who signs with an access key, or has a role."""
-    return CALLERS.get(key)
+    found = (stack.caller(key) for stack in _STACKS)
+    return CALLERS.get(key) or next((caller for caller in found if caller is not None), None)

@@ -98,5 +98,5 @@ def test_a_malformed_address_of_the_state_is_a_wrong_call(command: Command, monk
     assert answer.code == 2
     assert one_sentence(answer.err) == (
         "ICEKEEPER_STATE=redis://cache has an unknown scheme: "
-        "write a path, or dynamodb://TABLE[?region=REGION&endpoint=URL]"
+        "write a path, or dynamodb://TABLE[?region=REGION&profile=NAME&endpoint=URL]"
     )

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-__all__ = ["CountingProxy", "WireRequest", "counting_proxy"]
+__all__ = ["CountingProxy", "Forwarder", "QuietServer", "WireRequest", "counting_proxy"]
 
 _NOT_FORWARDED = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "expect"})
 
@@ -48,11 +48,11 @@ def counting_proxy(server: str) -> Iterator[CountingProxy]:
     target = urlsplit(server).netloc
     proxy = CountingProxy("")
 
-    class Handler(_Forwarder):
+    class Handler(Forwarder):
         upstream = target
         counted = proxy
 
-    with _Quiet(("127.0.0.1", 0), Handler) as httpd:
+    with QuietServer(("127.0.0.1", 0), Handler) as httpd:
         proxy.address = f"http://127.0.0.1:{httpd.server_address[1]}"
         thread = threading.Thread(target=httpd.serve_forever, daemon=True)
         thread.start()
@@ -63,7 +63,9 @@ def counting_proxy(server: str) -> Iterator[CountingProxy]:
             thread.join()
 
 
-class _Quiet(ThreadingHTTPServer):
+class QuietServer(ThreadingHTTPServer):
+    """A server of many clients on loopback."""
+
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
@@ -72,7 +74,9 @@ class _Quiet(ThreadingHTTPServer):
         """A client that closes its connection is no news."""
 
 
-class _Forwarder(BaseHTTPRequestHandler):
+class Forwarder(BaseHTTPRequestHandler):
+    """Sends every request on to ``upstream``, and counts it."""
+
     protocol_version = "HTTP/1.1"
     # Headers and body go out in one piece: else Nagle's algorithm holds the second one back for 40 ms.
     wbufsize = -1
@@ -94,7 +98,10 @@ class _Forwarder(BaseHTTPRequestHandler):
         super().finish()
 
     def forward(self) -> None:
-        body = self._body()
+        self.send_on(self.body())
+
+    def send_on(self, body: bytes) -> None:
+        """Forward a request whose body was read."""
         self.counted.requests.append(
             WireRequest(_kind(self.command, self.path), self.path, self.headers.get("Range"), self.counted.stage)
         )
@@ -129,7 +136,8 @@ class _Forwarder(BaseHTTPRequestHandler):
         connection.endheaders(body or None)
         return connection.getresponse()
 
-    def _body(self) -> bytes:
+    def body(self) -> bytes:
+        """What the client sends; it can be read once."""
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
             return self.rfile.read(int(self.headers.get("Content-Length") or 0))
         chunks = []

@@ -22,6 +22,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "task_cores",
         }
     ),
+    frozenset({"aws"}),
     frozenset({"metadata", "policy", "pyiceberg_private", "state", "storage"}),
     frozenset({"catalogs", "engines", "health", "partition_time", "report", "rows", "sweep_rhythm"}),
     frozenset({"commit", "costs", "table_policy", "policy_parts", "row_group_copy"}),

@@ -21,9 +21,9 @@ from support.source_tree import (
 AT_HOME: dict[str, frozenset[str]] = {
     "pyspark": frozenset({"engines/spark.py"}),
     "py4j": frozenset({"engines/spark.py"}),
-    "boto3": frozenset({"catalogs", "storage", "state", "demo/seaweedfs.py", "pyiceberg_private"}),
+    "boto3": frozenset({"aws", "demo/seaweedfs.py"}),
     "botocore": frozenset(
-        {"catalogs", "storage", "state", "demo/seaweedfs.py", "pyiceberg_private", "pipeline/executions.py"}
+        {"aws", "catalogs", "storage", "state", "demo/seaweedfs.py", "pyiceberg_private", "pipeline/executions.py"}
     ),
     "sqlalchemy": frozenset({"catalogs", "pyiceberg_private"}),
     "strictyaml": frozenset({"policy", "pyiceberg_private"}),

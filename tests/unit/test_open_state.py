@@ -13,7 +13,7 @@ from icekeeper.state.dynamodb.store import DynamoStateStore
 from icekeeper.state.open import open_state, state_folder
 from icekeeper.state.sqlite.store import SqliteStateStore
 
-HELP = "write a path, or dynamodb://TABLE[?region=REGION&endpoint=URL]"
+HELP = "write a path, or dynamodb://TABLE[?region=REGION&profile=NAME&endpoint=URL]"
 
 
 @pytest.fixture

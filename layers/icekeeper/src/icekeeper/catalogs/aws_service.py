@@ -19,14 +19,14 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
+from icekeeper.aws.session import aws_session, client_config
 from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_aws, error_of
 from icekeeper.catalogs.throttles import outlast_throttles
-from icekeeper.errors import CommitConflict, MaintenanceError, StorageError
+from icekeeper.errors import CommitConflict, MaintenanceError, PolicyError, StorageError
 from icekeeper.masking import mask
 from icekeeper.model import TableName
 from icekeeper.request_count import RequestKind, note_request
 from icekeeper.storage.failures import describe_failure
-from icekeeper.storage.s3 import aws_session, client_config
 
 __all__ = ["AWS_ERRORS", "AwsClients", "AwsService", "error_code"]
 
@@ -62,13 +62,18 @@ class AwsService:
     """Codes that come with a status below 500 although the request may have been carried out."""
 
     def connect(self, properties: Mapping[str, str]) -> AwsClients:
-        """Prepare the clients; nothing is sent, unless a role is to be assumed.
+        """Prepare the clients; nothing is sent but questions for credentials.
 
         Raises:
-            BotoCoreError: there is no such profile, or no region is known.
-            ClientError: the role may not be assumed.
+            PolicyError: no region is known.
+            BotoCoreError: there is no such profile, or the credentials cannot be had.
         """
         session = aws_session(properties, self.prefixes)
+        if session.region_name is None:
+            raise PolicyError(
+                f"the region of {self.title} is not known: set {self.client}.region or client.region of the catalog,"
+                " AWS_REGION, or the region of the AWS profile"
+            )
         endpoint = properties.get(f"{self.client}.endpoint")
 
         def client(attempts: int) -> Any:

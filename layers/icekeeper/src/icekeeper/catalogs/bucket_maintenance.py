@@ -18,6 +18,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError, ReadTimeoutError
 from botocore.parsers import ResponseParserError
 
+from icekeeper.aws.session import aws_session, client_config
 from icekeeper.catalogs.throttles import is_throttle, outlast_throttles
 from icekeeper.errors import StorageError
 from icekeeper.masking import mask
@@ -26,7 +27,6 @@ from icekeeper.operation_facts import BuiltIn
 from icekeeper.policy.bucket_jobs import BucketJobs, Job
 from icekeeper.policy.ownership import BucketMaintenance, BuiltInState
 from icekeeper.storage.failures import describe_failure, is_transient
-from icekeeper.storage.s3 import aws_session, client_config
 
 __all__ = [
     "S3TABLES_PREFIXES",

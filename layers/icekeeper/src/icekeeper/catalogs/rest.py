@@ -14,8 +14,11 @@ import pyiceberg.exceptions
 import requests
 from botocore.exceptions import BotoCoreError
 from pydantic import ValidationError
+from pyiceberg.catalog import BOTOCORE_SESSION
 from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError
 
+from icekeeper.aws.session import aws_session
+from icekeeper.aws.vended import remember_vendor
 from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance, maintenance_behind
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_rest, error_of, read_error
@@ -31,7 +34,6 @@ from icekeeper.pyiceberg_private.rest import (
     rest_credentials,
     rest_request,
 )
-from icekeeper.storage.s3 import has_credentials
 
 __all__ = ["RestCatalog"]
 
@@ -58,11 +60,7 @@ class RestCatalog:
         self._secrets = dict(properties)
         self._uri = address_to_show(str(properties["uri"]))
         try:
-            if self._properties.get("rest.sigv4-enabled", "").lower() == "true" and not has_credentials(
-                self._properties, ("client",)
-            ):
-                raise StorageError(f"catalog {name} signs its requests, but no AWS credentials are configured")
-            self._client = BoundedRestCatalog(name, **properties)
+            self._client = BoundedRestCatalog(name, **{**properties, **self._signing()})
         except (requests.RequestException, BotoCoreError, *REST_ERRORS) as error:
             raise self._unusable(error) from error
         except ValidationError as error:
@@ -143,6 +141,24 @@ class RestCatalog:
         """Close the connections."""
         self._client.close()
 
+    def _signing(self) -> Mapping[str, Any]:
+        """What PyIceberg needs to sign requests with credentials that renew themselves, a role's too.
+
+        Raises:
+            StorageError: there are none.
+            BotoCoreError: they cannot be had.
+        """
+        if self._properties.get("rest.sigv4-enabled", "").lower() != "true":
+            return {}
+        session = aws_session(self._properties, ("client",))
+        if not session.has_credentials:
+            raise StorageError(f"catalog {self._name} signs its requests, but no AWS credentials are configured")
+        if session.region_name is None and not self._properties.get("rest.signing-region"):
+            raise PolicyError(
+                f"catalog {self._name} signs its requests, but the region is not known: set rest.signing-region"
+            )
+        return {BOTOCORE_SESSION: session.botocore_session()}
+
     def _children(self, parent: tuple[str, ...]) -> list[tuple[str, ...]]:
         try:
             found = self._client.list_namespaces(parent)
@@ -166,6 +182,7 @@ class RestCatalog:
             vended = rest_credentials(answer.get("storage-credentials") or (), location)
             config = answer.get("config") or {}
             io_properties = file_io_properties({**self._client.properties, **config, **vended})
+            remember_vendor(io_properties, lambda: self.load(table).io_properties)
         return LoadedTable(table, TableMetadata(document), location, location, io_properties)
 
     def _refusal(self, table: TableName, response: requests.Response) -> PolicyError | StorageError:

@@ -82,7 +82,7 @@ def request(
     limit_ms = None if wait is None else time_ms(wait, "--wait")
     scheduled = _is_scheduled()
     require_shared_state(os.environ, is_scheduled=scheduled)
-    machine = StateMachine.open(state_machine) if state_machine else None
+    machine = StateMachine.open(state_machine, _profile()) if state_machine else None
     runtime = Runtime.open(catalog)
     filed = file_request(runtime, name, chosen)
     execution = None if machine is None else start_pass(machine, filed)
@@ -113,6 +113,14 @@ def _goes_on(execution: str | None, *, is_scheduled: bool) -> str:
     if execution is not None:
         return f"interrupted; the run goes on: {execution}"
     return f"interrupted; the request stays filed: {NEXT_RUN if is_scheduled else NO_RUN}"
+
+
+def _profile() -> str | None:
+    """The AWS profile of the state's address: table and state machine are of one stack."""
+    from icekeeper.state.address import parse_address
+
+    address = parse_address(os.environ)
+    return None if address is None else address.profile
 
 
 def _is_scheduled() -> bool:

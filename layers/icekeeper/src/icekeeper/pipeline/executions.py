@@ -10,11 +10,12 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from icekeeper.aws.session import client_config, session_of
+from icekeeper.aws.settings import AwsIdentity
 from icekeeper.catalogs.aws_service import AWS_ERRORS, error_code
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.pipeline.events import Failure, TableResult
 from icekeeper.storage.failures import describe_failure
-from icekeeper.storage.s3 import aws_session, client_config
 
 __all__ = ["Execution", "StateMachine", "StateMachineArn"]
 
@@ -66,8 +67,8 @@ class StateMachine:
         self._client = client
 
     @classmethod
-    def open(cls, arn: str) -> StateMachine:
-        """A client with boto3's own credentials, in the region of the ARN.
+    def open(cls, arn: str, profile: str | None = None) -> StateMachine:
+        """A client with the credentials of an AWS profile, else boto3's own, in the region of the ARN.
 
         Raises:
             PolicyError: the ARN is malformed.
@@ -75,7 +76,8 @@ class StateMachine:
         """
         parsed = StateMachineArn.parse(arn.strip())
         try:
-            client = aws_session({}).client("stepfunctions", region_name=parsed.region, config=client_config({}))
+            session = session_of(AwsIdentity(profile=profile), parsed.region)
+            client = session.client("stepfunctions", config=client_config({}))
         except (*AWS_ERRORS, ValueError) as error:
             raise StorageError(f"AWS Step Functions cannot be used: {error}") from error
         return cls(parsed, client)

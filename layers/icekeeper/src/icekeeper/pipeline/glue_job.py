@@ -8,9 +8,10 @@ import os
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
+from icekeeper.aws.worker_keys import WORKER_CREDENTIALS
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import MaintenanceError, StorageError
 from icekeeper.masking import masked
@@ -26,6 +27,7 @@ from icekeeper.pipeline.settings import CONTROL_BUCKET, PipelineSettings
 from icekeeper.pipeline.wave_document import read_wave
 from icekeeper.policy import Operation
 from icekeeper.runtime import open_engine
+from icekeeper.state.address import STATE_VARIABLE, parse_address
 
 __all__ = ["run_job", "start_logging"]
 
@@ -51,6 +53,7 @@ def run_job(arguments: Sequence[str], operations: frozenset[Operation]) -> int:
     parser.add_argument("--JOB_RUN_ID")
     given, _ = parser.parse_known_args(list(arguments))
     _lines.about(run_id=given.run_id)
+    _use_region_of(given.state)
     try:
         return _carry_out_wave(given, operations) if is_wave else _carry_out_step(given, operations)
     except Exception as error:
@@ -79,7 +82,8 @@ def _carry_out_wave(given: argparse.Namespace, operations: frozenset[Operation])
     strange = {step for table in wave.tables for step in table.steps} - {one.value for one in operations}
     if strange:
         raise ValueError(f"this job does not do {', '.join(sorted(strange))}")
-    deployment = Deployment.open({**here, **wave.environment, "ICEKEEPER_STATE": given.state})
+    _hand_on_keys(wave.environment)
+    deployment = Deployment.open({**here, **wave.environment, STATE_VARIABLE: given.state})
     with open_engine(EngineName.SPARK) as engine:
         engine.map(str, (), lambda done: None)  # starts it: should that fail, it is no table's failure
         ends = run_wave(deployment, wave, engine)
@@ -127,14 +131,28 @@ def _open(given: argparse.Namespace) -> tuple[OperationEvent, Deployment]:
     """The step's event and its deployment: the arguments say where the plan is, the plan has the settings."""
     here = _settings(given)
     plan = read_plan(_control(given).read(given.plan_key, given.plan_digest))
+    _hand_on_keys(plan.environment)
     event = OperationEvent(
         run_id=given.run_id,
         item=plan.item,
         plan=PlanReference(bucket=given.control_bucket, key=given.plan_key, digest=given.plan_digest),
         operation=Operation(given.operation),
     )
-    return event, Deployment.open({**here, **plan.environment, "ICEKEEPER_STATE": given.state})
+    return event, Deployment.open({**here, **plan.environment, STATE_VARIABLE: given.state})
 
 
 def _settings(given: argparse.Namespace) -> dict[str, str]:
-    return {**os.environ, CONTROL_BUCKET: given.control_bucket, "ICEKEEPER_STATE": given.state}
+    return {**os.environ, CONTROL_BUCKET: given.control_bucket, STATE_VARIABLE: given.state}
+
+
+def _hand_on_keys(environment: Mapping[str, str]) -> None:
+    """Have workers get the driver's keys where the deployment says so."""
+    if handed := environment.get(WORKER_CREDENTIALS):
+        os.environ.setdefault(WORKER_CREDENTIALS, handed)
+
+
+def _use_region_of(state: str) -> None:
+    """Take the region of the state's address for all clients of this process: no document says that Glue sets one."""
+    address = parse_address({STATE_VARIABLE: state})
+    if address is not None and address.region is not None:
+        os.environ.setdefault("AWS_REGION", address.region)

@@ -8,9 +8,11 @@ from typing import Any
 
 import requests
 from botocore.exceptions import BotoCoreError
+from pyiceberg.catalog import BOTOCORE_SESSION
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.rest.scan_planning import StorageCredential
 from pyiceberg.exceptions import OAuthError, RESTError
+from pyiceberg.io import AWS_ACCESS_KEY_ID, AWS_PROFILE_NAME, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN
 from requests.adapters import HTTPAdapter
 
 from icekeeper.request_count import RequestKind, note_request
@@ -23,6 +25,7 @@ REQUEST_TIMEOUT_S = (5.0, 60.0)
 SIGV4_RETRIES, SIGV4_RETRIES_DEFAULT = "rest.sigv4.max-retries", "2"
 # 401 Unauthorized and the REST catalog specification's 419 "authentication timeout": sign in again, try once more.
 EXPIRED = (401, 419)
+_SIGNERS = frozenset({AWS_ACCESS_KEY_ID, AWS_PROFILE_NAME, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN})
 READING = frozenset({"GET", "HEAD"})
 
 
@@ -32,6 +35,8 @@ class SecondAttemptFailed(requests.RequestException):
 
 class BoundedRestCatalog(RestCatalog):
     """PyIceberg's REST client with a timeout on every request, those for configuration and token included.
+
+    Signs, where it does, with the session that the property ``botocore_session`` gives, if it is given.
 
     What was sent is repeated only if it reads: a commit that is sent twice hears of a conflict with itself (rule 66).
     """
@@ -50,6 +55,15 @@ class BoundedRestCatalog(RestCatalog):
         super()._config_headers(session)
         self.properties.setdefault(SIGV4_RETRIES, SIGV4_RETRIES_DEFAULT)
         session.request = functools.partial(session.request, timeout=REQUEST_TIMEOUT_S)  # type: ignore[method-assign]
+
+    def _init_sigv4(self, session: requests.Session) -> None:
+        # PyIceberg would set the properties' profile and keys in the session that is given, which has them, or their
+        # role, already.
+        properties = self.properties
+        left_out = _SIGNERS if BOTOCORE_SESSION in properties else ()
+        self.properties = {key: value for key, value in properties.items() if key not in left_out}
+        super()._init_sigv4(session)
+        self.properties = properties
 
 
 def _count(response: requests.Response, **_: Any) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.errors import StorageError, TableUnsupported
 from icekeeper.metadata.delete_scope import PartitionKey, partition_key
 from icekeeper.metadata.document import TableMetadata
@@ -67,7 +68,7 @@ def make_read_task(
         name_mapping=_name_mapping(metadata, files),
         deletes=tuple(_delete_file(entry) for entry in deletes.values()),
         key_fields=_other_key_fields(metadata, schema, deletes),
-        io_properties=dict(io_properties),
+        io_properties=properties_for_workers(io_properties),
     )
 
 

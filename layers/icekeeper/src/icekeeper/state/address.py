@@ -13,18 +13,20 @@ __all__ = ["STATE_VARIABLE", "TableAddress", "parse_address"]
 
 STATE_VARIABLE = "ICEKEEPER_STATE"
 _SCHEME = "dynamodb"
-_HELP = "write a path, or dynamodb://TABLE[?region=REGION&endpoint=URL]"
+_HELP = "write a path, or dynamodb://TABLE[?region=REGION&profile=NAME&endpoint=URL]"
 # Amazon DynamoDB Developer Guide, "Naming rules".
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 
 
 @dataclass(frozen=True, slots=True)
 class TableAddress:
-    """A DynamoDB table; a region or endpoint that is ``None`` comes from boto3's own settings."""
+    """A DynamoDB table; what is ``None`` comes from boto3's own settings."""
 
     name: str
     region: str | None = None
     endpoint: str | None = None
+    profile: str | None = None
+    """Of AWS's configuration."""
 
 
 def parse_address(environment: Mapping[str, str]) -> TableAddress | None:
@@ -43,7 +45,7 @@ def parse_address(environment: Mapping[str, str]) -> TableAddress | None:
     if parts.scheme != _SCHEME:
         raise PolicyError(f"{STATE_VARIABLE}={text} has an unknown scheme: {_HELP}")
     settings = dict(parse_qsl(parts.query, keep_blank_values=True))
-    if unknown := settings.keys() - {"region", "endpoint"}:
+    if unknown := settings.keys() - {"region", "endpoint", "profile"}:
         raise PolicyError(f"{STATE_VARIABLE}={text} has an unknown setting '{min(unknown)}': {_HELP}")
     if not _TABLE_NAME.fullmatch(parts.netloc) or parts.path.strip("/") or parts.fragment:
         raise PolicyError(f"{STATE_VARIABLE}={text} names no DynamoDB table: {_HELP}")
@@ -51,4 +53,4 @@ def parse_address(environment: Mapping[str, str]) -> TableAddress | None:
     if endpoint is not None and urlsplit(endpoint).scheme not in ("http", "https"):
         raise PolicyError(f"{STATE_VARIABLE}={text} has an endpoint that is no http(s) address: {_HELP}")
     region = settings.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
-    return TableAddress(parts.netloc, region or None, endpoint)
+    return TableAddress(parts.netloc, region or None, endpoint, settings.get("profile") or None)

@@ -1,6 +1,9 @@
 """Streams of PyArrow's file systems, which PyIceberg makes of properties, for objects of any store and local files.
 
-A file system is made with the first object that needs it: to make one imports much (:mod:`.file_systems`).
+A file system is made with the first object that needs it: to make one imports much (:mod:`.file_systems`).  One for S3
+has the keys with which it was made for ever, and keys expire.  So boto3, which renews them, is asked for the current
+ones before each use, and others want a new file system (rule 137).  What is read goes on with it; what is being written
+ends with the keys it was begun with.
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO, PY_IO_IMPL, S3_RETRY_STR
 
 from icekeeper.errors import StorageError
 from icekeeper.request_count import RequestKind, note_request
-from icekeeper.storage.paths import is_local, split_path
+from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
 from icekeeper.storage.uploads import counted_upload
 from icekeeper.storage.whole_reads import whole_reads
 
 if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    from icekeeper.aws.session import Keys
 
 __all__ = ["ArrowFiles"]
 
@@ -36,7 +41,7 @@ class ArrowFiles:
         self._properties = properties
         self.is_plain = properties.get(PY_IO_IMPL) in _PLAIN_FILE_IO
         """Whether nobody has set a FileIO of his own, which may see to more than reading and writing."""
-        self._late: dict[tuple[str, str], Any] = {}
+        self._made: _FileSystems | None = None
 
     def open(self, path: str) -> pa.NativeFile:
         """A seekable stream.
@@ -44,13 +49,12 @@ class ArrowFiles:
         Raises:
             FileNotFoundError: there is no such file.
             OSError, pa.ArrowException: the store failed.
+            BotoCoreError, ClientError: the keys cannot be had.
             StorageError: PyArrow knows no such store.
         """
-        filesystem, key = self._filesystem(path)
         if is_local(path):
-            return filesystem.open_input_file(key)
-        note_request(RequestKind.GET)  # for the size (platform 50)
-        return whole_reads(filesystem.open_input_file(key), path)
+            return self._local.open_input_file(_local_path(path))
+        return whole_reads(_Opener(self, path), path)
 
     def read_end(self, path: str, length: int) -> tuple[bytes, int]:
         """The last ``length`` bytes of a file, or all of a smaller one, and its size.
@@ -69,41 +73,90 @@ class ArrowFiles:
         Raises:
             OSError, pa.ArrowException, StorageError: as :meth:`open`.
         """
-        filesystem, key = self._filesystem(path)
         if is_local(path):
-            filesystem.create_dir(os.path.dirname(key), recursive=True)
-            return filesystem.open_output_stream(key)
-        return counted_upload(self._opening_late(path, filesystem).open_output_stream(key))
-
-    def _opening_late(self, path: str, filesystem: Any) -> Any:
-        from icekeeper.storage.file_systems import opening_late
-
+            key = _local_path(path)
+            self._local.create_dir(os.path.dirname(key), recursive=True)
+            return self._local.open_output_stream(key)
         # A strategy for repetitions cannot be carried over.
-        if not self.is_plain or self._properties.get(S3_RETRY_STRATEGY_IMPL):
-            return filesystem
-        parts = split_path(path)
-        key = parts.scheme, parts.authority
-        if key not in self._late:
-            self._late[key] = opening_late(filesystem)
-        return self._late[key]
+        may_be_late = self.is_plain and not self._properties.get(S3_RETRY_STRATEGY_IMPL)
+        systems = self.current(path)
+        filesystem = systems.opening_late(path) if may_be_late else systems.of(path)
+        return counted_upload(filesystem.open_output_stream(_key(path)))
 
-    @cached_property
-    def _file_io(self) -> PyArrowFileIO:
-        from icekeeper.storage.file_systems import arrow_file_io
+    def current(self, path: str) -> _FileSystems:
+        """The file systems to use now; the same ones as before, unless keys were renewed since.
 
-        return arrow_file_io(self._properties)
+        Raises:
+            BotoCoreError, ClientError: the keys cannot be had.
+        """
+        from icekeeper.storage.file_systems import arrow_file_io, current_keys
+
+        asks = self.is_plain and split_path(path).scheme in S3_SCHEMES
+        keys = current_keys(self._properties) if asks else None
+        made = self._made
+        if made is None or (asks and made.keys != keys):
+            made = self._made = _FileSystems(arrow_file_io(self._properties, keys), keys)
+        return made
 
     @cached_property
     def _local(self) -> Any:
-        return LocalFileSystem() if self.is_plain else self._file_io.fs_by_scheme("file", "")
+        return LocalFileSystem() if self.is_plain else self.current("file:///").of("file:///")
 
-    def _filesystem(self, path: str) -> tuple[Any, str]:
-        # Not new_input(): it cuts a key at "?" and "#".
+
+class _FileSystems:
+    """Those of one set of keys."""
+
+    def __init__(self, file_io: PyArrowFileIO, keys: Keys | None) -> None:
+        self._file_io = file_io
+        self.keys = keys
+        self._late: dict[tuple[str, str], Any] = {}
+
+    def of(self, path: str) -> Any:
+        """The file system that a path is on.
+
+        Raises:
+            StorageError: PyArrow knows none.
+        """
         parts = split_path(path)
-        if is_local(path):
-            return self._local, os.path.abspath(parts.key)
         try:
-            filesystem = self._file_io.fs_by_scheme(parts.scheme, parts.authority)
+            return self._file_io.fs_by_scheme(parts.scheme, parts.authority)
         except ValueError as error:
             raise StorageError(f"{path} is on a kind of storage that PyArrow does not know") from error
-        return filesystem, parts.key if parts.scheme in ("hdfs", "viewfs") else f"{parts.authority}/{parts.key}"
+
+    def opening_late(self, path: str) -> Any:
+        """As :meth:`of`, for small uploads (:func:`.opening_late`)."""
+        from icekeeper.storage.file_systems import opening_late
+
+        parts = split_path(path)
+        key = parts.scheme, parts.authority
+        if key not in self._late:
+            self._late[key] = opening_late(self.of(path))
+        return self._late[key]
+
+
+class _Opener:
+    """Opens one file for reading, and again when the keys with which it was opened are no longer the current ones."""
+
+    def __init__(self, files: ArrowFiles, path: str) -> None:
+        self._files, self._path = files, path
+        self._systems: _FileSystems | None = None
+
+    def __call__(self) -> pa.NativeFile | None:
+        """A stream, the first time and after each renewal; else ``None``."""
+        systems = self._files.current(self._path)
+        if systems is self._systems:
+            return None
+        note_request(RequestKind.GET)  # for the size (platform 50)
+        stream = systems.of(self._path).open_input_file(_key(self._path))
+        self._systems = systems
+        return stream
+
+
+def _local_path(path: str) -> str:
+    return os.path.abspath(split_path(path).key)
+
+
+def _key(path: str) -> str:
+    # Not new_input(): it cuts a key at "?" and "#".
+    parts = split_path(path)
+    return parts.key if parts.scheme in ("hdfs", "viewfs") else f"{parts.authority}/{parts.key}"

@@ -13,22 +13,43 @@ from pyarrow.fs import S3FileSystem
 from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO, PY_IO_IMPL, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from icekeeper.storage.s3_settings import S3_CONNECT_TIMEOUT, S3_REGION, region_of
+from icekeeper.aws.session import Keys, aws_session
+from icekeeper.aws.settings import S3_CONNECT_TIMEOUT, S3_REGION, identity_in, is_anonymous, region_of, with_keys
+from icekeeper.aws.vended import vendor_of
 
-__all__ = ["arrow_file_io", "opening_late"]
+__all__ = ["arrow_file_io", "current_keys", "opening_late"]
 
 # PyArrow tries four times: a silent host then costs about 15 s, a refusing one 3 s.
 CONNECT_TIMEOUT_S = "3"
 
 
-def arrow_file_io(properties: Mapping[str, str]) -> PyArrowFileIO:
-    """The FileIO that PyIceberg makes of these properties if it is PyArrow's, else PyArrow's with these properties."""
+def current_keys(properties: Mapping[str, str]) -> Keys | None:
+    """The keys that PyArrow is to use from now on, which boto3 renews in time; PyArrow does not (platform 53).
+
+    ``None``: the properties hold them, or ask for none, or boto3 finds none, so that PyArrow looks by itself.
+
+    Raises:
+        BotoCoreError, ClientError: there is no such profile, or the keys cannot be renewed.
+    """
+    identity = identity_in(properties)
+    if is_anonymous(properties) or (identity.is_static and vendor_of(identity.session_token) is None):
+        return None
+    return aws_session(properties).keys()
+
+
+def arrow_file_io(properties: Mapping[str, str], keys: Keys | None = None) -> PyArrowFileIO:
+    """The FileIO that PyIceberg makes of these properties if it is PyArrow's, else PyArrow's with these properties.
+
+    ``keys`` take the place of a profile and a role, which are asked for them (:func:`current_keys`).
+    """
     chosen = dict(properties)
+    if keys is not None:
+        chosen = with_keys(properties, *keys)
     if chosen.get(PY_IO_IMPL) in (None, FSSPEC_FILE_IO):
         chosen[PY_IO_IMPL] = ARROW_FILE_IO
     chosen.setdefault(S3_CONNECT_TIMEOUT, CONNECT_TIMEOUT_S)
     # Without a region PyIceberg asks AWS for the bucket's, even when the endpoint is somewhere else.
-    if region := region_of(chosen):
+    if region := region_of(chosen) or (aws_session(properties).region_name if keys is not None else None):
         chosen.setdefault(S3_REGION, region)
     file_io = load_file_io(chosen)
     return file_io if isinstance(file_io, PyArrowFileIO) else PyArrowFileIO(chosen)

@@ -1,8 +1,4 @@
-"""boto3 for S3, configured by PyIceberg's properties: sessions, clients and batch deletion.
-
-``s3.*`` properties win over ``client.*``; what neither says comes from boto3's default chain.  So one configuration
-serves PyArrow and boto3.
-"""
+"""boto3 for S3, configured by PyIceberg's properties: clients and batch deletion."""
 
 from __future__ import annotations
 
@@ -12,22 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import boto3
 from botocore import UNSIGNED
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from icekeeper.aws.session import aws_session, client_config
+from icekeeper.aws.settings import S3_ENDPOINT, is_anonymous
 from icekeeper.request_count import RequestKind, WorkThreads, note_request
 from icekeeper.storage.failures import TRANSIENT_CODES, describe_failure, failure_in_words, is_transient
-from icekeeper.storage.s3_settings import S3_CONNECT_TIMEOUT, S3_ENDPOINT, first_of, region_of
 
-__all__ = ["FailedKeys", "aws_session", "client_config", "delete_keys", "has_credentials", "s3_client"]
+__all__ = ["FailedKeys", "delete_keys", "s3_client"]
 
 # The most keys one DeleteObjects request takes (S3 API reference).
 DELETE_BATCH = 1000
 DELETE_THREADS = 8
-# As many as delete_threads and listing_threads allow.
-MAX_CONNECTIONS = 64
 DELETE_ATTEMPTS = 5
 _KINDS = {
     "GetObject": RequestKind.GET,
@@ -37,51 +30,10 @@ _KINDS = {
 }
 
 
-def aws_session(properties: Mapping[str, str], prefixes: Sequence[str] = ("s3", "client")) -> Any:
-    """A boto3 session with the credentials, profile, role and region of the properties."""
-    session = _session(properties, prefixes)
-    if role := first_of(properties, "role-arn", prefixes):
-        name = first_of(properties, "role-session-name", prefixes) or "icekeeper"
-        granted = session.client("sts").assume_role(RoleArn=role, RoleSessionName=name)["Credentials"]
-        session = boto3.Session(
-            aws_access_key_id=granted["AccessKeyId"],
-            aws_secret_access_key=granted["SecretAccessKey"],
-            aws_session_token=granted["SessionToken"],
-            region_name=session.region_name,
-        )
-    return session
-
-
-def has_credentials(properties: Mapping[str, str], prefixes: Sequence[str]) -> bool:
-    """Whether the properties or boto3's default chain hold any AWS credentials."""
-    return _session(properties, prefixes).get_credentials() is not None
-
-
-def _session(properties: Mapping[str, str], prefixes: Sequence[str]) -> Any:
-    return boto3.Session(
-        profile_name=first_of(properties, "profile-name", prefixes),
-        aws_access_key_id=first_of(properties, "access-key-id", prefixes),
-        aws_secret_access_key=first_of(properties, "secret-access-key", prefixes),
-        aws_session_token=first_of(properties, "session-token", prefixes),
-        region_name=region_of(properties, prefixes),
-    )
-
-
-def client_config(properties: Mapping[str, str], *, attempts: int = 3, **more: Any) -> Config:
-    """Timeouts and attempts of every client: a refused connection fails within 5 s."""
-    return Config(
-        connect_timeout=float(properties.get(S3_CONNECT_TIMEOUT) or 3),
-        read_timeout=30,
-        retries={"total_max_attempts": attempts, "mode": "standard"},
-        max_pool_connections=MAX_CONNECTIONS,
-        **more,
-    )
-
-
 def s3_client(properties: Mapping[str, str]) -> Any:
     """An S3 client that reaches what PyIceberg's FileIO reaches with the same properties."""
     more: dict[str, Any] = {}
-    if properties.get("s3.anonymous", "").lower() == "true":
+    if is_anonymous(properties):
         more["signature_version"] = UNSIGNED
     if proxy := properties.get("s3.proxy-uri"):
         more["proxies"] = {"http": proxy, "https": proxy}

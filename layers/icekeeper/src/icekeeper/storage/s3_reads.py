@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 
 from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError
 
+from icekeeper.aws.settings import identity_in, is_anonymous
 from icekeeper.storage.paths import split_path
-from icekeeper.storage.s3_settings import first_of
 
 __all__ = ["ONE_READ_BYTES", "ObjectEnd", "can_boto3_read", "read_beginning", "read_end", "read_object"]
 
 ONE_READ_BYTES = 8 * 1024 * 1024
 """So much of an object is asked for at once."""
-_PREFIXES = ("s3", "client")
 _ATTEMPTS = 2
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _NONE = "bytes */0"
@@ -44,18 +43,16 @@ class _Part(NamedTuple):
 
 
 def can_boto3_read(properties: Mapping[str, str]) -> bool:
-    """Whether boto3 reads whatever PyArrow reads: it does not renew the credentials of a role, and needs some.
+    """Whether boto3 reads whatever PyArrow reads: without credentials it sends nothing, PyArrow sends it unsigned.
 
     Raises:
-        BotoCoreError: there is no such profile.
+        BotoCoreError: there is no such profile, or the credentials cannot be had.
     """
-    if first_of(properties, "role-arn", _PREFIXES):
-        return False
-    if first_of(properties, "access-key-id", _PREFIXES) or properties.get("s3.anonymous"):
+    if is_anonymous(properties) or identity_in(properties).is_static:
         return True
-    from icekeeper.storage.s3 import has_credentials  # imports boto3
+    from icekeeper.aws.session import aws_session  # imports boto3
 
-    return has_credentials(properties, _PREFIXES)
+    return aws_session(properties).has_credentials
 
 
 def read_object(client: Any, path: str) -> bytes:

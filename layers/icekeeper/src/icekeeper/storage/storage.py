@@ -18,6 +18,8 @@ from typing import Any
 import pyarrow as pa
 from botocore.exceptions import BotoCoreError, ClientError
 
+from icekeeper.aws.settings import with_endpoint
+from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.clock import ServerClock
 from icekeeper.errors import StorageError
 from icekeeper.masking import mask, remember_secrets
@@ -31,7 +33,6 @@ from icekeeper.storage.local import local_level, local_status, walk
 from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
 from icekeeper.storage.s3_listing import few_s3, list_s3, s3_directory, s3_level, s3_status
 from icekeeper.storage.s3_reads import ONE_READ_BYTES, ObjectEnd, can_boto3_read, read_beginning, read_end, read_object
-from icekeeper.storage.s3_settings import with_endpoint
 
 __all__ = ["Storage"]
 
@@ -57,7 +58,7 @@ class Storage:
         """Buckets that refused to copy ranges (:mod:`.range_copies`)."""
 
     def __reduce__(self) -> tuple[type[Storage], tuple[dict[str, str], int]]:
-        return Storage, (self._properties, self._listing_threads)
+        return Storage, (properties_for_workers(self._properties), self._listing_threads)
 
     def __repr__(self) -> str:
         return f"Storage({self._properties.get('s3.endpoint', 'default endpoint')})"  # never the credentials

@@ -8,28 +8,42 @@ answer was short.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from icekeeper.request_count import RequestKind, current_count
 
-__all__ = ["etag_of", "whole_reads"]
+__all__ = ["Opener", "etag_of", "whole_reads"]
+
+Opener: TypeAlias = Callable[[], pa.NativeFile | None]
+"""Gives a seekable stream when it is first called, and another one when that must not be used any more."""
 
 _MARK_BYTES = 8
 _ATTEMPTS = 2
 
 
-def whole_reads(stream: pa.NativeFile, path: str) -> pa.NativeFile:
-    """The same seekable stream; a read that is answered short is repeated once, then raises ``OSError``."""
-    opened = _Stream(_WholeReads(stream, path), mode="r")
-    found = stream.metadata() or {}
-    opened.etag = found["ETag"].decode() if "ETag" in found else None
+def whole_reads(opener: Opener, path: str) -> pa.NativeFile:
+    """The stream that ``opener`` gives; a read that is answered short is repeated once, then raises ``OSError``.
+
+    Before each read the opener is asked whether there is another stream by now.
+    """
+    stream = opener()
+    assert stream is not None  # the first time there is one
+    opened = _Stream(_WholeReads(stream, path, opener), mode="r")
+    opened.etag = _told_etag(stream)
     return opened
 
 
 def etag_of(stream: pa.NativeFile) -> str | None:
     """The ETag that an S3 object had when it was opened; ``None``: the store is another one, or did not tell."""
     return stream.etag if isinstance(stream, _Stream) else None
+
+
+def _told_etag(stream: pa.NativeFile) -> str | None:
+    found = stream.metadata() or {}
+    return found["ETag"].decode() if "ETag" in found else None
 
 
 class _Stream(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
@@ -39,8 +53,9 @@ class _Stream(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
 class _WholeReads:
     """The methods that :class:`pyarrow.PythonFile` calls on a file."""
 
-    def __init__(self, stream: pa.NativeFile, path: str) -> None:
+    def __init__(self, stream: pa.NativeFile, path: str, opener: Opener) -> None:
         self._stream = stream
+        self._opener = opener
         self._path = path
         self._size = int(stream.size())
         self._count = current_count()  # Arrow may read in threads of its own
@@ -69,6 +84,7 @@ class _WholeReads:
 
     def read(self, size: int = -1) -> pa.Buffer:
         start = self.tell()
+        self._renew()
         left = max(0, self._size - start)
         size = left if size < 0 else min(size, left)
         buffer = pa.allocate_buffer(size)
@@ -77,6 +93,16 @@ class _WholeReads:
                 if not any(self._filled(view, start) for _ in range(_ATTEMPTS)):
                     raise OSError(f"the store answered with fewer than the {size} bytes from {start} of {self._path}")
         return buffer
+
+    def _renew(self) -> None:
+        """Go on with another stream of the same object, if there is one."""
+        stream = self._opener()
+        if stream is None:
+            return
+        before, self._stream = self._stream, stream
+        if (_told_etag(before), self._size) != (_told_etag(stream), int(stream.size())):
+            raise OSError(f"{self._path} was replaced while it was read")
+        before.close()
 
     def _filled(self, view: memoryview, start: int) -> bool:
         """Read from ``start`` into the view; returns whether the store sent enough bytes to fill it."""

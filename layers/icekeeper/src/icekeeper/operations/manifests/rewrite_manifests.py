@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import stopwatch
 from icekeeper.commit.attempt import PreparedCommit
@@ -141,7 +142,9 @@ def _write(context: OperationContext, planned: _Planned, plan: ManifestPlan, out
     rewritten = RewrittenManifests(staged=outputs)
     head = planned.head
     write_planned(
-        PlannedRewrite(head.metadata, plan, dict(head.io_properties), manifest_target_bytes(head.metadata)),
+        PlannedRewrite(
+            head.metadata, plan, properties_for_workers(head.io_properties), manifest_target_bytes(head.metadata)
+        ),
         context.engine,
         into=rewritten,
         will_write=context.will_write,

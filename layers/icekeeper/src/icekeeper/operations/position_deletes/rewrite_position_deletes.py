@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import stopwatch
 from icekeeper.commit.conflict_detection import ClaimedFile, GroupClaim, PlanningState, RebaseResult
@@ -103,7 +104,7 @@ def _task(loaded: LoadedTable, plan: PositionDeletePlan, group: DeleteGroup) -> 
         into_vectors=into_vectors,
         partition=group.partition,
         output=PlannedFile(f"{loaded.metadata.data_location}/{stem}", "puffin" if into_vectors else "parquet"),
-        io_properties=dict(loaded.io_properties),
+        io_properties=properties_for_workers(loaded.io_properties),
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
+from icekeeper.aws.session import session_of
+from icekeeper.aws.settings import AwsIdentity
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.state.address import STATE_VARIABLE, TableAddress
 from icekeeper.state.dynamodb.consumed import count_consumed
@@ -18,14 +19,14 @@ _CLIENT = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard"
 
 
 def open_table(address: TableAddress) -> DynamoTable:
-    """A client for a table; sends nothing yet.
+    """A client for a table; sends nothing yet but questions for credentials.
 
     Raises:
         PolicyError: no region is known.
         StorageError: boto3's own settings cannot be used.
     """
     try:
-        session = boto3.Session(region_name=address.region)
+        session = session_of(AwsIdentity(profile=address.profile), address.region)
         if session.region_name is None:
             raise PolicyError(
                 f"the region of the state table {address.name} is not known: add ?region=REGION to {STATE_VARIABLE}"

@@ -1,0 +1,48 @@
+"""The properties with which workers reach files: they ask for keys themselves, unless they are said to be unable to.
+
+Tasks hold a profile's name or a role, and no keys but those that are configured or vended: whoever sees a task sees
+those, and they are not renewed (rule 138).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from icekeeper.aws.settings import identity_in, is_anonymous, region_of, with_keys
+from icekeeper.aws.vended import current_properties
+from icekeeper.errors import PolicyError, StorageError
+
+__all__ = ["WORKER_CREDENTIALS", "properties_for_workers"]
+
+WORKER_CREDENTIALS = "ICEKEEPER_WORKER_CREDENTIALS"
+"""``own``, or ``driver``: workers get the keys that this process has when their work is sent to them."""
+
+
+def properties_for_workers(properties: Mapping[str, str]) -> dict[str, str]:
+    """The FileIO properties to put into a task.
+
+    Raises:
+        PolicyError: the variable has another value.
+        StorageError: the keys cannot be had.
+    """
+    found = current_properties(properties)
+    wanted = os.environ.get(WORKER_CREDENTIALS, "").strip() or "own"
+    if wanted not in ("own", "driver"):
+        raise PolicyError(f"{WORKER_CREDENTIALS} is '{wanted}'; set it to own or driver")
+    if wanted == "own" or is_anonymous(found) or identity_in(found).is_static:
+        return found
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    from icekeeper.aws.session import aws_session  # imports boto3
+
+    try:
+        session = aws_session(found)
+        keys = session.keys()
+    except (BotoCoreError, ClientError) as error:
+        raise StorageError(f"the keys that {WORKER_CREDENTIALS}=driver hands over cannot be had: {error}") from error
+    if keys is None:
+        return found
+    if region := region_of(found) or session.region_name:
+        found.setdefault("s3.region", region)
+    return with_keys(found, keys.access_key, keys.secret_key, keys.token)

@@ -1,0 +1,158 @@
+"""Keys that expire are renewed wherever AWS is opened, whatever gives them: the machine, a profile, or a role.
+
+A door in front of moto lets nobody in with keys that have expired; here they do in the middle of each test.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from icekeeper.catalogs.load import connect
+from icekeeper.engines.spark_tasks import SparkTasks
+from icekeeper.engines.worker_processes import worker_pool
+from icekeeper.errors import StorageError
+from icekeeper.model import TableName
+from icekeeper.state.open import open_state
+from icekeeper.storage.storage import Storage
+from local_stack.moto_server import REGION, MotoServer
+from support.expiring_reads import ReadTwice, read_twice
+from support.guarded_aws import GuardedAws, guarded
+from support.state_tables import a_table
+from support.tables import new_document
+
+ROLE = {"client.role-arn": "arn:aws:iam::123456789012:role/reader"}
+# Whose keys the files and the API calls are sent with.
+WAYS: Mapping[str, tuple[dict[str, str], str]] = {
+    "machine": ({}, "machine"),
+    "profile": ({"client.profile-name": "person"}, "person"),
+    "role": (ROLE, "reader"),
+    "role of a profile": ({**ROLE, "client.profile-name": "person"}, "reader"),
+    "profile with a role": ({"client.profile-name": "assumes"}, "writer"),
+}
+
+
+@pytest.fixture
+def aws(moto_server: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GuardedAws]:
+    """No keys in the environment, and two profiles: one with a credential process, one that assumes a role by it."""
+    with guarded(moto_server) as door:
+        door.surround(tmp_path, monkeypatch)
+        yield door
+
+
+@pytest.fixture
+def bucket(aws: GuardedAws) -> str:
+    return aws.new_bucket()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_files_are_read_and_written_on_when_keys_have_expired(aws: GuardedAws, bucket: str, way: str) -> None:
+    properties, who = WAYS[way]
+    storage = Storage(properties)
+    for content in (b"before", b"after"):
+        storage.write(f"{bucket}/a", content)  # PyArrow
+        assert storage.read(f"{bucket}/a") == content  # boto3
+        with storage.open_input(f"{bucket}/a") as stream:  # PyArrow
+            assert stream.read() == content
+        assert [found.path for found in storage.list(bucket)] == [f"{bucket}/a"]
+        aws.keys.expire()
+    assert aws.refused == []
+    assert aws.roles("s3", by_arrow=True) == aws.roles("s3", by_arrow=False) == {who}
+
+
+def test_a_stream_that_is_open_while_its_keys_expire_is_read_to_its_end(aws: GuardedAws, bucket: str) -> None:
+    storage, content = Storage({}), bytes(range(256)) * 40
+    storage.write(f"{bucket}/a", content)
+    with storage.open_input(f"{bucket}/a") as stream:
+        got = stream.read(1000)
+        aws.keys.expire()
+        got += stream.read(2000)
+        stream.seek(5000)
+        aws.keys.expire()
+        assert (got, stream.read()) == (content[:3000], content[5000:])
+    assert aws.refused == []
+
+
+def test_an_object_that_is_replaced_between_two_keys_is_not_read_as_one(aws: GuardedAws, bucket: str) -> None:
+    storage = Storage({})
+    storage.write(f"{bucket}/a", b"one" * 1000)
+    with storage.open_input(f"{bucket}/a") as stream:
+        stream.read(1000)
+        storage.write(f"{bucket}/a", b"two" * 1000)
+        aws.keys.expire()
+        with pytest.raises(OSError, match="was replaced while it was read"):
+            stream.read()
+
+
+def test_what_cannot_be_renewed_is_a_storage_error(aws: GuardedAws, bucket: str) -> None:
+    storage = Storage({})
+    storage.write(f"{bucket}/a", b"x")
+    aws.keys.expire()
+    aws.keys.life_s = -1  # whoever gives keys gives such as have expired
+    for attempt in (storage.read, lambda path: storage.write(path, b"y")):
+        with pytest.raises(StorageError, match="expired"):
+            attempt(f"{bucket}/a")
+
+
+def test_workers_renew_keys_of_their_own(aws: GuardedAws, bucket: str) -> None:
+    """A process of the local engine, and the function that Spark's workers run; what they are sent holds no keys."""
+    Storage({}).write(f"{bucket}/a", b"x")
+    for way in ("machine", "role of a profile"):
+        properties, who = WAYS[way]
+        task = ReadTwice(properties, f"{bucket}/a", aws.keys.expiry_endpoint)
+        assert b"ASIA" not in pickle.dumps(task)
+        in_spark = SparkTasks(current=lambda: None, own_cores=1).mapping(read_twice)
+        aws.forget()
+        with worker_pool(1, read_twice) as pool:
+            found = [*pool.submit(read_twice, task).result(), *in_spark(pickle.loads(pickle.dumps(task)))]
+        assert (found, aws.refused, aws.roles("s3")) == ([b"x"] * 8, [], {who})
+
+
+@pytest.mark.parametrize("way", ["machine", "profile", "role of a profile"])
+def test_catalogs_go_on_when_keys_have_expired(aws: GuardedAws, moto_server: MotoServer, way: str) -> None:
+    """The calls of the catalog and the bytes of its metadata files."""
+    properties, who = WAYS[way]
+    s3tables = moto_server.client("s3tables")
+    arn = s3tables.create_table_bucket(name=f"renewed-{uuid.uuid4()}")["arn"]
+    address = {"tableBucketARN": arn, "namespace": "ns", "name": "t"}
+    s3tables.create_namespace(tableBucketARN=arn, namespace=["ns"])
+    s3tables.create_table(**address, format="ICEBERG")
+    place = s3tables.get_table_metadata_location(**address)
+    location = f"{place['warehouseLocation']}/metadata/00000-{uuid.uuid4()}.metadata.json"
+    document = json.dumps(new_document(place["warehouseLocation"], 2)).encode()
+    Storage(properties).write(location, document)
+    s3tables.update_table_metadata_location(**address, versionToken=place["versionToken"], metadataLocation=location)
+    aws.forget()
+    catalog = connect("lake", {"type": "s3tables", "warehouse": arn, **properties})
+    for value in ("1", "2"):
+        base = catalog.load(TableName.parse("ns.t"))
+        aws.keys.expire()
+        done = catalog.commit(base, [], [{"action": "set-properties", "updates": {"a": value}}])
+        assert done.metadata.properties["a"] == value
+    assert (aws.refused, aws.roles("s3tables"), aws.roles("s3")) == ([], {who}, {who})
+
+
+def test_the_state_goes_on_when_keys_have_expired(aws: GuardedAws, moto_dynamodb: MotoServer) -> None:
+    table = a_table(moto_dynamodb)
+    for profile, who in (("", "machine"), ("&profile=person", "person"), ("&profile=assumes", "writer")):
+        aws.forget()
+        address = f"dynamodb://{table.name}?region={REGION}&endpoint={aws.endpoint}{profile}"
+        state = open_state({"ICEKEEPER_STATE": address})
+        for holder in ("one", "two"):
+            lease = state.leases.acquire("k", holder, now_ms=0, ttl_ms=60_000)
+            aws.keys.expire()
+            assert state.leases.release(lease)
+        assert (aws.refused, aws.roles("dynamodb")) == ([], {who})
+
+
+def test_who_wants_to_be_anonymous_is_not_signed_for(aws: GuardedAws, bucket: str) -> None:
+    storage = Storage({"s3.anonymous": "true"})
+    for attempt in (storage.read, lambda path: storage.open_input(path)):
+        with pytest.raises(StorageError):
+            attempt(f"{bucket}/a")
+    assert (set(aws.refused), aws.let_in) == ({""}, [])

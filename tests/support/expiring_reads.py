@@ -1,0 +1,29 @@
+"""Work for a worker while keys expire; imports little, because workers import it."""
+
+from __future__ import annotations
+
+import urllib.request
+from dataclasses import dataclass
+
+from icekeeper.storage.storage import Storage
+
+__all__ = ["ReadTwice", "read_twice"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTwice:
+    """What to read, and whom to tell between the two times that the keys have expired."""
+
+    io_properties: dict[str, str]
+    path: str
+    expiry_endpoint: str
+
+
+def read_twice(task: ReadTwice) -> list[bytes]:
+    """By boto3 and by PyArrow, before and after."""
+    storage, found = Storage(task.io_properties), []
+    for _ in range(2):
+        with storage.open_input(task.path) as stream:
+            found += [storage.read(task.path), stream.read()]
+        urllib.request.urlopen(task.expiry_endpoint).read()
+    return found

@@ -1,0 +1,164 @@
+"""A door in front of moto that lets nobody in but who signs with keys that have not expired, as AWS does.
+
+moto lets everybody in.  AWS answers a request without a signature with 403 AccessDenied, and one with expired keys with
+400 ExpiredToken or ExpiredTokenException.  Whether a signature is right is not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import parse_qs
+
+import pytest
+
+from local_stack.credential_server import KEY_VARIABLES, CredentialServer, running_credential_server
+from local_stack.moto_server import REGION, MotoServer
+from support.counting_proxy import CountingProxy, Forwarder, QuietServer
+
+__all__ = ["GuardedAws", "LetIn", "guarded"]
+
+_CREDENTIAL = re.compile(r"Credential=(?P<key>[^/]+)/[^/]+/(?P<region>[^/]+)/(?P<service>[^/]+)/")
+# Less than ten minutes, so that boto3 asks before every request.
+_LIFE_S = 540
+
+
+class LetIn(NamedTuple):
+    """A request that was answered."""
+
+    service: str
+    region: str
+    """Both as its signature says."""
+    role: str
+    by_arrow: bool
+    """Sent by PyArrow, and not by boto3."""
+
+
+@dataclass
+class GuardedAws:
+    """The door's address, who gives the keys, and what came through."""
+
+    moto: MotoServer
+    keys: CredentialServer
+    endpoint: str = ""
+    let_in: list[LetIn] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """The keys of those who were not let in; "" for those without."""
+    own_keys: dict[str, str] = field(default_factory=dict)
+    """Access keys that do not come from the server and never expire, and whose they are."""
+
+    def environment(self, role: str = "machine") -> dict[str, str]:
+        """What a process needs to get in, in this role."""
+        return {"AWS_ENDPOINT_URL": self.endpoint, "AWS_REGION": REGION, **self.keys.environment(role)}
+
+    def surround(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Make this the AWS of this process: no keys, but the machine's, and those of two profiles.
+
+        ``person`` has a credential process; ``assumes`` assumes the role ``writer`` with ``person``'s keys.
+        """
+        process = folder / "person.json"
+        self.keys.written["person"] = process
+        self.keys.write()
+        (folder / "config").write_text(
+            f"[profile person]\ncredential_process = cat {process}\n"
+            "[profile assumes]\nrole_arn = arn:aws:iam::123456789012:role/writer\nsource_profile = person\n"
+        )
+        for name in KEY_VARIABLES:
+            monkeypatch.delenv(name, raising=False)
+        more = {"AWS_CONFIG_FILE": str(folder / "config"), "AWS_SHARED_CREDENTIALS_FILE": str(folder / "none")}
+        for name, value in {**self.environment(), **more}.items():
+            monkeypatch.setenv(name, value)
+
+    def new_bucket(self) -> str:
+        """The address of a new bucket."""
+        name = f"guarded-{uuid.uuid4()}"
+        self.moto.client("s3").create_bucket(Bucket=name)
+        return f"s3://{name}"
+
+    def roles(self, service: str, *, by_arrow: bool | None = None) -> set[str]:
+        """Who came in, for one service."""
+        return {
+            let_in.role for let_in in self.let_in if let_in.service == service and by_arrow in (None, let_in.by_arrow)
+        }
+
+    def forget(self) -> None:
+        """Begin anew with who came."""
+        self.let_in.clear()
+        self.refused.clear()
+
+
+@contextmanager
+def guarded(moto: MotoServer) -> Iterator[GuardedAws]:
+    """The door, open while this lasts."""
+    with running_credential_server(_LIFE_S) as keys:
+        aws = GuardedAws(moto, keys)
+
+        class Handler(_Doorkeeper):
+            upstream = moto.endpoint.removeprefix("http://")
+            counted = CountingProxy("")
+            door = aws
+
+        with QuietServer(("127.0.0.1", 0), Handler) as httpd:
+            aws.endpoint = f"http://127.0.0.1:{httpd.server_address[1]}"
+            thread = threading.Thread(target=httpd.serve_forever, args=(0.02,), daemon=True)
+            thread.start()
+            try:
+                yield aws
+            finally:
+                httpd.shutdown()
+                thread.join()
+
+
+class _Doorkeeper(Forwarder):
+    door: GuardedAws
+
+    def look(self) -> None:
+        body = self.body()
+        signed = _CREDENTIAL.search(self.headers.get("Authorization", ""))
+        key = signed["key"] if signed else ""
+        role = self.door.keys.roles.get(key) or self.door.own_keys.get(key)
+        if signed is None or role is None:
+            self.door.refused.append(key)
+            self._refuse(key, signed["service"] if signed else "s3")
+            return
+        by_arrow = "oto" not in self.headers.get("User-Agent", "")  # Boto3 and Botocore name themselves
+        self.door.let_in.append(LetIn(signed["service"], signed["region"], role, by_arrow))
+        if signed["service"] == "sts":
+            self._say(200, self._assumed(parse_qs(body.decode())["RoleArn"][0]))
+        else:
+            self.send_on(body)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = look  # noqa: N815 - as http.server wants them named
+
+    def _assumed(self, arn: str) -> str:
+        """The answer of AssumeRole (AWS STS API reference), with keys of this door."""
+        said = self.door.keys.answer(arn.rpartition("/")[2])
+        return (
+            '<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult>'
+            f"<Credentials><AccessKeyId>{said['AccessKeyId']}</AccessKeyId>"
+            f"<SecretAccessKey>{said['SecretAccessKey']}</SecretAccessKey><SessionToken>{said['Token']}</SessionToken>"
+            f"<Expiration>{said['Expiration']}</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>"
+        )
+
+    def _refuse(self, key: str, service: str) -> None:
+        if service == "s3":
+            code = "ExpiredToken" if key else "AccessDenied"
+            self._say(400 if key else 403, f"<Error><Code>{code}</Code><Message>no {key}</Message></Error>")
+        else:
+            self._say(400, json.dumps({"__type": "ExpiredTokenException", "message": f"no {key}"}))
+
+    def _say(self, status: int, text: str) -> None:
+        body = text.encode()
+        self.send_response_only(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+        self.wfile.flush()
