@@ -1,4 +1,4 @@
-"""Keys reach only the inputs that one of their delete files applies to, here too (rules 7 and 151)."""
+"""Keys reach only the inputs that one of their delete files applies to, here too (rule 7, rule 151)."""
 
 from __future__ import annotations
 
