@@ -18,6 +18,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "operation_facts",
             "request_count",
             "task_cores",
+            "arrow_memory",
         }
     ),
     frozenset({"metadata", "policy", "pyiceberg_private", "state", "storage"}),
