@@ -1,4 +1,4 @@
-"""Counts the deleted keys that some rows may have of which only the ranges of their columns are known (rule 151) (pure).
+"""Counts the deleted keys that rows may have of which only the ranges of their columns are known (rule 151) (pure).
 
 A row group's statistics tell such ranges.  A bound only says that no value lies beyond it: it need not occur, so it may
 have been cut.  Nobody's bounds contain NaN, and the zeros of either sign are one value to them.
