@@ -15,6 +15,9 @@ from functools import partialmethod
 from pathlib import Path
 from unittest import mock
 
+import icekeeper  # noqa: F401  # before pyarrow, as the command does it: it chooses Arrow's allocator
+
+# isort: split
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog

@@ -20,6 +20,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "prices",
             "request_count",
             "task_cores",
+            "arrow_memory",
         }
     ),
     frozenset({"aws"}),

@@ -1,1 +1,3 @@
 """Keeps Apache Iceberg tables in S3 table buckets healthy."""
+
+from icekeeper import arrow_memory as arrow_memory

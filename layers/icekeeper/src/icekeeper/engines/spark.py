@@ -69,6 +69,10 @@ LOCAL_SETTINGS: Mapping[str, str] = {
 # In the message of a stage that could not fetch its shuffled input (org.apache.spark.shuffle.FetchFailedException).
 _LOST_ITEMS = "FetchFailed"
 _STATUS_SECONDS = 10.0
+_FORGOTTEN = (
+    "Spark has forgotten the stages of work that it has just done, so whether it began them twice is not known; "
+    "nothing was committed; set spark.ui.retainedStages and spark.ui.retainedJobs of the session to 100 or more"
+)
 
 
 @contextmanager
@@ -181,7 +185,10 @@ class SparkEngine:
             else:
                 if not self._repeats_stages or self._was_one_stage_attempt(group):
                     return results
-        raise StorageError("Spark began the work again and again, because workers or their disks were lost")
+        raise StorageError(
+            "Spark began the work again and again, because workers or their disks were lost; or it does not tell how "
+            "jobs ended: set spark.ui.retainedJobs of the session to 100 or more"
+        )
 
     def _tasks(self, count: int, run: int = 0) -> SparkTasks:
         """What workers run of so many tasks at once."""
@@ -197,6 +204,9 @@ class SparkEngine:
         """Whether a job that succeeded began its last stage only once; else two attempts may have had one number.
 
         Waits until Spark reports the job's end, which comes after the reports of its stages.
+
+        Raises:
+            StorageError: Spark has dropped its record of the stage already; another run would fare no better.
         """
         tracker = self._context.statusTracker()
         deadline = time.monotonic() + _STATUS_SECONDS
@@ -204,7 +214,9 @@ class SparkEngine:
             jobs = [tracker.getJobInfo(job_id) for job_id in tracker.getJobIdsForGroup(group)]
             if len(jobs) == 1 and jobs[0] is not None and jobs[0].status == "SUCCEEDED":
                 last = tracker.getStageInfo(max(jobs[0].stageIds))
-                return last is not None and last.currentAttemptId == 0
+                if last is None:
+                    raise StorageError(_FORGOTTEN)
+                return last.currentAttemptId == 0
             time.sleep(_STATUS_POLL_SECONDS)
         return False
 

@@ -25,13 +25,14 @@ from icekeeper.model import FileContent
 from icekeeper.rows.arrow_schema import column_at, column_path, fields_with
 from icekeeper.rows.equality import EqualityLookup, deleted_rows
 from icekeeper.rows.file_rows import projected_rows
+from icekeeper.rows.key_ranges import ColumnRange, keys_within
 from icekeeper.rows.parts import Part, portions
 from icekeeper.rows.position_rows import position_rows
 from icekeeper.rows.positions import live_at
 from icekeeper.rows.read_task import DeleteFile, InputFile, ReadableFile, ReadTask
 from icekeeper.storage.storage import Storage
 
-__all__ = ["DeletedRows"]
+__all__ = ["DeletedRows", "deleted_rows_of", "read_schema"]
 
 # How many keys are held at once; with two string columns of 50 bytes they take some 300 MB of Arrow.
 MAX_KEYS = 2_000_000
@@ -54,6 +55,20 @@ class _LookupOfDeletes:
         their bounds exclude its rows.
         """
         return not self.deletes.isdisjoint(source.deletes)
+
+
+def deleted_rows_of(task: ReadTask, storage: Storage) -> DeletedRows | None:
+    """What is deleted of a task's inputs, or of some of them; ``None``: nothing.
+
+    Raises:
+        MetadataUnreadable, StorageError: a delete file cannot be read; then no row of the task may be written.
+    """
+    return DeletedRows(task, read_schema(task), storage) if task.deletes else None
+
+
+def read_schema(task: ReadTask) -> dict[str, Any]:
+    """The schema that inputs are read in: with the columns that only equality deletes need."""
+    return {**task.schema, "fields": [*task.schema["fields"], *task.key_fields]}
 
 
 class DeletedRows:
@@ -85,6 +100,29 @@ class DeletedRows:
         """Whether any of these positions of a file is deleted by position deletes or a deletion vector."""
         deleted = self._positions.get(path)
         return deleted is not None and bool(deleted.range_cardinality(positions.start, positions.stop))
+
+    def keys_within(self, source: InputFile, ranges: Mapping[int, ColumnRange]) -> int:
+        """How many keys that are not positions by now may remove rows of an input whose columns have these ranges."""
+        lookups = [found.lookup for found in self._lookups if found.applies_to(source)]
+        return sum(keys_within(lookup, ranges, source.sequence_number) for lookup in lookups)
+
+    def match_rows_of(self, source: InputFile, storage: Storage) -> bool:
+        """Whether a key removes any row of an input, or of its row group; only its key columns are read.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        for found in self._lookups:
+            if found.applies_to(source):
+                fields, paths = self._key_columns(found.lookup)
+                masks = (
+                    mask
+                    for part in self._key_parts(source, fields, storage)
+                    for mask in _matches(found.lookup, [part], paths)
+                )
+                if any(pc.any(mask).as_py() for mask in masks):
+                    return True
+        return False
 
     def live_masks(self, parts: Sequence[Part]) -> list[pa.Array | None]:
         """Per part a mask of its live rows; ``None``: all are live.  Batches have the columns of ``table_schema``."""
@@ -144,23 +182,25 @@ class DeletedRows:
     def _turn_into_positions(self, portion: _LookupOfDeletes, storage: Storage) -> None:
         """Look up a portion of the keys in every input that it applies to, and note the positions of matching rows."""
         lookup = portion.lookup
-        fields = fields_with(self._schema["fields"], lookup.field_ids)
-        paths = {i: column_path(fields, i) or () for i in lookup.field_ids}
-        for parts in portions(self._key_parts(portion, fields, storage), KEY_ROWS):
+        fields, paths = self._key_columns(lookup)
+        reached = (source for source in self._task.inputs if portion.applies_to(source))
+        rows = (part for source in reached for part in self._key_parts(source, fields, storage))
+        for parts in portions(rows, KEY_ROWS):
             for part, mask in zip(parts, _matches(lookup, parts, paths), strict=True):
                 found = pc.indices_nonzero(mask)
                 self._positions[part.source.path].update(pc.add(found.cast(pa.int64()), part.first_row).to_pylist())
 
-    def _key_parts(
-        self, portion: _LookupOfDeletes, fields: Sequence[Mapping[str, Any]], storage: Storage
-    ) -> Iterator[Part]:
-        """These columns of the inputs that the portion applies to."""
-        for source in self._task.inputs:
-            if portion.applies_to(source):
-                first_row = source.first_row
-                for batch in projected_rows(self._task.readable(source), {"type": "struct", "fields": fields}, storage):
-                    yield Part(source, first_row, batch)
-                    first_row += batch.num_rows
+    def _key_columns(self, lookup: EqualityLookup) -> tuple[Sequence[Mapping[str, Any]], dict[int, tuple[int, ...]]]:
+        """The fields that a lookup compares, and the path to each among them."""
+        fields = fields_with(self._schema["fields"], lookup.field_ids)
+        return fields, {i: column_path(fields, i) or () for i in lookup.field_ids}
+
+    def _key_parts(self, source: InputFile, fields: Sequence[Mapping[str, Any]], storage: Storage) -> Iterator[Part]:
+        """These columns of an input."""
+        first_row = source.first_row
+        for batch in projected_rows(self._task.readable(source), {"type": "struct", "fields": fields}, storage):
+            yield Part(source, first_row, batch)
+            first_row += batch.num_rows
 
 
 def _matches(lookup: EqualityLookup, parts: Sequence[Part], paths: Mapping[int, tuple[int, ...]]) -> Iterator[pa.Array]:

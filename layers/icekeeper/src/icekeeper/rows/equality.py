@@ -62,6 +62,16 @@ class EqualityLookup:
             code = _index(_combine(code, _index(column, distinct), len(distinct)), combinations, nulls_match=False)
         return self.newest.take(code)
 
+    def places(self) -> list[pa.Array]:
+        """Per column the index of each key's value among ``values``; keys are in the order of ``newest``."""
+        code = pa.array(range(len(self.newest)), pa.int64())
+        found: list[pa.Array] = []
+        for distinct, combinations in zip(reversed(self.values[1:]), reversed(self.combinations), strict=True):
+            combined = combinations.take(code)
+            code = pc.divide(combined, len(distinct))
+            found.append(pc.subtract(combined, pc.multiply(code, len(distinct))))
+        return [code, *reversed(found)]
+
 
 def deleted_rows(
     lookups: Iterable[tuple[EqualityLookup, Sequence[pa.Array]]], sequence_number: int | pa.Array, length: int

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from icekeeper.errors import StorageError
-from icekeeper.rows.apply_deletes import DeletedRows
+from icekeeper.rows.apply_deletes import DeletedRows, deleted_rows_of, read_schema
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.lineage import resolved_lineage
 from icekeeper.rows.opened_inputs import opened_inputs
@@ -32,8 +32,12 @@ class Tally:
         return self.read - self.deleted
 
 
-def read_rows(task: ReadTask, storage: Storage, tally: Tally) -> Iterator[pa.RecordBatch]:
+def read_rows(
+    task: ReadTask, storage: Storage, tally: Tally, deletes: DeletedRows | None = None
+) -> Iterator[pa.RecordBatch]:
     """The live rows of every input, in order, as batches of ``task.schema``; ``tally`` counts what was read.
+
+    ``deletes`` is what :func:`.deleted_rows_of` found for these inputs, or for more; ``None``: it is found now.
 
     Raises:
         StorageError: an input is missing, damaged, or holds another number of rows than its manifest says.
@@ -42,8 +46,8 @@ def read_rows(task: ReadTask, storage: Storage, tally: Tally) -> Iterator[pa.Rec
     """
     outputs = task.schema["fields"]
     # Columns that only equality deletes still need are read, and dropped once they have been applied.
-    wanted = {**task.schema, "fields": [*outputs, *task.key_fields]}
-    deletes = DeletedRows(task, wanted, storage) if task.deletes else None
+    wanted = read_schema(task)
+    deletes = deletes or deleted_rows_of(task, storage)
     for held in portions(_parts(task, wanted, storage, tally), 0 if deletes is None else deletes.portion_rows):
         masks = [None] * len(held) if deletes is None else deletes.live_masks(held)
         for mask in masks:

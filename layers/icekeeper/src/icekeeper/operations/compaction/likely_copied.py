@@ -23,14 +23,16 @@ def is_likely_copied(candidate: Candidate, policy: Policy) -> bool:
 
 
 def may_be_copied(candidate: Candidate, policy: Policy) -> bool:
-    """The same, or whether at least those row groups may be copied in which no position is deleted.
+    """The same, or whether at least those row groups may be copied of which no row is deleted.
 
-    Which rows equality deletes remove is only known once rows are decoded.
+    Deletion vectors and most position deletes name their file, so that one row group is always touched; keys of
+    equality deletes may be all of other rows.
     """
     if not candidate.deletes:
         return is_likely_copied(candidate, policy)
-    knows_rows = all(entry.file.content is FileContent.POSITION_DELETES for entry in candidate.deletes)
-    return knows_rows and len(candidate.file.split_offsets or ()) > 1 and _has_fit_row_groups(candidate, policy)
+    touched = any(entry.file.content is FileContent.POSITION_DELETES for entry in candidate.deletes)
+    is_one = len(candidate.file.split_offsets or ()) <= 1
+    return not (touched and is_one) and _has_fit_row_groups(candidate, policy)
 
 
 def _has_fit_row_groups(candidate: Candidate, policy: Policy) -> bool:

@@ -10,6 +10,7 @@ from icekeeper.errors import MaintenanceError, RowsNotKept
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.proof import Evidence, RowProof, disproof, proof_of_file
 from icekeeper.operations.compaction.task import RewriteTask
+from icekeeper.rows.apply_deletes import DeletedRows
 from icekeeper.rows.read import Tally, read_rows
 from icekeeper.storage.storage import Storage
 
@@ -21,10 +22,11 @@ def write_proven(
     storage: Storage,
     tally: Tally,
     write: Callable[[Iterator[pa.RecordBatch]], tuple[DataFile, ...] | None],
+    deletes: DeletedRows | None = None,
 ) -> tuple[DataFile, ...] | None:
     """What ``write`` made of the live rows, as it gave it; ``None`` is passed on and proves nothing.
 
-    ``tally`` counts what was read, added to what it counted before.
+    ``tally`` counts what was read, added to what it counted before; ``deletes`` is as for :func:`.read_rows`.
 
     Raises:
         StorageError: an input cannot be read or an output not written.
@@ -33,7 +35,7 @@ def write_proven(
     counted = Tally()
     proof = RowProof(task.schema, task.proof)
     try:
-        files = write(proof.watch(read_rows(task, storage, counted)))
+        files = write(proof.watch(read_rows(task, storage, counted, deletes)))
     finally:
         tally.read += counted.read
         tally.deleted += counted.deleted

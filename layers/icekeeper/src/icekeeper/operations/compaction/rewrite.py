@@ -15,6 +15,7 @@ from icekeeper.operations.compaction.partition_rows import makes_fewer_files, wr
 from icekeeper.operations.compaction.proven_write import write_proven
 from icekeeper.operations.compaction.task import RewriteResult, RewriteTask, Routing
 from icekeeper.operations.compaction.writing.even_files import write_evenly
+from icekeeper.rows.apply_deletes import deleted_rows_of
 from icekeeper.rows.read import Tally
 from icekeeper.storage.storage import Storage
 
@@ -63,17 +64,18 @@ class _Work:
 
     def run(self) -> None:
         task = self.task
+        deletes = deleted_rows_of(task, self.storage)
         if task.copying is not None:
             # Workers that only decode start without it, and without Thrift.
             from icekeeper.operations.compaction.copying.work import write_copied
 
-            copied = write_copied(task, task.copying, self.storage)
+            copied = write_copied(task, task.copying, deletes, self.storage)
             if copied is not None:
                 self.files, self.tally, self.bytes_copied = tuple(copied.files), copied.tally, copied.bytes_copied
                 return
         if task.routing is not None and makes_fewer_files(task, task.routing, self.storage):
             self.routing = task.routing
-        self.files = write_proven(task, self.storage, self.tally, self._write)
+        self.files = write_proven(task, self.storage, self.tally, self._write, deletes)
 
     def _write(self, rows: Iterator[pa.RecordBatch]) -> tuple[DataFile, ...] | None:
         if self.task.recipe is not None:

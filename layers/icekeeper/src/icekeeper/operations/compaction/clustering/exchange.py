@@ -34,8 +34,9 @@ __all__ = ["cluster_groups", "fits_one_worker"]
 # How many keys are sampled per group, and from how many files at least; each range gets a hundred of them or more.
 _SAMPLED_KEYS = 100_000
 _SAMPLED_FILES = 64
-# Files that one sample task reads: reading the keys of a file takes less time than starting a worker.
-_FILES_PER_SAMPLE = 32
+# Files that one sample task reads: reading the keys of a file takes less time than starting a worker.  A group of usual
+# size has one task, so that a machine's only process samples it and keeps no others.
+_FILES_PER_SAMPLE = 64
 # Arrow bytes that one split task reads.
 _SPLIT_BYTES = 4 * RANGE_BYTES
 # A lane writes at least so many files, so that the others make up for the size of its last one.

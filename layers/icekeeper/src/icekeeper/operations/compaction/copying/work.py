@@ -25,6 +25,7 @@ from icekeeper.row_group_copy.copyable import CopyTarget, copy_target
 from icekeeper.row_group_copy.copyable_file import CopyableFile
 from icekeeper.row_group_copy.merge import copyable_file, merge_files
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
+from icekeeper.rows.apply_deletes import DeletedRows
 from icekeeper.rows.read import Tally
 from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.storage import Storage
@@ -43,8 +44,12 @@ class CopiedGroup:
     bytes_copied: int = 0
 
 
-def write_copied(task: RewriteTask, copying: Copying, storage: Storage) -> CopiedGroup | None:
+def write_copied(
+    task: RewriteTask, copying: Copying, deletes: DeletedRows | None, storage: Storage
+) -> CopiedGroup | None:
     """Write the outputs of a task, each proven; ``None``, and no file, where all rows must be decoded.
+
+    ``deletes`` is what :func:`.deleted_rows_of` found.
 
     Raises:
         StorageError: an input cannot be read or an output not written; no output of this attempt is left.
@@ -53,19 +58,19 @@ def write_copied(task: RewriteTask, copying: Copying, storage: Storage) -> Copie
     codec = codec_name(task.table_properties)
     modes = metrics_modes(task.schema, task.table_properties)
     target = copy_target(task.schema, codec, copying.min_row_group_bytes, modes)
+    judged = _judged(task, copying, target, storage)
+    copyable = without_deleted_rows(judged, task, target, deletes, storage)
     outputs = plan_outputs(
         [source.file_size_in_bytes for source in task.inputs],
         task.output_count,
-        copyable := without_deleted_rows(
-            _judged(task, copying, target, storage), copying.entries, task, target, storage
-        ),
+        copyable,
         copying,
         target.schema.nullability,
         row_group_bytes(task.table_properties),
     )
     if outputs is None:
         return None
-    writer = _Writer(task, copying, target, copyable, storage)
+    writer = _Writer(task, copying, target, copyable, deletes, storage)
     done = CopiedGroup()
     paths = [task.outputs.path(number) for number in range(len(outputs))]
     try:
@@ -109,6 +114,7 @@ class _Writer:
     copying: Copying
     target: CopyTarget
     copyable: dict[int, CopyableInput]
+    deletes: DeletedRows | None
     storage: Storage
 
     def write(self, output: PlannedOutput, path: str, done: CopiedGroup) -> bool:
@@ -153,4 +159,4 @@ class _Writer:
             file = write_data_file(path, rows, part, self.storage)
             return () if file is None else (file,)
 
-        return list(write_proven(part, self.storage, tally, write) or ())
+        return list(write_proven(part, self.storage, tally, write, self.deletes) or ())
