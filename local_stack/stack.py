@@ -33,7 +33,7 @@ from local_stack.rights.callers import StackRights
 from local_stack.rights.roles import roles_of
 from local_stack.template import ACCOUNT, REGION, YAML_LOADER, Template
 
-__all__ = ["ROOT", "LocalStack", "deployed"]
+__all__ = ["ROOT", "LocalStack", "deployed", "not_in_one_call"]
 
 ROOT = Path(__file__).resolve().parents[1]
 _PACKAGE = ROOT / "layers" / "icekeeper" / "src"
@@ -124,11 +124,7 @@ class LocalStack:
 
     def step_by_step(self) -> None:
         """Have no pass carried out in one call: every step is a state of its own, as after a call that failed."""
-
-        def refuse(event: Any) -> None:
-            raise RuntimeError("not in one call")
-
-        self.stand_in({"maintain_small": refuse}, {})
+        self.stand_in({"maintain_small": not_in_one_call}, {})
 
     def start_afresh(self) -> None:
         """As if it were deployed just now: nothing is recorded, leased or asked for, and nothing was called."""
@@ -187,6 +183,11 @@ class LocalStack:
         return [
             metric for role in self.functions for call in self.invocations(role) for metric in metrics_in(call.output)
         ]
+
+
+def not_in_one_call(event: Any) -> None:
+    """Stands in for ``maintain_small``, and fails."""
+    raise RuntimeError("not in one call")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import pytest
 
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import CommitConflict, LeaseHeld, PlanStale, StorageError
+from icekeeper.pipeline import run_step as run_step_module
 from icekeeper.pipeline import whole_pass
 from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
@@ -87,7 +88,7 @@ def test_a_step_that_fails_stops_no_other(pipeline: Pipeline, monkeypatch: pytes
         "expire_snapshots": "ValueError: a bug",
     }
     assert (done.left, pauses) == ((), [2.0, 4.0])
-    report = pipeline.report(item, done.plan, **done.failures)
+    report = pipeline.report(item, done.plan, RUN, **done.failures)
     assert report.status == "partial"
     assert report.outcome is not None
     assert {one.operation.value: one.status.value for one in report.outcome.operations} == {
@@ -144,15 +145,15 @@ def test_another_runs_table_is_not_planned(pipeline: Pipeline) -> None:
 
 def failing(monkeypatch: pytest.MonkeyPatch, errors: Mapping[str, list[BaseException]]) -> None:
     """Have the first attempts at some steps end with errors, one after the other."""
-    real = whole_pass.run_step
+    real = run_step_module.run_step
     waiting = {step: list(those) for step, those in errors.items()}
 
-    def run_step(deployment: Any, event: Any, *arguments: Any, **options: Any) -> Any:
+    def failing_step(deployment: Any, event: Any, *arguments: Any, **options: Any) -> Any:
         if waiting.get(event.step):
             raise waiting[event.step].pop(0)
         return real(deployment, event, *arguments, **options)
 
-    monkeypatch.setattr(whole_pass, "run_step", run_step)
+    monkeypatch.setattr(whole_pass, "run_step", failing_step)
 
 
 def test_files_of_failed_loads_are_cleaned_and_nothing_is_asked_where_there_are_none(pipeline: Pipeline) -> None:

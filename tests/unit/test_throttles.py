@@ -11,6 +11,7 @@ import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import EndpointConnectionError
 
+from icekeeper.aws.session import aws_session
 from icekeeper.catalogs.aws_service import AwsService
 from icekeeper.catalogs.bucket_maintenance import S3TABLES_PREFIXES, TableBucketMaintenance, s3tables_client
 from icekeeper.catalogs.glue import GLUE, GlueCatalog
@@ -18,7 +19,6 @@ from icekeeper.catalogs.s3tables import S3_TABLES, S3TablesCatalog
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn
-from icekeeper.storage.s3 import aws_session
 
 ARN = "arn:aws:s3tables:eu-west-1:123456789012:bucket/lake"
 TABLE = TableName(("ns",), "t")

@@ -11,7 +11,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
-from local_stack.stack import LocalStack
+from local_stack.stack import LocalStack, not_in_one_call
 from support.local_lake import POLICY_FILE, LocalLake
 from support.scripted_pipeline import ScriptedPipeline
 
@@ -31,9 +31,7 @@ def test_payloads_stay_small(scripted_stack: LocalStack, local_catalog: SqlCatal
     lake.stack.put_control("config/policy.yaml", f"{POLICY_FILE}    orphan_sweep_enabled: false\n")
     script = ScriptedPipeline(lambda key, body: None, "")
     rewriting = {name: script.functions[name] for name in ("compact_small", "rewrite_manifests")}
-    lake.stack.step_by_step()
-    refusing = {"maintain_small": scripted_stack.functions["maintain_small"].stand_in}
-    scripted_stack.stand_in({**rewriting, **refusing}, script.jobs)
+    scripted_stack.stand_in({**rewriting, "maintain_small": not_in_one_call}, script.jobs)
     execution = scripted_stack.run({}, timeout_s=300)
     scripted_stack.stand_in({}, {})
     plan = scripted_stack.document_of_pass(execution, "plan.json")
