@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 
 from icekeeper.deletion.prefix_mismatch import prefix_mismatch_error, without_authority
-from icekeeper.storage.paths import is_under, normalise
+from icekeeper.storage.paths import ComparedPath, compared, is_under, normalise
 
 __all__ = ["Candidates"]
 
@@ -20,12 +20,13 @@ class Candidates:
     load, is never taken in."""
 
     def __init__(self, owned: Sequence[str], is_held: Callable[[str], bool] = lambda path: False) -> None:
-        self._owned, self._is_held = tuple(owned), is_held
+        self._owned, self._is_held = tuple(map(compared, owned)), is_held
         # Hash of the path behind scheme and bucket → where it stands in the lists below.
         self._places: dict[int, tuple[int, ...] | int] = {}
         self._paths: list[str | None] = []
         self._sizes = array("q")
         self._holds_rows = bytearray()
+        self._is_plain = bytearray()
         self.files_left = 0
         """How many of them are data and delete files; only manifest entries can still take these out."""
         self.size = 0
@@ -33,19 +34,19 @@ class Candidates:
 
     def add(self, path: str, size: int, *, holds_rows: bool = False) -> None:
         """Add a path, once however it is spelled; ``holds_rows``: a data or delete file, not metadata."""
-        if not any(is_under(path, location) for location in self._owned) or self._is_held(path):
+        now = compared(path)
+        if not any(is_under(now, location) for location in self._owned) or self._is_held(now):
             return
-        key = hash(without_authority(path))
+        key = hash(without_authority(now))
         found = self._at(key)
-        if found:
-            normal = normalise(path)
-            if any(normalise(self._paths[place] or "") == normal for place in found):
-                return
+        if found and any(normalise(self._paths[place] or "") == now.normal for place in found):
+            return
         place = len(self._paths)
         self._places[key] = (*found, place) if found else place
         self._paths.append(path)
         self._sizes.append(size)
         self._holds_rows.append(holds_rows)
+        self._is_plain.append(now.is_plain)
         self.files_left += holds_rows
         self.size += size
 
@@ -55,27 +56,34 @@ class Candidates:
         Raises:
             OperationRefused: a candidate is the same path under another scheme, bucket or host.
         """
-        bare = without_authority(path)
+        now = compared(path)
+        bare = without_authority(now)
         for place in self._at(hash(bare)):
-            candidate = self._paths[place]
+            candidate = self._compared(place)
             if candidate is None or without_authority(candidate) != bare:
                 continue
-            if normalise(candidate) != normalise(path):
+            if candidate.normal != now.normal:
                 raise prefix_mismatch_error(candidate, path)
             self._take_out(place)
 
     def leave_out(self, is_needed: Callable[[str], bool]) -> None:
         """Take out every path for which ``is_needed`` answers yes."""
-        for place, path in enumerate(self._paths):
+        for place in range(len(self._paths)):
+            path = self._compared(place)
             if path is not None and is_needed(path):
                 self._take_out(place)
 
     def paths(self) -> tuple[str, ...]:
         """The paths that are left, sorted."""
-        return tuple(sorted(self))
+        return tuple(sorted(path for path in self._paths if path is not None))
 
-    def __iter__(self) -> Iterator[str]:
-        return (path for path in self._paths if path is not None)
+    def __iter__(self) -> Iterator[ComparedPath]:
+        """The paths that are left, for questions; a link that came since they were added is seen when they go."""
+        return (path for path in map(self._compared, range(len(self._paths))) if path is not None)
+
+    def _compared(self, place: int) -> ComparedPath | None:
+        path = self._paths[place]
+        return None if path is None else compared(path, is_plain=bool(self._is_plain[place]))
 
     def _take_out(self, place: int) -> None:
         self._paths[place] = None
