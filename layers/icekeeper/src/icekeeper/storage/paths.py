@@ -94,15 +94,21 @@ def normalise(path: str) -> str:
     """
     if isinstance(path, ComparedPath):
         return path.normal
+    if _is_tidy(path):
+        return _decoded(real_path(path))
     return path if _NORMAL.fullmatch(path) else _decoded(_tidied(path))
+
+
+def _is_tidy(path: str) -> bool:
+    """Whether a path is local and spelled as its real path might be, as most local paths are; a quick look."""
+    return path.startswith("/") and not ("//" in path or "/." in path or "%" in path or path.endswith("/"))
 
 
 def _decoded(path: str) -> str:
     """A tidied path after all decoding."""
     for _ in range(_MOST_LAYERS):
         # Links are followed before each decoding, because one may truly be named "%41".
-        decoded = unquote(path) if "%" in path else path
-        if decoded == path:
+        if "%" not in path or (decoded := unquote(path)) == path:
             break
         path = _tidied(decoded)
     return path
@@ -151,7 +157,13 @@ def compared(path: str, *, is_plain: bool = False) -> ComparedPath:
     """Look what a path names now; one that was ``is_plain`` before is not looked at again, but taken by its text."""
     if isinstance(path, ComparedPath):
         return path
-    parts, found = split_path(path), ComparedPath(path)
+    found = ComparedPath(path)
+    if _is_tidy(path):
+        found.authority, found.has_dots = "file://", False
+        key = found.key = path if is_plain else real_path(path)
+        found.is_plain, found.normal = key == path, _decoded(key)
+        return found
+    parts = split_path(path)
     found.authority, found.has_dots = _authority(parts), _has_dots(parts.key)
     if parts.scheme in LOCAL_SCHEMES:
         key = _SLASHES.sub("/", parts.key)
@@ -169,7 +181,8 @@ def is_under(path: str, location: str) -> bool:
     inside.  Repeated slashes are forgiven for local files only: in an object store they name another object.  A local
     file is where it really is: one that a symbolic link puts outside is outside.
     """
-    inner, outer = compared(path), compared(location)
+    inner = path if isinstance(path, ComparedPath) else compared(path)
+    outer = location if isinstance(location, ComparedPath) else compared(location)
     if inner.authority != outer.authority or inner.has_dots or not inner.key or not location:
         return False
     root = outer.key.rstrip("/")

@@ -10,9 +10,12 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 
 from icekeeper.deletion.prefix_mismatch import prefix_mismatch_error, without_authority
+from icekeeper.pass_context.footprint import spelled_root
 from icekeeper.storage.paths import ComparedPath, compared, is_under, normalise
 
 __all__ = ["Candidates"]
+
+_MOST_FOLDERS = 10_000
 
 
 class Candidates:
@@ -75,11 +78,26 @@ class Candidates:
 
     def paths(self) -> tuple[str, ...]:
         """The paths that are left, sorted."""
-        return tuple(sorted(path for path in self._paths if path is not None))
+        return tuple(sorted(self))
 
-    def __iter__(self) -> Iterator[ComparedPath]:
-        """The paths that are left, for questions; a link that came since they were added is seen when they go."""
-        return (path for path in map(self._compared, range(len(self._paths))) if path is not None)
+    def __iter__(self) -> Iterator[str]:
+        return (path for path in self._paths if path is not None)
+
+    def of_each_folder(self) -> Iterator[str]:
+        """At least one of the paths that are left in each folder, for questions about where they lie; what a link leads
+        elsewhere is always among them."""
+        seen = set[tuple[str, str]]()
+        for path, is_plain in zip(self._paths, self._is_plain, strict=True):
+            if path is None:
+                continue
+            folder, _, name = path.rpartition("/")
+            place = (folder, spelled_root(path))
+            if place in seen and is_plain and name:
+                continue
+            if len(seen) >= _MOST_FOLDERS:  # a folder for each file, as with a hash in its path
+                seen.clear()
+            seen.add(place)
+            yield path
 
     def _compared(self, place: int) -> ComparedPath | None:
         path = self._paths[place]
