@@ -14,6 +14,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "clock",
             "environment",
             "errors",
+            "garbage",
             "model",
             "operation_facts",
             "request_count",

@@ -11,6 +11,7 @@ import io
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import fastavro
 
@@ -43,8 +44,9 @@ class AvroContainer:
         """
         decompress = _DECOMPRESS.get(self.header.get("avro.codec", "null"))
         if decompress is None:
-            for block in fastavro.block_reader(io.BytesIO(self.data)):
-                yield block.num_records, block.bytes_.getvalue()
+            other: Any  # its type lacks the bytes
+            for other in fastavro.block_reader(io.BytesIO(self.data)):
+                yield other.num_records, other.bytes_.getvalue()
             return
         data, at, size = self.data, self.blocks_at, len(self.data)
         marker = data[at - _SYNC_BYTES : at]

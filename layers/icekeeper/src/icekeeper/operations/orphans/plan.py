@@ -62,7 +62,8 @@ def plan_orphans(
         swept: the folders in which an unreferenced file is an orphan (:func:`swept_folders`).
         is_needed: whether anybody else needs a file.
     """
-    owned, others, formats, folders = compared(metadata.location), PathSet(other_tables), PathSet(other_formats), PathSet(swept)
+    owned, others = compared(metadata.location), PathSet(other_tables)
+    formats, folders = PathSet(other_formats), PathSet(swept)
     oldest_snapshot_ms = min((s.timestamp_ms for s in metadata.snapshots.values()), default=metadata.last_updated_ms)
     orphans: list[ListedObject] = []
     in_other_folders: list[str] = []
