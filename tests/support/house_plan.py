@@ -15,6 +15,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "environment",
             "errors",
             "metering",
+            "garbage",
             "model",
             "operation_facts",
             "prices",

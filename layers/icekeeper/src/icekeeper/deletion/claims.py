@@ -39,7 +39,7 @@ def begin_claims(context: OperationContext, loaded: LoadedTable) -> None:
         known = _recorded(context.state, context.catalog, loaded)
         marks: tuple[int, int] | None = None
         try:
-            read_new_manifests(context.reader(loaded), known[1])
+            read_new_manifests(context, loaded, known[1])
             marks = newest_marks(loaded.metadata)
         except MaintenanceError as error:
             log.warning("%s: where all of its files lie is not known: %s", context.table, error)

@@ -29,7 +29,7 @@ from icekeeper.pass_context.metadata_listing import listed_metadata
 from icekeeper.policy import gc_enabled
 from icekeeper.state.claims import TableClaims
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.paths import PathSet, is_under, may_be_under, normalise
+from icekeeper.storage.paths import PathSet, compared, is_under, may_be_under, normalise
 
 __all__ = ["GC_DISABLED", "FileNeeds"]
 
@@ -56,6 +56,7 @@ class FileNeeds:
         self._context, self._table = context, table
         self._home = table.metadata.location
         self._owned = owned_locations(table.metadata)
+        self._owned_now = tuple(map(compared, self._owned))
         directory = table.metadata.metadata_directory
         holds_more = any(may_be_under(place, directory) for place in (table.metadata.data_location, self._home))
         self._metadata_alone = None if holds_more else directory
@@ -69,7 +70,7 @@ class FileNeeds:
 
     def may_delete(self, path: str) -> bool:
         """Whether the table may delete there at all: below its own locations, and where the deployment allows it."""
-        return is_allowed(path, self._allowed) and any(is_under(path, location) for location in self._owned)
+        return is_allowed(path, self._allowed) and any(is_under(path, location) for location in self._owned_now)
 
     def ask(self, paths: Iterable[str]) -> None:
         """Find out who else may need files that this table's own snapshots or loads named.
@@ -134,10 +135,10 @@ class FileNeeds:
 
     def need(self, path: str) -> bool:
         """Whether anybody needs the file, or the table must not delete it, as of the last :meth:`look_again`."""
-        normal = normalise(path)
+        path = compared(path)
         return (
-            normal in self._since
-            or normal in self._newer
+            path.normal in self._since
+            or path.normal in self._newer
             or not self.may_delete(path)
             or (not self._elsewhere_is_known and not is_under(path, self._home))
             or self.held.hold(path)
@@ -156,6 +157,7 @@ class FileNeeds:
             MetadataUnreadable: new references cannot be read.
             StorageError: a catalog or the state store does not answer.
         """
+        self._owned_now = tuple(map(compared, self._owned))
         self.shared.look_again()
         now = self._context.load()
         if now.metadata.uuid != self._table.metadata.uuid:
@@ -170,7 +172,8 @@ class FileNeeds:
 
     def _look_for_other_formats(self, paths: Iterable[str]) -> None:
         storage = self._context.storage(self._table)
-        data = (path for path in paths if not self._is_own_metadata(path))
+        own = None if self._metadata_alone is None else compared(self._metadata_alone)
+        data = (path for path in paths if own is None or not is_under(path, own))
         if has_its_own_bucket(self._home) or not storage.can_list(self._home):
             return
         found = find_other_formats(storage, self._owned, data)
@@ -228,5 +231,6 @@ class FileNeeds:
         return is_under(folder, self._home) and not any(may_be_under(place, folder) for place in own)
 
     def _folders_outside(self, paths: Iterable[str]) -> set[str]:
-        outside = (path for path in paths if not is_under(path, self._home))
+        home = compared(self._home)
+        outside = (path for path in paths if not is_under(path, home))
         return {normalise(location) for path in outside for location in self._owned if is_under(path, location)}

@@ -6,29 +6,98 @@ only expires snapshots or does nothing.  Up to where manifests were read is reco
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
+from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.footprint import Footprint, data_folders
 from icekeeper.state.claims import TableClaims
+from icekeeper.storage.storage import Storage
 
 __all__ = ["newest_marks", "read_new_manifests"]
 
+# Below, the manifests of a pass fit into its cache, or nearly; above, its operations read most of them again anyway.
+_BY_ENGINE_BYTES = 64 * 1024 * 1024
+_TASK_BYTES = 8 * 1024 * 1024
 
-def read_new_manifests(reader: TableReader, before: Iterable[TableClaims]) -> None:
-    """Pass every file of the manifests that were added since ``before`` to the reader's ``on_live_file``.
+
+def read_new_manifests(context: OperationContext, loaded: LoadedTable, before: Iterable[TableClaims]) -> None:
+    """Take note in the pass's footprint of every file of the manifests that were added since ``before``: in this
+    process, or of many manifests by all workers.
 
     Raises:
         MetadataUnreadable: a manifest list or manifest is missing or damaged.
+        StorageError: the engine broke.
     """
+    reader = context.reader(loaded)
     known = list(before)
     sequence_number = max((one.seen_sequence_number for one in known), default=-1)
     seen_ms = max((one.seen_ms for one in known), default=-1)
     snapshots = reader.metadata.snapshots
     new = [s for s in snapshots.values() if s.sequence_number > sequence_number or s.timestamp_ms > seen_ms]
-    for _ in reader.live_keys(_new_manifests(reader, new, sequence_number)):
+    manifests = _new_manifests(reader, new, sequence_number)
+    if context.planned is None and sum(m.manifest_length for m in manifests) > _BY_ENGINE_BYTES:
+        _see_by_engine(context, loaded, manifests)
+        return
+    for _ in reader.live_keys(manifests):
         pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Some manifests to read; ``own``: the folders in which the table keeps data files and nothing else."""
+
+    storage: Storage
+    document: Mapping[str, Any]
+    """What a reader asks of the table's metadata; not the snapshots, which can be many."""
+    manifests: tuple[ManifestFile, ...]
+    own: tuple[str, ...]
+
+    @property
+    def input_bytes(self) -> int:
+        return sum(manifest.manifest_length for manifest in self.manifests)
+
+
+def _see_by_engine(context: OperationContext, loaded: LoadedTable, manifests: Sequence[ManifestFile]) -> None:
+    storage, own = context.storage(loaded), data_folders(loaded.metadata)
+    document = {key: loaded.metadata.document[key] for key in ("format-version", "location")}
+    looks = [_Look(storage, document, portion, own) for portion in _portions(manifests)]
+    for roots, error in context.engine.map(_roots_of, looks, lambda done: None):
+        context.footprint.add(roots)
+        if error is not None:
+            raise MetadataUnreadable(error)
+
+
+def _roots_of(look: _Look) -> tuple[frozenset[str], str | None]:
+    """The roots of the files of live entries, and what could not be read."""
+    seen = Footprint()
+    reader = TableReader(TableMetadata(look.document), look.storage.read, partial(seen.see, own=look.own))
+    try:
+        for _ in reader.live_keys(look.manifests):
+            pass
+    except MetadataUnreadable as error:
+        return seen.roots(), str(error)
+    return seen.roots(), None
+
+
+def _portions(manifests: Sequence[ManifestFile]) -> Iterator[tuple[ManifestFile, ...]]:
+    portion: list[ManifestFile] = []
+    size = 0
+    for manifest in manifests:
+        portion.append(manifest)
+        size += manifest.manifest_length
+        if size >= _TASK_BYTES:
+            yield tuple(portion)
+            portion, size = [], 0
+    if portion:
+        yield tuple(portion)
 
 
 def newest_marks(metadata: TableMetadata) -> tuple[int, int]:

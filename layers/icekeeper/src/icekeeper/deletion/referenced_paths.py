@@ -88,7 +88,7 @@ class ReferencedPaths:
             self._elsewhere.add(elsewhere)
 
     def __contains__(self, path: str) -> bool:
-        return path_hash(normalise(path)) in self._here
+        return len(self._here) > 0 and path_hash(normalise(path)) in self._here
 
     def __len__(self) -> int:
         return len(self._here)

@@ -54,7 +54,8 @@ def detect(
             observe=observe,
         )
 
-    return Scanner(settings, state, now_ms, threads).scan(sources, assessor_of, cursor)
+    with state.kept_open():  # the last connection that closes would empty a SQLite state's log each time
+        return Scanner(settings, state, now_ms, threads).scan(sources, assessor_of, cursor)
 
 
 def detect_catalog(

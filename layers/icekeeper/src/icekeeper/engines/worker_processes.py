@@ -23,6 +23,7 @@ from functools import cache
 from typing import Any
 
 from icekeeper.errors import StorageError
+from icekeeper.garbage import search_cycles_seldom
 
 __all__ = ["end_worker_server", "worker_pool", "workers_ignore_interrupts"]
 
@@ -89,6 +90,7 @@ def _begin_worker(environment: Mapping[str, str]) -> None:
     The worker ends when its parent ends: without that, one whose parent was killed would wait for ever.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # whoever has started the server
+    search_cycles_seldom()
     if dict(os.environ) != environment:
         os.environ.clear()
         os.environ.update(environment)

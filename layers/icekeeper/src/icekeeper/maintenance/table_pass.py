@@ -10,6 +10,7 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.kept_documents import keeping_documents
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.errors import PlanStale, PolicyError, TableUnsupported
+from icekeeper.garbage import search_cycles_seldom
 from icekeeper.maintenance.run_pass import run_pass
 from icekeeper.maintenance.served_request import served_request
 from icekeeper.maintenance.table_lease import Turn, leased
@@ -61,6 +62,7 @@ def maintain_table(asked: AskedPass) -> PassOutcome:
         PlanStale: the pass is not needed any more, or the table was replaced; nothing was begun.
         StorageError: the table cannot be loaded, or the state does not answer.
     """
+    search_cycles_seldom()
     with asked.state.kept_open(), counting(), keeping_documents():
         return _maintain(asked)
 

@@ -18,6 +18,7 @@ import fastavro
 from fastavro.schema import parse_schema
 
 from icekeeper.errors import MetadataUnreadable
+from icekeeper.metadata.avro_container import AvroContainer, open_container
 from icekeeper.metadata.avro_types import AvroTypes
 from icekeeper.metadata.avro_values import Reader
 
@@ -47,8 +48,12 @@ class OpenedFile:
     """A container file whose blocks are still to be decoded."""
 
     path: str
-    header: Mapping[str, str]
-    blocks: Iterator[Any]
+    container: AvroContainer
+
+    @property
+    def header(self) -> Mapping[str, str]:
+        """The key-value metadata."""
+        return self.container.header
 
     @property
     def schema_text(self) -> str:
@@ -62,10 +67,9 @@ class OpenedFile:
             MetadataUnreadable: they are damaged or cut off.
         """
         try:
-            for block in self.blocks:
-                data = block.bytes_.getvalue()
+            for count, data in self.container.blocks():
                 at = 0
-                for _ in range(block.num_records):
+                for _ in range(count):
                     value, at = read(data, at)
                     if at > len(data):
                         raise EOFError("a record ends behind its block")
@@ -92,12 +96,11 @@ def open_avro(data: bytes, path: str) -> OpenedFile:
         MetadataUnreadable: the bytes are not an Avro file.
     """
     try:
-        blocks = fastavro.block_reader(io.BytesIO(data))
-        header = dict(blocks.metadata)
-        writer_schema(header["avro.schema"])
-    except Exception as error:  # fastavro raises many types on damaged input
+        container = open_container(data)
+        writer_schema(container.header["avro.schema"])
+    except Exception as error:  # damaged input raises many types
         raise MetadataUnreadable(f"{path} is not a readable Avro file: {_first_line(error)}") from error
-    return OpenedFile(path, header, blocks)
+    return OpenedFile(path, container)
 
 
 def read_avro(data: bytes, path: str) -> tuple[Mapping[str, str], AvroSchema, Iterator[dict[str, Any]]]:

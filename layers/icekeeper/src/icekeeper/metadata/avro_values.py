@@ -24,6 +24,7 @@ __all__ = [
     "numbers_skipper",
     "optional_reader",
     "optional_skipper",
+    "read_bytes",
     "read_long",
     "read_string",
     "record_reader",
@@ -81,7 +82,8 @@ def _read_length(data: bytes, at: int) -> tuple[int, int]:
     return length, at
 
 
-def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
+def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    """Bytes; fewer than there should be, where the data end within them."""
     length, at = _read_length(data, at)
     end = at + length
     return data[at:end], end
@@ -112,7 +114,7 @@ PLAIN_READERS: Mapping[str, Reader] = {
     "long": read_long,
     "float": _packed_reader("<f"),
     "double": _packed_reader("<d"),
-    "bytes": _read_bytes,
+    "bytes": read_bytes,
     "string": read_string,
 }
 """Readers of the types that have no parts."""

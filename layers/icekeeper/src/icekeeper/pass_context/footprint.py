@@ -14,7 +14,7 @@ folder is a root of its own.  Too large a root would make its other folders this
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from icekeeper.metadata.document import TableMetadata
@@ -79,9 +79,16 @@ class Footprint:
             self._folders.clear()
         self._folders.add(folder)
         root = data_root(path)
-        root = next((place for place in own if root.startswith(f"{place}/")), root)
+        self._add(next((place for place in own if root.startswith(f"{place}/")), root))
+
+    def add(self, roots: Iterable[str]) -> None:
+        """Take note of the roots that another one has seen."""
+        for root in roots:
+            self._add(root)
+
+    def _add(self, root: str) -> None:
         if root not in self._roots:
-            self._roots.add(root if len(self._roots) < _MOST_ROOTS else normalise(authority(path)))
+            self._roots.add(root if len(self._roots) < _MOST_ROOTS else normalise(authority(root)))
 
     def roots(self) -> frozenset[str]:
         """The normalised roots that were seen."""

@@ -11,7 +11,7 @@ from icekeeper.masking import mask
 from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.failures import describe_failure
 from icekeeper.storage.local import unlink
-from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
+from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, split_path
 
 if TYPE_CHECKING:
     from icekeeper.storage.s3 import FailedKeys
@@ -30,7 +30,7 @@ def delete_objects(paths: Iterable[str], s3: Callable[[], Any], properties: Mapp
     keys: dict[str, dict[str, list[str]]] = {}
     for path in order:
         parts = split_path(path)
-        if is_local(path):
+        if parts.scheme in LOCAL_SCHEMES:
             if reason := unlink(parts.key):
                 failed[path] = reason
         elif parts.scheme in S3_SCHEMES:

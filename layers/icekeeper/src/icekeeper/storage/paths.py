@@ -12,6 +12,9 @@ answer has different costs (rule 85, platform 26):
   alike: then a reference to one protects both, and less is deleted.
 * *Is this surely ours to delete?*  :func:`is_under` compares what would really be deleted, character by character;
   only differences that cannot name another object are forgiven.
+
+Who asks several questions about one path asks them of a :class:`ComparedPath`: the file system is then looked at once
+for all of them.
 """
 
 from __future__ import annotations
@@ -25,10 +28,13 @@ from icekeeper.storage.attempt_names import planned_file, stem_of
 from icekeeper.storage.real_paths import real_path
 
 __all__ = [
+    "LOCAL_SCHEMES",
     "S3_SCHEMES",
+    "ComparedPath",
     "PathSet",
     "SplitPath",
     "authority",
+    "compared",
     "is_local",
     "is_under",
     "leads_out",
@@ -38,6 +44,7 @@ __all__ = [
 ]
 
 S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
+LOCAL_SCHEMES = ("", "file")
 # RFC 3986, section 3.1; "file:/x" has one slash, so the slashes are not part of it.
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 _SLASHES = re.compile(r"/{2,}")
@@ -75,7 +82,7 @@ def split_path(path: str) -> SplitPath:
 
 def is_local(path: str) -> bool:
     """Whether the path is on this machine: ``/x``, ``file:/x``, ``file:///x`` or relative."""
-    return split_path(path).scheme in ("", "file")
+    return split_path(path).scheme in LOCAL_SCHEMES
 
 
 def normalise(path: str) -> str:
@@ -85,22 +92,32 @@ def normalise(path: str) -> str:
     nothing is left to decode, repeated and trailing slashes go.  Local paths become absolute, without ``.``, ``..`` and
     symbolic links.  Idempotent, but for links whose own names are percent-encoded.
     """
-    if _NORMAL.fullmatch(path):
-        return path
+    if isinstance(path, ComparedPath):
+        return path.normal
+    if _is_tidy(path):
+        return _decoded(real_path(path))
+    return path if _NORMAL.fullmatch(path) else _decoded(_tidied(path))
+
+
+def _is_tidy(path: str) -> bool:
+    """Whether a path is local and spelled as its real path might be, as most local paths are; a quick look."""
+    return path.startswith("/") and not ("//" in path or "/." in path or "%" in path or path.endswith("/"))
+
+
+def _decoded(path: str) -> str:
+    """A tidied path after all decoding."""
     for _ in range(_MOST_LAYERS):
         # Links are followed before each decoding, because one may truly be named "%41".
-        path = _tidied(path)
-        decoded = unquote(path) if "%" in path else path
-        if decoded == path:
+        if "%" not in path or (decoded := unquote(path)) == path:
             break
-        path = decoded
+        path = _tidied(decoded)
     return path
 
 
 def _tidied(path: str) -> str:
     parts = split_path(path)
     key = _SLASHES.sub("/", parts.key)
-    if parts.scheme in ("", "file"):
+    if parts.scheme in LOCAL_SCHEMES:
         return real_path(key) if key else ""
     scheme = "s3" if parts.scheme in S3_SCHEMES else parts.scheme
     return f"{scheme}://{parts.authority}/{key.strip('/')}".rstrip("/")
@@ -108,10 +125,53 @@ def _tidied(path: str) -> str:
 
 def authority(path: str) -> str:
     """Scheme and bucket or host of a path, ``s3a`` and ``s3n`` being ``s3``: ``s3://bucket``; ``file://`` if local."""
-    parts = split_path(path)
-    if parts.scheme in ("", "file"):
+    return path.authority if isinstance(path, ComparedPath) else _authority(split_path(path))
+
+
+def _authority(parts: SplitPath) -> str:
+    if parts.scheme in LOCAL_SCHEMES:
         return "file://"
     return f"{'s3' if parts.scheme in S3_SCHEMES else parts.scheme}://{parts.authority}"
+
+
+class ComparedPath(str):
+    """A path, and what it names at the moment at which :func:`compared` looked.
+
+    Everything here takes one as it takes a path, and looks at the file system no more.  A link may come at any time, so
+    that none is kept beyond the questions of that moment.
+    """
+
+    __slots__ = ("authority", "has_dots", "is_plain", "key", "normal")
+
+    authority: str
+    key: str
+    """What would really be deleted: the key in the bucket, or the real path behind all links."""
+    has_dots: bool
+    """Whether it is spelled with ``.`` or ``..``."""
+    is_plain: bool
+    """Whether the text alone tells what it names, since no link lies on the way."""
+    normal: str
+
+
+def compared(path: str, *, is_plain: bool = False) -> ComparedPath:
+    """Look what a path names now; one that was ``is_plain`` before is not looked at again, but taken by its text."""
+    if isinstance(path, ComparedPath):
+        return path
+    found = ComparedPath(path)
+    if _is_tidy(path):
+        found.authority, found.has_dots = "file://", False
+        key = found.key = path if is_plain else real_path(path)
+        found.is_plain, found.normal = key == path, _decoded(key)
+        return found
+    parts = split_path(path)
+    found.authority, found.has_dots = _authority(parts), _has_dots(parts.key)
+    if parts.scheme in LOCAL_SCHEMES:
+        key = _SLASHES.sub("/", parts.key)
+        found.key = key if is_plain or not key else real_path(key)
+        found.is_plain, found.normal = found.key == key, _decoded(found.key)
+    else:
+        found.key, found.is_plain, found.normal = parts.key, True, normalise(path)
+    return found
 
 
 def is_under(path: str, location: str) -> bool:
@@ -121,19 +181,14 @@ def is_under(path: str, location: str) -> bool:
     inside.  Repeated slashes are forgiven for local files only: in an object store they name another object.  A local
     file is where it really is: one that a symbolic link puts outside is outside.
     """
-    if authority(path) != authority(location):
+    inner = path if isinstance(path, ComparedPath) else compared(path)
+    outer = location if isinstance(location, ComparedPath) else compared(location)
+    if inner.authority != outer.authority or inner.has_dots or not inner.key or not location:
         return False
-    inner, outer = split_path(path).key, split_path(location).key.rstrip("/")
-    if _has_dots(inner):
-        return False
-    if is_local(path):
-        if not inner or not location:
-            return False
-        inner = real_path(_SLASHES.sub("/", inner))
-        outer = real_path(_SLASHES.sub("/", outer)).rstrip("/") if outer else ""
-    elif not outer:
-        return bool(inner)
-    return inner.startswith(f"{outer}/") and len(inner) > len(outer) + 1
+    root = outer.key.rstrip("/")
+    if not root and inner.authority != "file://":
+        return True
+    return inner.key.startswith(f"{root}/") and len(inner.key) > len(root) + 1
 
 
 def leads_out(path: str, location: str) -> bool:

@@ -8,6 +8,7 @@ itself is a link is looked up each time.
 from __future__ import annotations
 
 import os
+import stat
 import time
 
 __all__ = ["real_path"]
@@ -53,6 +54,13 @@ def real_path(path: str) -> str:
         if not slash or name in ("", ".", ".."):
             return os.path.realpath(path)
         real = f"{_real_folders[folder or '/'].rstrip('/')}/{name}"
-        return os.path.realpath(real) if os.path.islink(real) else real
+        return os.path.realpath(real) if _is_link(real) else real
     except (OSError, ValueError):  # no working directory, or a character that no path may hold
         return os.path.normpath(path)
+
+
+def _is_link(path: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.lstat(path).st_mode)
+    except OSError:  # there is nothing, or nothing that may be seen
+        return False

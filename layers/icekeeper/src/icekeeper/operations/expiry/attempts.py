@@ -195,5 +195,5 @@ class ExpiryAttempts:
         candidates = unreferenced.candidates
         if not any(True for _ in candidates) or not self._context.storage(head).can_delete(head.metadata.location):
             return
-        needs.ask(candidates)
+        needs.ask(list(candidates.of_each_folder()))
         candidates.leave_out(needs.need)

@@ -68,7 +68,7 @@ def unfinished(context: OperationContext, loaded: LoadedTable) -> Leftovers:
             break
         candidates.spare(path)
     if candidates.files_left:
-        needs.ask(candidates)
+        needs.ask(list(candidates.of_each_folder()))
         candidates.leave_out(needs.need)
     return Leftovers(lists, candidates.paths(), needs)
 

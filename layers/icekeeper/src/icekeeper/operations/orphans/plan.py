@@ -14,7 +14,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.policy import DEFAULT_SOURCE
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.paths import PathSet, is_under, normalise
+from icekeeper.storage.paths import PathSet, compared, is_under, normalise
 
 __all__ = ["FEW_ORPHANS", "OrphanPlan", "is_hidden_beside", "plan_orphans", "refuse_mass_deletion", "swept_folders"]
 
@@ -62,29 +62,31 @@ def plan_orphans(
         swept: the folders in which an unreferenced file is an orphan (:func:`swept_folders`).
         is_needed: whether anybody else needs a file.
     """
-    owned, others, formats, folders = metadata.location, PathSet(other_tables), PathSet(other_formats), PathSet(swept)
+    owned, others = compared(metadata.location), PathSet(other_tables)
+    formats, folders = PathSet(other_formats), PathSet(swept)
     oldest_snapshot_ms = min((s.timestamp_ms for s in metadata.snapshots.values()), default=metadata.last_updated_ms)
     orphans: list[ListedObject] = []
     in_other_folders: list[str] = []
     of_other_formats: list[str] = []
     left = of_other_tables = 0
     for found in unreferenced:
-        if others.may_contain(found.path):
+        path = compared(found.path)
+        if others.may_contain(path):
             of_other_tables += 1
         elif (
             found.modified_ms is None
-            or not is_under(found.path, owned)
-            or protected.may_contain(found.path)
-            or is_hidden_beside(found.path, owned)
+            or not is_under(path, owned)
+            or protected.may_contain(path)
+            or is_hidden_beside(path, owned)
             or not _is_text(found.path)
-            or is_needed(found.path)
+            or is_needed(path)
             # Some catalogs keep an incomplete metadata log (rule 97, platform 30).
             or (is_metadata_file(found.path) and found.modified_ms >= oldest_snapshot_ms)
         ):
             left += 1
-        elif formats.may_contain(found.path):
+        elif formats.may_contain(path):
             of_other_formats.append(found.path)
-        elif not folders.may_contain(found.path):
+        elif not folders.may_contain(path):
             in_other_folders.append(found.path)
         else:
             orphans.append(found)

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from icekeeper.errors import StorageError
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.sqlite.group_commit import GroupCommit
 from icekeeper.state.sqlite.schema import SCHEMA_VERSION, upgrade
 
 __all__ = ["THIS_COPY", "THIS_TABLE", "Read", "SqliteFile", "copy_columns", "table_columns"]
@@ -59,6 +60,7 @@ class SqliteFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._of_thread = threading.local()
+        self._commits = GroupCommit(self.connection)
 
     @contextmanager
     def kept_open(self) -> Iterator[None]:
@@ -91,8 +93,7 @@ class SqliteFile:
             connection.execute("COMMIT")
 
     def write(self, statement: str, *values: Any) -> int:
-        with self.connection() as connection:
-            return connection.execute(statement, values).rowcount
+        return self._commits.write(statement, *values)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
