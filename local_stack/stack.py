@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import time
 import uuid
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,12 +13,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import yaml
 from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.events import Item, parse_event
-from local_stack import distributed_map, functions, jobs
+from local_stack import distributed_map, functions
 from local_stack.credential_server import KEY_VARIABLES, CredentialServer, running_credential_server
 from local_stack.executions import ChildExecution, Execution, require_within_quotas
 from local_stack.functions import DeployedFunction, Invocation, StandIn
@@ -29,9 +26,10 @@ from local_stack.metrics import Metric, metrics_in
 from local_stack.moto_dynamodb import dynamodb_that_keeps_its_promises
 from local_stack.moto_server import MotoServer
 from local_stack.patches import apply_patches
+from local_stack.resources import create_functions, create_jobs, create_state_machine, create_storage
 from local_stack.rights.callers import StackRights
 from local_stack.rights.roles import roles_of
-from local_stack.template import ACCOUNT, REGION, YAML_LOADER, Template
+from local_stack.template import ACCOUNT, REGION, Template
 
 __all__ = ["ROOT", "LocalStack", "deployed", "not_in_one_call"]
 
@@ -222,100 +220,11 @@ def deployed(
         rights = ending.enter_context(StackRights(dict(roles_of(template)), keys).enforced())
         for role in rights.roles:
             moto.client("iam").create_role(RoleName=role.rpartition("/")[2], AssumeRolePolicyDocument="{}")
-        _create_storage(moto, template)
-        of_functions = _create_functions(moto, template, rights, {**aws, **more})
-        of_jobs = _create_jobs(moto, template, rights, {**aws, "PYTHONPATH": str(_PACKAGE), **more})
+        create_storage(moto, template)
+        of_functions = create_functions(moto, template, rights, {**aws, **more})
+        of_jobs = create_jobs(moto, template, rights, {**aws, "PYTHONPATH": str(_PACKAGE), **more})
         ending.callback(functions.wait_for_calls)
         for job in of_jobs.values():
             ending.callback(job.stop)
-        machine = _create_state_machine(moto, template, timeouts or {})
+        machine = create_state_machine(moto, template, timeouts or {})
         yield LocalStack(moto, template, of_functions, of_jobs, machine, rights, keys)
-
-
-def _create_storage(moto: MotoServer, template: Template) -> None:
-    for logical_id, _ in template.resources("AWS::S3::Bucket"):
-        moto.client("s3").create_bucket(Bucket=template.name(logical_id))
-    for logical_id, properties in template.resources("AWS::DynamoDB::Table"):
-        wanted = ("AttributeDefinitions", "KeySchema", "BillingMode", "LocalSecondaryIndexes", "GlobalSecondaryIndexes")
-        client = moto.client("dynamodb")
-        client.create_table(
-            TableName=template.name(logical_id), **{key: properties[key] for key in wanted if key in properties}
-        )
-        if expiry := properties.get("TimeToLiveSpecification"):
-            client.update_time_to_live(TableName=template.name(logical_id), TimeToLiveSpecification=expiry)
-
-
-def _create_functions(
-    moto: MotoServer, template: Template, rights: StackRights, environment: Mapping[str, str]
-) -> dict[str, DeployedFunction]:
-    client, code, deployed_functions = moto.client("lambda"), _empty_zip(), {}
-    for logical_id, properties in template.resources("AWS::Serverless::Function"):
-        role = template.role_of(logical_id, properties)
-        variables = {k: str(v) for k, v in properties.get("Environment", {}).get("Variables", {}).items()}
-        client.create_function(
-            FunctionName=template.name(logical_id),
-            Runtime=properties["Runtime"],
-            Role=role,
-            Handler=properties["Handler"],
-            Timeout=int(properties["Timeout"]),
-            MemorySize=int(properties.get("MemorySize", 128)),
-            Code={"ZipFile": code},
-            Environment={"Variables": variables},
-        )
-        kind = str(properties["Handler"]).split(".")[0]
-        own = {**variables, **environment, **rights.credentials_of(role, kind)}
-        function = DeployedFunction(kind, properties["Handler"], own, folder=template.folder / "functions")
-        functions.DEPLOYED[template.name(logical_id)] = deployed_functions[kind] = function
-    return deployed_functions
-
-
-def _create_jobs(
-    moto: MotoServer, template: Template, rights: StackRights, environment: Mapping[str, str]
-) -> dict[str, DeployedJob]:
-    client, deployed_jobs = moto.client("glue"), {}
-    for logical_id, properties in template.resources("AWS::Glue::Job"):
-        client.create_job(
-            Name=template.name(logical_id),
-            Role=properties["Role"],
-            Command={key: str(value) for key, value in properties["Command"].items()},
-            DefaultArguments={k: str(v) for k, v in properties.get("DefaultArguments", {}).items()},
-            ExecutionProperty={"MaxConcurrentRuns": int(properties["ExecutionProperty"]["MaxConcurrentRuns"])},
-            Timeout=int(properties["Timeout"]),
-            GlueVersion=str(properties["GlueVersion"]),
-        )
-        script = template.folder / "glue_jobs" / str(properties["Command"]["ScriptLocation"]).rsplit("/", 1)[-1]
-        job = DeployedJob(
-            script.stem, script, {**environment, **rights.credentials_of(properties["Role"], f"job-{script.stem}")}
-        )
-        jobs.DEPLOYED[template.name(logical_id)] = deployed_jobs[script.stem] = job
-    return deployed_jobs
-
-
-def _create_state_machine(moto: MotoServer, template: Template, timeouts: Mapping[str, int]) -> str:
-    ((logical_id, properties),) = template.resources("AWS::Serverless::StateMachine")
-    text = (template.folder / properties["DefinitionUri"]).read_text()
-    for name, value in properties.get("DefinitionSubstitutions", {}).items():
-        text = text.replace(f"${{{name}}}", str(value))
-    definition = yaml.load(text, Loader=YAML_LOADER)
-    for state, seconds in timeouts.items():
-        _state(definition, state)["TimeoutSeconds"] = seconds
-    created = moto.client("stepfunctions").create_state_machine(
-        name=template.name(logical_id),
-        roleArn=template.role_of(logical_id, properties),
-        definition=json.dumps(definition),
-    )
-    return str(created["stateMachineArn"])
-
-
-def _state(machine: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A state by name, in the machine or in what one of its states repeats."""
-    inside = [machine, *(state["ItemProcessor"] for state in machine["States"].values() if "ItemProcessor" in state)]
-    found: dict[str, Any] = next(part["States"][name] for part in inside if name in part["States"])
-    return found
-
-
-def _empty_zip() -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("empty.py", "")
-    return packed.getvalue()

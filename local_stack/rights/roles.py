@@ -24,7 +24,7 @@ def roles_of(template: Template) -> Mapping[str, Role]:
         KeyError: a role has a policy that the template does not hold.
     """
     managed = {
-        template.name(logical_id): statements_of(logical_id, properties["PolicyDocument"])
+        str(template.resolve({"Ref": logical_id})): statements_of(logical_id, properties["PolicyDocument"])
         for logical_id, properties in template.resources("AWS::IAM::ManagedPolicy")
     }
     roles: dict[str, Role] = {}

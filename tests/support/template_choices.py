@@ -21,6 +21,7 @@ SINGLE = {
     "ShortestOrphanGraceHours": "48",
     "AllowedPrefixes": "lake.sales=s3://lake/sales/",
     "MaintenanceEnabled": "false",
+    "GlueConnection": "lake-network",
     "AlarmTopicArn": "arn:aws:sns:eu-central-1:123456789012:alarms",
     "ScheduleState": "ENABLED",
     "ArtifactKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/2",

@@ -18,6 +18,7 @@ from icekeeper.pipeline.events import (
     ReportTableEvent,
     parse_event,
 )
+from icekeeper.pipeline.whole_pass import WholePassEvent
 from local_stack.template import TEMPLATE, load_template
 from support.lambda_functions import FUNCTIONS, sample
 
@@ -28,6 +29,7 @@ MODELS: dict[str, type[BaseModel]] = {
     "lease_acquire": LeaseEvent,
     "lease_release": LeaseEvent,
     "plan": PlanEvent,
+    "maintain_small": WholePassEvent,
     **dict.fromkeys(("expire_partitions", "compact_small", "expire_snapshots", "list_orphans"), OperationEvent),
     **dict.fromkeys(("remove_orphans", "rewrite_manifests", "clean_staged"), OperationEvent),
     "report_table": ReportTableEvent,

@@ -25,9 +25,9 @@ WORK = tuple(
 @pytest.mark.parametrize(
     ("role", "most", "needless", "ahead"),
     [
-        ("lease", 720, (*FILES, *TABLES, "icekeeper.detection"), ()),  # asks the state only
-        ("report", 955, (*WORK, "icekeeper.detection"), FILES),
-        ("remove_orphans", 975, (*WORK, "icekeeper.detection"), FILES),  # as all that run an operation
+        ("lease", 730, (*FILES, *TABLES, "icekeeper.detection"), ()),  # asks the state only
+        ("report", 965, (*WORK, "icekeeper.detection"), FILES),
+        ("remove_orphans", 985, (*WORK, "icekeeper.detection"), FILES),  # as all that run an operation
     ],
 )
 def test_a_function_imports_what_its_work_needs(

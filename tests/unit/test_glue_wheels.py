@@ -105,14 +105,14 @@ class TestJobs:
             assert arguments["--additional-python-modules"] == wheels, script
             assert arguments["--python-modules-installer-option"] == "--no-index", script
 
-    def test_bear_the_arguments_that_glue_adds(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_bear_the_arguments_that_glue_adds(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         """One of them has a value that looks like an option."""
         ours = {"plan-key": "runs/r/plan.json", "plan-digest": "0", "operation": "compact", "run-id": "r"}
         ours |= {"control-bucket": str(tmp_path), "state": str(tmp_path / "state.db")}
         words = [word for name, value in ours.items() for word in (f"--{name}", value)]
         of_glue = ["--python-modules-installer-option", "--no-index", "--JOB_NAME", "j", "--enable-metrics", "true"]
         assert run_job([*of_glue, *words], operations_of_job("compact_data_files")) == 1
-        assert "runs/r/plan.json" in capsys.readouterr().err
+        assert "runs/r/plan.json" in caplog.text
 
 
 def test_what_builds_needs_nothing_but_the_standard_library() -> None:
