@@ -51,8 +51,7 @@ def function(handler: Handler) -> Handler:
         if isinstance(event, Mapping):
             logger.append_keys(run_id=event.get("run_id"))
         try:
-            with metered(deployment, context):
-                return handler(event, context)
+            return metered(handler, event, context, deployment)
         except MaintenanceError as error:
             logger.error("%s: %s", type(error).__name__, error)
             raise

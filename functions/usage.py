@@ -10,12 +10,12 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from icekeeper.metering import Amount, process_meter
 from icekeeper.pipeline.deployment import Deployment
+from icekeeper.pipeline.transitions import states_of_call
 from icekeeper.pipeline.usage import STORE_AMOUNTS, record_use
 from icekeeper.request_count import counting
 
@@ -32,15 +32,22 @@ _metric_names: set[str] = set()
 _started_here = False
 
 
-@contextmanager
-def metered(opened: Callable[[], Deployment], context: Any) -> Iterator[None]:
-    """Count what the block uses, and record it in the deployment's state."""
-    begun_s = time.monotonic()
+def metered(
+    handler: Callable[[dict[str, Any], Any], dict[str, Any]],
+    event: dict[str, Any],
+    context: Any,
+    opened: Callable[[], Deployment],
+) -> dict[str, Any]:
+    """Call a handler, count what the call uses, and record it in the deployment's state."""
+    begun_s, transitions = time.monotonic(), 1  # that of an attempt which fails
     try:
         with counting() as sent:
-            yield
+            answer = handler(event, context)
+        transitions = states_of_call(handler.__module__.partition(".")[0], event, answer)
+        return answer
     finally:
         _note_call(context, time.monotonic() - begun_s)
+        process_meter.add(Amount.STATE_TRANSITIONS, transitions)
         for kind, number in sent.counts.items():
             if kind in STORE_AMOUNTS:
                 process_meter.add(STORE_AMOUNTS[kind], number)

@@ -95,6 +95,11 @@ class Execution(_Visited):
         return child
 
     @property
+    def transitions(self) -> int:
+        """How many states were entered, of the children too, which AWS bills."""
+        return sum(len(one.visits) for one in (self, *self.children))
+
+    @property
     def largest_payload(self) -> int:
         """Bytes of the largest input, output or parameter of any state, of the children too."""
         return max(largest_payload(events) for events in (self.events, *(child.events for child in self.children)))

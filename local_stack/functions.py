@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import io
 import json
+import logging
 import os
 import sys
 import threading
@@ -21,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias
+
+from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 
 __all__ = [
     "DEPLOYED",
@@ -165,6 +168,7 @@ def _call(function: DeployedFunction, event: Any, context: LambdaContext) -> tup
             result = function.stand_in(event)
         else:
             with _turn, _environment(function.environment), _own_modules(function), contextlib.redirect_stdout(printed):
+                _log_into(printed)
                 result = function.load()(event, context)
         # The runtime knows JSON only, so a result that is none fails here, too.
         return json.loads(json.dumps(result)), None, printed.getvalue()
@@ -173,6 +177,14 @@ def _call(function: DeployedFunction, event: Any, context: LambdaContext) -> tup
     except Killed:
         message = f"RequestId: {context.aws_request_id} Error: Runtime exited with error: signal: killed"
         return None, {"errorMessage": message, "errorType": "Runtime.ExitError"}, printed.getvalue()
+
+
+def _log_into(stream: io.StringIO) -> None:
+    """Have the functions' loggers write to this call's output: in one process, they keep that of the first call."""
+    for logger in list(logging.Logger.manager.loggerDict.values()):
+        for handler in getattr(logger, "handlers", ()):
+            if isinstance(handler, logging.StreamHandler) and isinstance(handler.formatter, LambdaPowertoolsFormatter):
+                handler.setStream(stream)
 
 
 def _document(error: Exception) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ import json
 import os
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.events import Item, parse_event
+from icekeeper.state.open import open_state
 from local_stack import distributed_map, functions
 from local_stack.credential_server import KEY_VARIABLES, CredentialServer, running_credential_server
 from local_stack.executions import ChildExecution, Execution, require_within_quotas
@@ -151,6 +153,14 @@ class LocalStack:
         """A JSON document of the control bucket."""
         bucket = self.template.name("ControlBucket")
         return json.loads(self.moto.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read())
+
+    def used(self) -> Mapping[str, int]:
+        """What functions and jobs recorded that AWS bills, since the stack was deployed afresh."""
+        state = open_state({"ICEKEEPER_STATE": f"dynamodb://{self.template.name('StateTable')}"})
+        total: Counter[str] = Counter()
+        for hour in state.usage.between("2026-01-01T00", "2200-01-01T00"):
+            total.update(hour.amounts)
+        return total
 
     def document_of_pass(self, execution: Execution, name: str, *, of: str | None = None) -> Any:
         """A document of one table's pass, such as ``pass.json``; ``of`` the only table unless one is named."""

@@ -199,6 +199,7 @@ PURE = (
     "icekeeper.policy",
     "icekeeper.policy_parts",
     "icekeeper.pipeline.compaction_costs",
+    "icekeeper.pipeline.transitions",
     "icekeeper.pipeline.wave_limits",
     "icekeeper.prices",
     "icekeeper.row_group_copy.bounds_to_hide",

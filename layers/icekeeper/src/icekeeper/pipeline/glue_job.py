@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import sys
+import time
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from icekeeper.pipeline.plan_document import read_plan
 from icekeeper.pipeline.run_step import run_step
 from icekeeper.pipeline.run_wave import End, run_wave
 from icekeeper.pipeline.settings import CONTROL_BUCKET, PipelineSettings
+from icekeeper.pipeline.usage import note_job, record_use
 from icekeeper.pipeline.wave_document import read_wave
 from icekeeper.policy import Operation
 from icekeeper.runtime import open_engine
@@ -51,6 +53,10 @@ def run_job(arguments: Sequence[str], operations: frozenset[Operation]) -> int:
     for name in (*names, "--run-id", "--control-bucket", "--state"):
         parser.add_argument(name, required=True)
     parser.add_argument("--JOB_RUN_ID")
+    # What the run costs; definitions of earlier versions do not say it.
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--worker-type", default="G.1X")
+    parser.add_argument("--execution-class", default="STANDARD")
     given, _ = parser.parse_known_args(list(arguments))
     _lines.about(run_id=given.run_id)
     _use_region_of(given.state)
@@ -70,8 +76,12 @@ def _carry_out_step(given: argparse.Namespace, operations: frozenset[Operation])
     _lines.about(catalog=event.item.catalog, table=event.item.table)
     if event.operation not in operations:
         raise ValueError(f"this job does not do {event.step}")
-    with open_engine(EngineName.SPARK) as engine:
-        answer = run_step(deployment, event, engine)
+    begun_s = time.monotonic()
+    try:
+        with open_engine(EngineName.SPARK) as engine:
+            answer = run_step(deployment, event, engine)
+    finally:
+        _record_use(given, deployment, time.monotonic() - begun_s, is_wave=False)
     log.info("%s: %s", answer["status"], answer["summary"])
     return 0
 
@@ -84,9 +94,11 @@ def _carry_out_wave(given: argparse.Namespace, operations: frozenset[Operation])
         raise ValueError(f"this job does not do {', '.join(sorted(strange))}")
     _hand_on_keys(wave.environment)
     deployment = Deployment.open({**here, **wave.environment, STATE_VARIABLE: given.state})
+    begun_s = time.monotonic()
     with open_engine(EngineName.SPARK) as engine:
         engine.map(str, (), lambda done: None)  # starts it: should that fail, it is no table's failure
         ends = run_wave(deployment, wave, engine)
+    _record_use(given, deployment, time.monotonic() - begun_s, is_wave=True)
     told = Counter(ends.values())
     log.info("wave of %d table(s): %s", len(wave.tables), ", ".join(f"{n} {end.value}" for end, n in told.items()))
     if told[End.UNTOLD]:
@@ -116,6 +128,18 @@ def _tell_bug(kind: type[BaseException], error: BaseException, where: TracebackT
 def _control(given: argparse.Namespace) -> ControlBucket:
     here = {**os.environ, CONTROL_BUCKET: given.control_bucket}
     return ControlBucket(PipelineSettings.read(here).control_address)
+
+
+def _record_use(given: argparse.Namespace, deployment: Deployment, seconds: float, *, is_wave: bool) -> None:
+    """Record what the run costs, for ``icekeeper cost``; what fails here must not fail the job."""
+    if given.workers is None:
+        return
+    is_flex = given.execution_class == "FLEX"
+    try:
+        note_job(given.worker_type, given.workers, seconds, is_flex=is_flex, is_wave=is_wave)
+        record_use(deployment)
+    except (MaintenanceError, KeyError) as error:
+        log.info("what this job used cannot be recorded: %s: %s", type(error).__name__, error)
 
 
 def _leave_behind(given: argparse.Namespace, error: Exception) -> None:

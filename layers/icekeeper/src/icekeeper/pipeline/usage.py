@@ -6,19 +6,23 @@ from collections.abc import Mapping
 
 from icekeeper.metering import Amount, process_meter
 from icekeeper.pipeline.deployment import Deployment
+from icekeeper.pipeline.transitions import states_of_job
 from icekeeper.policy import Operation
+from icekeeper.prices import GLUE_SHORTEST_S
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.report.request_metrics import request_key
 from icekeeper.request_count import RequestKind
 from icekeeper.state.usage import HourOfUse, hour_of
 
-__all__ = ["STORE_AMOUNTS", "note_pass", "record_use"]
+__all__ = ["STORE_AMOUNTS", "note_job", "note_pass", "record_use"]
 
 STORE_AMOUNTS: Mapping[RequestKind, Amount] = {
     RequestKind.GET: Amount.STORE_GETS,
     RequestKind.PUT: Amount.STORE_PUTS,
 }
 """The requests that are billed."""
+# AWS Glue developer guide, "Worker types".
+_DPU_OF_WORKER: Mapping[str, int] = {"G.1X": 1, "G.2X": 2, "G.4X": 4, "G.8X": 8}
 
 
 def record_use(deployment: Deployment, metrics: frozenset[str] = frozenset()) -> None:
@@ -29,6 +33,14 @@ def record_use(deployment: Deployment, metrics: frozenset[str] = frozenset()) ->
     """
     amounts = {amount.value: number for amount, number in process_meter.take().items()}
     deployment.state.usage.add(HourOfUse(hour_of(deployment.clock()), amounts, metrics))
+
+
+def note_job(worker_type: str, workers: int, seconds: float, *, is_flex: bool, is_wave: bool) -> None:
+    """Count a run of a Glue job, for a minute at least."""
+    billed_ms = round(max(GLUE_SHORTEST_S, seconds) * 1000)
+    amount = Amount.GLUE_FLEX_DPU_MS if is_flex else Amount.GLUE_DPU_MS
+    process_meter.add(amount, _DPU_OF_WORKER[worker_type] * workers * billed_ms)
+    process_meter.add(Amount.STATE_TRANSITIONS, states_of_job(is_wave=is_wave))
 
 
 def note_pass(outcome: PassOutcome) -> None:
