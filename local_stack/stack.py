@@ -19,6 +19,7 @@ from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.events import Item, parse_event
 from icekeeper.state.open import open_state
+from icekeeper.state.usage import HourOfUse
 from local_stack import distributed_map, functions
 from local_stack.credential_server import KEY_VARIABLES, CredentialServer, running_credential_server
 from local_stack.executions import ChildExecution, Execution, require_within_quotas
@@ -154,13 +155,14 @@ class LocalStack:
         bucket = self.template.name("ControlBucket")
         return json.loads(self.moto.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read())
 
-    def used(self) -> Mapping[str, int]:
-        """What functions and jobs recorded that AWS bills, since the stack was deployed afresh."""
+    def used(self) -> HourOfUse:
+        """What functions and jobs recorded that AWS bills, since the stack was deployed afresh, in one sum."""
         state = open_state({"ICEKEEPER_STATE": f"dynamodb://{self.template.name('StateTable')}"})
-        total: Counter[str] = Counter()
-        for hour in state.usage.between("2026-01-01T00", "2200-01-01T00"):
+        hours = state.usage.between("2026-01-01T00", "2200-01-01T00")
+        total = Counter[str]()
+        for hour in hours:
             total.update(hour.amounts)
-        return total
+        return HourOfUse("all", total, frozenset(name for hour in hours for name in hour.metrics))
 
     def document_of_pass(self, execution: Execution, name: str, *, of: str | None = None) -> Any:
         """A document of one table's pass, such as ``pass.json``; ``of`` the only table unless one is named."""

@@ -61,7 +61,7 @@ def test_a_stack_that_works_is_told_to(smoked: Smoked, capsys: pytest.CaptureFix
     ):
         assert f"ok     {expected}" in told, told
     # What its functions recorded is what icekeeper cost makes the bill of.
-    used = stack.used()
+    used = stack.used().amounts
     calls = [call for function in stack.functions.values() for call in function.invocations]
     assert used["lambda_calls"] == len(calls)
     assert (used["compactions"], used["compacted_files"]) == (2, 12)
