@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import icekeeper.operations.compaction.compact  # noqa: F401 - its first call would import it, with less of a processor
 from icekeeper.operation_facts import Limit
 from observability import deployment, function
 from steps import carry_out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import icekeeper.operations.compaction.compact  # noqa: F401 - its first call would import it, with less of a processor
 from icekeeper.errors import MaintenanceError
 from icekeeper.operation_facts import Limit
 from icekeeper.pipeline.events import ReportTableEvent, parse_event

@@ -219,7 +219,7 @@ def test_the_rest_endpoint_of_a_table_bucket_is_known_by_its_arn(lake: Lake, mot
 
 
 def test_without_credentials_ownership_is_not_known(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for more in ({}, {"s3tables.profile-name": "nobody"}):

@@ -17,7 +17,7 @@ WORK = {
     "detect_forced": ("detect.handler", "detect_tables"),
     "plan": ("plan.handler", "plan_table"),
     "list_orphans": ("list_orphans.handler", "list_orphans"),
-    "report_table": ("report.handler", "report_table"),
+    "report_table": ("table_report", "report_table"),
     **dict.fromkeys(STEPS.values(), ("steps", "run_step")),
 }
 

@@ -99,7 +99,7 @@ def test_events_of_the_version_before_are_understood(model: type[Any], event: di
     parsed = parse_event(model, event)
     assert parsed.run_id == "r"
     if "item" in event:
-        assert parsed.item.model_dump(mode="json") == ITEM
+        assert {name: value for name, value in parsed.item.model_dump(mode="json").items() if name in ITEM} == ITEM
 
 
 def test_a_plan_of_the_version_before_is_read_or_made_again() -> None:

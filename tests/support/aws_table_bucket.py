@@ -9,8 +9,10 @@ import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 
 from icekeeper.catalogs.load import open_catalog
+from icekeeper.operation_facts import BuiltIn
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
+from local_stack import moto_s3tables
 from local_stack.moto_server import MotoServer
 
 __all__ = ["runtime_of_table_bucket"]
@@ -21,6 +23,13 @@ def runtime_of_table_bucket(moto_server: MotoServer, folder: Path, *, appends: i
     s3tables = moto_server.client("s3tables")
     arn = s3tables.create_table_bucket(name=f"lake-{uuid.uuid4()}")["arn"]
     s3tables.create_namespace(tableBucketARN=arn, namespace=["ns"])
+    # Most tests are of what is left to do where the bucket does nothing.
+    off = {"status": "disabled"}
+    moto_s3tables.ANSWERS[(arn,)] = {BuiltIn.UNREFERENCED_FILE_REMOVAL.value: off}
+    moto_s3tables.ANSWERS[arn, "ns", "t"] = {
+        BuiltIn.COMPACTION.value: off,
+        BuiltIn.SNAPSHOT_MANAGEMENT.value: off,
+    }
     address = {"tableBucketARN": arn, "namespace": "ns", "name": "t"}
     s3tables.create_table(**address, format="ICEBERG")
     pointer = s3tables.get_table_metadata_location(**address)

@@ -86,7 +86,7 @@ def test_jobs_get_the_plan_by_reference(scripted_stack: LocalStack, script: Scri
             "--operation": operation,
             "--run-id": "run-jobs",
             "--control-bucket": script.bucket,
-            "--state": f"dynamodb://{scripted_stack.template.name('StateTable')}",
+            "--state": f"dynamodb://{scripted_stack.template.name('StateTable')}?region=us-east-1",
         }
 
 
