@@ -113,14 +113,10 @@ def _left_behind(stack: LocalStack, lake: Lake, execution: Execution) -> dict[st
     state = open_state({"ICEKEEPER_STATE": f"dynamodb://{stack.template.name('StateTable')}"})
     identities = {_name(table): lake.identity(table) for table in lake.tables}
     keys = (*slot_keys(4), *(identity.key for identity in identities.values()))
-    plans = {
-        child.input["item"]["table"]: child.visit("Plan").output["plan"]["key"]
-        for child in execution.children
-        if "Plan" in child.tasks
-    }
+    tables = {child.input["item"]["table"] for child in execution.children}
     return {
         "report": stack.control(f"runs/{execution.name}/report.json"),
-        "passes": {name: stack.control(f"{key.rpartition('/')[0]}/pass.json") for name, key in plans.items()},
+        "passes": {name: stack.document_of_pass(execution, "pass.json", of=name) for name in sorted(tables)},
         "journal": {name: record for name, identity in identities.items() for record in state.history(identity)},
         "metrics": tuple(stack.metrics),
         "jobs": {role: tuple(job.runs) for role, job in stack.jobs.items()},

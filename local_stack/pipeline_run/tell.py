@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from icekeeper.operation_facts import STEPS
+from icekeeper.pipeline.events import WAITING
 from icekeeper.state.store import PassRecord
 from local_stack.executions import ChildExecution, Execution, Visit
 from local_stack.metrics import Metric
@@ -64,12 +65,17 @@ def _tell_child(console: Console, child: ChildExecution, of_pass: Mapping[str, A
     table.add_row(
         "", Text("proposed", style="dim"), "", "", Text("\n".join(child.input["item"]["reasons"]), style="dim")
     )
+    in_one_call = [step for step in sentences if not any(_is_of(visit.name, step) for visit in child.visits)]
     for visit in child.visits:
         if visit.kind == "Task":
             word, sentence = _ending(visit, sentences)
             tries = f" ({len(visit.errors) + (word != 'failed')} attempts)" if visit.errors else ""
             row = (f"{visit.seconds:.1f} s", Text(word, style=_STYLES.get(word, "")), Text(f"{sentence}{tries}"))
             table.add_row("", visit.name, *row)
+        if visit.name == "MaintainSmall" and status != WAITING and not child.is_after_wave:
+            for step in in_one_call:
+                word, sentence = sentences[step]
+                table.add_row("", f"  {step}", "", Text(word, style=_STYLES.get(word, "")), Text(sentence))
     console.print(table)
 
 

@@ -18,9 +18,10 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField
 
 from icekeeper.administration.loads import declare_load, stage_load
+from icekeeper.catalogs.catalog import Catalog as OurCatalog
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.model import TableName
-from icekeeper.operation_facts import operations_of_job
+from icekeeper.operation_facts import BuiltIn, operations_of_job
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.pipeline import glue_job
 from icekeeper.state.open import open_state
@@ -111,37 +112,44 @@ class RightsFleet:
         s3 = self.stack.moto.client("s3")
         for path in (orphan, staged):
             s3.put_object(Bucket=DATA_BUCKET, Key=path.removeprefix(f"s3://{DATA_BUCKET}/"), Body=b"left")
+        self._leave_failed_load(open_catalog("glue", self._glue), table.name()[-1], staged)
+        self.grow_old()
+
+    def _leave_failed_load(self, catalog: OurCatalog, table: str, staged: str) -> None:
         long_ago = int((time.time() - _DAYS_OLD.total_seconds()) * 1000)
         state = open_state({"ICEKEEPER_STATE": f"dynamodb://{self.stack.template.name('StateTable')}"})
-        catalog = open_catalog("glue", self._glue)
-        name = TableName((DATABASE,), table.name()[-1])
+        name = TableName((DATABASE,), table)
         handle = TableHandle(catalog, name, state, lambda: long_ago, store_clock=lambda *_: long_ago)
         stage_load(handle, "a-load", [staged], ())
         declare_load(handle, "a-load", LoadState.FAILED)
-        self.grow_old()
 
     def grow_old(self) -> None:
         """Every object of the ordinary bucket was written long ago."""
-        for versions in s3_backends[ACCOUNT]["aws"].get_bucket(DATA_BUCKET).keys.values():
-            versions.last_modified -= _DAYS_OLD
+        _grow_old(DATA_BUCKET)
 
-    def bucket_table(self, name: str) -> None:
-        """A partitioned table in a table bucket of AWS's kind, whose own maintenance is on."""
+    def bucket_table(self, name: str, bucket: str = "rights-tables") -> None:
+        """A partitioned table in a new table bucket of AWS's kind, which maintains all but its files; a load failed."""
         s3tables = self.stack.moto.client("s3tables")
-        arn = s3tables.create_table_bucket(name="rights-tables")["arn"]
+        arn = s3tables.create_table_bucket(name=bucket)["arn"]
         s3tables.create_namespace(tableBucketARN=arn, namespace=[DATABASE])
         address = {"tableBucketARN": arn, "namespace": DATABASE, "name": name}
         s3tables.create_table(**address, format="ICEBERG")
         pointer = s3tables.get_table_metadata_location(**address)
         blind = {"py-io-impl": "support.blind_io.BlindFileIO", **self.stack.moto.s3_properties}
-        writer = load_catalog("writer", type="sql", uri=f"sqlite:///{self._folder}/writer.db", **blind)
+        writer = load_catalog("writer", type="sql", uri=f"sqlite:///{self._folder}/{bucket}.db", **blind)
         writer.create_namespace(DATABASE)
         table = _filled(writer, f"{DATABASE}.{name}", pointer["warehouseLocation"])
         s3tables.update_table_metadata_location(
             **address, versionToken=pointer["versionToken"], metadataLocation=table.metadata_location
         )
         moto_s3tables.ANSWERS[arn, DATABASE, name] = {}
-        moto_s3tables.ANSWERS[(arn,)] = {}
+        moto_s3tables.ANSWERS[(arn,)] = {BuiltIn.UNREFERENCED_FILE_REMOVAL.value: {"status": "disabled"}}
+        endpoint = {"s3tables.endpoint": self.stack.moto.endpoint, **self.stack.moto.s3_properties}
+        catalog = open_catalog(bucket, {"type": "s3tables", "warehouse": arn, **endpoint})
+        storage = table.location().removeprefix("s3://").partition("/")[0]
+        self.stack.moto.client("s3").put_object(Bucket=storage, Key="data/staged.parquet", Body=b"left")
+        self._leave_failed_load(catalog, name, f"{table.location()}/data/staged.parquet")
+        _grow_old(storage)
 
     # -- jobs
 
@@ -158,6 +166,11 @@ class RightsFleet:
                 assert glue_job.run_job(given, operations_of_job(role)) == 0
 
         return run
+
+
+def _grow_old(bucket: str) -> None:
+    for versions in s3_backends[ACCOUNT]["aws"].get_bucket(bucket).keys.values():
+        versions.last_modified -= _DAYS_OLD
 
 
 def _filled(catalog: Catalog, name: str, location: str) -> Table:

@@ -22,13 +22,18 @@ OF_STEP_FUNCTIONS = "Step Functions itself asks for it"
 OF_REST = "only a table bucket that is reached as an Iceberg REST catalog asks for it: test_rest_rights.py"
 OF_READERS = "nothing here asks for it; AWS's own policies for readers of table buckets have it"
 OF_KMS = "S3 itself asks for it, where tables are encrypted with a key of KMS"
+OF_OTHER_ACCOUNTS = "all of this account's catalog can be listed; what was given may be another account's"
 UNUSED: Mapping[str, Mapping[str, str]] = {
-    "ReadTablesPolicy": {
+    "ListTableBucketsPolicy": {
         "s3tables:GetTableBucket": OF_REST,
         "s3tables:ListNamespaces": OF_REST,
         "s3tables:GetNamespace": OF_READERS,
-        "s3tables:GetTable": OF_READERS,
-        "s3tables:GetTableMaintenanceJobStatus": "who expires a table's snapshots: read by what follows this version",
+    },
+    "ReadTableBucketsPolicy": {"s3tables:GetTable": OF_READERS},
+    "ReadTablesPolicy": {
+        "glue:GetDatabases": OF_OTHER_ACCOUNTS,
+        "glue:GetTables": OF_OTHER_ACCOUNTS,
+        "lakeformation:GetDataAccess": "Lake Formation asks for it, where it governs the catalog",
         "kms:Decrypt": OF_KMS,
     },
     "CommitTablesPolicy": {
@@ -76,14 +81,29 @@ def test_every_right_is_needed(fleet: RightsFleet) -> None:
     twice = {"orphan_min_sightings": "2"}
     fleet.run({"table": "rights.t", "catalog": "glue", "operations": "remove_orphans", "settings": twice})
     assert fleet.statuses(fleet.run({})) == {"rights.t": "succeeded", "rights.b": "succeeded"}
+    # What one call did, now function by function.
+    fleet.stack.step_by_step()
+    fleet.leave_orphans(fleet.glue_table("u"))
+    fleet.bucket_table("c", bucket="rights-more")
+    assert {"rights.u": "succeeded", "rights.c": "succeeded"}.items() <= fleet.statuses(fleet.run({})).items()
+    fleet.bucket_table("a", bucket="rights-auto")
+    auto = {"table": "rights.a", "catalog": "rights-auto", "settings": {"ownership": "auto"}}
+    assert fleet.statuses(fleet.run(auto)) == {"rights.a": "succeeded"}
     fleet.stack.stand_in({}, fleet.jobs_in_this_process())
     fleet.stack.start_cold(ALL_IN_JOBS)
     fleet.leave_orphans(fleet.glue_table("j"))
     execution = fleet.run({"table": "rights.j", "catalog": "glue"})
     assert {"CompactJob", "RemoveOrphansJob", "RewriteManifestsJob"} <= set(execution.child.tasks)
     assert fleet.statuses(execution) == {"rights.j": "succeeded"}
+    fleet.bucket_table("k", bucket="rights-jobs")
+    execution = fleet.run({"table": "rights.k", "catalog": "rights-jobs"})
+    assert {"CompactJob", "RemoveOrphansJob"} <= set(execution.child.tasks)
     rights = fleet.stack.rights
-    assert surprises(rights.roles.values(), rights.used, UNUSED) == []
+    # Rights to read tables are given whole; orphans of a table bucket are never removed, because nobody can list them.
+    assert surprises(rights.roles.values(), rights.used, UNUSED) == [
+        f"RemoveOrphansFunctionRole: {policy} is allowed, and no call needs it"
+        for policy in ("ListTableBucketsPolicy", "ReadTableBucketsPolicy")
+    ]
 
 
 def test_a_right_that_is_missing_stops_the_call_that_needs_it(

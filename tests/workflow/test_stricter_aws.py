@@ -71,7 +71,7 @@ def test_a_commit_whose_answer_was_lost_is_found_and_not_made_again(
 
 def test_rights_that_come_later_are_found_by_the_next_run(scripted_stack: LocalStack, bucket: Runtime) -> None:
     """IAM is eventually consistent: what was granted just now may not hold yet."""
-    with scripted_stack.rights.without("CommitTablesPolicy", "s3tables:PutTableData"):
+    with scripted_stack.rights.without("CommitTableBucketsPolicy", "s3tables:PutTableData"):
         execution = compact(scripted_stack)
     assert execution.child.output["status"] == "failed"
     assert {one.need.action for one in DENIED} == {"s3tables:PutTableData"}
@@ -91,7 +91,7 @@ def test_a_key_that_is_not_there_is_a_403_to_who_may_not_list(scripted_stack: Lo
     scripted_stack.start_cold()
     with scripted_stack.rights.without("RunDocumentsPolicy", "s3:ListBucket"):
         execution = scripted_stack.run({})
-    assert execution.error == "DetectionFailed"
+    assert execution.error == "ReportFailed"  # it is not told either: its report lies there
     assert "must not be accessed with these credentials" in execution.visits[0].errors[0][1]
     assert {one.need.action for one in DENIED} == {"s3:ListBucket"}
     DENIED.clear()
