@@ -16,10 +16,11 @@ from unittest.mock import patch
 
 from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 
+from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.events import Item, parse_event
 from icekeeper.state.open import open_state
-from icekeeper.state.usage import HourOfUse
+from icekeeper.state.usage import HourOfUse, hour_of
 from local_stack import distributed_map, functions
 from local_stack.credential_server import KEY_VARIABLES, CredentialServer, running_credential_server
 from local_stack.executions import ChildExecution, Execution, require_within_quotas
@@ -158,7 +159,8 @@ class LocalStack:
     def used(self) -> HourOfUse:
         """What functions and jobs recorded that AWS bills, since the stack was deployed afresh, in one sum."""
         state = open_state({"ICEKEEPER_STATE": f"dynamodb://{self.template.name('StateTable')}"})
-        hours = state.usage.between("2026-01-01T00", "2200-01-01T00")
+        now_ms = system_clock()
+        hours = state.usage.between(hour_of(now_ms - 24 * HOUR_MS), hour_of(now_ms + HOUR_MS))
         total = Counter[str]()
         for hour in hours:
             total.update(hour.amounts)

@@ -21,7 +21,7 @@ _UNITS: Mapping[str, Amount] = {
 
 
 def count_consumed(client: Any, meter: Meter = process_meter) -> None:
-    """Have every request of a client count its units; an answer that tells none counts for one."""
+    """Have every request of a client count its units; an answer that tells none counts for the least that there is."""
 
     def ask(params: dict[str, Any], model: Any, **_: object) -> None:
         if model.name in _UNITS:
@@ -30,12 +30,13 @@ def count_consumed(client: Any, meter: Meter = process_meter) -> None:
     def note(parsed: Mapping[str, Any], model: Any, **_: object) -> None:
         amount = _UNITS.get(model.name)
         if amount is not None and "Error" not in parsed:
-            meter.add(amount, _thousandths(parsed.get("ConsumedCapacity")))
+            least = 2 if model.name.startswith("Transact") else 1
+            meter.add(amount, _thousandths(parsed.get("ConsumedCapacity") or {"CapacityUnits": least}))
 
     client.meta.events.register("before-parameter-build.dynamodb", ask)
     client.meta.events.register("after-call.dynamodb", note)
 
 
 def _thousandths(consumed: Any) -> int:
-    tables = consumed if isinstance(consumed, list) else [consumed or {}]
-    return sum(round(1000 * float(table.get("CapacityUnits", 1))) for table in tables)
+    tables = consumed if isinstance(consumed, list) else [consumed]
+    return sum(round(1000 * float(table["CapacityUnits"])) for table in tables)
