@@ -93,6 +93,8 @@ class TestOperations:
                 "--run-id",
                 "--control-bucket",
                 "--state",
+                "--workers",
+                "--worker-type",
             }, name
 
 

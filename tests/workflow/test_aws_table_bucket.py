@@ -43,6 +43,7 @@ def unknown(action: str) -> tuple[str, str]:
 @pytest.fixture
 def bucket(scripted_stack: LocalStack, tmp_path: Path) -> Iterator[Runtime]:
     """``ns.t``, six small files, in a table bucket that the stack is deployed for."""
+    moto_s3tables.PUTS.clear()  # of other stacks
     runtime = runtime_of_table_bucket(scripted_stack.moto, tmp_path, appends=6)
     scripted_stack.start_afresh()
     scripted_stack.put_control("config/pyiceberg.yaml", "")
