@@ -127,7 +127,7 @@ def test_the_page_can_be_followed(stack: LocalStack, local_catalog: SqlCatalog, 
     assert artifacts(client("s3"), "0.2.0") == expected_artifacts("0.2.0")
     assert artifacts(client("s3"), "0.1.0") == expected_artifacts("0.1.0")
     assert shell.run(drain).rstrip().endswith("[]")
-    assert len(log_groups(stack)) == 14
+    assert len(log_groups(stack)) == 15
     shell.run(remove)
     assert log_groups(stack) == []
 
