@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -40,7 +42,16 @@ class Wire:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: Callable[[], AWSResponse]) -> None:
         self.answers, self.sent, self.pauses_s = list(answers), list[str](), list[float]()
-        monkeypatch.setattr("botocore.endpoint.time.sleep", self.pauses_s.append)
+        sleep, mine = time.sleep, threading.get_ident()
+
+        def pause(seconds: float) -> None:
+            # It is everybody's: servers of other tests may wait in threads of this process.
+            if threading.get_ident() == mine:
+                self.pauses_s.append(seconds)
+            else:
+                sleep(seconds)
+
+        monkeypatch.setattr("botocore.endpoint.time.sleep", pause)
 
     def plug(self, client: Any) -> Any:
         client.meta.events.register_first("before-send", self._answer)

@@ -50,6 +50,7 @@ def smoked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Smoked]:
 @pytest.mark.seaweedfs
 def test_a_stack_that_works_is_told_to(smoked: Smoked, capsys: pytest.CaptureFixture[str]) -> None:
     stack, smoke = smoked
+    stack.start_afresh()
     code = smoke("--catalog", CATALOG)
     told = capsys.readouterr().out
     assert (code, "the stack works" in told) == (0, True), told
