@@ -9,13 +9,13 @@ from typing import Any
 import files_ahead  # noqa: F401 - this function reads files
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError
-from icekeeper.operation_facts import steps_of_function
+from icekeeper.operation_facts import Limit, steps_of_function
 from icekeeper.pipeline.events import OperationEvent, parse_event
 from icekeeper.pipeline.run_step import run_step
 from idempotency import once
 from observability import about, deployment
 
-__all__ = ["carry_out", "local_engine", "step_key", "time_left"]
+__all__ = ["carry_out", "local_engine", "most_bytes", "step_key", "time_left"]
 
 
 def carry_out(event: dict[str, Any], context: Any, function: str, *, max_bytes: int | None = None) -> dict[str, Any]:
@@ -35,6 +35,11 @@ def carry_out(event: dict[str, Any], context: Any, function: str, *, max_bytes: 
         return dict(run_step(deployment(), asked, local_engine(), max_bytes=max_bytes, time_left_s=time_left(context)))
 
     return once(asked.step, step_key(asked), context, work)
+
+
+def most_bytes() -> int:
+    """How many bytes a function can rewrite: more than what is planned for one, because tables grow until it runs."""
+    return 2 * deployment().settings.limits[Limit.COMPACTION_BYTES]
 
 
 def local_engine() -> LocalEngine:

@@ -39,19 +39,20 @@ def metered(
     opened: Callable[[], Deployment],
 ) -> dict[str, Any]:
     """Call a handler, count what the call uses, and record it in the deployment's state."""
-    begun_s, transitions = time.monotonic(), 1  # that of an attempt which fails
+    begun_s, answer = time.monotonic(), None
     try:
         with counting() as sent:
             answer = handler(event, context)
-        transitions = states_of_call(handler.__module__.partition(".")[0], event, answer)
         return answer
     finally:
-        _note_call(context, time.monotonic() - begun_s)
-        process_meter.add(Amount.STATE_TRANSITIONS, transitions)
-        for kind, number in sent.counts.items():
-            if kind in STORE_AMOUNTS:
-                process_meter.add(STORE_AMOUNTS[kind], number)
         try:
+            _note_call(context, time.monotonic() - begun_s)
+            for kind, number in sent.counts.items():
+                if kind in STORE_AMOUNTS:
+                    process_meter.add(STORE_AMOUNTS[kind], number)
+            # An attempt that fails enters its own state only.
+            role = handler.__module__.partition(".")[0]
+            process_meter.add(Amount.STATE_TRANSITIONS, 1 if answer is None else states_of_call(role, event, answer))
             record_use(opened(), _taken_metrics())
         except Exception as error:  # an estimate must never fail the call
             log.info("what this call used cannot be recorded: %s: %s", type(error).__name__, error)

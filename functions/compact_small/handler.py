@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import icekeeper.operations.compaction.compact  # noqa: F401 - its first call would import it, with less of a processor
-from icekeeper.operation_facts import Limit
-from observability import deployment, function
-from steps import carry_out
+from observability import function
+from steps import carry_out, most_bytes
 
 __all__ = ["handle"]
 
@@ -15,6 +14,4 @@ __all__ = ["handle"]
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """The state machine's ``CompactSmall``."""
-    return carry_out(
-        event, context, "compact_small", max_bytes=2 * deployment().settings.limits[Limit.COMPACTION_BYTES]
-    )
+    return carry_out(event, context, "compact_small", max_bytes=most_bytes())

@@ -6,13 +6,12 @@ from typing import Any
 
 import icekeeper.operations.compaction.compact  # noqa: F401 - its first call would import it, with less of a processor
 from icekeeper.errors import MaintenanceError
-from icekeeper.operation_facts import Limit
 from icekeeper.pipeline.events import ReportTableEvent, parse_event
 from icekeeper.pipeline.run_leases import release_table_lease
 from icekeeper.pipeline.whole_pass import CallLimits, WholePassEvent, run_whole_pass
 from idempotency import once
 from observability import about, deployment, function, logger
-from steps import local_engine, time_left
+from steps import local_engine, most_bytes, time_left
 from table_report import tell_pass
 
 __all__ = ["handle"]
@@ -32,10 +31,7 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
 
 
 def _work(asked: WholePassEvent, context: Any) -> dict[str, Any]:
-    limits = CallLimits(
-        max_bytes=2 * deployment().settings.limits[Limit.COMPACTION_BYTES],
-        time_left_s=time_left(context),
-    )
+    limits = CallLimits(max_bytes=most_bytes(), time_left_s=time_left(context))
     done = run_whole_pass(deployment(), asked, local_engine(), limits)
     failures = {step: failure.model_dump() for step, failure in done.failures.items()}
     if done.left:

@@ -6,7 +6,7 @@ only expires snapshots or does nothing.  Up to where manifests were read is reco
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.manifest_portions import portions
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
 from icekeeper.pass_context.context import OperationContext
@@ -68,7 +69,7 @@ class _Look:
 def _see_by_engine(context: OperationContext, loaded: LoadedTable, manifests: Sequence[ManifestFile]) -> None:
     storage, own = context.storage(loaded), data_folders(loaded.metadata)
     document = {key: loaded.metadata.document[key] for key in ("format-version", "location")}
-    looks = [_Look(storage, document, portion, own) for portion in _portions(manifests)]
+    looks = [_Look(storage, document, portion, own) for portion in portions(manifests, _TASK_BYTES)]
     for roots, error in context.engine.map(_roots_of, looks, lambda done: None):
         context.footprint.add(roots)
         if error is not None:
@@ -85,19 +86,6 @@ def _roots_of(look: _Look) -> tuple[frozenset[str], str | None]:
     except MetadataUnreadable as error:
         return seen.roots(), str(error)
     return seen.roots(), None
-
-
-def _portions(manifests: Sequence[ManifestFile]) -> Iterator[tuple[ManifestFile, ...]]:
-    portion: list[ManifestFile] = []
-    size = 0
-    for manifest in manifests:
-        portion.append(manifest)
-        size += manifest.manifest_length
-        if size >= _TASK_BYTES:
-            yield tuple(portion)
-            portion, size = [], 0
-    if portion:
-        yield tuple(portion)
 
 
 def newest_marks(metadata: TableMetadata) -> tuple[int, int]:

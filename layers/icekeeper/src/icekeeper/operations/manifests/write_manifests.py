@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import StorageError
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.manifest_portions import portions
 from icekeeper.model import ManifestContent, ManifestFile
 from icekeeper.operations.manifests.cuts import lane_bounds
 from icekeeper.operations.manifests.lanes import MAX_PARTITIONS, evenly, sample_entries, split_entries, write_lane
@@ -133,7 +134,7 @@ def _work(rewrite: PlannedRewrite, engine: Engine) -> _Work:
         bounds = lane_bounds(samples[group.kind], lanes[group.kind]) if samples[group.kind] else []
         names = max(1, _NAMES_PER_OUTPUT * group.outputs // (len(bounds) + 1))
         most = max(len(group.manifests), group.outputs)
-        for portion in _portions(group.manifests):
+        for portion in portions(group.manifests, _SPLIT_BYTES):
             work.splits.append(SplitTask(kinds[group.kind], portion, tuple(bounds), len(work.lanes)))
         for _ in range(len(bounds) + 1):
             stem = f"{prefix}-m{len(work.lanes)}"
@@ -154,19 +155,6 @@ def _here(work: _Work) -> list[LaneResult]:
 
 def _lane_count(group: ManifestGroup) -> int:
     return max(1, group.live_bytes // max(_LANE_BYTES, _TARGETS_PER_LANE * group.room))
-
-
-def _portions(manifests: Sequence[ManifestFile]) -> Iterator[tuple[ManifestFile, ...]]:
-    portion: list[ManifestFile] = []
-    size = 0
-    for manifest in manifests:
-        portion.append(manifest)
-        size += manifest.manifest_length
-        if size >= _SPLIT_BYTES:
-            yield tuple(portion)
-            portion, size = [], 0
-    if portion:
-        yield tuple(portion)
 
 
 def _samples(
