@@ -12,6 +12,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from moto.glue.models import glue_backends
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
@@ -175,6 +176,15 @@ def moto_server(java_and_servers: None) -> Iterator[MotoServer]:
     """AWS as moto plays it, one server per worker process."""
     with running_moto() as server:
         yield server
+
+
+@pytest.fixture(scope="module", autouse=True)
+def data_catalog_ends_empty() -> Iterator[None]:
+    """An account has one Glue Data Catalog: the tests after a module would list the databases that it leaves."""
+    yield
+    for regions in glue_backends.values():
+        for backend in regions.values():
+            backend.databases.clear()
 
 
 @pytest.fixture(scope="session")
