@@ -112,7 +112,7 @@ def test_local_files_are_not_read_ahead(tmp_path: Path, requests: Requests) -> N
     path = parquet_file(tmp_path / "a.parquet", mixed_rows(0))
     file = judged(path)
     with input_streams([file], Storage({})) as opened, opened(file) as stream:
-        assert stream.read(4) == b"PAR1"
+        assert bytes(stream.read_buffer(4)) == b"PAR1"
     assert requests.sent == []
     assert [can_read_ahead(one) for one in (str(path), "s3a://b/k", "gs://b/k")] == [False, True, False]
 

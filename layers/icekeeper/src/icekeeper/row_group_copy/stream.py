@@ -15,7 +15,7 @@ from icekeeper.storage.s3_ranges import ObjectChanged
 __all__ = ["BLOCK_BYTES", "blocks", "checksums", "copy_ranges", "cuts", "read_pieces"]
 
 BLOCK_BYTES = 8 * 1024 * 1024
-"""What is in memory at once of the data; large enough that requests to a store cost little."""
+"""What one request asks of a store; large enough that requests cost little."""
 _NEAR = 64 * 1024
 """Pieces this near to each other are read with one request."""
 
