@@ -104,8 +104,13 @@ class Scanner:
         asked_for = {entry.cursor for entry in asked}
         selected = {entry.cursor for entry in entries}
         order = round_robin((entry for entry in entries if entry.cursor not in asked_for), cursor)
+
+        def reach(entry: FleetTable) -> _Found:
+            with self.store.kept_open():  # opening a SQLite state costs as much as asking it
+                return _reach(places[entry.catalog], entry, is_selected=entry.cursor in selected)
+
         reached = within_budget(
-            lambda entry: _reach(places[entry.catalog], entry, is_selected=entry.cursor in selected),
+            reach,
             [*round_robin(asked, None), *order],
             threads=self.threads,
             budget_s=max(0.0, deadline_s - self.monotonic_s()),

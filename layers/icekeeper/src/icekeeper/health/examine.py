@@ -9,7 +9,7 @@ from icekeeper.health.counters import lake_counters
 from icekeeper.health.warnings import lake_warnings
 from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
 from icekeeper.model import ManifestFile
-from icekeeper.policy import DEFAULT_SOURCE, Policy, ResolvedPolicy
+from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
 
@@ -49,9 +49,5 @@ def examine(
         snapshot_id=None if head is None else head.snapshot_id,
         counters=counters,
         warnings=warnings,
-        policy=_in_force(resolved) if isinstance(resolved, ResolvedPolicy) else {},
+        policy=dict(resolved.documents(defaults=False)) if isinstance(resolved, ResolvedPolicy) else {},
     )
-
-
-def _in_force(resolved: ResolvedPolicy) -> dict[str, object]:
-    return {key: setting for key, setting in resolved.documents().items() if setting["source"] != DEFAULT_SOURCE}

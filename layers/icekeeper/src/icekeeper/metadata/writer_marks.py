@@ -59,8 +59,11 @@ class _Kind:
 def marks_of(snapshot: Snapshot) -> tuple[WriterMark, ...]:
     """The marks in a snapshot's summary, its own and copied ones."""
     summary = snapshot.summary
+    writers = [writer for kind in _KINDS for writer in kind.writers(summary)]
+    if not writers:
+        return ()
     committed_ms = _committed_ms(snapshot)
-    return tuple(WriterMark(writer, committed_ms) for kind in _KINDS for writer in kind.writers(summary))
+    return tuple(WriterMark(writer, committed_ms) for writer in writers)
 
 
 def carried_marks(parent: Snapshot) -> dict[str, str]:
@@ -89,6 +92,9 @@ def _flink(summary: _Summary) -> Iterator[str]:
 
 
 def _kafka_connect(summary: _Summary) -> Iterator[str]:
+    names = " ".join(summary)
+    if not any(beginning in names for beginning in _OFFSETS):
+        return  # as in most snapshots: detection asks every snapshot of every table
     for key in summary:
         for beginning in _OFFSETS:
             if key.startswith(beginning):

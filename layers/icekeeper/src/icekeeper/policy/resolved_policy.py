@@ -74,13 +74,14 @@ class ResolvedPolicy:
     def _row(self, key: str, source: str) -> tuple[str, str, str, str]:
         return key, text_of(getattr(self.policy, key)), source, Policy.model_fields[key].description or ""
 
-    def documents(self) -> dict[str, dict[str, object]]:
+    def documents(self, *, defaults: bool = True) -> dict[str, dict[str, object]]:
         """Every key with its value as JSON has it, and its source; the one shape of a value with its source.
 
         Then what the schedules say of themselves, intervals as text (``24h``).  Field names are in alphabetical order:
-        a state store returns them so, and remembered ones compare equal.
+        a state store returns them so, and remembered ones compare equal.  Without ``defaults``: only what somebody set.
         """
-        documents = {key: self._document(key, self.sources[key]) for key in POLICY_KEYS}
+        keys = [key for key in POLICY_KEYS if defaults or self.sources[key] != DEFAULT_SOURCE]
+        documents = {key: self._document(key, self.sources[key]) for key in keys}
         for name, schedule in sorted(self.schedules.items()):
             for key, source in schedule.said:
                 named = f"{SCHEDULE_PREFIX}{name}.{key}"
