@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from itertools import count
-from threading import Event, Lock
+from threading import Event, Lock, Semaphore, get_ident
 
 import pytest
 
@@ -40,15 +40,27 @@ def test_nothing_is_begun_in_the_last_tenth() -> None:
 
 
 def test_what_hangs_is_left_and_its_late_result_is_not_taken() -> None:
-    may_end, has_ended = Event(), Event()
+    may_end, has_ended, others = Event(), Event(), Semaphore(0)
+    looks = count()
+    here = get_ident()
 
     def work(item: int) -> int:
         if item == 0:
             assert may_end.wait(10)
             has_ended.set()
+        else:
+            others.release()
         return item
 
-    reached = within_budget(work, range(3), threads=2, budget_s=0.2, monotonic_s=time.monotonic)
+    def clock() -> float:
+        """The time is over once the other items are done."""
+        if get_ident() != here or not next(looks):
+            return 0.0
+        assert all(others.acquire(timeout=10) for _ in range(2))
+        time.sleep(0.05)  # until the second one has left its result
+        return 100.0
+
+    reached = within_budget(work, range(3), threads=2, budget_s=100, monotonic_s=clock)
     before = sorted(reached.done)
     may_end.set()
     assert has_ended.wait(10)
@@ -69,5 +81,6 @@ def test_what_work_raises_is_raised_and_nothing_more_begins() -> None:
 
 
 def test_without_items_nothing_is_waited_for() -> None:
-    reached = within_budget(str, [], threads=4, budget_s=60, monotonic_s=time.monotonic)
+    nothing: list[int] = []
+    reached = within_budget(str, nothing, threads=4, budget_s=60, monotonic_s=time.monotonic)
     assert (reached.done, reached.begun) == ([], 0)
