@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from local_stack.rights.evaluate import Need, Role, decide, statements_of
 from local_stack.template import ACCOUNT, REGION
 from support.rendered_template import refusals, render
-from support.stack_template import FUNCTIONS
+from support.source_tree import SOURCES
+from support.stack_template import FUNCTIONS, ROOT
 from support.template_choices import VPC
 
 # AWS managed policy reference, AWSLambdaVPCAccessExecutionRole; the rights to logs are those to the function's own.
@@ -62,6 +64,17 @@ def test_subnets_and_security_groups_go_together(alone: str) -> None:
 
     assert "VpcSubnetIds and VpcSecurityGroupIds go together" in sentence
     assert refusals(VPC) == refusals({}) == []
+
+
+def test_the_page_names_every_service_that_is_asked() -> None:
+    """Whoever makes a client of another service must say in docs/deployment.md how a VPC reaches it."""
+    page = (ROOT / "docs" / "deployment.md").read_text().partition("## In a VPC")[2].partition("\n## ")[0]
+    texts = [path.read_text() for path in SOURCES if "demo" not in path.parts]
+    asked = {found for text in texts for found in re.findall(r"client(?:\(|=)\"(\w+)\"", text)}
+
+    assert {"s3", "dynamodb", "s3tables", "glue", "stepfunctions"} <= asked
+    for service in asked | {"sts"}:
+        assert f"`{ {'stepfunctions': 'states'}.get(service, service) }`" in page, service
 
 
 def test_a_function_writes_logs_of_this_stack_only() -> None:
