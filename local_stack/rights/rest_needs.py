@@ -1,7 +1,11 @@
 """The rights that requests to the Iceberg REST endpoint of S3 Tables need.
 
-Source: Amazon S3 user guide, "Accessing tables using the Amazon S3 Tables Iceberg REST endpoint" ("Authenticating and
-authorizing access").
+Sources: Amazon S3 user guide, "Accessing tables using the Amazon S3 Tables Iceberg REST endpoint" ("The endpoint works by
+translating Iceberg REST API operations into corresponding S3 Tables operations"), whose table of operations names
+GetTableBucket for the configuration and ListNamespaces for that list; "Granting access with SQL semantics" (reading a
+table: GetTableMetadataLocation and GetTableData; writing: UpdateTableMetadataLocation, PutTableData and
+GetTableMetadataLocation).  Inferred are the names of the other single operations, by what they are translated into, and
+that a commit reads the metadata file that it changes.  Where in doubt, a request needs more here.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ _OF_BUCKET = (
 _OF_TABLE = (
     ("HEAD", ("GetTable",)),
     ("GET", ("GetTableMetadataLocation", "GetTableData")),
-    ("POST", ("UpdateTableMetadataLocation", "PutTableData", "GetTableData")),
+    ("POST", ("GetTableMetadataLocation", "GetTableData", "UpdateTableMetadataLocation", "PutTableData")),
 )
 
 
