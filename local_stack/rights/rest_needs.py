@@ -1,11 +1,7 @@
 """The rights that requests to the Iceberg REST endpoint of S3 Tables need.
 
-Sources: Amazon S3 user guide, "Accessing tables using the Amazon S3 Tables Iceberg REST endpoint" ("The endpoint works by
-translating Iceberg REST API operations into corresponding S3 Tables operations"), whose table of operations names
-GetTableBucket for the configuration and ListNamespaces for that list; "Granting access with SQL semantics" (reading a
-table: GetTableMetadataLocation and GetTableData; writing: UpdateTableMetadataLocation, PutTableData and
-GetTableMetadataLocation).  Inferred are the names of the other single operations, by what they are translated into, and
-that a commit reads the metadata file that it changes.  Where in doubt, a request needs more here.
+Source: Amazon S3 user guide, "Accessing tables using the Amazon S3 Tables Iceberg REST endpoint", table "Supported Iceberg
+REST API operations", which names the actions of each (compared line by line).  The path's prefix is the bucket's ARN.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ _OF_BUCKET = (
 _OF_TABLE = (
     ("HEAD", ("GetTable",)),
     ("GET", ("GetTableMetadataLocation", "GetTableData")),
-    ("POST", ("GetTableMetadataLocation", "GetTableData", "UpdateTableMetadataLocation", "PutTableData")),
+    ("POST", ("UpdateTableMetadataLocation", "PutTableData", "GetTableData")),
 )
 
 
