@@ -76,7 +76,9 @@ def _judged(self: Any, environ: dict[str, Any], start_response: Any) -> Iterable
     if caller is not None and (throttled := FAULTS.throttled(request)) is not None:
         return _answer(throttled, start_response)
     refused = (
-        refused_by_dynamodb(request) or refused_by_table_bucket(request, _storage_of_pointer) or refused_headers(request)
+        refused_by_dynamodb(request)
+        or refused_by_table_bucket(request, _storage_of_pointer)
+        or refused_headers(request)
     )
     if refused is not None:
         return _answer(refused, start_response)

@@ -1,8 +1,8 @@
-"""A judge in front of SeaweedFS, as the gate is in front of moto: a role does what its policies allow, and no more (rule 143).
+"""A judge in front of SeaweedFS, as the gate is in front of moto: a role does what its policies allow (rule 143).
 
-SeaweedFS has one pair of keys, and knows no roles.  So who asks here signs with the keys of its own role; what that may do
-is signed anew with the server's keys, and sent on.  Objects are judged as those of an ordinary bucket, which SeaweedFS's
-are, for they can be listed and deleted; the catalog as the Iceberg REST endpoint of S3 Tables.
+SeaweedFS has one pair of keys, and knows no roles.  So who asks here signs with the keys of its own role; what that
+may do is signed anew with the server's keys, and sent on.  Objects are judged as those of an ordinary bucket, because
+SeaweedFS lists and deletes them; the catalog as the Iceberg REST endpoint of S3 Tables.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Headers of requests for objects that AWS refuses and moto lets pass (platform 69).
 
-A table bucket takes those that are listed for each operation, and answers ``S3TablesUnsupportedHeader`` to others: Amazon S3
-API reference, "Supported Amazon S3 object-level API operations for S3 Tables".  An ordinary bucket, whose ACLs are off
-unless somebody switches them on, takes no ACL: Amazon S3 user guide, "Controlling ownership of objects and disabling ACLs".
+A table bucket takes those that are listed for each operation, and answers ``S3TablesUnsupportedHeader`` to others:
+Amazon S3 API reference, "Supported Amazon S3 object-level API operations for S3 Tables".  An ordinary bucket, whose
+ACLs are off unless somebody switches them on, takes none: Amazon S3 user guide, "Controlling ownership of objects and
+disabling ACLs".
 """
 
 from __future__ import annotations

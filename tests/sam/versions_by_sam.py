@@ -1,7 +1,7 @@
 """Run by SAM CLI's own Python: which versions of functions SAM would publish, as one JSON document on standard output.
 
-Every function gets ``AutoPublishAlias`` and ``AutoPublishAliasAllProperties``; a line for each set of parameters, with the
-logical ids of the versions: CloudFormation publishes a version where its id is new.
+Every function gets ``AutoPublishAlias`` and ``AutoPublishAliasAllProperties``.  For each set of parameters there is a
+list of the versions' logical ids: CloudFormation publishes a version where its id is new.
 
 Usage: ``python versions_by_sam.py TEMPLATE PARAMETERS_JSON...``.
 """

@@ -16,6 +16,7 @@ from local_stack.template import TEMPLATE, Template
 
 __all__ = ["Grant", "RenderedTemplate", "combinations", "refusals", "render"]
 
+
 @dataclass(frozen=True, slots=True)
 class Grant:
     """One policy of a role: a managed one of the template by its logical id, or one inside the role."""

@@ -1,4 +1,4 @@
-"""Functions in a VPC: where the two parameters put them, and what Lambda, but not their code, may then do (rule 165)."""
+"""Functions in a VPC: where two parameters put them, and what Lambda, but not their code, may then do (rule 165)."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def table_rights(policies: Any) -> set[str]:
     named = referred(policies) & set.union(*POLICIES.values())
     found = {right for right, names in POLICIES.items() if names <= named}
     found -= {READ_OUTSIDE} if READ in found else set()
-    assert named == set().union(*(POLICIES[right] for right in found))
+    assert named == {name for right in found for name in POLICIES[right]}
     return found
 
 
