@@ -60,7 +60,7 @@ JOBS_MAY: Mapping[str, set[str]] = {
 
 def table_rights(policies: Any) -> set[str]:
     """Those that are given whole; none may be given in part."""
-    named = referred(policies) & set.union(*POLICIES.values())
+    named = referred(policies) & {name for names in POLICIES.values() for name in names}
     found = {right for right, names in POLICIES.items() if names <= named}
     found -= {READ_OUTSIDE} if READ in found else set()
     assert named == {name for right in found for name in POLICIES[right]}
