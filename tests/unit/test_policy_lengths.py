@@ -19,7 +19,7 @@ def length(grant: Grant) -> int:
 
 def test_tables_outside_of_table_buckets_fit_as_far_as_the_page_says() -> None:
     page = (ROOT / "docs" / "deployment.md").read_text()
-    said = re.search(r"twice the characters of `DataBucketArns`\s[^.]*? at most ([\d,]+)", page)
+    said = re.search(r"twice the characters of\s`DataBucketArns`\s[^.]*? at most ([\d,]+)", page)
     assert said is not None
     limit = int(said[1].replace(",", ""))
     catalogs, bucket = "arn:aws-us-gov:glue:us-gov-west-1:123456789012:database/sales", "arn:aws-us-gov:s3:::{:024}"
