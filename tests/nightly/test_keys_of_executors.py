@@ -1,8 +1,8 @@
 """A Glue job under ``spark-submit``, on an executor in a process of its own: each asks for keys, and for others later.
 
 Nobody has keys in the environment.  Driver and executor ask for those of two roles, so that a door in front of moto can
-tell who comes; it lets nobody in whose keys have expired, which they do after the first data file was written (rule 137,
-rule 138).
+tell who comes; it lets nobody in whose keys have expired, which they do after the first data file was written
+(rule 138).
 """
 
 from __future__ import annotations
