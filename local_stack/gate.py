@@ -17,6 +17,7 @@ from moto.s3tables.models import s3tables_backends
 
 from local_stack.limits.dynamodb import refused_by_dynamodb
 from local_stack.limits.faults import FAULTS
+from local_stack.limits.object_headers import refused_headers
 from local_stack.limits.table_buckets import refused_by_table_bucket
 from local_stack.rights.api_needs import (
     dynamodb_needs,
@@ -74,7 +75,11 @@ def _judged(self: Any, environ: dict[str, Any], start_response: Any) -> Iterable
     request = _request(environ, service)
     if caller is not None and (throttled := FAULTS.throttled(request)) is not None:
         return _answer(throttled, start_response)
-    refused = refused_by_dynamodb(request) or refused_by_table_bucket(request, _storage_of_pointer)
+    refused = (
+        refused_by_dynamodb(request)
+        or refused_by_table_bucket(request, _storage_of_pointer)
+        or refused_headers(request)
+    )
     if refused is not None:
         return _answer(refused, start_response)
     if caller is None:
@@ -111,7 +116,7 @@ def _request(environ: dict[str, Any], service: str) -> WireRequest:
     headers = {
         name.removeprefix("HTTP_").replace("_", "-").lower(): str(value)
         for name, value in environ.items()
-        if name.startswith("HTTP_X_AMZ_")
+        if name.startswith(("HTTP_X_AMZ_", "HTTP_IF_"))
     }
     request = WireRequest(
         service=service,

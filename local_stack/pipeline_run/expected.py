@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from icekeeper.demo.tables import NAMESPACE
-from local_stack.pipeline_run.lake import BROKEN
+from local_stack.pipeline_run.lake import BROKEN, BUCKET
 from local_stack.pipeline_run.run import PipelineRun
 
 __all__ = ["surprises"]
@@ -61,6 +61,15 @@ _DATA_FILES = {
 _JOBS = {"compact_data_files": ["SUCCEEDED"], "rewrite_manifests": ["SUCCEEDED"], "remove_orphans": []}
 _IN_GLUE = {(f"{NAMESPACE}.events", False): {"RewriteManifestsJob"}}
 """By table, and whether behind the wave."""
+_ASKED_LAKE = {
+    f"{role}Role"
+    for role in (
+        *("DetectFunction", "MaintainSmallFunction", "ExpireSnapshotsFunction", "ListOrphansFunction"),
+        *("RewriteManifestsFunction", "GlueJob"),
+    )
+}
+# What the rewrite that fails has begun to write: it may not delete that (rule 143), orphan removal will.
+_DENIED = [f"MaintainSmallFunctionRole may not s3:DeleteObject on arn:aws:s3:::{BUCKET}/{NAMESPACE}/{BROKEN}/…"]
 _TOTALS = {
     "TablesScanned": 4,
     "TablesProposed": 4,
@@ -103,6 +112,9 @@ def surprises(run: PipelineRun) -> Iterator[str]:
     failed = {m.dimensions["table"]: m.value for m in by_table if m.name == "compact.bins_failed"}
     yield from _differs("groups that failed", failed, {f"{NAMESPACE}.{BROKEN}": 1})
     yield from _differs("files merged", merged, {f"{NAMESPACE}.{name}": count for name, count in _MERGED.items()})
+    yield from _differs("roles that asked the lake", run.asked_lake, _ASKED_LAKE)
+    denied = [re.sub(rf"({BROKEN}/)data/region=us/compact-\S+\.parquet$", r"\1…", one) for one in run.denied]
+    yield from _differs("what was denied", denied, _DENIED)
     yield from _differs("leases that were not given back", run.leases, ())
     yield from _differs("data files", {name: after.data_files for name, (_, after) in run.figures.items()}, _DATA_FILES)
     yield from (f"rows of {name} changed" for name, (was, now) in run.rows.items() if was != now)

@@ -18,8 +18,9 @@ from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.storage.storage import Storage
+from local_stack.judged_lake import JudgedLake
 
-__all__ = ["BROKEN", "CATALOG", "Lake"]
+__all__ = ["BROKEN", "BUCKET", "CATALOG", "Lake"]
 
 CATALOG = "lake"
 BUCKET = "icekeeper-pipeline"
@@ -44,10 +45,11 @@ class Lake:
         tables = tuple(create_messy_tables(writer, Storage(properties)))
         return cls(properties, open_catalog(CATALOG, properties), tables)
 
-    @property
-    def catalog_file(self) -> str:
-        """In PyIceberg's own format, for the control bucket."""
-        lines = (f"    {key}: '{value}'\n" for key, value in self.properties.items())
+    def catalog_file(self, judged: JudgedLake) -> str:
+        """In PyIceberg's own format, for the control bucket: without keys, because each role has its own."""
+        asked = {key: value for key, value in self.properties.items() if "key" not in key}
+        asked |= {"uri": judged.iceberg_uri, "s3.endpoint": judged.s3_endpoint}
+        lines = (f"    {key}: '{value}'\n" for key, value in asked.items())
         return f"catalog:\n  {CATALOG}:\n{''.join(lines)}"
 
     def load(self, table: MessyTable) -> LoadedTable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ from icekeeper.state.slots import slot_keys
 from icekeeper.state.store import PassRecord
 from local_stack.executions import Execution
 from local_stack.jobs import JobRun
+from local_stack.judged_lake import judged_lake
 from local_stack.metrics import Metric
 from local_stack.moto_server import running_moto
-from local_stack.pipeline_run.lake import CATALOG, Lake
+from local_stack.pipeline_run.lake import BUCKET, CATALOG, Lake
 from local_stack.pipeline_run.progress import telling_progress
 from local_stack.pipeline_run.tell import tell_history, tell_journal, tell_metrics
+from local_stack.rights.callers import DENIED
 from local_stack.stack import LocalStack, deployed
 
 __all__ = ["PipelineRun", "run_pipeline"]
@@ -55,6 +58,10 @@ class PipelineRun:
     """By the name of their script."""
     leases: tuple[str, ...]
     """Those that nobody gave back."""
+    asked_lake: frozenset[str]
+    """Roles that read or wrote in the lake."""
+    denied: tuple[str, ...]
+    """Calls that no policy allows."""
     figures: Mapping[str, tuple[Figures, Figures]]
     rows: Mapping[str, tuple[Contents, Contents]]
     """Before and after."""
@@ -64,14 +71,20 @@ class PipelineRun:
 def run_pipeline(folder: Path, console: Console) -> PipelineRun:
     """Run it once; everything that it starts is stopped, also when it is interrupted.  ``folder`` holds the bucket."""
     started = time.perf_counter()
-    with running_seaweedfs(folder) as server, running_moto() as moto:
+    with running_seaweedfs(folder) as server, running_moto() as moto, ExitStack() as opened:
         console.print(f"SeaweedFS serves a table bucket at {server.s3_endpoint}, moto plays AWS at {moto.endpoint}")
         lake = Lake.fill(server)
         for table in lake.tables:
             console.print(f"  {_name(table):16} {table.mess}", markup=False)
         before = _measured(lake)
-        with deployed(moto, parameters=PARAMETERS) as stack:
-            stack.put_control("config/pyiceberg.yaml", lake.catalog_file)
+        judged = opened.enter_context(judged_lake(server, BUCKET))
+        objects, catalog = judged.arns
+        rights = {"DataBucketArns": objects, "TableBucketArns": catalog}
+        # Rights to the catalog of the table bucket are given; it is opened by the catalog file, and not as one of AWS.
+        no_other = {"ICEKEEPER_TABLE_BUCKETS": ""}
+        denied_before = len(DENIED)
+        with deployed(moto, parameters={**PARAMETERS, **rights}, environment=no_other) as stack:
+            stack.put_control("config/pyiceberg.yaml", lake.catalog_file(judged))
             stack.put_control("config/policy.yaml", POLICY_FILE)
             with lake.one_file_unreadable() as path:
                 console.print(f"\nunreadable on purpose: {path}", soft_wrap=True, markup=False)
@@ -81,8 +94,12 @@ def run_pipeline(folder: Path, console: Console) -> PipelineRun:
                     execution = stack.wait(arn, timeout_s=_TIMEOUT_S)
             left = _left_behind(stack, lake, execution)
         after = _measured(lake)
+    denied = tuple(str(one) for one in DENIED[denied_before:])
+    del DENIED[denied_before:]  # whoever judges the run judges them
     run = PipelineRun(
         execution=execution,
+        asked_lake=frozenset(judged.let_in),
+        denied=denied,
         figures={name: (before[name][0], after[name][0]) for name in before},
         rows={name: (before[name][1], after[name][1]) for name in before},
         seconds=time.perf_counter() - started,

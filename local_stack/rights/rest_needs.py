@@ -1,7 +1,7 @@
 """The rights that requests to the Iceberg REST endpoint of S3 Tables need.
 
-Source: Amazon S3 user guide, "Accessing tables using the Amazon S3 Tables Iceberg REST endpoint" ("Authenticating and
-authorizing access").
+Source: Amazon S3 user guide, "Accessing tables using the Amazon S3 Tables Iceberg REST endpoint", "Supported Iceberg
+REST API operations", which names the actions of each (compared line by line).  The path's prefix is the bucket's ARN.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ TABLE_STORAGE = "--table-s3"
 
 _UPLOAD = {"PUT": "PutObject", "POST": "PutObject", "DELETE": "AbortMultipartUpload", "GET": "ListMultipartUploadParts"}
 _OBJECT = {"GET": "GetObject", "HEAD": "GetObject", "PUT": "PutObject", "DELETE": "DeleteObject"}
+# Beside the right to write; moto asks for neither.
+_BY_HEADER = {"x-amz-tagging": "PutObjectTagging", "x-amz-acl": "PutObjectAcl"}
 _OF_TABLE = {
     "GetObject": "GetTableData",
     "ListMultipartUploadParts": "GetTableData",
@@ -59,6 +61,7 @@ def _needs(request: WireRequest, bucket: str, key: str) -> Iterator[Need]:
         yield Need("s3:ListAllMyBuckets", "*")
     elif key:
         yield _object(_object_action(request), bucket, key)
+        yield from (_object(action, bucket, key) for name, action in _BY_HEADER.items() if name in request.headers)
     elif is_batch_deletion(request):
         yield from (_object("DeleteObject", bucket, deleted) for deleted in deleted_keys(request))
     else:

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from support.rendered_template import combinations, refusals, render
-from support.template_choices import SINGLE, TABLES
+from support.template_choices import SINGLE, TABLES, VPC
 
 
 def test_every_rendering_is_valid_to_cfn_lint(tmp_path: Path) -> None:
     """Each set of policies that there can be, beside all that is optional, and nothing of either."""
     tables = [chosen for chosen in combinations(TABLES) if is_looked_at(chosen)]
-    wanted: list[Mapping[str, str]] = [{**chosen, **SINGLE} for chosen in tables]
+    wanted: list[Mapping[str, str]] = [{**chosen, **SINGLE, **VPC} for chosen in tables]
     wanted.append({})
     paths = [rendered(tmp_path / f"{number}.json", parameters) for number, parameters in enumerate(wanted)]
 

@@ -20,7 +20,7 @@ from local_stack.stack import ROOT, LocalStack, deployed
 from local_stack.template import ACCOUNT, REGION, TEMPLATE
 from support.lambda_functions import sample
 from support.local_lake import LocalLake
-from support.rendered_template import AWS_MANAGED, render
+from support.rendered_template import render
 from support.stack_template import FUNCTIONS
 from support.table_functions import EVENTS, RUN
 
@@ -131,8 +131,10 @@ def send(stack: LocalStack, name: str, item: Any = None, plan: Any = None, **cha
 
 
 def test_roles_are_those_that_the_tests_of_rights_judge(seen: Seen) -> None:
-    """What ``support.rendered_template`` makes of a function's policies is what SAM makes of them."""
+    """SAM adds no role and no policy to those of the template."""
     stack = render(PARAMETERS)
+    roles = set(stack.of_type("AWS::IAM::Role"))
+    assert set(seen.roles) == roles
     decided = {"HasTableBuckets", "HasDataBuckets", "HasOtherTables", "ListsTableBuckets"}
 
     for logical_id in stack.of_type("AWS::Serverless::Function"):
@@ -145,7 +147,7 @@ def test_roles_are_those_that_the_tests_of_rights_judge(seen: Seen) -> None:
             chosen = then if condition is None or condition in decided else otherwise
             names.append(chosen["Ref"])
         expected = [grant.name for grant in stack.grants[logical_id] if grant.is_managed]
-        assert names == [*AWS_MANAGED, *expected], logical_id
+        assert names == expected, logical_id
 
 
 def test_sam_local_invoke_reaches_the_handler() -> None:

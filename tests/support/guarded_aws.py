@@ -10,7 +10,7 @@ import json
 import re
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +51,8 @@ class GuardedAws:
     let_in: list[LetIn] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     """The keys of those who were not let in; "" for those without."""
+    on_entry: Callable[[LetIn, str], None] = lambda entry, address: None
+    """Told of a request (``METHOD /path``) that was let in, before it is answered."""
     own_keys: dict[str, str] = field(default_factory=dict)
     """Access keys that do not come from the server and never expire, and whose they are."""
 
@@ -129,7 +131,9 @@ class _Doorkeeper(Forwarder):
             self._refuse(key, signed["service"] if signed else "s3")
             return
         by_arrow = "oto" not in self.headers.get("User-Agent", "")  # Boto3 and Botocore name themselves
-        self.door.let_in.append(LetIn(signed["service"], signed["region"], role, by_arrow))
+        entry = LetIn(signed["service"], signed["region"], role, by_arrow)
+        self.door.let_in.append(entry)
+        self.door.on_entry(entry, f"{self.command} {self.path}")
         if signed["service"] == "sts":
             self._say(200, self._assumed(parse_qs(body.decode())["RoleArn"][0]))
         else:

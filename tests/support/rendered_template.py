@@ -14,10 +14,7 @@ from typing import Any
 
 from local_stack.template import TEMPLATE, Template
 
-__all__ = ["AWS_MANAGED", "Grant", "RenderedTemplate", "combinations", "refusals", "render"]
-
-AWS_MANAGED = ("AWSLambdaBasicExecutionRole", "AWSXrayWriteOnlyAccess")
-"""What SAM itself adds to the role of every function that is traced."""
+__all__ = ["Grant", "RenderedTemplate", "combinations", "refusals", "render"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ class RenderedTemplate:
     @cached_property
     def grants(self) -> dict[str, list[Grant]]:
         """What everything that acts may do, by logical id: functions, jobs, the state machine, the schedule."""
-        found = {name: self._of_role(one["Policies"], ()) for name, one in self._functions.items()}
+        found = {}
         for name, one in self.resources.items():
             properties = one["Properties"]
             role = properties.get("Role") or properties.get("Target", {}).get("RoleArn")
@@ -74,10 +71,6 @@ class RenderedTemplate:
         return found
 
     @cached_property
-    def _functions(self) -> dict[str, Mapping[str, Any]]:
-        return self.of_type("AWS::Serverless::Function")
-
-    @cached_property
     def _roles(self) -> dict[str, Mapping[str, Any]]:
         named = self.of_type("AWS::IAM::Role")
         return {str(self._template.resolve({"Fn::GetAtt": [name, "Arn"]})): one for name, one in named.items()}
@@ -85,12 +78,7 @@ class RenderedTemplate:
     def _of_role(self, policies: Any, managed: Any) -> list[Grant]:
         by_name = {self.reference(name): grant for name, grant in self.managed.items()}
         grants = [by_name[name] for name in managed]
-        for place, policy in enumerate(policies):
-            if isinstance(policy, str):  # SAM's short form of a managed one
-                grants.append(by_name[policy])
-            else:
-                document = policy.get("PolicyDocument", policy)
-                grants.append(Grant(policy.get("PolicyName", f"Policy{place}"), document, is_managed=False))
+        grants += [Grant(one["PolicyName"], one["PolicyDocument"], is_managed=False) for one in policies]
         return grants
 
 

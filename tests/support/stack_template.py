@@ -22,6 +22,7 @@ __all__ = [
     "camel",
     "of_type",
     "referred",
+    "role_of",
     "statements",
 ]
 
@@ -46,6 +47,12 @@ JOBS = {
     Path(properties["Command"]["ScriptLocation"]["Fn::Sub"]).stem: (name, properties)
     for name, properties in of_type("AWS::Glue::Job").items()
 }
+
+
+def role_of(properties: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The properties of the role that a function or job has."""
+    found: Mapping[str, Any] = RESOURCES[properties["Role"]["Fn::GetAtt"][0]]["Properties"]
+    return found
 
 
 def camel(role: str) -> str:

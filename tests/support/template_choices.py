@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["SINGLE", "TABLES"]
+__all__ = ["SINGLE", "TABLES", "VPC"]
 
 TABLES = {
     "DiscoverTableBuckets": ("false", "true"),
@@ -29,3 +29,5 @@ SINGLE = {
     "PermissionsBoundaryArn": "arn:aws:iam::123456789012:policy/boundary",
 }
 """A value of every other parameter that a condition asks for, each by itself."""
+VPC = {"VpcSubnetIds": "subnet-0a1b2c3d,subnet-4e5f6a7b", "VpcSecurityGroupIds": "sg-0a1b2c3d"}
+"""These two go together."""

@@ -6,6 +6,7 @@ from local_stack.template import TEMPLATE, Template
 from support.stack_template import JOBS, RESOURCES, actions, statements
 
 POLICY = "GlueNetworkPolicy"
+FUNCTIONS_POLICY = "FunctionRuntimePolicy"
 
 
 def test_every_job_has_the_connection_that_was_given() -> None:
@@ -25,7 +26,10 @@ def test_rights_of_the_network_are_those_of_the_jobs_and_only_with_a_connection(
     assert RESOURCES[POLICY]["Condition"] == "HasGlueConnection"
     roles = {role["Ref"] for role in RESOURCES[POLICY]["Properties"]["Roles"]}
     assert roles == {job["Role"]["Fn::GetAtt"][0] for _, job in JOBS.values()}
-    assert {name for name, one in RESOURCES.items() if any(a.startswith("ec2:") for a in actions(one))} == {POLICY}
+    assert {name for name, one in RESOURCES.items() if any(a.startswith("ec2:") for a in actions(one))} == {
+        POLICY,
+        FUNCTIONS_POLICY,
+    }
 
 
 def test_they_reach_network_interfaces_and_nothing_else_of_ec2() -> None:

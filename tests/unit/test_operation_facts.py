@@ -28,6 +28,7 @@ from icekeeper.operation_facts import (
 )
 from icekeeper.policy import POLICY_KEYS
 from local_stack.template import load_template
+from support.stack_template import role_of
 from support.state_machine import load_machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,7 +115,7 @@ def its_function_has_exactly_the_rights_that_it_needs(steps: Sequence[StepFacts]
     wanted |= {step.lister: {READ} for step in steps if step.lister is not None}
     for function, needed in wanted.items():
         found = RESOURCES.get(f"{camel(function)}Function")
-        if found is None or policies_in(found["Properties"]["Policies"]) != needed:
+        if found is None or policies_in(role_of(found["Properties"])) != needed:
             yield f"{function}: template.yaml, {camel(function)}Function: {sorted(needed)}"
 
 
@@ -129,7 +130,7 @@ def its_job_has_exactly_the_rights_that_it_needs(steps: Sequence[StepFacts]) -> 
     for script in jobs(steps):
         needed = rights(step for step in steps if step.job is not None and step.job.script == script)
         job = RESOURCES.get(f"{camel(script)}Job")
-        role = {} if job is None else RESOURCES[job["Properties"]["Role"]["Fn::GetAtt"][0]]["Properties"]
+        role = {} if job is None else role_of(job["Properties"])
         if policies_in(role.get("ManagedPolicyArns")) != needed:
             yield f"{script}: template.yaml, {camel(script)}Job: {sorted(needed)}"
 

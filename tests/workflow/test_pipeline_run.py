@@ -47,6 +47,8 @@ def test_one_compaction_fails_and_all_else_is_done(tmp_path: Path) -> None:
         replace(run, metrics=tuple(metric for metric in run.metrics if metric.name != "PassesPartial")),
         replace(run, jobs={}),
         replace(run, leases=("fleet",)),
+        replace(run, asked_lake=frozenset()),
+        replace(run, denied=()),
         replace(run, figures={name: (before, before) for name, (before, _) in run.figures.items()}),
         replace(run, rows={**run.rows, "shop.events": (run.rows["shop.events"][0], run.rows["shop.clicks"][0])}),
     ):

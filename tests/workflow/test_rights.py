@@ -18,6 +18,7 @@ from support.rights_fleet import ALL_IN_JOBS, PARAMETERS, RightsFleet
 from support.scripted_pipeline import ScriptedPipeline
 
 OF_GLUE = "Glue itself asks for it, to start and to log a run"
+OF_LAMBDA = "Lambda itself asks for it, to log and to trace a call"
 OF_STEP_FUNCTIONS = "Step Functions itself asks for it"
 OF_REST = "only a table bucket that is reached as an Iceberg REST catalog asks for it: test_rest_rights.py"
 OF_READERS = "nothing here asks for it; AWS's own policies for readers of table buckets have it"
@@ -40,6 +41,9 @@ UNUSED: Mapping[str, Mapping[str, str]] = {
         "s3:AbortMultipartUpload": "only an upload in parts that failed midway asks for it",
         "kms:GenerateDataKey": OF_KMS,
     },
+    "FunctionRuntimePolicy": dict.fromkeys(
+        ("logs:CreateLogStream", "logs:PutLogEvents", "xray:PutTraceSegments", "xray:PutTelemetryRecords"), OF_LAMBDA
+    ),
     "GlueRuntimePolicy": dict.fromkeys(
         ("s3:GetObject", "logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents"), OF_GLUE
     ),
@@ -99,11 +103,7 @@ def test_every_right_is_needed(fleet: RightsFleet) -> None:
     execution = fleet.run({"table": "rights.k", "catalog": "rights-jobs"})
     assert {"CompactJob", "RemoveOrphansJob"} <= set(execution.child.tasks)
     rights = fleet.stack.rights
-    # Rights to read tables are given whole; orphans of a table bucket are never removed, because nobody can list them.
-    assert surprises(rights.roles.values(), rights.used, UNUSED) == [
-        f"RemoveOrphansFunctionRole: {policy} is allowed, and no call needs it"
-        for policy in ("ListTableBucketsPolicy", "ReadTableBucketsPolicy")
-    ]
+    assert surprises(rights.roles.values(), rights.used, UNUSED) == []
 
 
 def test_a_right_that_is_missing_stops_the_call_that_needs_it(

@@ -9,7 +9,6 @@ reference, "GetTableMaintenanceConfiguration", "GetTableBucketMaintenanceConfigu
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -19,6 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError, ReadTimeoutError
 from botocore.parsers import ResponseParserError
 
 from icekeeper.aws.session import aws_session, client_config
+from icekeeper.catalogs.table_bucket_arn import TableBucketArn, is_table_bucket
 from icekeeper.catalogs.throttles import is_throttle, outlast_throttles
 from icekeeper.errors import StorageError
 from icekeeper.masking import mask
@@ -32,12 +32,10 @@ __all__ = [
     "S3TABLES_PREFIXES",
     "TableBucketMaintenance",
     "maintenance_behind",
-    "region_of_table_bucket",
     "s3tables_client",
 ]
 
 S3TABLES_PREFIXES = ("s3tables", "client", "s3")
-_ARN = re.compile(r"arn:[^:]+:s3tables:(?P<region>[^:]*):[^:]*:bucket/.+")
 _FAILURES = (BotoCoreError, ClientError, ResponseParserError)
 _TABLE_WIDE = (BuiltIn.COMPACTION, BuiltIn.SNAPSHOT_MANAGEMENT)
 _BUCKET_WIDE = (BuiltIn.UNREFERENCED_FILE_REMOVAL,)
@@ -156,19 +154,13 @@ class TableBucketMaintenance:
 def maintenance_behind(properties: Mapping[str, str]) -> TableBucketMaintenance | None:
     """The maintenance of the table bucket whose ARN a REST catalog has as warehouse; ``None`` for other warehouses."""
     arn = properties.get("warehouse") or ""
-    region = region_of_table_bucket(arn)
-    if region is None:
+    if not is_table_bucket(arn):
         return None
+    region = TableBucketArn.parse(arn).region
     reached = {"s3tables.region": region, **properties} if region else properties
     return TableBucketMaintenance(
         arn, lambda: s3tables_client(reached, aws_session(reached, S3TABLES_PREFIXES), attempts=3), reached
     )
-
-
-def region_of_table_bucket(arn: str) -> str | None:
-    """The region in the ARN of a table bucket, which may be empty; ``None`` for any other text."""
-    match = _ARN.fullmatch(arn)
-    return None if match is None else match["region"]
 
 
 def s3tables_client(properties: Mapping[str, str], session: Any, *, attempts: int) -> Any:
