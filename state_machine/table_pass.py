@@ -93,7 +93,7 @@ def _step(step: StepFacts, after: str) -> States:
     name = camel(step.name)
     first = name if step.lister is None else camel(step.lister)
     job = {} if step.job is None else {"glue": f"{name}Job"}
-    wave = {"wave": "LeaveToWave"} if step.in_waves else {}
+    wave = {"wave": "LeaveToWave"} if step.in_waves or step.in_waves_of_buckets else {}
     states = {f"Route{name}": _route(step, {"function": first, **job, **wave}, after)}
     if step.lister is not None:
         states |= _listing(step, step.lister, after)

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
+from icekeeper.pipeline.failure import Failure
 from icekeeper.policy import Operation
 from icekeeper.policy.scope import Scope, refuse_meaningless
 from icekeeper.state.identity import TableIdentity
@@ -173,6 +174,8 @@ class PlanEvent(_Event):
     attempt: int = Field(default=1, ge=1)
     waves: bool = False
     """Whether the state machine that asks knows waves; one of an earlier version, whose run is under way, does not."""
+    call: Failure | None = None
+    """How the call ended that was to carry out as much of the pass as it could, where it failed (rule 162)."""
 
 
 class PlanReference(_Event):
@@ -184,6 +187,8 @@ class PlanReference(_Event):
     """SHA-256 of the document, in hexadecimal digits."""
     attempt: int = 1
     routes: Mapping[str, Route] = Field(default_factory=dict)
+    outgrown: tuple[str, ...] = Field(default=(), exclude=True)
+    """The steps that were too much for a function; known where the plan was made, and told to nobody else."""
 
 
 class OperationEvent(_Event):
@@ -198,25 +203,6 @@ class OperationEvent(_Event):
     def step(self) -> str:
         """The name of the step, by which its documents are called."""
         return str(self.operation.value) if isinstance(self.operation, Operation) else self.operation
-
-
-class Failure(BaseModel):
-    """What Step Functions says about a task that failed."""
-
-    model_config = ConfigDict(frozen=True)
-
-    Error: str = "Unknown"
-    Cause: str = ""
-
-    @property
-    def sentence(self) -> str:
-        """Error and message in one line; the message is taken out of the JSON that Lambda and Glue give as cause."""
-        try:
-            cause = json.loads(self.Cause)
-            message = cause.get("errorMessage") or cause.get("ErrorMessage") or self.Cause
-        except (ValueError, AttributeError):
-            message = self.Cause
-        return f"{self.Error}: {' '.join(str(message).split())}".removesuffix(": ")
 
 
 class ReportTableEvent(_Event):
@@ -249,9 +235,11 @@ class ReportRunEvent(_Event):
     tables: tuple[TableResult, ...] = ()
     earlier: tuple[TableResult, ...] = ()
     """Of the passes that had ended before the run's wave began; ``tables`` are then those of the wave."""
+    in_one_call: tuple[TableResult, ...] = ()
+    """Of the passes that were carried out in one call each."""
     failure: Failure | None = None
 
-    @field_validator("tables", "earlier", mode="before")
+    @field_validator("tables", "earlier", "in_one_call", mode="before")
     @classmethod
     def _of_children(cls, value: Any) -> Any:
         if not isinstance(value, list | tuple):
