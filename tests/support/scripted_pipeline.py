@@ -118,7 +118,8 @@ class ScriptedPipeline:
         self.put_object(key, json.dumps(items).encode())
         return {
             "run_id": event["run_id"],
-            "proposals": {"bucket": self.bucket, "key": key, "count": len(items)},
+            **{name: {"bucket": self.bucket, "key": key, "count": len(items)} for name in ("proposals", "rest")},
+            "in_one_call": {"bucket": self.bucket, "key": key, "count": 0},
             "reason": f"{len(items)} table(s) need maintenance",
             "forced": forced is not None,
         }

@@ -48,7 +48,7 @@ def remember_outgrown(
 def note_killed_call(control: ControlBucket, run_id: str, item: Item, error: str) -> None:
     """Record the step at which a call that carried out many ran out of time or memory (rule 162).
 
-    ``error`` is the name of the call's error.  The step is the one that was begun and has no outcome.
+    ``error`` is the name of the call's error.  The step is the last one that was begun, if it has no outcome.
 
     Raises:
         StorageError: the control bucket does not answer.
@@ -56,8 +56,8 @@ def note_killed_call(control: ControlBucket, run_id: str, item: Item, error: str
     if error not in _TOO_MUCH:
         return
     folder = table_folder(run_id, item.identity.spelling)
-    begun = {step for step in STEPS if control.find_hint(f"{folder}/{step}.begun.json") is not None}
-    _note(control, item, {step for step in begun if control.find_hint(f"{folder}/{step}.json") is None})
+    begun = [step for step in STEPS if control.find_hint(f"{folder}/{step}.begun.json") is not None]
+    _note(control, item, {step for step in begun[-1:] if control.find_hint(f"{folder}/{step}.json") is None})
 
 
 def _note(control: ControlBucket, item: Item, steps: Set[str]) -> None:

@@ -54,7 +54,7 @@ def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
     """
     folder = table_folder(event.run_id, event.item.identity.spelling)
     renew_table_lease(deployment, event.run_id, event.item, table_lease_ttl_ms())
-    if event.call is not None:
+    if event.call is not None and event.attempt == 1:
         note_killed_call(deployment.control, event.run_id, event.item, event.call.Error)
     first = deployment.control.find(f"{folder}/{PLAN}") or {}
     request = _request(deployment, event.item, first)
