@@ -99,9 +99,9 @@ def _named(item: Item) -> HandedOn:
 def _written(
     deployment: Deployment, run_id: str, name: str, items: Sequence[Item], proposed: int | None
 ) -> Mapping[str, Any]:
-    """``proposed`` is the number of all proposals; a list of as many is not written again."""
+    """``proposed`` is the number of all proposals: neither an empty list is written, nor one of as many again."""
     key = proposals_key(run_id)
-    if items and len(items) != proposed:
+    if proposed is None or 0 < len(items) < proposed:
         key = f"runs/{run_id}/{name.replace('_', '-')}.json"
         deployment.control.write(key, [item.model_dump(mode="json") for item in items])
     return {"bucket": deployment.control.name, "key": key, "count": len(items)}
