@@ -1,4 +1,4 @@
-"""Where each step of one pass runs: in a function, as a Glue job, or in its run's wave (rules 144, 163)."""
+"""Where each step of one pass runs: in a function, as a Glue job, or in its run's wave (rule 144, rule 163)."""
 
 from __future__ import annotations
 

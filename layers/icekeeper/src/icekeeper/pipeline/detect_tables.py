@@ -18,8 +18,9 @@ from icekeeper.errors import OperationRefused, StorageError
 from icekeeper.model import TableName
 from icekeeper.pipeline.control_bucket import proposals_key, report_key
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, fits_payloads, parse_event
+from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, parse_event
 from icekeeper.pipeline.one_call import assign_tables
+from icekeeper.pipeline.payloads import fits_payloads
 from icekeeper.policy_parts import PolicyPart, due_parts, forced_part, in_one_pass
 from icekeeper.state.detection_mark import note_detection
 from icekeeper.table_policy import TablePolicies

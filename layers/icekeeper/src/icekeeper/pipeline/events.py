@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
-from icekeeper.pipeline.failure import Failure
+from icekeeper.pipeline.payloads import MAX_SETTINGS, fits_payloads
 from icekeeper.policy import Operation
 from icekeeper.policy.scope import Scope, refuse_meaningless
 from icekeeper.state.identity import TableIdentity
@@ -35,7 +35,6 @@ __all__ = [
     "ReportTableEvent",
     "Route",
     "TableResult",
-    "fits_payloads",
     "parse_event",
 ]
 
@@ -44,20 +43,10 @@ WAITING = "waiting"
 """The status of a table's execution that ended because the rest of its pass follows the run's wave."""
 MAX_SENTENCE = 500
 """How many characters of a sentence travel through the state machine."""
-# A payload of Step Functions holds 256 KB (platform 12), of which failures take most when there are any.
-_MAX_SETTINGS = 16 * 1024
 
 
 class _Event(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def fits_payloads(settings: Mapping[str, str]) -> bool:
-    """Whether these settings of a table leave enough room in the payloads of its states, each of which repeats them.
-
-    A single item that is too long ends the whole Distributed Map, and so every run that proposes it.
-    """
-    return len(json.dumps(dict(settings))) <= _MAX_SETTINGS
 
 
 class MachineInput(_Event):
@@ -89,7 +78,7 @@ class MachineInput(_Event):
     @model_validator(mode="after")
     def _can_be_carried_out(self) -> Self:
         if not fits_payloads(self.overrides):
-            raise ValueError(f"settings are longer than {_MAX_SETTINGS} bytes, which no payload has room for")
+            raise ValueError(f"settings are longer than {MAX_SETTINGS} bytes, which no payload has room for")
         if self.table is None and self.catalog is not None:
             raise ValueError("a catalog is named, but no table in it; name both, or neither to scan the fleet")
         if self.table is None and self.in_job:
@@ -164,6 +153,25 @@ class LeaseEvent(_Event):
     action: Literal["acquire", "release"]
     run_id: str
     item: Item
+
+
+class Failure(BaseModel):
+    """What Step Functions says about a task that failed."""
+
+    model_config = ConfigDict(frozen=True)
+
+    Error: str = "Unknown"
+    Cause: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """Error and message in one line; the message is taken out of the JSON that Lambda and Glue give as cause."""
+        try:
+            cause = json.loads(self.Cause)
+            message = cause.get("errorMessage") or cause.get("ErrorMessage") or self.Cause
+        except (ValueError, AttributeError):
+            message = self.Cause
+        return f"{self.Error}: {' '.join(str(message).split())}".removesuffix(": ")
 
 
 class PlanEvent(_Event):

@@ -104,12 +104,8 @@ def _document(
     begun = {step for step in STEPS if first and deployment.control.find(f"{folder}/{step}.begun.json") is not None}
     known, compaction = _known_outcomes(context, loaded, parts, event, done, begun)
     size = table_size(_head_summary(context, loaded), _bytes_to_compact(compaction))
-    # Cleaning up after failed loads is no operation that a policy could leave out.
-    cleaning = {CLEAN_STAGED} if may_clean(context) else set()
-    wanted = {*cleaning, *(operation.value for part in parts for operation in part.operations)}
     outgrown = outgrown_steps(deployment.control, event.item)
-    # A step that found its plan stale again would be planned again for ever.
-    due = frozenset[str]() if event.attempt > MAX_ATTEMPTS else wanted - done - set(known)
+    due = _wanted(context, parts, event.attempt) - done - set(known)
     routes = choose_routes(deployment, event, due, size, outgrown)
     missed = missed_by_wave(deployment.control, event, folder, routes)
     routes |= dict.fromkeys(missed, "none")
@@ -133,6 +129,16 @@ def _document(
         left_out=any(one.status is Status.SKIPPED for one in missed.values()),
         schedules=_planned_schedules(resolved, parts),
     )
+
+
+def _wanted(context: OperationContext, parts: Iterable[PolicyPart], attempt: int) -> set[str]:
+    """The steps that the pass is for."""
+    # A step that found its plan stale again would be planned again for ever.
+    if attempt > MAX_ATTEMPTS:
+        return set()
+    # Cleaning up after failed loads is no operation that a policy could leave out.
+    cleaning = {CLEAN_STAGED} if may_clean(context) else set()
+    return {*cleaning, *(operation.value for part in parts for operation in part.operations)}
 
 
 def _schedule_of(parts: Iterable[PolicyPart], step: str) -> str | None:
