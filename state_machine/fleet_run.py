@@ -11,6 +11,13 @@ from state_machine.tasks import FUNCTION_S, REPORT_S, State, States, catch, func
 
 __all__ = ["fleet_run"]
 
+_ANY_SMALL_FOR_WAVE: State = {"Variable": "$.small.plans[0]", "IsPresent": True, "Next": "GatherWave"}
+_NOTHING_YET: State = {
+    "small": {"results": [], "plans": []},
+    "earlier": [],
+    "tables": [],
+    "waiting": {"plans": []},
+}
 _ANY_REST: State = {"Variable": "$.rest.count", "NumericGreaterThan": 0, "Next": "MaintainTables"}
 
 
@@ -41,7 +48,7 @@ def _detect() -> States:
         "Detect": {
             **detect,
             # What ended in one call, or before a wave, is kept beside what follows it.
-            "ResultSelector": {**detect["ResultSelector"], "small": {"results": []}, "earlier": [], "tables": []},
+            "ResultSelector": {**detect["ResultSelector"], **_NOTHING_YET},
             "ResultPath": "$",
             "Catch": [given_up(to="ReportUnread", into="$.failed")],
             "Next": "AnyProposals",
@@ -64,7 +71,7 @@ def _maintain_tables() -> States:
     return {
         "MaintainSmallTables": {
             **_map("MaintainSmallTables", of="in_one_call", comment="One call per table that may be enough for it"),
-            "ResultSelector": {"results.$": "$", "left.$": "$[*].left"},
+            "ResultSelector": {"results.$": "$", "left.$": "$[*].left", "plans.$": "$[*].plan"},
             "ResultPath": "$.small",
             "Next": "AnyLeft",
             "ItemProcessor": pass_of_small_table(THIS_TABLE),
@@ -72,7 +79,11 @@ def _maintain_tables() -> States:
         "AnyLeft": {
             "Type": "Choice",
             "Comment": "What one call did not end goes on in states of its own",
-            "Choices": [{"Variable": "$.small.left[0]", "IsPresent": True, "Next": "TakeUpRest"}, _ANY_REST],
+            "Choices": [
+                {"Variable": "$.small.left[0]", "IsPresent": True, "Next": "TakeUpRest"},
+                _ANY_REST,
+                _ANY_SMALL_FOR_WAVE,
+            ],
             "Default": "Report",
         },
         "TakeUpRest": {
@@ -138,13 +149,16 @@ def _wave() -> States:
         "AnyLeftToWave": {
             "Type": "Choice",
             "Comment": "Without large tables there is no Glue run; after the wave there is none left",
-            "Choices": [{"Variable": "$.waiting.plans[0]", "IsPresent": True, "Next": "GatherWave"}],
+            "Choices": [
+                {"Variable": "$.waiting.plans[0]", "IsPresent": True, "Next": "GatherWave"},
+                _ANY_SMALL_FOR_WAVE,
+            ],
             "Default": "Report",
         },
         "GatherWave": {
             **function_task(
                 "plan",
-                {"run_id.$": "$.run_id", "wave.$": "$.waiting.plans"},
+                {"run_id.$": "$.run_id", "wave.$": "$.waiting.plans", "in_one_call.$": "$.small.plans"},
                 comment="One document of all their plans, in the control bucket, and how many workers they need",
                 timeout_s=FUNCTION_S,
                 answers=["key", "digest", "workers", "proposals"],
@@ -170,7 +184,7 @@ def _wave() -> States:
                 "run_id.$": "$.run_id",
                 "proposals.$": "$.proposals",
                 "rest.$": "$.wave.proposals",
-                "small.$": "$.small",
+                "small": {"results.$": "$.small.results", "plans": []},
                 "reason.$": "$.reason",
                 "forced.$": "$.forced",
                 "earlier.$": "$.tables",

@@ -43,7 +43,7 @@ def _work(asked: WholePassEvent, context: Any) -> dict[str, Any]:
         logger.info("left to the state machine: %s", ", ".join(done.left))
         if asked.hands_on:
             _release(asked)
-            return handed_on(asked.item)
+            return handed_on(asked.item, done.plan, done.left)
         return {"plan": done.plan.model_dump(mode="json"), "failures": failures}
     report = tell_pass(
         deployment(),

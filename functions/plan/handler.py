@@ -25,7 +25,9 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
 
         def gather() -> dict[str, Any]:
             told = dict(gather_wave(deployment(), wave))
-            logger.info("a wave of %d table(s)", len(wave.wave), extra={"workers": told["workers"]})
+            logger.info(
+                "a wave of %d table(s)", len(wave.in_one_call) + len(wave.wave), extra={"workers": told["workers"]}
+            )
             return told
 
         return once("wave", {"run_id": wave.run_id}, context, gather)

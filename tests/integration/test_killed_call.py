@@ -47,6 +47,11 @@ def planned(pipeline: Pipeline, item: Item, error: str, attempt: int = 1) -> Pla
     return plan_table(pipeline.deployment, PlanEvent(run_id=RUN, item=item, call=call, attempt=attempt))
 
 
+def left_of(item: Item) -> Any:
+    plan = PlanReference(bucket="b", key="k", digest="d", routes={"rewrite_manifests": "glue"})
+    return handed_on(item, plan, ["rewrite_manifests"])["left"]
+
+
 @pytest.fixture
 def item(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Item:
     """Its compaction is done, its manifests were begun when the process died."""
@@ -91,12 +96,16 @@ def test_a_step_without_a_job_gets_a_function_of_its_own(pipeline: Pipeline, mon
 
 
 def test_the_step_of_a_call_that_was_handed_on_is_remembered(pipeline: Pipeline, item: Item) -> None:
-    named = HandedOn(
-        **handed_on(item)["left"],
-    ).model_copy(update={"error": "Runtime.ExitError"})
+    named = HandedOn.model_validate(left_of(item)).model_copy(update={"error": "Runtime.ExitError"})
     answer = take_up_rest(pipeline.deployment, RestEvent(run_id=RUN, left=(named,)))
     assert answer["count"] == 1
     assert outgrown_steps(pipeline.deployment.control, item) == {"rewrite_manifests"}
+
+
+def test_what_is_left_to_the_wave_waits_for_it_with_its_plan(item: Item) -> None:
+    plan = PlanReference(bucket="b", key="k", digest="d", routes={"compact": "wave", "rewrite_manifests": "glue"})
+    answer = handed_on(item, plan, ["compact", "rewrite_manifests"])
+    assert ("left" in answer, answer["status"], answer["plan"]) == (False, "waiting", {"key": "k", "digest": "d"})
 
 
 def test_each_map_gets_its_tables_and_what_was_left_joins_the_others(pipeline: Pipeline) -> None:
@@ -113,9 +122,7 @@ def test_each_map_gets_its_tables_and_what_was_left_joins_the_others(pipeline: P
     assigned = assign_tables(pipeline.deployment, RUN, items)
     names = {part: [one["table"] for one in control.find(place["key"])] for part, place in assigned.items()}
     assert names == {"in_one_call": ["ns.small", "ns.left"], "rest": ["ns.t", "ns.asked"]}
-    rest = take_up_rest(
-        pipeline.deployment, RestEvent.model_validate({"run_id": RUN, "left": [handed_on(left)["left"]]})
-    )
+    rest = take_up_rest(pipeline.deployment, RestEvent.model_validate({"run_id": RUN, "left": [left_of(left)]}))
     assert [one["table"] for one in control.find(rest["key"])] == ["ns.t", "ns.left", "ns.asked"]
     assert rest["count"] == 3
 

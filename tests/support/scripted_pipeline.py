@@ -142,6 +142,9 @@ class ScriptedPipeline:
         self._lease({**event, "action": "acquire"})
         self._tell(table, "small", event)
         self._lease({**event, "action": "release"})
+        if "wave" in self.own_routes.get(table, {}).values():
+            plan = {"key": f"runs/{event['run_id']}/{table}/plan.json", "digest": "0" * 64}
+            return {"table": table, "status": "waiting", "summary": "the wave follows", "plan": plan}
         if table in self.left:
             named = {name: event["item"][name] for name in ("catalog", "warehouse", "table", "uuid")}
             return {"table": table, "status": "waiting", "summary": "more follows", "left": {**named, "error": ""}}
@@ -187,7 +190,7 @@ class ScriptedPipeline:
     def _gather(self, event: Any) -> Any:
         """As the real one: the items go on behind the wave, and their plans leave nothing more to it."""
         self._tell("*", "gather", event)
-        tables = [plan["key"].split("/")[2] for plan in event["wave"]]
+        tables = [plan["key"].split("/")[2] for plan in (*event["in_one_call"], *event["wave"])]
         self.own_routes = {
             **self.own_routes,
             **{table: {"compact": "none", "rewrite_position_deletes": "none"} for table in tables},

@@ -128,14 +128,30 @@ def test_tables_that_cannot_be_taken_up_are_told(scripted_stack: LocalStack, sma
 def test_what_waits_for_a_wave_after_its_call_keeps_all_results(
     scripted_stack: LocalStack, small: ScriptedPipeline
 ) -> None:
-    small.left = frozenset({"ns.b"})
     small.own_routes = {"ns.b": {"compact": "wave"}}
     execution = scripted_stack.run()
     assert execution.status == "SUCCEEDED"
+    assert execution.names == [
+        *("Detect", "AnyProposals", "MaintainSmallTables", "AnyLeft", "GatherWave", "CompactWave", "RestOfPasses"),
+        *("MaintainTables", "LeftToWave", "AnyLeftToWave", "Report", "HowItWent", "Done"),
+    ]
+    assert [plan["key"].split("/")[2] for plan in small.event_of("gather")["in_one_call"]] == ["ns.b"]
     told = small.event_of("report_run")
     assert {part: [one["table"] for one in told[part]] for part in ("in_one_call", "earlier", "tables")} == {
         "in_one_call": list(small.tables),
-        "earlier": ["ns.b"],
+        "earlier": [],
         "tables": ["ns.b"],
     }
     assert told["tables"][0]["status"] == "succeeded"
+
+
+def test_one_wave_takes_large_tables_of_both_maps(scripted_stack: LocalStack, small: ScriptedPipeline) -> None:
+    small.small = frozenset({"ns.a", "ns.b"})
+    small.own_routes = {"ns.b": {"compact": "wave"}, "ns.c": {"compact": "wave"}}
+    execution = scripted_stack.run()
+    assert execution.status == "SUCCEEDED"
+    gathered = small.event_of("gather")
+    assert [len(gathered[part]) for part in ("in_one_call", "wave")] == [1, 1]
+    assert small.steps.count("job:wave") == 1
+    told = small.event_of("report_run")
+    assert {one["table"]: one["status"] for one in told["tables"]} == {"ns.b": "succeeded", "ns.c": "succeeded"}

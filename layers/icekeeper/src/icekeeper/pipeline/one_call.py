@@ -15,12 +15,13 @@ from pydantic import BaseModel, ConfigDict
 from icekeeper.catalogs.table_bucket_arn import is_table_bucket
 from icekeeper.pipeline.control_bucket import proposals_key
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import WAITING, Item, parse_event
+from icekeeper.pipeline.events import WAITING, Item, PlanReference, parse_event
 from icekeeper.pipeline.outgrown import note_killed_call
 
 __all__ = ["HandedOn", "RestEvent", "assign_tables", "handed_on", "take_up_rest"]
 
 SUMMARY = "the rest of its pass follows in states of its own"
+AFTER_WAVE = "the rest of its pass follows the wave of the run"
 
 
 class HandedOn(BaseModel):
@@ -45,8 +46,14 @@ class RestEvent(BaseModel):
     left: tuple[HandedOn, ...]
 
 
-def handed_on(item: Item) -> dict[str, Any]:
-    """The answer of a call that leaves a part of its pass: what stands for the result of the table until it has one."""
+def handed_on(item: Item, plan: PlanReference, left: Sequence[str]) -> dict[str, Any]:
+    """The answer of a call that leaves steps of its pass: what stands for the result of the table until it has one.
+
+    It has the ``plan`` where the run's wave is next, and else is ``left`` to the second map.
+    """
+    if plan.routes[left[0]] == "wave":
+        waiting = {"key": plan.key, "digest": plan.digest}
+        return {"table": item.table, "status": WAITING, "summary": AFTER_WAVE, "plan": waiting}
     return {"table": item.table, "status": WAITING, "summary": SUMMARY, "left": _named(item).model_dump()}
 
 
