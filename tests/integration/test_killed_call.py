@@ -8,6 +8,7 @@ import pytest
 
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import LeaseHeld
+from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.pipeline import run_step as run_step_module
 from icekeeper.pipeline import whole_pass
 from icekeeper.pipeline.control_bucket import proposals_key, table_folder
@@ -27,12 +28,11 @@ class ProcessKilled(BaseException):
 
 
 def killed_at(monkeypatch: pytest.MonkeyPatch, operation: str) -> None:
-    run = run_step_module.run_operation
 
     def killed(asked: Any, *args: Any, **options: Any) -> Any:
         if asked.value == operation:
             raise ProcessKilled
-        return run(asked, *args, **options)
+        return run_operation(asked, *args, **options)
 
     monkeypatch.setattr(run_step_module, "run_operation", killed)
 
@@ -120,10 +120,10 @@ def test_each_map_gets_its_tables_and_what_was_left_joins_the_others(pipeline: P
     control.write(proposals_key(RUN), [item.model_dump(mode="json") for item in items])
 
     assigned = assign_tables(pipeline.deployment, RUN, items)
-    names = {part: [one["table"] for one in control.find(place["key"])] for part, place in assigned.items()}
+    names = {part: [one["table"] for one in control.find(place["key"]) or ()] for part, place in assigned.items()}
     assert names == {"in_one_call": ["ns.small", "ns.left"], "rest": ["ns.t", "ns.asked"]}
     rest = take_up_rest(pipeline.deployment, RestEvent.model_validate({"run_id": RUN, "left": [left_of(left)]}))
-    assert [one["table"] for one in control.find(rest["key"])] == ["ns.t", "ns.left", "ns.asked"]
+    assert [one["table"] for one in control.find(rest["key"]) or ()] == ["ns.t", "ns.left", "ns.asked"]
     assert rest["count"] == 3
 
 
