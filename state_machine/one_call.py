@@ -62,7 +62,7 @@ def pass_in_one_call(*, first: str, table: State) -> States:
 
 
 def pass_of_small_table(table: State) -> State:
-    """The definition of an execution that is one call, and one state unless the table must be waited for (rule 162)."""
+    """An execution that is one call, and one state unless the table must be waited for (platform 68)."""
     hand_on = f"{_SMALL}HandOn"
     given_over = given_up(to=hand_on, into="$.call")
     return {
