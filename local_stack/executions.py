@@ -67,6 +67,11 @@ class ChildExecution(_Visited):
         return bool(self.input["item"].get("after_wave"))
 
     @property
+    def is_in_one_call(self) -> bool:
+        """Whether it belongs to the map whose passes are one call each."""
+        return self.names[:1] == ["MaintainSmallTable"]
+
+    @property
     def tasks(self) -> list[str]:
         """Of these the tasks, in order: what was really done."""
         return [visit.name for visit in self.visits if visit.kind == "Task"]

@@ -18,6 +18,7 @@ from moto.s3tables.models import s3tables_backends
 from local_stack.limits.dynamodb import refused_by_dynamodb
 from local_stack.limits.faults import FAULTS
 from local_stack.limits.object_headers import refused_headers
+from local_stack.limits.state_machines import refused_by_step_functions
 from local_stack.limits.table_buckets import refused_by_table_bucket
 from local_stack.rights.api_needs import (
     dynamodb_needs,
@@ -38,7 +39,7 @@ __all__ = ["install", "needs_of"]
 
 Application: TypeAlias = Callable[[Any, dict[str, Any], Any], Iterable[bytes]]
 
-_LIMITED = frozenset({"s3", "s3tables", "dynamodb"})
+_LIMITED = frozenset({"s3", "s3tables", "dynamodb", "states"})
 
 _ANSWERED_BY_MOTO: Application = DomainDispatcherApplication.__call__
 
@@ -77,6 +78,7 @@ def _judged(self: Any, environ: dict[str, Any], start_response: Any) -> Iterable
         return _answer(throttled, start_response)
     refused = (
         refused_by_dynamodb(request)
+        or refused_by_step_functions(request)
         or refused_by_table_bucket(request, _storage_of_pointer)
         or refused_headers(request)
     )

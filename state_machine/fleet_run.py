@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from state_machine.table_pass import DATA_AT_FIRST, table_pass
+from state_machine.one_call import pass_of_small_table
+from state_machine.table_pass import DATA_AT_FIRST, THIS_TABLE, table_pass
 from state_machine.tasks import FUNCTION_S, REPORT_S, State, States, catch, function_task, given_up, wave_task
 
 __all__ = ["fleet_run"]
+
+_ANY_SMALL_FOR_WAVE: State = {"Variable": "$.small.plans[0]", "IsPresent": True, "Next": "GatherWave"}
+_NOTHING_YET: State = {
+    "small": {"results": [], "plans": []},
+    "earlier": [],
+    "tables": [],
+    "waiting": {"plans": []},
+}
+_ANY_REST: State = {"Variable": "$.rest.count", "NumericGreaterThan": 0, "Next": "MaintainTables"}
 
 
 def fleet_run() -> State:
@@ -22,7 +32,7 @@ def fleet_run() -> State:
         "Comment": "Keeps Iceberg tables healthy, one pass per table that needs it",
         "StartAt": "Detect",
         "TimeoutSeconds": 43200,
-        "States": {**_detect(), "MaintainTables": _maintain_tables(), **_wave(), **_report(), **_ends()},
+        "States": {**_detect(), **_maintain_tables(), **_wave(), **_report(), **_ends()},
     }
 
 
@@ -32,13 +42,13 @@ def _detect() -> States:
         {"run_id.$": "$$.Execution.Name", "input.$": "$"},
         comment="Which tables need work and why; or the one table that was asked for",
         timeout_s=FUNCTION_S,
-        answers=["run_id", "proposals", "reason", "forced"],
+        answers=["run_id", "proposals", "in_one_call", "rest", "reason", "forced"],
     )
     return {
         "Detect": {
             **detect,
-            # What ended before a wave is kept beside what follows it.
-            "ResultSelector": {**detect["ResultSelector"], "earlier": []},
+            # What ended in one call, or before a wave, is kept beside what follows it.
+            "ResultSelector": {**detect["ResultSelector"], **_NOTHING_YET},
             "ResultPath": "$",
             "Catch": [given_up(to="ReportUnread", into="$.failed")],
             "Next": "AnyProposals",
@@ -46,36 +56,79 @@ def _detect() -> States:
         "AnyProposals": {
             "Type": "Choice",
             "Comment": "Nothing to do is an outcome, not an error",
-            "Choices": [{"Variable": "$.proposals.count", "NumericGreaterThan": 0, "Next": "MaintainTables"}],
+            "Choices": [
+                {"Variable": "$.in_one_call.count", "NumericGreaterThan": 0, "Next": "MaintainSmallTables"},
+                _ANY_REST,
+            ],
             "Default": "NothingToDo",
         },
         "NothingToDo": {"Type": "Succeed", "Comment": "The output says why"},
     }
 
 
-def _maintain_tables() -> State:
+def _maintain_tables() -> States:
+    """Two maps: the passes that may end in one call, each one state; then the others, and what such a call has left."""
+    return {
+        "MaintainSmallTables": {
+            **_map("MaintainSmallTables", of="in_one_call", comment="One call per table that may be enough for it"),
+            "ResultSelector": {"results.$": "$", "left.$": "$[*].left", "plans.$": "$[*].plan"},
+            "ResultPath": "$.small",
+            "Next": "AnyLeft",
+            "ItemProcessor": pass_of_small_table(THIS_TABLE),
+        },
+        "AnyLeft": {
+            "Type": "Choice",
+            "Comment": "What one call did not end goes on in states of its own",
+            "Choices": [
+                {"Variable": "$.small.left[0]", "IsPresent": True, "Next": "TakeUpRest"},
+                _ANY_REST,
+                _ANY_SMALL_FOR_WAVE,
+            ],
+            "Default": "Report",
+        },
+        "TakeUpRest": {
+            **function_task(
+                "plan",
+                {"run_id.$": "$.run_id", "left.$": "$.small.left"},
+                comment="They join the tables whose passes have not begun, in the control bucket",
+                timeout_s=FUNCTION_S,
+                answers=["bucket", "key", "count"],
+            ),
+            "ResultPath": "$.rest",
+            # They have no report of their own then, by which the run's report knows that they failed.
+            "Catch": [given_up(to="Report", into="$.not_taken_up")],
+            "Next": "MaintainTables",
+        },
+        "MaintainTables": {
+            **_map("MaintainTables", of="rest", comment="One child execution per table, the neediest first"),
+            "ResultPath": "$.tables",
+            "Next": "LeftToWave",
+            "ItemProcessor": table_pass(),
+        },
+    }
+
+
+def _map(label: str, *, of: str, comment: str) -> State:
+    """A map over a list of tables in the control bucket; ``of`` is where it is in the data.  No ``ResultPath`` yet."""
     not_read = ["States.ItemReaderFailed", "States.ExceedToleratedFailureThreshold", "States.TaskFailed"]
     return {
         "Type": "Map",
-        "Label": "MaintainTables",
-        "Comment": "One child execution per table, the neediest first",
+        "Label": label,
+        "Comment": comment,
         "MaxConcurrency": "${MaxConcurrentTables}",
         # One table that fails never stops the others.  A fraction, because moto knows no other.
         "ToleratedFailurePercentage": 100.0,
         "ItemReader": {
             "Resource": "arn:aws:states:::s3:getObject",
             "ReaderConfig": {"InputType": "JSON"},
-            "Parameters": {"Bucket.$": "$.proposals.bucket", "Key.$": "$.proposals.key"},
+            "Parameters": {"Bucket.$": f"$.{of}.bucket", "Key.$": f"$.{of}.key"},
         },
         "ItemSelector": DATA_AT_FIRST,
-        "ResultPath": "$.tables",
         "Catch": [
             catch([*not_read, "States.Timeout"], to="ReportUnread", into="$.failed"),
             # Together the results are too long; the tables were maintained, and their reports are in the bucket.
             catch(["States.DataLimitExceeded"], to="ResultsTooLong", into="$.failed"),
         ],
-        "Next": "LeftToWave",
-        "ItemProcessor": table_pass(),
     }
 
 
@@ -96,13 +149,16 @@ def _wave() -> States:
         "AnyLeftToWave": {
             "Type": "Choice",
             "Comment": "Without large tables there is no Glue run; after the wave there is none left",
-            "Choices": [{"Variable": "$.waiting.plans[0]", "IsPresent": True, "Next": "GatherWave"}],
+            "Choices": [
+                {"Variable": "$.waiting.plans[0]", "IsPresent": True, "Next": "GatherWave"},
+                _ANY_SMALL_FOR_WAVE,
+            ],
             "Default": "Report",
         },
         "GatherWave": {
             **function_task(
                 "plan",
-                {"run_id.$": "$.run_id", "wave.$": "$.waiting.plans"},
+                {"run_id.$": "$.run_id", "wave.$": "$.waiting.plans", "in_one_call.$": "$.small.plans"},
                 comment="One document of all their plans, in the control bucket, and how many workers they need",
                 timeout_s=FUNCTION_S,
                 answers=["key", "digest", "workers", "proposals"],
@@ -126,7 +182,9 @@ def _wave() -> States:
             "Comment": "The tables of the wave go on behind it; the others have ended",
             "Parameters": {
                 "run_id.$": "$.run_id",
-                "proposals.$": "$.wave.proposals",
+                "proposals.$": "$.proposals",
+                "rest.$": "$.wave.proposals",
+                "small": {"results.$": "$.small.results", "plans": []},
                 "reason.$": "$.reason",
                 "forced.$": "$.forced",
                 "earlier.$": "$.tables",
@@ -162,7 +220,12 @@ def _report() -> States:
             "No table was looked at or changed; the event of Detect in this execution says why",
         ),
         "Report": _report_task(
-            {"run_id.$": "$.run_id", "tables.$": "$.tables", "earlier.$": "$.earlier"},
+            {
+                "run_id.$": "$.run_id",
+                "tables.$": "$.tables",
+                "earlier.$": "$.earlier",
+                "in_one_call.$": "$.small.results",
+            },
             comment="Totals of the run",
             to="HowItWent",
         ),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from state_machine.tasks import LEASE_S, State, States, catch, function_task, given_up
+from state_machine.tasks import LEASE_S, State, States, catch, function_task
 
-__all__ = ["lease_states", "waiting_states"]
+__all__ = ["held_elsewhere", "lease_states", "released", "waiting_states"]
 
 
-def lease_states(table: State) -> States:
-    """The state that takes the lease of a ``table``."""
+def lease_states(table: State, *, then: str, failed: State, prefix: str = "") -> States:
+    """The state that takes the lease of a ``table``, and goes on with the state ``then``; ``failed`` catches the rest.
+
+    ``prefix`` tells the states of one map from those of another: names are unique in the whole machine.
+    """
     return {
-        "Lease": {
+        f"{prefix}Lease": {
             **function_task(
                 "lease",
                 {"action": "acquire", **table},
@@ -20,18 +23,33 @@ def lease_states(table: State) -> States:
             ),
             "ResultPath": "$.lease",
             "Catch": [
-                catch(["LeaseHeld"], to="MayWait", into="$.held"),
-                catch(["FleetBusy"], to="MayWaitForSlot", into="$.held"),
-                given_up(to="ReportTable", into="$.failures.lease"),
+                *held_elsewhere(prefix),
+                failed,
             ],
-            "Next": "Plan",
+            "Next": then,
         },
     }
 
 
-def waiting_states() -> States:
-    """What follows where the table or a slot is taken: wait and ask again, or end."""
+def released(table: State, comment: str) -> State:
+    """A task that gives the lease of a ``table`` back; no ``Catch`` and ``Next`` yet."""
     return {
+        **function_task("lease", {"action": "release", **table}, comment=comment, timeout_s=LEASE_S, answers=[]),
+        "ResultPath": None,
+    }
+
+
+def held_elsewhere(prefix: str = "") -> list[State]:
+    """What catches that the table, or every slot, is taken."""
+    return [
+        catch(["LeaseHeld"], to=f"{prefix}MayWait", into="$.held"),
+        catch(["FleetBusy"], to=f"{prefix}MayWaitForSlot", into="$.held"),
+    ]
+
+
+def waiting_states(prefix: str = "") -> States:
+    """What follows where the table or a slot is taken: wait and ask again, or end."""
+    states: States = {
         "MayWait": {
             "Type": "Choice",
             "Comment": (
@@ -44,16 +62,16 @@ def waiting_states() -> States:
                         {"Variable": "$.item.wait", "BooleanEquals": True},
                         {"Variable": "$.waiting.waits", "NumericLessThan": 960},
                     ],
-                    "Next": "WaitForTurn",
+                    "Next": f"{prefix}WaitForTurn",
                 }
             ],
-            "Default": "NotOurTurn",
+            "Default": f"{prefix}NotOurTurn",
         },
         "MayWaitForSlot": {
             "Type": "Choice",
             "Comment": "Runs that overlap maintain no more tables together than one alone",
-            "Choices": [{"Variable": "$.waiting.waits", "NumericLessThan": 960, "Next": "WaitForTurn"}],
-            "Default": "NoSlot",
+            "Choices": [{"Variable": "$.waiting.waits", "NumericLessThan": 960, "Next": f"{prefix}WaitForTurn"}],
+            "Default": f"{prefix}NoSlot",
         },
         "NoSlot": {
             "Type": "Pass",
@@ -69,14 +87,14 @@ def waiting_states() -> States:
             "Type": "Wait",
             "Comment": "Until the other run may be done",
             "Seconds": "${LeaseWaitSeconds}",
-            "Next": "CountWait",
+            "Next": f"{prefix}CountWait",
         },
         "CountWait": {
             "Type": "Pass",
             "Comment": "So that waiting ends",
             "Parameters": {"waits.$": "States.MathAdd($.waiting.waits, 1)"},
             "ResultPath": "$.waiting",
-            "Next": "Lease",
+            "Next": f"{prefix}Lease",
         },
         "NotOurTurn": {
             "Type": "Pass",
@@ -89,3 +107,4 @@ def waiting_states() -> States:
             "End": True,
         },
     }
+    return {f"{prefix}{name}": state for name, state in states.items()}

@@ -13,10 +13,9 @@ from typing import Any
 from icekeeper.operation_facts import STEP_FACTS, StepFacts
 from icekeeper.pipeline.events import WAITING
 from state_machine.one_call import pass_in_one_call
-from state_machine.table_lease import lease_states, waiting_states
+from state_machine.table_lease import lease_states, released, waiting_states
 from state_machine.tasks import (
     FUNCTION_S,
-    LEASE_S,
     REPORT_S,
     State,
     States,
@@ -27,7 +26,7 @@ from state_machine.tasks import (
     job_task,
 )
 
-__all__ = ["DATA_AT_FIRST", "table_pass"]
+__all__ = ["DATA_AT_FIRST", "THIS_TABLE", "table_pass"]
 
 DATA_AT_FIRST: Mapping[str, Any] = {
     "run_id.$": "$.run_id",
@@ -35,11 +34,12 @@ DATA_AT_FIRST: Mapping[str, Any] = {
     "plan": None,
     "tries": {"attempt": 1},
     "waiting": {"waits": 0},
+    "call": None,
     "outcomes": {},
     "failures": {},
 }
 """The data that a table's execution begins with; every state keeps them and adds to them."""
-_THIS_TABLE = {"run_id.$": "$.run_id", "item.$": "$.item"}
+THIS_TABLE = {"run_id.$": "$.run_id", "item.$": "$.item"}
 
 
 def table_pass() -> State:
@@ -52,8 +52,8 @@ def table_pass() -> State:
         "ProcessorConfig": {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"},
         "StartAt": "MaintainSmall",
         "States": {
-            **pass_in_one_call(first=routes[0], table=_THIS_TABLE),
-            **lease_states(_THIS_TABLE),
+            **pass_in_one_call(first=routes[0], table=THIS_TABLE),
+            **lease_states(THIS_TABLE, then="Plan", failed=given_up(to="ReportTable", into="$.failures.lease")),
             **waiting_states(),
             **_plan(first=routes[0]),
             **operations,
@@ -68,7 +68,7 @@ def _plan(*, first: str) -> States:
         "Plan": {
             **function_task(
                 "plan",
-                {**_THIS_TABLE, "attempt.$": "$.tries.attempt", "waves": True},
+                {**THIS_TABLE, "attempt.$": "$.tries.attempt", "waves": True, "call.$": "$.call"},
                 comment="What is to be done and where; the plan itself stays in the control bucket",
                 timeout_s=FUNCTION_S,
                 answers=["bucket", "key", "digest", "attempt", "routes"],
@@ -93,7 +93,7 @@ def _step(step: StepFacts, after: str) -> States:
     name = camel(step.name)
     first = name if step.lister is None else camel(step.lister)
     job = {} if step.job is None else {"glue": f"{name}Job"}
-    wave = {"wave": "LeaveToWave"} if step.in_waves else {}
+    wave = {"wave": "LeaveToWave"} if step.in_waves or step.in_waves_of_buckets else {}
     states = {f"Route{name}": _route(step, {"function": first, **job, **wave}, after)}
     if step.lister is not None:
         states |= _listing(step, step.lister, after)
@@ -124,7 +124,7 @@ def _by_function(step: StepFacts, function: str, after: str, *, comment: str, co
     return {
         **function_task(
             function,
-            {**_THIS_TABLE, "plan.$": "$.plan", "operation": step.name},
+            {**THIS_TABLE, "plan.$": "$.plan", "operation": step.name},
             comment=comment,
             timeout_s=FUNCTION_S,
             answers=["status", "summary", *(["count"] if counts else [])],
@@ -159,7 +159,9 @@ def _wave() -> States:
     """The end of an execution whose pass goes on, after the run's wave, in another one."""
     return {
         "LeaveToWave": {
-            **_release("No lease is held while the wave waits for capacity; it takes its own (platform 61)"),
+            **released(
+                THIS_TABLE, "No lease is held while the wave waits for capacity; it takes its own (platform 61)"
+            ),
             "Catch": [given_up(to="WaitsForWave", into="$.failures.release")],
             "Next": "WaitsForWave",
         },
@@ -177,19 +179,12 @@ def _wave() -> States:
     }
 
 
-def _release(comment: str) -> State:
-    return {
-        **function_task("lease", {"action": "release", **_THIS_TABLE}, comment=comment, timeout_s=LEASE_S, answers=[]),
-        "ResultPath": None,
-    }
-
-
 def _report() -> States:
     return {
         "ReportTable": {
             **function_task(
                 "report",
-                {**_THIS_TABLE, "plan.$": "$.plan", "failures.$": "$.failures"},
+                {**THIS_TABLE, "plan.$": "$.plan", "failures.$": "$.failures"},
                 comment="Journal and metrics of the pass, whatever happened",
                 timeout_s=REPORT_S,
                 answers=["table", "status", "summary"],
@@ -210,7 +205,7 @@ def _report() -> States:
             "Next": "Release",
         },
         "Release": {
-            **_release("Give the lease back; one that is not given back runs out"),
+            **released(THIS_TABLE, "Give the lease back; one that is not given back runs out"),
             "Catch": [given_up(to="TableDone", into="$.failures.release")],
             "Next": "TableDone",
         },

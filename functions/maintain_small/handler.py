@@ -7,6 +7,7 @@ from typing import Any
 import icekeeper.operations.compaction.compact  # noqa: F401 - its first call would import it, with less of a processor
 from icekeeper.errors import MaintenanceError
 from icekeeper.pipeline.events import ReportTableEvent, parse_event
+from icekeeper.pipeline.one_call import handed_on
 from icekeeper.pipeline.run_leases import release_table_lease
 from icekeeper.pipeline.whole_pass import CallLimits, WholePassEvent, run_whole_pass
 from idempotency import once
@@ -19,13 +20,17 @@ __all__ = ["handle"]
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    """The state machine's ``MaintainSmall``: the ``report`` of a pass that ended, or its ``plan`` and ``failures``."""
+    """The state machine's ``MaintainSmall``: the ``report`` of a pass that ended, or its ``plan`` and ``failures``.
+
+    As ``MaintainSmallTable``, which ``hands_on``: the report itself, or that the rest is left, without the lease.
+    """
     asked = parse_event(WholePassEvent, event)
     about(asked.run_id, asked.item)
     key = {
         "run_id": asked.run_id,
         "table": asked.item.identity.spelling,
         "after_wave": asked.item.after_wave,
+        **({"hands_on": True} if asked.hands_on else {}),
     }
     return once("maintain_small", key, context, lambda: _work(asked, context))
 
@@ -36,13 +41,20 @@ def _work(asked: WholePassEvent, context: Any) -> dict[str, Any]:
     failures = {step: failure.model_dump() for step, failure in done.failures.items()}
     if done.left:
         logger.info("left to the state machine: %s", ", ".join(done.left))
+        if asked.hands_on:
+            _release(asked)
+            return handed_on(asked.item, done.plan, done.left)
         return {"plan": done.plan.model_dump(mode="json"), "failures": failures}
     report = tell_pass(
         deployment(),
         ReportTableEvent(run_id=asked.run_id, item=asked.item, plan=done.plan, failures=done.failures),
     )
+    _release(asked)
+    return report if asked.hands_on else {"report": report}
+
+
+def _release(asked: WholePassEvent) -> None:
     try:
         release_table_lease(deployment(), asked.run_id, asked.item)
     except MaintenanceError as error:  # it runs out by itself
         logger.warning("the lease of %s could not be given back: %s", asked.item.table, error)
-    return {"report": report}

@@ -1,4 +1,4 @@
-"""Plan one table's pass, or gather a run's wave, and write either to the control bucket."""
+"""Plan one table's pass, gather a run's wave, or take up what calls have left, and write that to the control bucket."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import files_ahead  # noqa: F401 - this function reads files
 from icekeeper.pipeline.events import PlanEvent, parse_event
 from icekeeper.pipeline.gather_wave import gather_wave
+from icekeeper.pipeline.one_call import RestEvent, take_up_rest
 from icekeeper.pipeline.plan_table import plan_table
 from icekeeper.pipeline.wave_document import WaveEvent
 from idempotency import once
@@ -17,17 +18,23 @@ __all__ = ["handle"]
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    """The state machine's ``Plan`` and ``GatherWave``."""
+    """The state machine's ``Plan``, ``GatherWave`` and ``TakeUpRest``."""
     if "wave" in event:
         wave = parse_event(WaveEvent, event)
         about(wave.run_id)
 
         def gather() -> dict[str, Any]:
             told = dict(gather_wave(deployment(), wave))
-            logger.info("a wave of %d table(s)", len(wave.wave), extra={"workers": told["workers"]})
+            logger.info(
+                "a wave of %d table(s)", len(wave.in_one_call) + len(wave.wave), extra={"workers": told["workers"]}
+            )
             return told
 
         return once("wave", {"run_id": wave.run_id}, context, gather)
+    if "left" in event:
+        rest = parse_event(RestEvent, event)
+        about(rest.run_id)
+        return once("rest", {"run_id": rest.run_id}, context, lambda: dict(take_up_rest(deployment(), rest)))
     asked = parse_event(PlanEvent, event)
     about(asked.run_id, asked.item)
 

@@ -44,11 +44,12 @@ def tell_history(console: Console, execution: Execution, passes: Mapping[str, Ma
     is_after_wave = False
     for visit in execution.visits:
         console.print(_timed(visit))
-        if visit.name == "MaintainTables":
+        if visit.name in ("MaintainSmallTables", "MaintainTables"):
+            is_small = visit.name == "MaintainSmallTables"
             for child in execution.children:
-                if child.is_after_wave == is_after_wave:
+                if (child.is_in_one_call, child.is_after_wave) == (is_small, is_after_wave):
                     _tell_child(console, child, passes.get(child.input["item"]["table"], {}))
-            is_after_wave = True
+            is_after_wave = not is_small
 
 
 def _timed(visit: Visit) -> Text:
@@ -72,7 +73,7 @@ def _tell_child(console: Console, child: ChildExecution, of_pass: Mapping[str, A
             tries = f" ({len(visit.errors) + (word != 'failed')} attempts)" if visit.errors else ""
             row = (f"{visit.seconds:.1f} s", Text(word, style=_STYLES.get(word, "")), Text(f"{sentence}{tries}"))
             table.add_row("", visit.name, *row)
-        if visit.name == "MaintainSmall" and status != WAITING and not child.is_after_wave:
+        if visit.name in ("MaintainSmallTable", "MaintainSmall") and status != WAITING and not child.is_after_wave:
             for step in in_one_call:
                 word, sentence = sentences[step]
                 table.add_row("", f"  {step}", "", Text(word, style=_STYLES.get(word, "")), Text(sentence))

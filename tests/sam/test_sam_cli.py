@@ -109,13 +109,18 @@ def test_every_event_is_handled_in_the_environment_that_sam_resolves(
     send(stack, "lease_release", item)
     send(stack, "detect", run_id="another")
     whole = send(stack, "maintain_small", item, run_id="in-one-call")
+    left = send(stack, "maintain_small_table", item, run_id="in-one-call")
+    named = {name: item[name] for name in ("catalog", "warehouse", "table", "uuid")}
+    rest = send(stack, "plan_rest", left=[named])
+    wave = send(stack, "plan_wave", wave=[{name: plan[name] for name in ("key", "digest")}])
 
     assert answers["compact_small"]["summary"] == "compacted 5 files into 1 (across 1 bins)"
     assert {answer["status"] for answer in answers.values()} <= {"succeeded", "skipped"}
     assert told["status"] == "succeeded"
     assert set(whole) in ({"report"}, {"plan", "failures"})
     others = {"detect_forced", "detect", "lease_acquire", "plan", "report_table", "report_run", "lease_release"}
-    others.add("maintain_small")
+    assert (left["status"], rest["count"], wave["proposals"]["count"]) == ("waiting", 1, 1)
+    others |= {"maintain_small", "maintain_small_table", "plan_rest", "plan_wave"}
     assert {*steps, *others} == set(EVENTS)
     assert lake.table.ids() == rows
 

@@ -54,6 +54,10 @@ class ScriptedPipeline:
     bucket: str
     tables: tuple[str, ...] = ("ns.t",)
     wait: bool = False
+    small: frozenset[str] = frozenset()
+    """Tables that detection assigns to one call each."""
+    left: frozenset[str] = frozenset()
+    """Those of them of which a call leaves something."""
     orphans: int = 2
     routes: Mapping[str, str] = field(default_factory=lambda: dict(ROUTES))
     own_routes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -119,14 +123,42 @@ class ScriptedPipeline:
         return {
             "run_id": event["run_id"],
             "proposals": {"bucket": self.bucket, "key": key, "count": len(items)},
+            "in_one_call": self._listed(event, "small", [item for item in items if item["table"] in self.small]),
+            "rest": self._listed(event, "others", [item for item in items if item["table"] not in self.small]),
             "reason": f"{len(items)} table(s) need maintenance",
             "forced": forced is not None,
         }
 
     def _maintain_small(self, event: Any) -> Any:
         """As the real one in an ordinary bucket: it leaves every step but the lease and the plan to the states."""
+        if event.get("hands_on"):
+            return self._small_table(event)
         self._lease({**event, "action": "acquire"})
         return {"plan": self._plan({**event, "attempt": 1, "waves": True}), "failures": {}}
+
+    def _small_table(self, event: Any) -> Any:
+        """As the real one in a table bucket: it does all, or hands on what it leaves."""
+        table = event["item"]["table"]
+        self._lease({**event, "action": "acquire"})
+        self._tell(table, "small", event)
+        self._lease({**event, "action": "release"})
+        if "wave" in self.own_routes.get(table, {}).values():
+            plan = {"key": f"runs/{event['run_id']}/{table}/plan.json", "digest": "0" * 64}
+            return {"table": table, "status": "waiting", "summary": "the wave follows", "plan": plan}
+        if table in self.left:
+            named = {name: event["item"][name] for name in ("catalog", "warehouse", "table", "uuid")}
+            return {"table": table, "status": "waiting", "summary": "more follows", "left": {**named, "error": ""}}
+        return {"table": table, "status": "succeeded", "summary": "in one call"}
+
+    def _take_up(self, event: Any) -> Any:
+        self._tell("*", "take_up", event)
+        wanted = {one["table"] for one in event["left"]} | (set(self.tables) - self.small)
+        return self._listed(event, "taken-up", [self.items[table] for table in self.tables if table in wanted])
+
+    def _listed(self, event: Any, name: str, items: list[Any]) -> Any:
+        key = f"runs/{event['run_id']}/{name}.json"
+        self.put_object(key, json.dumps(items).encode())
+        return {"bucket": self.bucket, "key": key, "count": len(items)}
 
     def _lease(self, event: Any) -> Any:
         table, run_id = event["item"]["table"], event["run_id"]
@@ -144,6 +176,8 @@ class ScriptedPipeline:
     def _plan(self, event: Any) -> Any:
         if "wave" in event:
             return self._gather(event)
+        if "left" in event:
+            return self._take_up(event)
         self._tell(event["item"]["table"], "plan", event)
         return {
             "bucket": self.bucket,
@@ -156,7 +190,7 @@ class ScriptedPipeline:
     def _gather(self, event: Any) -> Any:
         """As the real one: the items go on behind the wave, and their plans leave nothing more to it."""
         self._tell("*", "gather", event)
-        tables = [plan["key"].split("/")[2] for plan in event["wave"]]
+        tables = [plan["key"].split("/")[2] for plan in (*event["in_one_call"], *event["wave"])]
         self.own_routes = {
             **self.own_routes,
             **{table: {"compact": "none", "rewrite_position_deletes": "none"} for table in tables},

@@ -30,6 +30,9 @@ EVENTS = {
     "report_table": "report",
     "report_run": "report",
     "detect_forced": "detect",
+    "maintain_small_table": "maintain_small",
+    "plan_wave": "plan",
+    "plan_rest": "plan",
 }
 """Sample → function."""
 STEPS = {
@@ -73,6 +76,10 @@ class Functions(LambdaFunctions):
             event["item"] |= self.item
         if "plan" in event:
             event["plan"] |= self.plan
+        for one in event.get("wave", ()):
+            one |= {name: self.plan[name] for name in one}
+        for one in event.get("left", ()):
+            one |= {name: self.item[name] for name in one if name != "error"}
         return self.call(EVENTS[name], {**event, **changed})
 
     @property

@@ -18,6 +18,8 @@ from icekeeper.pipeline.events import (
     ReportTableEvent,
     parse_event,
 )
+from icekeeper.pipeline.one_call import RestEvent
+from icekeeper.pipeline.wave_document import WaveEvent
 from icekeeper.pipeline.whole_pass import WholePassEvent
 from local_stack.template import TEMPLATE, load_template
 from support.lambda_functions import FUNCTIONS, sample
@@ -29,7 +31,10 @@ MODELS: dict[str, type[BaseModel]] = {
     "lease_acquire": LeaseEvent,
     "lease_release": LeaseEvent,
     "plan": PlanEvent,
+    "plan_wave": WaveEvent,
+    "plan_rest": RestEvent,
     "maintain_small": WholePassEvent,
+    "maintain_small_table": WholePassEvent,
     **dict.fromkeys(("expire_partitions", "compact_small", "expire_snapshots", "list_orphans"), OperationEvent),
     **dict.fromkeys(("remove_orphans", "rewrite_manifests", "clean_staged"), OperationEvent),
     "report_table": ReportTableEvent,

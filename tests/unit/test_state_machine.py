@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from icekeeper.pipeline import events
+from icekeeper.pipeline.one_call import RestEvent
 from icekeeper.pipeline.wave_document import WaveEvent
 from icekeeper.policy import Operation
 from local_stack.moto_server import MotoServer
 from support.machine_states import CHILD, MACHINE, fields, job_tasks, payload, tasks
 from support.state_machine import DEFINITION
 
+OF_PLAN = {"GatherWave": WaveEvent, "TakeUpRest": RestEvent}
 OPERATIONS = [*(str(operation) for operation in Operation), "clean_staged"]
 """In canonical order; files of failed loads last, when nothing can adopt them any more."""
 
@@ -111,11 +113,12 @@ class TestWhatIsSent:
     )
     def test_to_one_function(self, function: str, model: Any) -> None:
         for name, state in tasks("lambda"):
-            if state["Parameters"]["FunctionName"] == function and name != "GatherWave":
+            if state["Parameters"]["FunctionName"] == function and name not in OF_PLAN:
                 self.check(name, payload(state), model)
 
-    def test_to_the_plan_for_a_wave(self) -> None:
-        self.check("GatherWave", payload(MACHINE.states["GatherWave"]), WaveEvent)
+    def test_to_the_plan_for_many_tables(self) -> None:
+        for name, model in OF_PLAN.items():
+            self.check(name, payload(MACHINE.states[name]), model)
 
     def test_to_every_operation(self) -> None:
         for name, state in tasks("lambda"):

@@ -154,14 +154,19 @@ def test_a_pass_does_what_the_bucket_allows_and_no_alarm_fires(
             monkeypatch.setattr(S3TablesResponse, name, _denied)
     else:
         answers(bucket, *configured)
-    execution = scripted_stack.run({})
+    execution, before = scripted_stack.run({}), 0
     if not execution.children:  # a scan of metadata sees no more than what is ours; a person may still ask
         assert execution.output["reason"] == "0 of 1 table(s) need maintenance"
         assert all(status == "skipped" for name, (status, _) in expected.items() if name != "rewrite_manifests")
+        before = execution.transitions
         execution = scripted_stack.run({"table": "ns.t"})
     assert (execution.status, execution.child.output["status"]) == ("SUCCEEDED", "succeeded")
     # Nobody deletes objects here, so that one call without that right carries out the whole pass.
-    assert execution.child.names == ["MaintainSmall", "IsPassDone", "PassDone"]
+    is_forced = execution.child.input["item"]["forced"]
+    assert execution.child.names == (
+        ["MaintainSmall", "IsPassDone", "PassDone"] if is_forced else ["MaintainSmallTable"]
+    )
+    assert scripted_stack.used().amounts["state_transitions"] - before == execution.transitions
     assert endings(scripted_stack, execution) == expected
     assert [kind for _, kind, _ in moto_s3tables.PUTS] == switched_off
     assert alarms(scripted_stack, execution) == []

@@ -28,6 +28,7 @@ def test_a_pass_takes_the_operations_in_canonical_order(scripted_stack: LocalSta
         "run_id": "run-happy",
         "tables": [execution.child.output],
         "earlier": [],
+        "in_one_call": [],
     }
     assert script.leases == {}
 

@@ -24,6 +24,7 @@ __all__ = [
     "Operation",
     "StepFacts",
     "operations_of_job",
+    "operations_of_waves",
     "steps_of_function",
 ]
 
@@ -105,7 +106,9 @@ class StepFacts:
     job: GlueJob | None = None
     """``None``: it works on metadata only, which always fits into a function."""
     in_waves: bool = False
-    """Whether a scheduled run has its job do the step for all its large tables at once (``pipeline/wave``)."""
+    """Whether a scheduled run has its job do the step for all its large tables at once (``pipeline/run_wave``)."""
+    in_waves_of_buckets: bool = False
+    """Whether a wave also does the step for a table of a table bucket, right behind its own steps."""
 
     @property
     def is_destructive(self) -> bool:
@@ -154,6 +157,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         commits=True,
         deletes_files=True,
         function="expire_snapshots",
+        in_waves_of_buckets=True,
     ),
     StepFacts(
         name=Operation.REMOVE_ORPHANS.value,
@@ -164,6 +168,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         function="remove_orphans",
         lister="list_orphans",
         job=GlueJob(script="remove_orphans", measure=Measure.FILES, limit=Limit.ORPHAN_REFERENCES),
+        in_waves_of_buckets=True,
     ),
     StepFacts(
         name=Operation.REWRITE_MANIFESTS.value,
@@ -172,6 +177,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         commits=True,
         function="rewrite_manifests",
         job=GlueJob(script="rewrite_manifests", measure=Measure.FILES, limit=Limit.MANIFEST_ENTRIES),
+        in_waves_of_buckets=True,
     ),
     StepFacts(
         name=Operation.COMPUTE_STATISTICS.value,
@@ -204,6 +210,11 @@ ALL_OPERATIONS: tuple[Operation, ...] = tuple(operation for operation in FACTS i
 def steps_of_function(function: str) -> frozenset[str]:
     """The steps that the function of a folder in ``functions/`` does."""
     return frozenset(step.name for step in STEP_FACTS if step.function == function)
+
+
+def operations_of_waves() -> frozenset[Operation]:
+    """The operations that the job of a wave may be asked for."""
+    return frozenset(one for one, facts in FACTS.items() if facts.in_waves or facts.in_waves_of_buckets)
 
 
 def operations_of_job(script: str) -> frozenset[Operation]:

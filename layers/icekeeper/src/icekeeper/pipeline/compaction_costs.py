@@ -22,7 +22,7 @@ _FUNCTION_DISK_MB = 10240
 _BESIDE_S = 2
 # From the start that is paid to the first task: the wheels, Java, Spark, the first Python worker (platform 7).
 _WAVE_START_S = 45
-# Lease, Plan, two routes, LeaveToWave and WaitsForWave: what a pass goes through twice because of a wave.
+# What a pass goes through because of a wave: three states behind it in table buckets, nine before and behind elsewhere.
 _TRANSITIONS_OF_WAVE = 6
 _CALLS_OF_WAVE_S = 3
 # The slowest that compaction does, sorting (docs/performance.md): its rows wait on disk, three bytes for each that is

@@ -18,7 +18,9 @@ from icekeeper.errors import OperationRefused, StorageError
 from icekeeper.model import TableName
 from icekeeper.pipeline.control_bucket import proposals_key, report_key
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, fits_payloads, parse_event
+from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, parse_event
+from icekeeper.pipeline.one_call import assign_tables
+from icekeeper.pipeline.payloads import fits_payloads
 from icekeeper.policy_parts import PolicyPart, due_parts, forced_part, in_one_pass
 from icekeeper.state.detection_mark import note_detection
 from icekeeper.table_policy import TablePolicies
@@ -59,7 +61,8 @@ def detect_tables(deployment: Deployment, event: DetectEvent) -> tuple[Mapping[s
     deployment.control.write(key, [item.model_dump(mode="json") for item in found.items])
     proposals = {"bucket": deployment.control.name, "key": key, "count": len(found.items)}
     answer = {"run_id": event.run_id, "proposals": proposals, "reason": found.reason}
-    return {**answer, "forced": event.input.table is not None}, found
+    assigned = assign_tables(deployment, event.run_id, found.items)
+    return {**answer, **assigned, "forced": event.input.table is not None}, found
 
 
 def _require_new_name(deployment: Deployment, run_id: str) -> None:

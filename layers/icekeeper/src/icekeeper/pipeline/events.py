@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
+from icekeeper.pipeline.payloads import MAX_SETTINGS, fits_payloads
 from icekeeper.policy import Operation
 from icekeeper.policy.scope import Scope, refuse_meaningless
 from icekeeper.state.identity import TableIdentity
@@ -34,7 +35,6 @@ __all__ = [
     "ReportTableEvent",
     "Route",
     "TableResult",
-    "fits_payloads",
     "parse_event",
 ]
 
@@ -43,20 +43,10 @@ WAITING = "waiting"
 """The status of a table's execution that ended because the rest of its pass follows the run's wave."""
 MAX_SENTENCE = 500
 """How many characters of a sentence travel through the state machine."""
-# A payload of Step Functions holds 256 KB (platform 12), of which failures take most when there are any.
-_MAX_SETTINGS = 16 * 1024
 
 
 class _Event(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def fits_payloads(settings: Mapping[str, str]) -> bool:
-    """Whether these settings of a table leave enough room in the payloads of its states, each of which repeats them.
-
-    A single item that is too long ends the whole Distributed Map, and so every run that proposes it.
-    """
-    return len(json.dumps(dict(settings))) <= _MAX_SETTINGS
 
 
 class MachineInput(_Event):
@@ -88,7 +78,7 @@ class MachineInput(_Event):
     @model_validator(mode="after")
     def _can_be_carried_out(self) -> Self:
         if not fits_payloads(self.overrides):
-            raise ValueError(f"settings are longer than {_MAX_SETTINGS} bytes, which no payload has room for")
+            raise ValueError(f"settings are longer than {MAX_SETTINGS} bytes, which no payload has room for")
         if self.table is None and self.catalog is not None:
             raise ValueError("a catalog is named, but no table in it; name both, or neither to scan the fleet")
         if self.table is None and self.in_job:
@@ -165,41 +155,6 @@ class LeaseEvent(_Event):
     item: Item
 
 
-class PlanEvent(_Event):
-    """Plan one table; ``attempt`` counts from 1."""
-
-    run_id: str
-    item: Item
-    attempt: int = Field(default=1, ge=1)
-    waves: bool = False
-    """Whether the state machine that asks knows waves; one of an earlier version, whose run is under way, does not."""
-
-
-class PlanReference(_Event):
-    """Where a plan is: never its content, which may be of any size (a Step Functions payload holds 256 KB)."""
-
-    bucket: str
-    key: str
-    digest: str
-    """SHA-256 of the document, in hexadecimal digits."""
-    attempt: int = 1
-    routes: Mapping[str, Route] = Field(default_factory=dict)
-
-
-class OperationEvent(_Event):
-    """Run one operation of a planned pass."""
-
-    run_id: str
-    item: Item
-    plan: PlanReference
-    operation: Operation | Literal["clean_staged"]
-
-    @property
-    def step(self) -> str:
-        """The name of the step, by which its documents are called."""
-        return str(self.operation.value) if isinstance(self.operation, Operation) else self.operation
-
-
 class Failure(BaseModel):
     """What Step Functions says about a task that failed."""
 
@@ -217,6 +172,45 @@ class Failure(BaseModel):
         except (ValueError, AttributeError):
             message = self.Cause
         return f"{self.Error}: {' '.join(str(message).split())}".removesuffix(": ")
+
+
+class PlanEvent(_Event):
+    """Plan one table; ``attempt`` counts from 1."""
+
+    run_id: str
+    item: Item
+    attempt: int = Field(default=1, ge=1)
+    waves: bool = False
+    """Whether the state machine that asks knows waves; one of an earlier version, whose run is under way, does not."""
+    call: Failure | None = None
+    """How the call ended that was to carry out as much of the pass as it could, where it failed (rule 162)."""
+
+
+class PlanReference(_Event):
+    """Where a plan is: never its content, which may be of any size (a Step Functions payload holds 256 KB)."""
+
+    bucket: str
+    key: str
+    digest: str
+    """SHA-256 of the document, in hexadecimal digits."""
+    attempt: int = 1
+    routes: Mapping[str, Route] = Field(default_factory=dict)
+    outgrown: tuple[str, ...] = Field(default=(), exclude=True)
+    """The steps that were too much for a function; known where the plan was made, and told to nobody else."""
+
+
+class OperationEvent(_Event):
+    """Run one operation of a planned pass."""
+
+    run_id: str
+    item: Item
+    plan: PlanReference
+    operation: Operation | Literal["clean_staged"]
+
+    @property
+    def step(self) -> str:
+        """The name of the step, by which its documents are called."""
+        return str(self.operation.value) if isinstance(self.operation, Operation) else self.operation
 
 
 class ReportTableEvent(_Event):
@@ -249,9 +243,11 @@ class ReportRunEvent(_Event):
     tables: tuple[TableResult, ...] = ()
     earlier: tuple[TableResult, ...] = ()
     """Of the passes that had ended before the run's wave began; ``tables`` are then those of the wave."""
+    in_one_call: tuple[TableResult, ...] = ()
+    """Of the passes that were carried out in one call each."""
     failure: Failure | None = None
 
-    @field_validator("tables", "earlier", mode="before")
+    @field_validator("tables", "earlier", "in_one_call", mode="before")
     @classmethod
     def _of_children(cls, value: Any) -> Any:
         if not isinstance(value, list | tuple):

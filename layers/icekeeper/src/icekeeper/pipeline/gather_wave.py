@@ -28,7 +28,7 @@ def gather_wave(deployment: Deployment, event: WaveEvent) -> Mapping[str, Any]:
         StorageError: the control bucket does not answer.
     """
     control = deployment.control
-    tables = in_order(_tables(deployment, event.wave))
+    tables = in_order(_tables(deployment, (*event.in_one_call, *event.wave)))
     workers = workers_for(sum(table.size_bytes for table in tables))
     wave = WaveDocument(
         run_id=event.run_id,

@@ -7,13 +7,14 @@ listed, or how long rows take to sort, only shows when the step runs; a step tha
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from icekeeper.errors import StorageError
+from icekeeper.operation_facts import STEPS
 from icekeeper.pipeline.control_bucket import ControlBucket, table_folder
 from icekeeper.pipeline.events import Failure, Item, Route
 
-__all__ = ["outgrown_steps", "remember_outgrown"]
+__all__ = ["note_killed_call", "outgrown_steps", "remember_outgrown"]
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,25 @@ def remember_outgrown(
     A failure to write is only logged: the next pass then finds it out again.
     """
     steps = {step for step, failure in failures.items() if failure.Error in _TOO_MUCH}
-    steps = {step for step in steps if routes.get(step) == "function"}
+    _note(control, item, {step for step in steps if routes.get(step) == "function"})
+
+
+def note_killed_call(control: ControlBucket, run_id: str, item: Item, error: str) -> None:
+    """Record the step at which a call that carried out many ran out of time or memory (rule 162).
+
+    ``error`` is the name of the call's error.  The step is the last one that was begun, if it has no outcome.
+
+    Raises:
+        StorageError: the control bucket does not answer.
+    """
+    if error not in _TOO_MUCH:
+        return
+    folder = table_folder(run_id, item.identity.spelling)
+    begun = [step for step in STEPS if control.find_hint(f"{folder}/{step}.begun.json") is not None]
+    _note(control, item, {step for step in begun[-1:] if control.find_hint(f"{folder}/{step}.json") is None})
+
+
+def _note(control: ControlBucket, item: Item, steps: Set[str]) -> None:
     if not steps:
         return
     try:

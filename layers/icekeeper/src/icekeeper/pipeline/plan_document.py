@@ -61,6 +61,8 @@ class PlanDocument(BaseModel):
     """Of operations that need no step, because planning found out how they end."""
     compaction: Mapping[str, Any] | None = None
     """What compaction would do, as ``maintain --dry-run --json`` has it."""
+    outgrown: tuple[str, ...] = ()
+    """The steps that were once too much for a function."""
     left_out: bool = False
     """Whether the run's wave did not get to a step of the pass, so that the table is due again."""
     schedules: Mapping[str, PlannedSchedule] = Field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,16 +14,17 @@ from icekeeper.maintenance.begin_pass import begin, head_id
 from icekeeper.maintenance.not_due import remembered_turns, why_no_statistics, why_waiting
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.maintenance.served_request import why_needless
-from icekeeper.operation_facts import CLEAN_STAGED, STEP_FACTS, STEPS, Measure
+from icekeeper.operation_facts import CLEAN_STAGED, STEPS
 from icekeeper.operations.staging.clean import may_clean
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.pipeline.after_wave import outcome_after_wave
+from icekeeper.pipeline.after_wave import missed_by_wave
+from icekeeper.pipeline.choose_routes import choose_routes
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import Item, PlanEvent, PlanReference, Route
-from icekeeper.pipeline.outgrown import outgrown_steps
+from icekeeper.pipeline.events import Item, PlanEvent, PlanReference
+from icekeeper.pipeline.outgrown import note_killed_call, outgrown_steps
 from icekeeper.pipeline.plan_document import PlanDocument, PlannedSchedule
-from icekeeper.pipeline.routes import route, table_size
+from icekeeper.pipeline.routes import table_size
 from icekeeper.pipeline.run_leases import renew_table_lease, table_lease_ttl_ms
 from icekeeper.pipeline.settings import travelling_environment
 from icekeeper.policy import Operation, ResolvedPolicy
@@ -53,6 +54,8 @@ def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
     """
     folder = table_folder(event.run_id, event.item.identity.spelling)
     renew_table_lease(deployment, event.run_id, event.item, table_lease_ttl_ms())
+    if event.call is not None and event.attempt == 1:
+        note_killed_call(deployment.control, event.run_id, event.item, event.call.Error)
     first = deployment.control.find(f"{folder}/{PLAN}") or {}
     request = _request(deployment, event.item, first)
     if not first and (why := _served_elsewhere(deployment, event.item, request)):
@@ -101,11 +104,11 @@ def _document(
     begun = {step for step in STEPS if first and deployment.control.find(f"{folder}/{step}.begun.json") is not None}
     known, compaction = _known_outcomes(context, loaded, parts, event, done, begun)
     size = table_size(_head_summary(context, loaded), _bytes_to_compact(compaction))
-    # Cleaning up after failed loads is no operation that a policy could leave out.
-    cleaning = {CLEAN_STAGED} if may_clean(context) else set()
-    wanted = {*cleaning, *(operation.value for part in parts for operation in part.operations)}
-    routes = _routes(deployment, event, wanted - done - set(known), size)
-    missed = _leave_to_wave(deployment, event, folder, routes)
+    outgrown = outgrown_steps(deployment.control, event.item)
+    due = _wanted(context, parts, event.attempt) - done - set(known)
+    routes = choose_routes(deployment, event, due, size, outgrown)
+    missed = missed_by_wave(deployment.control, event, folder, routes)
+    routes |= dict.fromkeys(missed, "none")
     outcomes = {**known, **{step: replace(one, schedule=_schedule_of(parts, step)) for step, one in missed.items()}}
     listing = deployment.control.listings(folder)
     return PlanDocument(
@@ -120,6 +123,7 @@ def _document(
         fingerprint=resolved.fingerprint(),
         environment=travelling_environment(deployment.environment),
         routes=routes,
+        outgrown=tuple(sorted(outgrown)),
         outcomes={step: operation_document(one, event.run_id, listing) for step, one in outcomes.items()},
         compaction=None if compaction is None else compaction.to_json(f"{event.run_id}-planned", listing),
         left_out=any(one.status is Status.SKIPPED for one in missed.values()),
@@ -127,38 +131,14 @@ def _document(
     )
 
 
-def _routes(
-    deployment: Deployment, event: PlanEvent, due: Collection[str], size: Mapping[Measure, int | None]
-) -> dict[str, Route]:
-    """Where each step runs; beyond the last attempt none does.
-
-    A step that found its plan stale again would be planned again for ever.
-    """
-    limits = deployment.settings.limits
-    outgrown = STEPS if event.item.in_job else outgrown_steps(deployment.control, event.item)
-    is_last = event.attempt > MAX_ATTEMPTS
-    return {
-        step.name: route(step, size, limits, outgrown) if step.name in due and not is_last else "none"
-        for step in STEP_FACTS
-    }
-
-
-def _leave_to_wave(
-    deployment: Deployment, event: PlanEvent, folder: str, routes: dict[str, Route]
-) -> dict[str, OperationOutcome]:
-    """Route what needs a job to the run's wave, where the run has one; after it, tell what became of what is missing.
-
-    A pass that somebody asked for waits for no other table.
-    """
-    missed: dict[str, OperationOutcome] = {}
-    for step in STEP_FACTS:
-        if not step.in_waves or routes[step.name] != "glue":
-            continue
-        if event.item.after_wave:
-            routes[step.name], missed[step.name] = "none", outcome_after_wave(deployment.control, folder, step.name)
-        elif event.waves and event.item.is_proposed:
-            routes[step.name] = "wave"
-    return missed
+def _wanted(context: OperationContext, parts: Iterable[PolicyPart], attempt: int) -> set[str]:
+    """The steps that the pass is for."""
+    # A step that found its plan stale again would be planned again for ever.
+    if attempt > MAX_ATTEMPTS:
+        return set()
+    # Cleaning up after failed loads is no operation that a policy could leave out.
+    cleaning = {CLEAN_STAGED} if may_clean(context) else set()
+    return {*cleaning, *(operation.value for part in parts for operation in part.operations)}
 
 
 def _schedule_of(parts: Iterable[PolicyPart], step: str) -> str | None:
@@ -285,4 +265,5 @@ def _write(deployment: Deployment, folder: str, document: PlanDocument) -> PlanR
         digest=digest,
         attempt=document.attempt,
         routes=dict(document.routes),
+        outgrown=document.outgrown,
     )

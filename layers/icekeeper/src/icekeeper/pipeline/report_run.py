@@ -29,7 +29,9 @@ def report_run(deployment: Deployment, event: ReportRunEvent) -> Mapping[str, An
     Raises:
         StorageError: the report cannot be written, or the proposals cannot be read.
     """
-    results = (*event.earlier, *event.tables, *(() if event.failure is not None else _missing(deployment, event)))
+    told_by_states = (*event.in_one_call, *event.earlier, *event.tables)
+    missing = () if event.failure is not None else _missing(deployment, event)
+    results = (*told_by_states, *missing)
     counts: Counter[str] = Counter(result.status for result in results)
     well = sum(counts[status] for status in _WELL)
     if event.failure is not None or (results and well == 0 and counts["partial"] == 0):
@@ -68,7 +70,7 @@ def _missing(deployment: Deployment, event: ReportRunEvent) -> Iterator[TableRes
     Results name no catalog.  Where several tables share a name and only some are missing, those count as missing first
     whose pass wrote nothing.
     """
-    told = Counter(result.table for result in (*event.earlier, *event.tables))
+    told = Counter(result.table for result in (*event.in_one_call, *event.earlier, *event.tables))
     proposed = [parse_event(Item, proposal) for proposal in deployment.control.find(proposals_key(event.run_id)) or ()]
     missing = Counter(item.table for item in proposed) - told
     left = [_left(deployment, event.run_id, item) for item in proposed if missing[item.table] > 0]

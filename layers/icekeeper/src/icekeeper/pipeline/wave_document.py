@@ -41,6 +41,8 @@ class WaveEvent(BaseModel):
 
     run_id: str
     wave: tuple[WaitingPlan, ...]
+    in_one_call: tuple[WaitingPlan, ...] = ()
+    """Of the passes that single calls left to it."""
 
 
 class WaveTable(BaseModel):

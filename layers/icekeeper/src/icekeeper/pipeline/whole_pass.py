@@ -43,6 +43,8 @@ class WholePassEvent(BaseModel):
 
     run_id: str
     item: Item
+    hands_on: bool = False
+    """Whether another execution takes up what is left: then the call itself ends this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ def _steps(
     wanted = [step for step in STEP_FACTS if plan.routes.get(step.name, "none") != "none"]
     for number, step in enumerate(wanted):
         is_ours = plan.routes[step.name] == "function" and not _needs_right_to_delete(step, event.item)
+        is_ours = is_ours and step.name not in plan.outgrown  # a function of its own has all of its memory and time
         if not is_ours or limits.time_left_s() < _TIME_FOR_A_STEP_S:
             # Those behind it wait for it, because the order of operations holds.
             left = tuple(one.name for one in wanted[number:])
