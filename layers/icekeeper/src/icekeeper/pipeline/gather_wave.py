@@ -28,7 +28,8 @@ def gather_wave(deployment: Deployment, event: WaveEvent) -> Mapping[str, Any]:
         StorageError: the control bucket does not answer.
     """
     control = deployment.control
-    tables = in_order(_tables(deployment, event.wave))
+    # A table that stood twice in the wave would be rewritten twice, and one of both overtaken by the other.
+    tables = in_order({one.item.identity.key: one for one in _tables(deployment, event.wave)}.values())
     workers = workers_for(sum(table.size_bytes for table in tables))
     wave = WaveDocument(
         run_id=event.run_id,
