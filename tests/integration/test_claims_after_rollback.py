@@ -9,7 +9,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.report.outcome import Status
 from icekeeper.storage.paths import normalise
-from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
+from support.maintained_table import ID_AND_PART, new_table
 from support.served import files_of, ids, maintain
 
 GUEST = "ns.guest"

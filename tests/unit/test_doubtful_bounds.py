@@ -6,6 +6,7 @@ import math
 from decimal import Decimal
 from itertools import permutations
 from pathlib import Path
+from struct import pack
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,8 +14,9 @@ import pytest
 from icekeeper.metadata.single_value import encode
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.copying.column_ranges import column_ranges
+from icekeeper.row_group_copy.bounds_to_hide import hides_bounds
 from icekeeper.row_group_copy.copyable_file import CopyableFile
-from icekeeper.row_group_copy.footer_structs import FileMetaData
+from icekeeper.row_group_copy.footer_structs import ColumnMetaData, FileMetaData, Statistics
 from icekeeper.row_group_copy.merge import copyable_file, copyable_part
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.key_ranges import ColumnRange
@@ -38,7 +40,7 @@ def file_of(path: Path, values: list[float], bounds: tuple[float, float]) -> Dat
 
 @pytest.mark.parametrize("order", [*permutations(range(3))])
 def test_bounds_that_are_nan_bound_nothing(order: tuple[int, ...], tmp_path: Path) -> None:
-    """Some writers give them to files that hold NaN and other values; Iceberg-Java then leaves no file out (rule 25)."""
+    """Some writers give them to files that hold NaN beside other values: then they tell nothing (rule 25)."""
     inputs = [
         file_of(tmp_path / "a.parquet", [3.0, 4.0], (3.0, 4.0)),
         file_of(tmp_path / "b.parquet", [math.nan, -9.0, 99.0], (math.nan, math.nan)),
@@ -84,3 +86,34 @@ def test_a_part_is_not_described_by_turned_statistics(tmp_path: Path) -> None:
     full = target_of(TEXTS, mode="full")
     assert str(copyable_part(entry, file, [0], full)).endswith("bounds of column id in some of its row groups alone")
     assert isinstance(copyable_part(entry, file, [1], full), CopyableFile)
+
+
+def packed(value: float | None) -> bytes | None:
+    return None if value is None else pack("<d", value)
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "hidden"),
+    [
+        (None, None, False),
+        (None, 1.0, False),
+        (1.0, None, False),
+        (1.0, 2.0, False),
+        (1.0, 1.0, True),
+        (-0.0, 0.0, True),
+        (2.0, 1.0, True),
+        (math.nan, math.nan, True),
+        (math.nan, 1.0, True),
+    ],
+)
+@pytest.mark.parametrize("deprecated", [False, True])
+def test_bounds_of_floats_are_told_only_if_one_is_above_the_other(
+    least: float | None, most: float | None, hidden: bool, deprecated: bool
+) -> None:
+    """Of a single bound no reader makes a single value (rule 122)."""
+    told = Statistics(min=packed(least), max=packed(most))
+    if not deprecated:
+        told = Statistics(min_value=packed(least), max_value=packed(most))
+    (leaf,) = leaf_columns(FLOATS)
+    assert hides_bounds(ColumnMetaData(statistics=told), leaf) is hidden
+    assert not hides_bounds(ColumnMetaData(statistics=None), leaf)
