@@ -23,7 +23,7 @@ from support.files_on_disk import files_below
 from support.maintained_table import MaintainedTable, maintained_table
 from support.readers import canonical, duckdb_rows
 
-WITH_GRACE = {"orphan_older_than_hours": "24"}
+WITH_GRACE: dict[str, Any] = {"orphan_older_than_hours": "24"}
 COMMITS = 3
 """Of a pass over the table: compaction, expiry, manifests."""
 

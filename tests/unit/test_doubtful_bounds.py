@@ -7,6 +7,7 @@ from decimal import Decimal
 from itertools import permutations
 from pathlib import Path
 from struct import pack
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -56,7 +57,12 @@ TEXTS = struct((1, "id", "long"), (2, "name", "string"), (3, "x", "double"), (4,
 def with_turned_bounds(path: Path) -> Path:
     """The statistics of the first row group say the least value where the greatest belongs, and the other way round."""
     prices = [Decimal("-1.25"), Decimal("3.50"), Decimal("7.00"), Decimal("8.00")]
-    values = {"id": [1, 9, 20, 21], "name": ["a", "z", "b", "c"], "x": [-1.0, 2.0, 3.0, 4.0], "price": prices}
+    values: dict[str, Any] = {
+        "id": [1, 9, 20, 21],
+        "name": ["a", "z", "b", "c"],
+        "x": [-1.0, 2.0, 3.0, 4.0],
+        "price": prices,
+    }
     parquet_file(path, rows(TEXTS, values), row_group_size=2)
 
     def turn(footer: FileMetaData) -> None:
