@@ -12,6 +12,7 @@ from icekeeper.pipeline import run_wave as wave_module
 from icekeeper.pipeline.events import PlanEvent
 from icekeeper.pipeline.plan_table import plan_table
 from icekeeper.pipeline.run_leases import acquire_table_lease
+from icekeeper.pipeline.run_step import run_step
 from icekeeper.pipeline.run_wave import End
 from support.pipeline_deployment import RUN, Pipeline
 from support.wave_deployment import Wave, files_of
@@ -22,12 +23,11 @@ def test_a_lease_that_is_lost_before_a_step_leaves_its_table_out(
 ) -> None:
     """An end that cannot be told would have the whole wave tried again (rule 145)."""
     wave = Wave(pipeline, ["u"])
-    real = wave_module.run_step
 
     def step(deployment: Any, event: Any, engine: Any) -> Any:
         if event.item.table == "ns.u":
             raise LeaseLost("run-9 took it")
-        return real(deployment, event, engine)
+        return run_step(deployment, event, engine)
 
     monkeypatch.setattr(wave_module, "run_step", step)
     assert wave.run(LocalEngine(1)) == {"ns.t": End.DONE, "ns.u": End.LEFT_OUT}
